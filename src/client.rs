@@ -1,0 +1,435 @@
+//! The client: one handle for all engines, and how it is made.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::hold::op::{Fate, Look, LookAt, Op, Reply};
+use crate::hold::{Core, Settings};
+use crate::lock::{Lock, LockInfo, Owner, check_holder};
+use crate::{Error, Name};
+
+/// A database brand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Engine {
+    /// `PostgreSQL` 13 or later.
+    Postgres,
+    /// `MySQL` 8.0.16 or later.
+    MySql,
+    /// `MariaDB` 10.6 or later.
+    MariaDb,
+    /// `SQLite`, embedded.
+    Sqlite,
+}
+
+impl Engine {
+    /// `postgres`, `mysql`, `mariadb` or `sqlite`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+            Self::MariaDb => "mariadb",
+            Self::Sqlite => "sqlite",
+        }
+    }
+
+    /// The crate's feature that has it.
+    pub(crate) const fn feature(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql | Self::MariaDb => "mysql",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Engine {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name {
+            "postgres" | "postgresql" => Ok(Self::Postgres),
+            "mysql" => Ok(Self::MySql),
+            "mariadb" => Ok(Self::MariaDb),
+            "sqlite" => Ok(Self::Sqlite),
+            _ => Err(Error::InvalidSetting {
+                setting: "engine",
+                reason: "it is one of postgres, mysql, mariadb, sqlite",
+            }),
+        }
+    }
+}
+
+/// A client of the locks in one database. Cloning is cheap, and clones share everything.
+///
+/// It has a few connections of its own, outside every pool, and two threads; they end when the last
+/// clone and the last guard are dropped.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+/// let rowlock = rowlock::Rowlock::connect(&url).await?;
+/// let held = rowlock.lock("stock:42").acquire().await?;
+/// println!("holding {} with fence {}", held.name(), held.fence());
+/// let _ = held.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Rowlock {
+    core: Arc<Core>,
+    applied: Arc<[String]>,
+}
+
+impl Rowlock {
+    /// Connects to `url` and brings its tables up to date.
+    ///
+    /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://…`, `mariadb://…` or `sqlite:PATH`
+    /// (a file that is not there is made).
+    ///
+    /// # Errors
+    ///
+    /// A URL that cannot be used, an unreachable database, a refused login, tables that cannot be
+    /// made or do not fit this library: each message says what to do.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the connection attempt.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder().connect(url).await
+    }
+
+    /// Uses the database of the application's own sqlx pool (`PgPool`, `MySqlPool`, `SqlitePool`).
+    ///
+    /// The pool only tells where and how to connect: no connection is taken from it, so that
+    /// neither can starve the other.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect).
+    pub async fn from_pool<P: Pool>(pool: &P) -> Result<Self, Error> {
+        Self::builder().from_pool(pool).await
+    }
+
+    /// Settings, before connecting.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The lock called `name`: 1 to 255 bytes of UTF-8 without NUL, compared byte by byte.
+    pub fn lock<N>(&self, name: N) -> Lock
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        Lock::new(Arc::clone(&self.core), name.try_into().map_err(Into::into))
+    }
+
+    /// A new owner, for locks that are entered again; see [`Owner`].
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        Owner::new(&self.core)
+    }
+
+    /// Who holds `name` right now, if anybody does.
+    ///
+    /// # Errors
+    ///
+    /// A refused name, a database out of reach, or a damaged row.
+    pub async fn inspect<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        self.look(|reply| LookAt::Inspect(name, reply)).await
+    }
+
+    /// All locks that somebody holds right now, by name.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or a damaged row.
+    pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
+        self.look(LookAt::List).await
+    }
+
+    /// Frees `name`, whoever holds it, and tells who did. For administrators.
+    ///
+    /// The holder learns it with its next renewal, within a third of its TTL. Until then it may go on
+    /// working: only a resource that checks the fence, or stopping the holder first, prevents an
+    /// overlap. The fences of the name go on rising. A damaged row is repaired.
+    ///
+    /// # Errors
+    ///
+    /// A refused name, or a database out of reach.
+    pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        self.look(|reply| LookAt::ForceRelease(name, reply)).await
+    }
+
+    /// Waits until the database has been told of everything that was dropped or released so far, as
+    /// far as it can be reached. Call it before the process exits.
+    ///
+    /// Cancel safe.
+    pub async fn flush(&self) {
+        self.core.flush().await;
+    }
+
+    /// The brand of the database.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        self.core.engine
+    }
+
+    /// The server's brand and version, as it tells them.
+    #[must_use]
+    pub fn server_version(&self) -> &str {
+        &self.core.version
+    }
+
+    /// The database, without its password.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        &self.core.target
+    }
+
+    /// The migrations that this client applied when it connected.
+    #[must_use]
+    pub fn applied_migrations(&self) -> &[String] {
+        &self.applied
+    }
+
+    async fn look<T>(&self, what: impl FnOnce(Reply<T>) -> LookAt) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        let op = Op::Look(Look {
+            what: what(reply),
+            fate: Fate::within(self.core.settings.patience),
+        });
+        match op.name().cloned() {
+            Some(name) => self.core.send(&name, op),
+            None => self.core.send_any(op),
+        }
+        answer.await.unwrap_or_else(|_| Err(self.core.stopped()))
+    }
+}
+
+/// Settings of a client; made by [`Rowlock::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct Builder {
+    holder: Option<String>,
+    operation_timeout: Duration,
+    migrate: bool,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            holder: None,
+            operation_timeout: Duration::from_secs(5),
+            migrate: true,
+        }
+    }
+}
+
+impl Builder {
+    /// Who holds the locks of this client, for people to read: 1 to 200 bytes without NUL. Program,
+    /// process id and host when not set. It decides nothing.
+    pub fn holder(mut self, holder: impl Into<String>) -> Self {
+        self.holder = Some(holder.into());
+        self
+    }
+
+    /// How long one operation may take before it fails with [`Error::Unreachable`] or
+    /// [`Error::OutcomeUnknown`]: 100 ms to 10 minutes, 5 s when not set. Waiting for a lock that
+    /// is held is not part of it.
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout;
+        self
+    }
+
+    /// Whether connecting applies missing migrations (it does when not set). Without, it checks that
+    /// the tables are there and fit, and fails if not.
+    pub fn migrate(mut self, migrate: bool) -> Self {
+        self.migrate = migrate;
+        self
+    }
+
+    /// See [`Rowlock::connect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Rowlock::connect`], and refused settings.
+    pub async fn connect(self, url: &str) -> Result<Rowlock, Error> {
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        match scheme {
+            "postgres" | "postgresql" => {
+                #[cfg(feature = "postgres")]
+                return self
+                    .start(crate::store::postgres::Postgres::from_url(url)?)
+                    .await;
+                #[cfg(not(feature = "postgres"))]
+                Err(not_built(Engine::Postgres))
+            }
+            "mysql" | "mariadb" => {
+                #[cfg(feature = "mysql")]
+                return self.start(crate::store::mysql::MySql::from_url(url)?).await;
+                #[cfg(not(feature = "mysql"))]
+                Err(not_built(Engine::MySql))
+            }
+            "sqlite" => {
+                #[cfg(feature = "sqlite")]
+                return self
+                    .start(crate::store::sqlite::Sqlite::from_url(url)?)
+                    .await;
+                #[cfg(not(feature = "sqlite"))]
+                Err(not_built(Engine::Sqlite))
+            }
+            _ => Err(Error::InvalidUrl {
+                reason: "its scheme is unknown; rowlock takes postgres://, mysql://, mariadb:// \
+                         and sqlite:PATH"
+                    .into(),
+            }),
+        }
+    }
+
+    /// See [`Rowlock::from_pool`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Rowlock::connect`], and refused settings.
+    #[allow(
+        clippy::wrong_self_convention,
+        reason = "it makes a client from a pool, like connect"
+    )]
+    pub async fn from_pool<P: Pool>(self, pool: &P) -> Result<Rowlock, Error> {
+        pool.start(self).await
+    }
+
+    pub(crate) async fn start<C: crate::store::Connector>(
+        self,
+        connector: C,
+    ) -> Result<Rowlock, Error> {
+        let allowed = Duration::from_millis(100)..=Duration::from_secs(600);
+        if !allowed.contains(&self.operation_timeout) {
+            return Err(Error::InvalidDuration {
+                setting: "operation_timeout",
+                given: self.operation_timeout,
+                bounds: "100 ms to 10 minutes are allowed",
+            });
+        }
+        let holder = self.holder.unwrap_or_else(this_process);
+        check_holder(&holder)?;
+        let settings = Settings {
+            holder: holder.into(),
+            patience: self.operation_timeout,
+            migrate: self.migrate,
+        };
+        let (core, applied) = Core::start(connector, settings).await?;
+        Ok(Rowlock {
+            core,
+            applied: applied.into(),
+        })
+    }
+}
+
+#[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+fn not_built(engine: Engine) -> Error {
+    Error::EngineNotBuilt {
+        engine: engine.name(),
+        feature: engine.feature(),
+    }
+}
+
+/// `program[pid]@host`, for people to read.
+fn this_process() -> String {
+    let program = std::env::current_exe().ok();
+    let program = program.as_deref().and_then(std::path::Path::file_stem);
+    let program = program.map_or_else(|| "?".into(), |name| name.to_string_lossy());
+    let program: String = program.chars().take(40).collect();
+    let host: String = host().chars().take(60).filter(|c| *c != '\0').collect();
+    let label = format!("{program}[{}]@{host}", std::process::id());
+    // Long characters may still make it too long.
+    if check_holder(&label).is_ok() {
+        label
+    } else {
+        std::process::id().to_string()
+    }
+}
+
+#[cfg(unix)]
+fn host() -> String {
+    nix::unistd::gethostname()
+        .map_or_else(|_| "?".into(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(not(unix))]
+fn host() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_else(|_| "?".into())
+}
+
+/// An sqlx pool that tells where the database is. Sealed: `PgPool`, `MySqlPool`, `SqlitePool`.
+pub trait Pool: sealed::Sealed {}
+
+mod sealed {
+    use super::{Builder, Error, Rowlock};
+
+    pub trait Sealed: Sync {
+        fn start(&self, builder: Builder) -> impl Future<Output = Result<Rowlock, Error>> + Send;
+    }
+
+    #[cfg(feature = "postgres")]
+    impl Sealed for sqlx::PgPool {
+        async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
+            let options = self.connect_options().as_ref().clone();
+            builder
+                .start(crate::store::postgres::Postgres::new(options))
+                .await
+        }
+    }
+
+    #[cfg(feature = "mysql")]
+    impl Sealed for sqlx::MySqlPool {
+        async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
+            let options = self.connect_options().as_ref().clone();
+            builder
+                .start(crate::store::mysql::MySql::new(options)?)
+                .await
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    impl Sealed for sqlx::SqlitePool {
+        async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
+            let options = self.connect_options().as_ref().clone();
+            builder
+                .start(crate::store::sqlite::Sqlite::new(options))
+                .await
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Pool for sqlx::PgPool {}
+#[cfg(feature = "mysql")]
+impl Pool for sqlx::MySqlPool {}
+#[cfg(feature = "sqlite")]
+impl Pool for sqlx::SqlitePool {}

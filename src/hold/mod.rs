@@ -1,0 +1,237 @@
+//! Time, tasks and retries: everything between a caller's future and a connection.
+//!
+//! # Overview
+//!
+//! A client ([`Core`]) owns two threads, each with a runtime of its own:
+//!
+//! - `rowlock-lanes` runs the [lanes](lanes). Each has a connection, gathers the operations that
+//!   arrive while its statement is in flight, and sends them as the next one. A caller's future only
+//!   awaits the answer; it never owns a statement, so that dropping it can damage no connection.
+//! - `rowlock-renew` [renews](renew) all leases that this client holds, on a connection of its own,
+//!   and announces warnings and losses.
+//!
+//! Neither runs any code of the caller's: a runtime whose workers are all blocked loses no lease.
+//! Both end when the last handle, guard and pending operation are gone.
+
+pub(crate) mod clock;
+pub(crate) mod grant;
+pub(crate) mod guard;
+mod lanes;
+mod line;
+mod link;
+pub(crate) mod op;
+mod renew;
+mod retry;
+pub(crate) mod wait;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::store::{Connector, Server, Store};
+use crate::{Engine, Error, Name, migrate};
+use lanes::Lane;
+use line::Lines;
+use link::Link;
+use op::Op;
+use renew::Renewals;
+
+/// Migrating waits for other processes that migrate, and for DDL.
+const MIGRATION_PATIENCE: Duration = Duration::from_secs(120);
+
+/// A renewal that hangs is better tried again on a new connection.
+const RENEWAL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How a client behaves; see the builder of the same names.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) holder: Arc<str>,
+    pub(crate) patience: Duration,
+    pub(crate) migrate: bool,
+}
+
+/// A running client: the way in to its lanes and its renewals.
+#[derive(Debug)]
+pub(crate) struct Core {
+    lanes: Vec<mpsc::UnboundedSender<Op>>,
+    pub(crate) renewals: Renewals,
+    pub(crate) lines: Arc<Lines>,
+    pub(crate) settings: Settings,
+    pub(crate) target: Arc<str>,
+    pub(crate) engine: Engine,
+    pub(crate) version: String,
+}
+
+impl Core {
+    /// Connects, checks the server and the schema, and starts the threads.
+    pub(crate) async fn start<C: Connector>(
+        connector: C,
+        settings: Settings,
+    ) -> Result<(Arc<Self>, Vec<String>), Error> {
+        let target: Arc<str> = connector.target().into();
+        let lines = Arc::new(Lines::default());
+        let (senders, queues): (Vec<_>, Vec<_>) =
+            (0..C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
+        let (ready, started) = oneshot::channel();
+
+        let lanes: Vec<Lane<C>> = queues
+            .into_iter()
+            .map(|queue| {
+                let link = Link::new(connector.clone(), settings.patience);
+                Lane::new(link, queue, Arc::clone(&lines), Arc::clone(&target))
+            })
+            .collect();
+        let migrate = settings.migrate;
+        spawn("rowlock-lanes", &target, move || {
+            run_lanes(lanes, migrate, ready)
+        })?;
+        let (server, applied) = started.await.map_err(|_| stopped(&target))??;
+
+        let link = Link::new(connector, settings.patience.min(RENEWAL_PATIENCE));
+        let renewals = Renewals::start(link, &target)?;
+        let core = Self {
+            lanes: senders,
+            renewals,
+            lines,
+            settings,
+            target,
+            engine: server.engine,
+            version: server.version,
+        };
+        Ok((Arc::new(core), applied))
+    }
+
+    /// Hands `op` to the lane of `name`. A name always goes to the same lane, so that its
+    /// operations keep their order.
+    pub(crate) fn send(&self, name: &Name, op: Op) {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let count = self.lanes.len() as u64;
+        let index = usize::try_from(hasher.finish() % count).unwrap_or(0);
+        self.send_to(index, op);
+    }
+
+    /// Hands an operation that belongs to no name to the first lane.
+    pub(crate) fn send_any(&self, op: Op) {
+        self.send_to(0, op);
+    }
+
+    fn send_to(&self, lane: usize, op: Op) {
+        // A lane ends before its senders only when its thread panicked; the reply channel inside
+        // `op` is then dropped here, and its caller learns it.
+        let _ = self.lanes[lane].send(op);
+    }
+
+    /// Waits until everything that was handed in so far is done.
+    pub(crate) async fn flush(&self) {
+        let replies: Vec<_> = (0..self.lanes.len())
+            .map(|lane| {
+                let (reply, done) = oneshot::channel();
+                self.send_to(lane, Op::Flush(reply));
+                done
+            })
+            .collect();
+        for done in replies {
+            let _ = done.await;
+        }
+    }
+
+    /// The error for an operation whose lane is gone.
+    pub(crate) fn stopped(&self) -> Error {
+        stopped(&self.target)
+    }
+}
+
+fn stopped(target: &str) -> Error {
+    Error::Unreachable {
+        target: target.into(),
+        detail: "rowlock's own thread has stopped".into(),
+    }
+}
+
+/// A thread with a runtime of its own, that runs no code of the caller's.
+fn spawn(
+    name: &'static str,
+    target: &str,
+    body: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> Result<(), Error> {
+    let run = move || {
+        if let Err(error) = body() {
+            tracing::error!(%error, "{name} cannot start a runtime");
+        }
+    };
+    let spawned = thread::Builder::new().name(name.into()).spawn(run);
+    spawned.map(drop).map_err(|error| Error::Unreachable {
+        target: target.into(),
+        detail: format!("the thread {name} cannot be started: {error}"),
+    })
+}
+
+fn own_runtime() -> std::io::Result<runtime::Runtime> {
+    runtime::Builder::new_current_thread().enable_all().build()
+}
+
+type Started = Result<(Server, Vec<String>), Error>;
+
+fn run_lanes<C: Connector>(
+    mut lanes: Vec<Lane<C>>,
+    migrate: bool,
+    ready: oneshot::Sender<Started>,
+) -> std::io::Result<()> {
+    let runtime = own_runtime()?;
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async move {
+        let started = match lanes.first_mut() {
+            Some(first) => begin(&mut first.link, &first.target, migrate).await,
+            None => return,
+        };
+        let failed = started.is_err();
+        // Nobody waits any more: the caller dropped the future of `connect`.
+        if ready.send(started).is_err() || failed {
+            return;
+        }
+        let running: Vec<_> = lanes
+            .into_iter()
+            .map(|lane| tokio::task::spawn_local(lane.work()))
+            .collect();
+        for lane in running {
+            let _ = lane.await;
+        }
+    });
+    Ok(())
+}
+
+/// The first connection: is this a server that we know, and are its tables ours?
+async fn begin<C: Connector>(link: &mut Link<C>, target: &str, migrate: bool) -> Started {
+    link.connect()
+        .await
+        .map_err(|fault| fault.into_error("connect", target))?;
+    let server = link
+        .run(link.patience(), async |conn: &mut C::Connection| {
+            conn.server().await
+        })
+        .await
+        .map_err(|fault| fault.into_error("connect", target))?;
+    if let Some(needed) = server.too_old {
+        return Err(Error::ServerTooOld {
+            target: target.into(),
+            found: server.version,
+            needed,
+        });
+    }
+    let engine = server.engine;
+    let applied = link
+        .run(MIGRATION_PATIENCE, async |conn: &mut C::Connection| {
+            Ok(migrate::prepare(conn, engine, target, migrate).await)
+        })
+        .await
+        .map_err(|fault| fault.into_error("migrate", target))??;
+    for migration in &applied {
+        tracing::info!(%target, %migration, "migration applied");
+    }
+    Ok((server, applied))
+}

@@ -1,0 +1,183 @@
+//! What a lane is asked to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Core;
+use super::clock::Moment;
+use super::grant::Grant;
+use super::guard::Guard;
+use crate::lock::{Busy, LockInfo, ReleaseOutcome};
+use crate::store::{ReleaseAsk, TakeAsk};
+use crate::{Error, Name};
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// The outcome of an attempt to take a lease. The guard is made by the lane: when nobody is there
+/// to receive it any more, dropping it releases the lease.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Held(Guard),
+    Busy(Busy),
+}
+
+#[derive(Debug)]
+pub(crate) enum Op {
+    Take(Take),
+    Enter(Enter),
+    Release(Release),
+    Look(Look),
+    /// Answered when everything before it is done.
+    Flush(oneshot::Sender<()>),
+}
+
+/// A fresh grant.
+#[derive(Debug)]
+pub(crate) struct Take {
+    pub(crate) ask: TakeAsk,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) reply: Reply<Attempt>,
+    pub(crate) fate: Fate,
+}
+
+/// One hold more of a grant that its owner has.
+#[derive(Debug)]
+pub(crate) struct Enter {
+    pub(crate) grant: Arc<Grant>,
+    pub(crate) core: Arc<Core>,
+    /// `None`: the grant has ended, a fresh one is needed.
+    pub(crate) reply: Reply<Option<Guard>>,
+    pub(crate) fate: Fate,
+}
+
+/// One hold less, and with the last one the name is free.
+#[derive(Debug)]
+pub(crate) struct Release {
+    pub(crate) ask: ReleaseAsk,
+    /// `None`: an acquire is undone whose outcome is unknown.
+    pub(crate) grant: Option<Arc<Grant>>,
+    /// Whether other guards of the grant stay.
+    pub(crate) partial: bool,
+    pub(crate) reply: Option<Reply<ReleaseOutcome>>,
+    pub(crate) fate: Fate,
+}
+
+/// A look at the table, or an administrator's order. Runs alone.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) what: LookAt,
+    pub(crate) fate: Fate,
+}
+
+#[derive(Debug)]
+pub(crate) enum LookAt {
+    Inspect(Name, Reply<Option<LockInfo>>),
+    List(Reply<Vec<LockInfo>>),
+    ForceRelease(Name, Reply<Option<LockInfo>>),
+}
+
+/// How far an operation has come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fate {
+    /// From here on it is not tried again.
+    pub(crate) give_up: Moment,
+    /// It was sent and the connection broke: it may have happened.
+    pub(crate) in_doubt: bool,
+}
+
+impl Fate {
+    pub(crate) fn within(patience: Duration) -> Self {
+        Self {
+            give_up: Moment::now() + patience,
+            in_doubt: false,
+        }
+    }
+}
+
+impl Op {
+    /// The name that it is about; two operations on one name never share a statement.
+    pub(crate) fn name(&self) -> Option<&Name> {
+        match self {
+            Self::Take(op) => Some(&op.ask.name),
+            Self::Enter(op) => Some(&op.grant.name),
+            Self::Release(op) => Some(&op.ask.name),
+            Self::Look(op) => match &op.what {
+                LookAt::Inspect(name, _) | LookAt::ForceRelease(name, _) => Some(name),
+                LookAt::List(_) => None,
+            },
+            Self::Flush(_) => None,
+        }
+    }
+
+    pub(crate) fn fate(&self) -> Option<Fate> {
+        match self {
+            Self::Take(op) => Some(op.fate),
+            Self::Enter(op) => Some(op.fate),
+            Self::Release(op) => Some(op.fate),
+            Self::Look(op) => Some(op.fate),
+            Self::Flush(_) => None,
+        }
+    }
+
+    pub(crate) fn doubt(&mut self) {
+        match self {
+            Self::Take(op) => op.fate.in_doubt = true,
+            Self::Enter(op) => op.fate.in_doubt = true,
+            Self::Release(op) => op.fate.in_doubt = true,
+            Self::Look(op) => op.fate.in_doubt = true,
+            Self::Flush(_) => {}
+        }
+    }
+
+    /// Whether nobody waits for it any more and it can be left undone without a trace.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Take(op) => op.reply.is_closed() && !op.fate.in_doubt,
+            Self::Enter(op) => op.reply.is_closed() && !op.fate.in_doubt,
+            Self::Release(_) => false,
+            Self::Look(op) => match &op.what {
+                LookAt::Inspect(_, reply) => reply.is_closed(),
+                LookAt::List(reply) => reply.is_closed(),
+                LookAt::ForceRelease(..) => false,
+            },
+            Self::Flush(reply) => reply.is_closed(),
+        }
+    }
+
+    /// Answers with an error.
+    pub(crate) fn fail(self, error: Error) {
+        match self {
+            Self::Take(op) => drop(op.reply.send(Err(error))),
+            Self::Enter(op) => drop(op.reply.send(Err(error))),
+            Self::Release(op) => {
+                if let Some(reply) = op.reply {
+                    let _ = reply.send(Err(error));
+                }
+            }
+            Self::Look(op) => match op.what {
+                LookAt::Inspect(_, reply) | LookAt::ForceRelease(_, reply) => {
+                    drop(reply.send(Err(error)));
+                }
+                LookAt::List(reply) => drop(reply.send(Err(error))),
+            },
+            Self::Flush(reply) => drop(reply.send(())),
+        }
+    }
+
+    /// What was tried, for messages.
+    pub(crate) fn doing(&self) -> &'static str {
+        match self {
+            Self::Take(_) | Self::Enter(_) => "acquire",
+            Self::Release(_) => "release",
+            Self::Look(op) => match op.what {
+                LookAt::Inspect(..) => "inspect",
+                LookAt::List(_) => "list",
+                LookAt::ForceRelease(..) => "force release",
+            },
+            Self::Flush(_) => "flush",
+        }
+    }
+}

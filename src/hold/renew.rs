@@ -1,0 +1,227 @@
+//! Renewals: one background statement for all leases that a client holds.
+//!
+//! # Overview
+//!
+//! A thread with a runtime and a connection of its own. Two tasks share the set of live grants: one
+//! *announces* (warnings, losses) by the local clock and never waits for the database; the other
+//! *renews* whatever is due, in one statement.
+//!
+//! # Trust window
+//!
+//! A renewal is due with two thirds of the TTL left, so there is time for two more tries. The
+//! warning comes with one third left, the loss at the deadline, which is counted from before the
+//! last confirmed request was sent.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::select;
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::clock::{Moment, sleep_until};
+use super::grant::Grant;
+use super::link::Link;
+use super::retry;
+use crate::Error;
+use crate::lock::Loss;
+use crate::store::fault::Fault;
+use crate::store::{Connector, RenewAsk, Renewed, Store};
+
+/// The shortest bound on a renewal statement.
+const MIN_BOUND: Duration = Duration::from_millis(50);
+
+/// The way to hand a grant to the renewals. Dropping it ends their thread.
+#[derive(Debug)]
+pub(crate) struct Renewals(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    announce: Notify,
+    renew: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    live: HashMap<Uuid, Arc<Grant>>,
+    /// When the tasks wake next. A grant that is added wakes them only when it needs them earlier:
+    /// most grants are released long before.
+    announce_at: Option<Moment>,
+    renew_at: Option<Moment>,
+    closed: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Renewals {
+    pub(crate) fn start<C: Connector>(link: Link<C>, target: &Arc<str>) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::default());
+        let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
+        super::spawn("rowlock-renew", target, move || {
+            let runtime = super::own_runtime()?;
+            runtime.block_on(async {
+                tokio::join!(announce(&here), renew(link, &here, &log_target));
+            });
+            Ok(())
+        })?;
+        Ok(Self(shared))
+    }
+
+    /// From now on `grant` is renewed and watched, until it ends.
+    pub(crate) fn add(&self, grant: &Arc<Grant>) {
+        let mut state = self.0.state();
+        state.live.insert(grant.id, Arc::clone(grant));
+        if state.announce_at.is_none_or(|at| grant.warn_at() < at) {
+            self.0.announce.notify_one();
+        }
+        if state.renew_at.is_none_or(|at| grant.renew_at() < at) {
+            self.0.renew.notify_one();
+        }
+    }
+
+    /// `grant` was released.
+    pub(crate) fn remove(&self, grant: &Grant) {
+        self.0.state().live.remove(&grant.id);
+    }
+}
+
+impl Drop for Renewals {
+    fn drop(&mut self) {
+        self.0.state().closed = true;
+        self.0.announce.notify_one();
+        self.0.renew.notify_one();
+    }
+}
+
+/// Tells warnings and losses in time, whatever the database does.
+async fn announce(shared: &Shared) {
+    loop {
+        let next = {
+            let mut state = shared.state();
+            if state.closed {
+                return;
+            }
+            state.live.values().for_each(|grant| grant.announce());
+            state.live.retain(|_, grant| grant.status().end.is_none());
+            let due = |grant: &Arc<Grant>| {
+                let status = grant.status();
+                if status.at_risk {
+                    status.deadline
+                } else {
+                    grant.warn_at()
+                }
+            };
+            state.announce_at = state.live.values().map(due).min();
+            state.announce_at
+        };
+        pause(next, &shared.announce).await;
+    }
+}
+
+/// Sleeps until `at`, or until it is told to look again.
+async fn pause(at: Option<Moment>, news: &Notify) {
+    match at {
+        None => news.notified().await,
+        Some(at) => select! {
+            () = news.notified() => {}
+            () = sleep_until(at) => {}
+        },
+    }
+}
+
+async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
+    let mut backoff = retry::reconnect();
+    loop {
+        let (next, due) = {
+            let mut state = shared.state();
+            if state.closed {
+                return;
+            }
+            let renewable = || {
+                state
+                    .live
+                    .values()
+                    .filter(|grant| grant.renewal_ttl().is_some())
+            };
+            let next = renewable().map(|grant| grant.renew_at()).min();
+            // What is due, and what will be within a tenth of its TTL: one statement for all.
+            let due: Vec<_> = renewable()
+                .filter(|grant| (grant.renew_at() - grant.ttl / 10).has_passed())
+                .cloned()
+                .collect();
+            state.renew_at = next;
+            (next, due)
+        };
+        if next.is_none_or(|at| !at.has_passed()) {
+            // The connection is there before the first renewal needs it.
+            if next.is_some() && !link.is_connected() {
+                let _ = link.connect().await;
+            }
+            pause(next, &shared.renew).await;
+            continue;
+        }
+        match renew_due(&mut link, due).await {
+            Ok(true) => backoff = retry::reconnect(),
+            // A row was locked by somebody.
+            Ok(false) => sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await,
+            Err(fault) => {
+                tracing::warn!(%target, error = %fault, "cannot renew");
+                sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+            }
+        }
+    }
+}
+
+/// Renews in one statement. False: something is still due.
+async fn renew_due<C: Connector>(
+    link: &mut Link<C>,
+    mut due: Vec<Arc<Grant>>,
+) -> Result<bool, Fault> {
+    // Of two grants of one name the older one is lost, and does not know it yet.
+    due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence.cmp(&a.fence)));
+    due.dedup_by(|older, newest| {
+        let same = older.name == newest.name;
+        if same {
+            older.lose(Loss::TakenOver);
+        }
+        same
+    });
+    let asks: Vec<RenewAsk> = due
+        .iter()
+        .map(|grant| RenewAsk {
+            name: grant.name.clone(),
+            owner: grant.id,
+            ttl: grant.renewal_ttl().unwrap_or_default(),
+            holds: None,
+        })
+        .collect();
+    // A hanging statement must leave time for another try before the shortest lease ends.
+    let shortest = due.iter().map(|grant| grant.ttl).min().unwrap_or_default();
+    let bound = (shortest / 4).clamp(MIN_BOUND, link.patience().max(MIN_BOUND));
+    match tokio::time::timeout(bound, link.connect()).await {
+        Ok(made) => made?,
+        Err(_) => return Err(Fault::timed_out()),
+    }
+    let sent = Moment::now();
+    let outcomes = link
+        .run(bound, async |conn: &mut C::Connection| {
+            conn.lease_renew(&asks).await
+        })
+        .await?;
+    for (grant, outcome) in due.iter().zip(outcomes) {
+        match outcome {
+            Renewed::Live { remaining, .. } => grant.confirm(sent + remaining),
+            Renewed::Gone => grant.lose(Loss::TakenOver),
+        }
+    }
+    let still_due = |grant: &Arc<Grant>| {
+        grant.is_held() && grant.renewal_ttl().is_some() && grant.renew_at().has_passed()
+    };
+    Ok(!due.iter().any(still_due))
+}

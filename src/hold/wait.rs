@@ -1,0 +1,79 @@
+//! Waiting for a lease that somebody holds.
+//!
+//! The waiters of a process stand in [line](super::line); the first one looks again with growing,
+//! jittered pauses, at the holder's expiry, and when this process releases the name. A queue that
+//! spans processes takes this place later; callers see no more of it than [`acquire`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::select;
+use tokio::time::timeout;
+
+use super::Core;
+use super::clock::{Moment, sleep_until};
+use super::guard::Guard;
+use super::op::Attempt;
+use super::retry;
+use crate::lock::Busy;
+use crate::{Error, Name};
+
+/// Tries until the lease is granted or `wait` is over. `None` waits for ever. At least one try is
+/// made, however short the wait.
+///
+/// Cancel safe: what a dropped future has acquired is released.
+pub(crate) async fn acquire(
+    core: &Arc<Core>,
+    name: &Name,
+    wait: Option<Duration>,
+    mut attempt: impl AsyncFnMut() -> Result<Attempt, Error>,
+) -> Result<Guard, Error> {
+    let started = Moment::now();
+    let limit = wait.map(|wait| started + wait);
+    let timed_out = |busy| Error::WaitTimeout {
+        name: name.clone(),
+        waited: started.elapsed(),
+        busy: Box::new(busy),
+    };
+
+    let place = core.lines.join(name);
+    let first = match wait {
+        None => place.first().await,
+        Some(wait) => match timeout(wait, place.first()).await {
+            Ok(first) => first,
+            // Others of this process are before us; the database tells who holds the name.
+            Err(_) => match attempt().await? {
+                Attempt::Held(guard) => return Ok(guard),
+                Attempt::Busy(busy) => return Err(timed_out(busy)),
+            },
+        },
+    };
+
+    let mut backoff = retry::poll();
+    loop {
+        let over = limit.is_some_and(Moment::has_passed);
+        let mut pause = backoff.next().unwrap_or_default();
+        match attempt().await {
+            Ok(Attempt::Held(guard)) => {
+                drop(first);
+                return Ok(guard);
+            }
+            Ok(Attempt::Busy(busy)) if over => return Err(timed_out(busy)),
+            Ok(Attempt::Busy(Busy { holder, .. })) => {
+                if let Some(holder) = holder {
+                    pause = pause.min(holder.remaining);
+                }
+            }
+            Err(error) if error.is_transient() && !over => {
+                tracing::debug!(%name, %error, "trying again");
+            }
+            Err(error) => return Err(error),
+        }
+        let wake = Moment::now() + pause;
+        let wake = limit.map_or(wake, |limit| wake.min(limit));
+        select! {
+            () = sleep_until(wake) => {}
+            () = place.freed() => backoff = retry::poll(),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Lease locks: an owner and an expiry in the name's row.
+//!
+//! # Overview
+//!
+//! A lease is granted where the row has no live one, by one statement that sets owner, fence and
+//! expiry. While the guard lives, a background thread extends the expiry; when it is dropped, the
+//! row is freed. A holder that crashes frees the name by not extending it: within the TTL.
+//!
+//! # State model
+//!
+//! ```text
+//!             granted                      a third of the TTL left
+//!   (nothing) ───────► held ◄───────────────────────────────────► at risk
+//!                       │              a renewal is confirmed        │
+//!              release, │                                            │ deadline,
+//!              drop     ▼                                            ▼ taken over, max_hold
+//!                    released                                       lost
+//! ```
+//!
+//! Released and lost are final. A lost lease is never revived, even if nobody has taken the name.
+//!
+//! # Trust window
+//!
+//! Two clocks decide, each for its own side. The *database's* clock decides whether a name may be
+//! granted to somebody else. This process says "held" until its *deadline* on the local boot-time
+//! clock, counted from before the last confirmed request was sent: so the deadline is always earlier
+//! than the expiry in the row. No wall clock of an application is ever read.
+//!
+//! # Failure
+//!
+//! - *The database is silent*: renewals are tried again until the deadline; then the lease is lost.
+//! - *The process is paused* (SIGSTOP, a VM that moves, a suspended laptop): it notices nothing while
+//!   it is paused, and the name may be granted to somebody else meanwhile. When it wakes,
+//!   [`Held::is_held`] is false at once, and the loss is announced. **A write that was already under
+//!   way is not stopped by that**: have the resource refuse a smaller [fence](Held::fence).
+//! - *The process crashes*: the name is free within the TTL.
+//! - *The runtime is blocked*: nothing happens; renewals run on a thread of their own.
+//! - *The connection breaks after a statement was sent*: what became of it is re-read by the grant's
+//!   own id.
+
+use std::time::Duration;
+
+use crate::hold::clock::Deadline;
+use crate::hold::guard::Guard;
+use crate::lock::{Loss, ReleaseOutcome};
+use crate::{Error, Name};
+
+/// A lease that is held: renewed in the background until it is released, dropped or lost.
+///
+/// # Promise
+///
+/// At any instant of the database's clock there is at most one live grant of a name, and its
+/// [`fence`](Self::fence) is greater than that of every grant before. [`is_held`](Self::is_held) is
+/// true only while that grant is live.
+///
+/// # Drop
+///
+/// Dropping releases in the background and returns at once: the lease is not renewed any more, and
+/// the name is free as soon as the database has been told (or, when it cannot be told, within the
+/// TTL). Before a process exits, [`Rowlock::flush`](crate::Rowlock::flush) waits for that.
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is released"]
+pub struct Held {
+    guard: Guard,
+}
+
+impl Held {
+    pub(crate) fn new(guard: Guard) -> Self {
+        Self { guard }
+    }
+
+    /// The lock.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.guard.grant().name
+    }
+
+    /// The fence of this grant: greater than that of every earlier grant of the name, for ever.
+    ///
+    /// Pass it on with every write to a resource that cannot take part in a transaction, and have it
+    /// refuse a smaller one than it has seen.
+    #[must_use]
+    pub fn fence(&self) -> i64 {
+        self.guard.grant().fence
+    }
+
+    /// Until when the lease may be trusted without another word from the database. Renewals move it.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        Deadline(self.guard.grant().status().deadline)
+    }
+
+    /// The time until the [`deadline`](Self::deadline); zero when the lease is not held any more.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        if self.is_held() {
+            self.deadline().remaining()
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Whether it is held right now. Never true after the deadline, even when nothing in this process
+    /// has been awake to announce the loss.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.guard.grant().is_held()
+    }
+
+    /// How it was lost, if it was.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.guard.grant().loss()
+    }
+
+    /// Resolves when the lease is lost: at its deadline at the latest, even when the database is
+    /// silent. Never resolves when it is released instead.
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) -> Loss {
+        self.guard.lost().await
+    }
+
+    /// Resolves when the lease is at risk, with a third of its TTL left: a renewal is overdue, or
+    /// [`max_hold`](crate::Lock::max_hold) is near. It is the time to stop. Also resolves when the
+    /// lease is lost.
+    ///
+    /// Cancel safe. The risk may pass: call it again to wait for the next one.
+    pub async fn at_risk(&self) {
+        self.guard.at_risk().await;
+    }
+
+    /// Runs `work` for as long as the lease is held: when it is lost, `work` is dropped at its next
+    /// await point.
+    ///
+    /// The lease is not released afterwards. Code that does not await is not interrupted: when
+    /// `work` ends after the deadline, its result is dropped and the loss is reported.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when the lease was lost before `work` was done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the lease stays with the guard.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let held = rowlock.lock("report").acquire().await?;
+    /// let lines = held.with(async || "work that awaits".len()).await?;
+    /// let _ = held.release().await?;
+    /// # assert_eq!(lines, 16);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T, Error> {
+        let lost = |loss| Error::Lost {
+            name: self.name().clone(),
+            loss,
+        };
+        if let Some(loss) = self.loss() {
+            return Err(lost(loss));
+        }
+        let result = tokio::select! {
+            biased;
+            loss = self.lost() => return Err(lost(loss)),
+            result = work() => result,
+        };
+        match self.loss() {
+            Some(loss) => Err(lost(loss)),
+            None => Ok(result),
+        }
+    }
+
+    /// Releases, and tells whether the lease was held until now.
+    ///
+    /// Once: a second call tells [`ReleaseOutcome::AlreadyReleased`], and never touches what
+    /// somebody else holds by then.
+    ///
+    /// # Errors
+    ///
+    /// The database is out of reach, or the outcome is unknown. The lease is not renewed any more in
+    /// either case, so that the name is free within the TTL.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the release.
+    pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
+        self.guard.release().await
+    }
+}

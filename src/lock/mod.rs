@@ -1,0 +1,363 @@
+//! Locks, as callers see them: the request, its outcomes, and what can be read about a lock.
+
+mod lease;
+mod owner;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+pub use lease::Held;
+pub use owner::Owner;
+
+use crate::hold::op::{Attempt, Fate, Op, Take};
+use crate::hold::{Core, wait};
+use crate::store::TakeAsk;
+use crate::{Error, Name};
+
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+const MIN_TTL: Duration = Duration::from_millis(100);
+const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_WAIT: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// The longest holder text, in bytes.
+const MAX_HOLDER: usize = 200;
+
+/// How a name is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// By a lease: an owner and an expiry in the row.
+    Lease,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lease => f.write_str("lease"),
+        }
+    }
+}
+
+/// A lock that somebody holds, as its row says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// The lock.
+    pub name: Name,
+    /// How it is held.
+    pub mode: Mode,
+    /// The id of the grant: a new one for every grant.
+    pub owner: Uuid,
+    /// The fence of the grant: greater than that of every earlier grant of this name.
+    pub fence: i64,
+    /// Who holds it, for people to read.
+    pub holder: String,
+    /// Since when, by the database's clock.
+    pub acquired_at: DateTime<Utc>,
+    /// Until when, unless it is renewed, by the database's clock.
+    pub expires_at: DateTime<Utc>,
+    /// How long that was from the moment at which the row was read.
+    pub remaining: Duration,
+    /// How many times its owner has entered it.
+    pub holds: u32,
+}
+
+/// The name was not free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Busy {
+    /// The lock.
+    pub name: Name,
+    /// Who holds it. `None` when it was just changing hands, or when somebody's transaction has its
+    /// row locked.
+    pub holder: Option<LockInfo>,
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.holder {
+            Some(held) => write!(
+                f,
+                "held by {} since {}, until {} unless renewed",
+                held.holder,
+                held.acquired_at.format("%F %T UTC"),
+                held.expires_at.format("%F %T UTC"),
+            ),
+            None => f.write_str("it is changing hands, or a transaction has its row locked"),
+        }
+    }
+}
+
+/// The outcome of [`Lock::try_acquire`].
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is released"]
+pub enum TryAcquire {
+    /// The lease was granted.
+    Held(Held),
+    /// Somebody else has it.
+    Busy(Busy),
+}
+
+impl TryAcquire {
+    /// The lease, if it was granted.
+    #[must_use = "a lease that is dropped is released"]
+    pub fn held(self) -> Option<Held> {
+        match self {
+            Self::Held(held) => Some(held),
+            Self::Busy(_) => None,
+        }
+    }
+}
+
+/// How a lease was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// No renewal was confirmed before the deadline: the database was silent, or this process was
+    /// not running.
+    Expired,
+    /// The row is somebody else's, or was freed by force.
+    TakenOver,
+    /// The cap that was set with [`Lock::max_hold`] is reached.
+    MaxHold,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "no renewal was confirmed before its deadline",
+            Self::TakenOver => "it was taken over, or released by force",
+            Self::MaxHold => "its max_hold is reached",
+        })
+    }
+}
+
+/// What [`Held::release`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "it tells whether the lease was still held"]
+pub enum ReleaseOutcome {
+    /// It was held until now, and this hold of it has ended.
+    Released,
+    /// It had been lost before: what was done since was done without the lock.
+    Lost(Loss),
+    /// This guard was released before.
+    AlreadyReleased,
+}
+
+/// A lock to be acquired: made by [`Rowlock::lock`](crate::Rowlock::lock), then given its settings.
+///
+/// A setting that is out of its bounds is refused when the lock is acquired, before the database is
+/// asked.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+/// use std::time::Duration;
+/// use rowlock::{Rowlock, TryAcquire};
+///
+/// let rowlock = Rowlock::connect(&url).await?;
+/// match rowlock.lock("nightly-report").ttl(Duration::from_secs(10)).try_acquire().await? {
+///     TryAcquire::Held(held) => {
+///         println!("ours, with fence {}", held.fence());
+///         let _ = held.release().await?;
+///     }
+///     TryAcquire::Busy(busy) => println!("not now: {busy}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    core: Arc<Core>,
+    name: Result<Name, Error>,
+    ttl: Duration,
+    wait: Option<Duration>,
+    max_hold: Option<Duration>,
+    holder: Option<Arc<str>>,
+    owner: Option<Owner>,
+}
+
+impl Lock {
+    pub(crate) fn new(core: Arc<Core>, name: Result<Name, Error>) -> Self {
+        Self {
+            core,
+            name,
+            ttl: DEFAULT_TTL,
+            wait: None,
+            max_hold: None,
+            holder: None,
+            owner: None,
+        }
+    }
+
+    /// How long the lease outlives its holder when that one crashes or is paused. 100 ms to 24 h;
+    /// 30 s when not set. It is renewed in the background with two thirds of it left.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long [`acquire`](Self::acquire) waits, at most 366 days. For ever when not set.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// The longest time that the lease is held, renewals included: 100 ms to 366 days, without end
+    /// when not set. When it is reached, the lease is lost, with a warning before.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Who holds it, for people to read: at most 200 bytes without NUL. Program, process id and host
+    /// when not set.
+    pub fn holder(mut self, holder: impl Into<Arc<str>>) -> Self {
+        self.holder = Some(holder.into());
+        self
+    }
+
+    /// Acquires on behalf of `owner`, who may enter a lock that it holds again; see [`Owner`].
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// Asks once for the lease.
+    ///
+    /// # Errors
+    ///
+    /// Refused settings; the database out of reach or silent for longer than the client's
+    /// [`operation_timeout`](crate::Builder::operation_timeout); a damaged row. Contention is not
+    /// an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped future leaves nothing behind: what it acquired is released in the background.
+    pub async fn try_acquire(&self) -> Result<TryAcquire, Error> {
+        let name = self.check()?;
+        Ok(match self.attempt(name).await? {
+            Attempt::Held(guard) => TryAcquire::Held(Held::new(guard)),
+            Attempt::Busy(busy) => TryAcquire::Busy(busy),
+        })
+    }
+
+    /// Waits for the lease, as long as [`wait`](Self::wait) says.
+    ///
+    /// While the database is out of reach it tries again, as long as it may wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WaitTimeout`] when it was not free in time, and those of
+    /// [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped future leaves nothing behind: what it acquired is released in the background.
+    pub async fn acquire(&self) -> Result<Held, Error> {
+        let name = self.check()?;
+        let attempt = async || self.attempt(name).await;
+        let guard = wait::acquire(&self.core, name, self.wait, attempt).await?;
+        Ok(Held::new(guard))
+    }
+
+    /// All that is refused before the database is asked.
+    fn check(&self) -> Result<&Name, Error> {
+        let name = self.name.as_ref().map_err(Clone::clone)?;
+        within(
+            "ttl",
+            self.ttl,
+            MIN_TTL..=MAX_TTL,
+            "100 ms to 24 h are allowed",
+        )?;
+        if let Some(wait) = self.wait {
+            let bounds = Duration::ZERO..=MAX_WAIT;
+            within("wait", wait, bounds, "at most 366 days are allowed")?;
+        }
+        if let Some(max_hold) = self.max_hold {
+            let bounds = MIN_TTL..=MAX_WAIT;
+            within(
+                "max_hold",
+                max_hold,
+                bounds,
+                "100 ms to 366 days are allowed",
+            )?;
+        }
+        if let Some(holder) = &self.holder {
+            check_holder(holder)?;
+        }
+        if let Some(owner) = &self.owner {
+            owner.check(&self.core)?;
+        }
+        Ok(name)
+    }
+
+    async fn attempt(&self, name: &Name) -> Result<Attempt, Error> {
+        match &self.owner {
+            Some(owner) => owner.enter(&self.core, name, || self.take(name)).await,
+            None => self.take(name).await,
+        }
+    }
+
+    /// Asks for a fresh grant.
+    async fn take(&self, name: &Name) -> Result<Attempt, Error> {
+        let (reply, outcome) = oneshot::channel();
+        let take = Take {
+            ask: TakeAsk {
+                name: name.clone(),
+                owner: Uuid::new_v4(),
+                ttl: self
+                    .max_hold
+                    .map_or(self.ttl, |max_hold| self.ttl.min(max_hold)),
+                holder: self
+                    .holder
+                    .clone()
+                    .unwrap_or_else(|| Arc::clone(&self.core.settings.holder)),
+            },
+            max_hold: self.max_hold,
+            core: Arc::clone(&self.core),
+            reply,
+            fate: Fate::within(self.core.settings.patience),
+        };
+        self.core.send(name, Op::Take(take));
+        outcome.await.unwrap_or_else(|_| Err(self.core.stopped()))
+    }
+}
+
+fn within(
+    setting: &'static str,
+    given: Duration,
+    allowed: std::ops::RangeInclusive<Duration>,
+    bounds: &'static str,
+) -> Result<(), Error> {
+    if allowed.contains(&given) {
+        return Ok(());
+    }
+    Err(Error::InvalidDuration {
+        setting,
+        given,
+        bounds,
+    })
+}
+
+/// What people read in `rowlock ls` must fit there.
+pub(crate) fn check_holder(holder: &str) -> Result<(), Error> {
+    let reason = if holder.is_empty() || holder.len() > MAX_HOLDER {
+        "1 to 200 bytes are allowed"
+    } else if holder.contains('\0') {
+        "it contains a NUL character"
+    } else {
+        return Ok(());
+    };
+    Err(Error::InvalidSetting {
+        setting: "holder",
+        reason,
+    })
+}

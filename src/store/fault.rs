@@ -1,0 +1,128 @@
+//! One kind of failure for all brands. `<brand>/fault.rs` maps the vendor's codes to it, and retry
+//! reads nothing else.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sqlx::error::DatabaseError;
+
+use crate::Error;
+
+/// What a failed statement means for whoever sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FaultKind {
+    /// Another transaction was faster (a duplicate key, MariaDB's 1020): rolled back.
+    Conflict,
+    /// Chosen as the victim of a deadlock: rolled back.
+    Deadlock,
+    /// A serialization failure: rolled back.
+    Serialization,
+    /// A lock was waited for in vain: rolled back.
+    LockTimeout,
+    /// The connection is of no use any more. If a statement was under way, its outcome is unknown.
+    Disconnected,
+    /// The server refuses the login.
+    LoginRefused,
+    /// There is no such database.
+    NoSuchDatabase,
+    /// The file cannot be opened, or not be written.
+    Unwritable,
+    /// This user lacks a right.
+    Denied,
+    /// A table is missing.
+    NoSuchTable,
+    /// Something else: rolled back, and the same statement would fail again.
+    Other,
+}
+
+impl FaultKind {
+    /// Whether the statement was rolled back and may simply be sent again.
+    pub(crate) fn is_retryable(self) -> bool {
+        matches!(
+            self,
+            Self::Conflict | Self::Deadlock | Self::Serialization | Self::LockTimeout
+        )
+    }
+}
+
+/// A failed statement: its kind, and what the driver said.
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    pub(crate) kind: FaultKind,
+    pub(crate) cause: Arc<sqlx::Error>,
+}
+
+impl Fault {
+    /// The statement, or the connecting, was not done in time.
+    pub(crate) fn timed_out() -> Self {
+        let late = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time");
+        Self {
+            kind: FaultKind::Disconnected,
+            cause: Arc::new(sqlx::Error::Io(late)),
+        }
+    }
+
+    /// The error for a caller, who tried `doing`.
+    pub(crate) fn into_error(self, doing: &'static str, target: &str) -> Error {
+        let (target, cause) = (target.to_owned(), self.cause);
+        match self.kind {
+            FaultKind::LoginRefused => Error::LoginRefused { target, cause },
+            FaultKind::NoSuchDatabase => Error::NoSuchDatabase { target, cause },
+            FaultKind::Unwritable => Error::Unwritable { target, cause },
+            FaultKind::Disconnected
+            | FaultKind::Conflict
+            | FaultKind::Deadlock
+            | FaultKind::Serialization
+            | FaultKind::LockTimeout => Error::Unreachable {
+                target,
+                detail: cause.to_string(),
+            },
+            FaultKind::Denied | FaultKind::NoSuchTable | FaultKind::Other => Error::Database {
+                doing,
+                target,
+                cause,
+            },
+        }
+    }
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(error: sqlx::Error) -> Self {
+        Self {
+            kind: classify(&error),
+            cause: Arc::new(error),
+        }
+    }
+}
+
+/// The kind of any driver's error: by the vendor's code where there is one.
+pub(crate) fn classify(error: &sqlx::Error) -> FaultKind {
+    use sqlx::Error as E;
+    match error {
+        E::Io(_) | E::Tls(_) | E::Protocol(_) | E::WorkerCrashed | E::BeginFailed => {
+            FaultKind::Disconnected
+        }
+        E::Database(error) => of_vendor(error.as_ref()).unwrap_or(FaultKind::Other),
+        _ => FaultKind::Other,
+    }
+}
+
+fn of_vendor(error: &dyn DatabaseError) -> Option<FaultKind> {
+    let brands: &[fn(&dyn DatabaseError) -> Option<FaultKind>] = &[
+        #[cfg(feature = "postgres")]
+        super::postgres::fault_kind,
+        #[cfg(feature = "mysql")]
+        super::mysql::fault_kind,
+        #[cfg(feature = "sqlite")]
+        super::sqlite::fault_kind,
+    ];
+    brands.iter().find_map(|kind| kind(error))
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.cause, f)
+    }
+}
+
+impl std::error::Error for Fault {}

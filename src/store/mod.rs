@@ -1,0 +1,356 @@
+//! The verbs that the rest of the crate speaks to a database, and nothing of how a brand says them.
+//!
+//! A method of [`Store`] is **one atomic decision**, documented here once: precondition, outcome,
+//! isolation, clock. Each brand uses its best native form (`postgres/`, `mysql/`, `sqlite/`, with
+//! the same file names in each); the contract tests hold all of them to the same promises.
+//!
+//! For every verb:
+//!
+//! - *isolation*: READ COMMITTED (`SQLite`: the one writer). A row that somebody else has locked is
+//!   passed over, never waited for, so that one long transaction cannot hold up a batch.
+//! - *clock*: the database's, read when the row is ours, never when the statement began.
+//! - *batches*: the asks of one call have different names and come sorted by name. Each ask is
+//!   atomic; a call that fails may have done some of its asks.
+//! - *repeating*: every verb may be sent again after a broken connection. A grant is named by its
+//!   own id, and a hold count is absolute, so that the second sending finds what the first one did.
+
+pub(crate) mod fault;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+mod json;
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::lock::{LockInfo, Mode};
+use crate::{Engine, Error, Name};
+use fault::Fault;
+
+/// How a brand is reached: what a lane needs to open its connection, again and again.
+pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
+    type Connection: Store;
+
+    /// How many lanes make sense: more only where the server works on several at once.
+    const LANES: usize;
+
+    /// The database, for messages: never with its password.
+    fn target(&self) -> String;
+
+    /// A new connection with the session settings that the verbs rely on.
+    /// No statement on it is waited for longer than `patience`.
+    fn connect(
+        &self,
+        patience: Duration,
+    ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
+}
+
+/// The atomic decisions, on a connection.
+pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
+    /// Which server this is, and its version. Asked once, when the client starts.
+    fn server(&mut self) -> impl Future<Output = Result<Server, Fault>> + Send;
+
+    /// The applied migrations, oldest first; `None` when there is no history table.
+    fn schema_history(
+        &mut self,
+    ) -> impl Future<Output = Result<Option<Vec<Applied>>, Fault>> + Send;
+
+    /// Applies the migrations that are missing, under a lock in the database, and names them.
+    fn migrate(
+        &mut self,
+    ) -> impl Future<Output = Result<Vec<String>, crate::migrate::MigrateFault>> + Send;
+
+    /// Grants a lease where the name has none that is live, under the next fence:
+    /// `max(previous + 1, microseconds of the clock)`.
+    ///
+    /// One outcome per ask, in the order of the asks. A name that is held, or whose row somebody has
+    /// locked, is `Busy`; when the holder that is reported is the ask's own grant, an earlier
+    /// sending of this ask was what took it.
+    fn lease_take(
+        &mut self,
+        asks: &[TakeAsk],
+    ) -> impl Future<Output = Result<Vec<Taken>, Fault>> + Send;
+
+    /// Extends leases that are live and still the asked grants', and sets their hold counts. An
+    /// expiry never moves back. A lease that has run out is not revived, even if nobody took it.
+    ///
+    /// One outcome per ask, in the order of the asks.
+    fn lease_renew(
+        &mut self,
+        asks: &[RenewAsk],
+    ) -> impl Future<Output = Result<Vec<Renewed>, Fault>> + Send;
+
+    /// Frees leases that are live and still the asked grants'. Need not survive a crash of the
+    /// server: a lost release only leaves a row that expires.
+    ///
+    /// One outcome per ask, in the order of the asks.
+    fn lease_release(
+        &mut self,
+        asks: &[ReleaseAsk],
+    ) -> impl Future<Output = Result<Vec<Freed>, Fault>> + Send;
+
+    /// Frees a name, whoever holds it, and tells who did. A row that is locked is waited for, and
+    /// a row that cannot be read is freed too.
+    fn lease_force_release(
+        &mut self,
+        name: &Name,
+    ) -> impl Future<Output = Result<Option<LockRow>, Fault>> + Send;
+
+    /// The live holder of one name.
+    fn lock_inspect(
+        &mut self,
+        name: &Name,
+    ) -> impl Future<Output = Result<Option<LockRow>, Fault>> + Send;
+
+    /// The live holders of all names, by name.
+    fn lock_list(&mut self) -> impl Future<Output = Result<Vec<LockRow>, Fault>> + Send;
+}
+
+/// What the server said of itself.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) engine: Engine,
+    pub(crate) version: String,
+    /// The oldest supported version, when this one is older.
+    pub(crate) too_old: Option<&'static str>,
+}
+
+/// A row of the history table.
+#[derive(Debug, Clone)]
+pub(crate) struct Applied {
+    pub(crate) version: i32,
+    pub(crate) name: String,
+    pub(crate) checksum: String,
+}
+
+impl From<(i32, String, String)> for Applied {
+    fn from((version, name, checksum): (i32, String, String)) -> Self {
+        Self {
+            version,
+            name,
+            checksum,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct TakeAsk {
+    pub(crate) name: Name,
+    /// The id of the grant-to-be: fresh for every acquire.
+    pub(crate) owner: Uuid,
+    pub(crate) ttl: Duration,
+    /// For people to read.
+    pub(crate) holder: Arc<str>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Taken {
+    Granted {
+        fence: i64,
+    },
+    /// `None`: the row is locked by somebody, or is changing hands right now.
+    Busy(Option<LockRow>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RenewAsk {
+    pub(crate) name: Name,
+    pub(crate) owner: Uuid,
+    /// From now on, by the database's clock. Zero leaves the expiry as it is.
+    pub(crate) ttl: Duration,
+    /// The hold count to set; `None` leaves it.
+    pub(crate) holds: Option<i32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    /// The grant is live, with this much time and this hold count in its row. When the row was
+    /// locked by somebody, they are the old ones.
+    Live { remaining: Duration, holds: i32 },
+    /// The name is not this grant's any more, or its lease has run out.
+    Gone,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ReleaseAsk {
+    pub(crate) name: Name,
+    pub(crate) owner: Uuid,
+    pub(crate) fence: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freed {
+    /// It was held until now, and is free.
+    Released,
+    /// The row is free and bears this grant's fence: it was released before, by whatever sending.
+    WasFree,
+    /// Its time had run out; nobody has taken the name since.
+    Expired,
+    /// The name is somebody else's by now, or was.
+    Superseded,
+    /// The row is locked by somebody: not released yet.
+    Locked,
+}
+
+impl ReleaseAsk {
+    /// What a row that was not freed says about this ask. `None`: there is no row.
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
+    fn freed(&self, row: Option<&LockRow>) -> Freed {
+        match row {
+            Some(row) if row.owner == Some(self.owner) && row.is_live() => Freed::Locked,
+            Some(row) if row.owner == Some(self.owner) => Freed::Expired,
+            Some(row) if row.owner.is_none() && row.fence == self.fence => Freed::WasFree,
+            _ => Freed::Superseded,
+        }
+    }
+}
+
+/// What a row says, before it is known to make sense.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LockRow {
+    pub(crate) name: Vec<u8>,
+    pub(crate) owner: Option<Uuid>,
+    pub(crate) fence: i64,
+    pub(crate) holds: i32,
+    pub(crate) holder: Option<String>,
+    /// Microseconds since 1970-01-01 UTC.
+    pub(crate) acquired_at: Option<i64>,
+    /// Microseconds since 1970-01-01 UTC.
+    pub(crate) expires_at: Option<i64>,
+    /// Microseconds, by the database's clock when the row was read.
+    pub(crate) remaining: Option<i64>,
+}
+
+/// The columns of a lock row, in the order in which every brand selects them.
+pub(crate) type LockColumns = (
+    Vec<u8>,
+    Option<Uuid>,
+    i64,
+    i32,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
+impl From<LockColumns> for LockRow {
+    fn from(columns: LockColumns) -> Self {
+        let (name, owner, fence, holds, holder, acquired_at, expires_at, remaining) = columns;
+        Self {
+            name,
+            owner,
+            fence,
+            holds,
+            holder,
+            acquired_at,
+            expires_at,
+            remaining,
+        }
+    }
+}
+
+impl LockRow {
+    pub(crate) fn is_live(&self) -> bool {
+        self.remaining.is_some_and(|left| left > 0)
+    }
+
+    /// The row as callers see it.
+    pub(crate) fn info(self) -> Result<LockInfo, Error> {
+        let Some(name) = Name::from_bytes(&self.name) else {
+            return Err(self.damaged("its name is not 1 to 255 bytes of UTF-8 without NUL"));
+        };
+        let Some(owner) = self.owner else {
+            return Err(self.damaged("it has an expiry but no owner"));
+        };
+        let (Some(acquired_at), Some(expires_at)) = (time(self.acquired_at), time(self.expires_at))
+        else {
+            return Err(self.damaged("a time in it is missing or out of range"));
+        };
+        let Ok(holds) = u32::try_from(self.holds) else {
+            return Err(self.damaged("its hold count is negative"));
+        };
+        Ok(LockInfo {
+            name,
+            mode: Mode::Lease,
+            owner,
+            fence: self.fence,
+            holder: self.holder.unwrap_or_default(),
+            acquired_at,
+            expires_at,
+            remaining: micros(self.remaining.unwrap_or(0)),
+            holds,
+        })
+    }
+
+    fn damaged(&self, what: &'static str) -> Error {
+        Error::CorruptRow {
+            name: String::from_utf8_lossy(&self.name).into_owned(),
+            what,
+        }
+    }
+}
+
+fn time(at: Option<i64>) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp_micros(at?)
+}
+
+/// Microseconds from the database; a negative number is zero.
+pub(crate) fn micros(us: i64) -> Duration {
+    Duration::from_micros(u64::try_from(us).unwrap_or(0))
+}
+
+/// A duration for the database. Durations are bounded long before this could saturate.
+pub(crate) fn to_micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> LockRow {
+        LockRow {
+            name: b"a".to_vec(),
+            owner: Some(Uuid::nil()),
+            fence: 1,
+            holds: 1,
+            holder: Some("me".into()),
+            acquired_at: Some(1),
+            expires_at: Some(2),
+            remaining: Some(-5),
+        }
+    }
+
+    #[test]
+    fn a_row_that_makes_sense_is_shown() {
+        let info = row().info().unwrap();
+        assert_eq!(
+            (info.fence, info.holds, info.remaining),
+            (1, 1, Duration::ZERO)
+        );
+    }
+
+    #[test]
+    fn a_row_edited_by_hand_is_an_error() {
+        let damages: [fn(&mut LockRow); 5] = [
+            |r| r.name = vec![0xff],
+            |r| r.owner = None,
+            |r| r.acquired_at = Some(i64::MAX),
+            |r| r.expires_at = None,
+            |r| r.holds = -1,
+        ];
+        for damage in damages {
+            let mut row = row();
+            damage(&mut row);
+            assert!(matches!(row.info(), Err(Error::CorruptRow { .. })));
+        }
+    }
+}

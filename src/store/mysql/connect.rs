@@ -1,0 +1,126 @@
+//! Reaching a `MySQL` or `MariaDB` server, and the session that the verbs rely on.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::{ConnectOptions, MySqlConnection};
+
+use crate::store::fault::Fault;
+use crate::store::{Connector, Server};
+use crate::{Engine, Error};
+
+#[derive(Debug, Clone)]
+pub(crate) struct MySql {
+    options: MySqlConnectOptions,
+}
+
+impl MySql {
+    pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
+        let options = MySqlConnectOptions::from_str(url).map_err(|_| Error::InvalidUrl {
+            reason: "it is not of the form mysql://USER:PASSWORD@HOST:PORT/DATABASE \
+                     (percent-encode special characters in the password)"
+                .into(),
+        })?;
+        Self::new(options)
+    }
+
+    pub(crate) fn new(options: MySqlConnectOptions) -> Result<Self, Error> {
+        if options.get_database().is_none_or(str::is_empty) {
+            return Err(Error::InvalidUrl {
+                reason: "it names no database: mysql://USER:PASSWORD@HOST:PORT/DATABASE".into(),
+            });
+        }
+        // SYSDATE() follows the session's time zone; the columns are UTC.
+        let options = options.timezone(String::from("+00:00"));
+        Ok(Self {
+            options: options.disable_statement_logging(),
+        })
+    }
+}
+
+impl Connector for MySql {
+    type Connection = MySqlConnection;
+
+    const LANES: usize = 2;
+
+    fn target(&self) -> String {
+        let o = &self.options;
+        let host = o.get_socket().map_or_else(
+            || format!("{}:{}", o.get_host(), o.get_port()),
+            |socket| socket.display().to_string(),
+        );
+        let database = o.get_database().unwrap_or_default();
+        format!("mysql://{}@{host}/{database}", o.get_username())
+    }
+
+    async fn connect(&self, _patience: Duration) -> Result<MySqlConnection, Fault> {
+        let mut conn = self.options.connect().await?;
+        sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET autocommit = 1")
+            .execute(&mut conn)
+            .await?;
+        Ok(conn)
+    }
+}
+
+pub(super) async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {
+    let text: String = sqlx::query_scalar("SELECT VERSION()")
+        .fetch_one(conn)
+        .await?;
+    Ok(parse(&text))
+}
+
+/// SKIP LOCKED and JSON_TABLE set the bounds: `MariaDB` 10.6, `MySQL` 8.0 (8.0.16 for CHECK).
+fn parse(text: &str) -> Server {
+    let mut numbers = text
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|digits| digits.parse::<u32>().unwrap_or(0));
+    let mut number = || numbers.next().unwrap_or(0);
+    let version = (number(), number(), number());
+    let (engine, brand, oldest, needed) = if text.contains("MariaDB") {
+        (
+            Engine::MariaDb,
+            "MariaDB",
+            (10, 6, 0),
+            "MariaDB 10.6 or later",
+        )
+    } else {
+        (Engine::MySql, "MySQL", (8, 0, 16), "MySQL 8.0.16 or later")
+    };
+    Server {
+        engine,
+        version: format!("{brand} {text}"),
+        too_old: (version < oldest).then_some(needed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_brand_and_the_age_are_read_from_the_version() {
+        let age = |text: &str| {
+            let server = parse(text);
+            (server.engine, server.too_old.is_some())
+        };
+        assert_eq!(age("8.0.15"), (Engine::MySql, true));
+        assert_eq!(age("8.0.36-0ubuntu0.22.04.1"), (Engine::MySql, false));
+        assert_eq!(age("9.7.4-2"), (Engine::MySql, false));
+        assert_eq!(age("10.5.23-MariaDB-0+deb11u1"), (Engine::MariaDb, true));
+        assert_eq!(age("10.11.19-MariaDB-0+deb12u1"), (Engine::MariaDb, false));
+    }
+
+    #[test]
+    fn a_message_never_has_the_password_in_it() {
+        let it = MySql::from_url("mysql://me:s3cret@db.example/shop").unwrap();
+        assert_eq!(it.target(), "mysql://me@db.example:3306/shop");
+        for broken in [
+            "mysql://me:s3cret@db.example",
+            "mysql://me:s3cret@db:99999/x",
+        ] {
+            let error = MySql::from_url(broken).unwrap_err();
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Lease locks: the statements.
+//!
+//! There is no RETURNING on `MySQL`: a statement changes the rows, a second one reads them back.
+//! The rows that may be changed are found by a derived table that locks them with SKIP LOCKED, in
+//! the order of the asks (by name): an UPDATE alone would wait for locked rows. LIMIT keeps the
+//! derived table from being merged into the UPDATE, STRAIGHT_JOIN and FORCE INDEX pin the plan to
+//! look-ups by primary key. `MySQL` refuses a locking clause that covers JSON_TABLE, `MariaDB` does
+//! not know OF: hence the version comment, which `MariaDB` skips (its manual, "Comment Syntax").
+//!
+//! SET runs from left to right: what reads a column stands before what overwrites it. `NOW(6)`
+//! would be the time at which the statement began; `SYSDATE(6)` is the time at which it is read.
+
+use std::collections::HashMap;
+
+use sqlx::MySqlConnection;
+
+use crate::Name;
+use crate::store::{
+    Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,
+};
+
+const TAKE: &str = "
+UPDATE (
+    SELECT f.name, UNHEX(a.owner) AS owner, a.ttl, a.holder
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (
+        name   VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+        owner  CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
+        ttl    BIGINT                             PATH '$[2]',
+        holder VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]'
+    )) a
+    STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
+    WHERE f.expires_at IS NULL OR f.expires_at <= SYSDATE(6)
+    LIMIT 1000000
+    FOR UPDATE /*!80000 OF f */ SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
+    l.owner = t.owner,
+    l.holds = 1,
+    l.holder = t.holder,
+    l.acquired_at = SYSDATE(6),
+    l.expires_at = SYSDATE(6) + INTERVAL t.ttl MICROSECOND";
+
+/// For the names that have no row yet. A duplicate is an error that is caught; ON DUPLICATE KEY
+/// UPDATE would deadlock on gaps.
+const MAKE: &str = "
+INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
+SELECT UNHEX(a.name), UNHEX(a.owner), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
+       a.holder, SYSDATE(6), SYSDATE(6) + INTERVAL a.ttl MICROSECOND
+FROM JSON_TABLE(?, '$[*]' COLUMNS (
+    name   VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+    owner  CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
+    ttl    BIGINT                             PATH '$[2]',
+    holder VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]'
+)) a";
+
+const RENEW: &str = "
+UPDATE (
+    SELECT f.name, a.ttl, a.holds
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (
+        name  VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        owner CHAR(32)     CHARACTER SET ascii PATH '$[1]',
+        ttl   BIGINT                           PATH '$[2]',
+        holds INT                              PATH '$[3]'
+    )) a
+    STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
+    WHERE f.owner = UNHEX(a.owner) AND f.expires_at > SYSDATE(6)
+    LIMIT 1000000
+    FOR UPDATE /*!80000 OF f */ SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET l.expires_at = GREATEST(l.expires_at, SYSDATE(6) + INTERVAL t.ttl MICROSECOND),
+    l.holds = COALESCE(t.holds, l.holds)";
+
+const RELEASE: &str = "
+UPDATE (
+    SELECT f.name
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (
+        name  VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        owner CHAR(32)     CHARACTER SET ascii PATH '$[1]'
+    )) a
+    STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
+    WHERE f.owner = UNHEX(a.owner) AND f.expires_at > SYSDATE(6)
+    LIMIT 1000000
+    FOR UPDATE /*!80000 OF f */ SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET l.owner = NULL, l.holds = 0, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+
+const READ: &str = "
+SELECT l.name, l.owner, l.fence, l.holds, l.holder,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.expires_at),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), l.expires_at)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
+
+const INSPECT: &str = "
+SELECT name, owner, fence, holds, holder,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
+FROM rowlock_lock
+WHERE name = ? AND expires_at > SYSDATE(6)";
+
+const LIST: &str = "
+SELECT name, owner, fence, holds, holder,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
+FROM rowlock_lock
+WHERE expires_at > SYSDATE(6)
+ORDER BY name";
+
+/// Locks the row of a name that somebody holds, or whose row is damaged.
+const LOCK_HELD: &str = "
+SELECT name, owner, fence, holds, holder,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
+FROM rowlock_lock
+WHERE name = ? AND (owner IS NOT NULL OR expires_at IS NOT NULL)
+FOR UPDATE";
+
+const FREE: &str = "
+UPDATE rowlock_lock
+SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+WHERE name = ?";
+
+/// A row as READ finds it.
+type Rows = HashMap<Vec<u8>, LockRow>;
+
+pub(super) async fn take(
+    conn: &mut MySqlConnection,
+    asks: &[TakeAsk],
+) -> Result<Vec<Taken>, sqlx::Error> {
+    sqlx::query(TAKE)
+        .bind(json::takes(asks))
+        .execute(&mut *conn)
+        .await?;
+    let mut rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
+
+    let missing: Vec<&TakeAsk> = asks
+        .iter()
+        .filter(|ask| !rows.contains_key(ask.name.as_bytes()))
+        .collect();
+    if !missing.is_empty() {
+        make(conn, &missing).await?;
+        rows.extend(read(conn, missing.iter().map(|ask| &ask.name)).await?);
+    }
+
+    Ok(asks
+        .iter()
+        .map(|ask| match rows.remove(ask.name.as_bytes()) {
+            Some(row) if row.owner == Some(ask.owner) => Taken::Granted { fence: row.fence },
+            Some(row) if row.is_live() => Taken::Busy(Some(row)),
+            _ => Taken::Busy(None),
+        })
+        .collect())
+}
+
+/// Inserts all at once, or, when somebody inserts one of them at the same time, one by one.
+async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<(), sqlx::Error> {
+    let is_duplicate = |error: &sqlx::Error| {
+        error
+            .as_database_error()
+            .is_some_and(|e| e.is_unique_violation())
+    };
+    let all = json::takes(missing.iter().copied());
+    match sqlx::query(MAKE).bind(all).execute(&mut *conn).await {
+        Err(error) if is_duplicate(&error) => {}
+        other => return other.map(drop),
+    }
+    for ask in missing {
+        let one = json::takes([*ask]);
+        match sqlx::query(MAKE).bind(one).execute(&mut *conn).await {
+            Err(error) if is_duplicate(&error) => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn renew(
+    conn: &mut MySqlConnection,
+    asks: &[RenewAsk],
+) -> Result<Vec<Renewed>, sqlx::Error> {
+    sqlx::query(RENEW)
+        .bind(json::renewals(asks))
+        .execute(&mut *conn)
+        .await?;
+    let rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
+    Ok(asks
+        .iter()
+        .map(|ask| match rows.get(ask.name.as_bytes()) {
+            Some(row) if row.owner == Some(ask.owner) && row.is_live() => Renewed::Live {
+                remaining: micros(row.remaining.unwrap_or(0)),
+                holds: row.holds,
+            },
+            _ => Renewed::Gone,
+        })
+        .collect())
+}
+
+pub(super) async fn release(
+    conn: &mut MySqlConnection,
+    asks: &[ReleaseAsk],
+) -> Result<Vec<Freed>, sqlx::Error> {
+    let done = sqlx::query(RELEASE)
+        .bind(json::releases(asks))
+        .execute(&mut *conn)
+        .await?;
+    let changed = usize::try_from(done.rows_affected()).unwrap_or(usize::MAX);
+    if changed == asks.len() {
+        return Ok(vec![Freed::Released; asks.len()]);
+    }
+    let rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
+    let mut freed: Vec<Freed> = asks
+        .iter()
+        .map(|ask| ask.freed(rows.get(ask.name.as_bytes())))
+        .collect();
+    // Free rows that bear the asked fences were freed by this very statement when there are as
+    // many of them as it changed. Otherwise some were free before, and nobody can tell which.
+    if freed.iter().filter(|one| **one == Freed::WasFree).count() == changed {
+        for one in freed.iter_mut().filter(|one| **one == Freed::WasFree) {
+            *one = Freed::Released;
+        }
+    }
+    Ok(freed)
+}
+
+/// Waits for the row: whoever asks for this wants it done.
+pub(super) async fn force_release(
+    conn: &mut MySqlConnection,
+    name: &Name,
+) -> Result<Option<LockRow>, sqlx::Error> {
+    let mut tx = sqlx::Connection::begin(conn).await?;
+    let held: Option<LockColumns> = sqlx::query_as(LOCK_HELD)
+        .bind(name.as_bytes())
+        .fetch_optional(&mut *tx)
+        .await?;
+    sqlx::query(FREE)
+        .bind(name.as_bytes())
+        .execute(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(held.map(LockRow::from))
+}
+
+pub(super) async fn inspect(
+    conn: &mut MySqlConnection,
+    name: &Name,
+) -> Result<Option<LockRow>, sqlx::Error> {
+    let row: Option<LockColumns> = sqlx::query_as(INSPECT)
+        .bind(name.as_bytes())
+        .fetch_optional(conn)
+        .await?;
+    Ok(row.map(LockRow::from))
+}
+
+pub(super) async fn list(conn: &mut MySqlConnection) -> Result<Vec<LockRow>, sqlx::Error> {
+    let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(LockRow::from).collect())
+}
+
+async fn read<'a>(
+    conn: &mut MySqlConnection,
+    names: impl Iterator<Item = &'a Name>,
+) -> Result<Rows, sqlx::Error> {
+    let rows: Vec<LockColumns> = sqlx::query_as(READ)
+        .bind(json::names(names))
+        .fetch_all(conn)
+        .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.0.clone(), LockRow::from(row)))
+        .collect())
+}

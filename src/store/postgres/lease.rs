@@ -1,0 +1,271 @@
+//! Lease locks: the statements.
+//!
+//! Every statement finds the rows that it may change, locks them in the order of their names with
+//! SKIP LOCKED, and only then computes expiry and fence in SET, from the locked row and
+//! `clock_timestamp()`. `now()` would be the time at which the statement began.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::Name;
+use crate::store::{
+    Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, micros, to_micros,
+};
+
+/// UPDATE first, INSERT only what is missing: a failing INSERT … ON CONFLICT would cost a
+/// transaction id and WAL for every busy answer.
+const TAKE: &str = "
+WITH ask AS (
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[])
+        WITH ORDINALITY AS a (name, owner, ttl, holder, n)
+), free AS (
+    SELECT l.name FROM rowlock_lock l
+    WHERE l.name = ANY ($1) AND (l.expires_at IS NULL OR l.expires_at <= clock_timestamp())
+    ORDER BY l.name
+    FOR UPDATE SKIP LOCKED
+), took AS (
+    UPDATE rowlock_lock l
+    SET owner = a.owner,
+        fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        holds = 1,
+        holder = a.holder,
+        acquired_at = clock_timestamp(),
+        expires_at = clock_timestamp() + a.ttl * interval '1 microsecond'
+    FROM free f JOIN ask a ON a.name = f.name
+    WHERE l.name = f.name
+    RETURNING l.name, l.fence
+), made AS (
+    INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
+    SELECT a.name, a.owner, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, a.holder,
+           clock_timestamp(), clock_timestamp() + a.ttl * interval '1 microsecond'
+    FROM ask a
+    WHERE NOT EXISTS (SELECT FROM rowlock_lock l WHERE l.name = a.name)
+    ORDER BY a.name
+    ON CONFLICT (name) DO NOTHING
+    RETURNING name, fence
+)
+SELECT COALESCE(t.fence, m.fence),
+       l.name, l.owner, l.fence, l.holds, l.holder,
+       (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
+       (extract(epoch FROM l.expires_at) * 1000000)::bigint,
+       (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint
+FROM ask a
+LEFT JOIN took t ON t.name = a.name
+LEFT JOIN made m ON m.name = a.name
+LEFT JOIN rowlock_lock l ON l.name = a.name
+ORDER BY a.n";
+
+const RENEW: &str = "
+WITH ask AS (
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::int[])
+        WITH ORDINALITY AS a (name, owner, ttl, holds, n)
+), mine AS (
+    SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name AND a.owner = l.owner
+    WHERE l.expires_at > clock_timestamp()
+    ORDER BY l.name
+    FOR UPDATE OF l SKIP LOCKED
+), kept AS (
+    UPDATE rowlock_lock l
+    SET expires_at = GREATEST(l.expires_at, clock_timestamp() + a.ttl * interval '1 microsecond'),
+        holds = COALESCE(a.holds, l.holds)
+    FROM mine m JOIN ask a ON a.name = m.name
+    WHERE l.name = m.name
+    RETURNING l.name, l.expires_at, l.holds
+)
+SELECT (extract(epoch FROM COALESCE(k.expires_at, l.expires_at) - clock_timestamp()) * 1000000)::bigint,
+       COALESCE(k.holds, l.holds)
+FROM ask a
+LEFT JOIN kept k ON k.name = a.name
+LEFT JOIN rowlock_lock l ON l.name = a.name AND l.owner = a.owner AND l.expires_at > clock_timestamp()
+ORDER BY a.n";
+
+/// The commit of a pure release need not wait for the disk: a lost release only leaves a row that
+/// expires. `set_config(…, true)` is SET LOCAL, for this statement's own transaction.
+const RELEASE: &str = "
+WITH ask AS (
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
+        WITH ORDINALITY AS a (name, owner, fence, n)
+), mine AS (
+    SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name AND a.owner = l.owner
+    WHERE l.expires_at > clock_timestamp()
+    ORDER BY l.name
+    FOR UPDATE OF l SKIP LOCKED
+), freed AS (
+    UPDATE rowlock_lock l
+    SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+    FROM mine m
+    WHERE l.name = m.name
+    RETURNING l.name
+)
+SELECT f.name IS NOT NULL,
+       l.owner IS NOT DISTINCT FROM a.owner,
+       l.owner IS NULL AND l.fence IS NOT DISTINCT FROM a.fence,
+       l.expires_at > clock_timestamp(),
+       set_config('synchronous_commit', 'off', true)
+FROM ask a
+LEFT JOIN freed f ON f.name = a.name
+LEFT JOIN rowlock_lock l ON l.name = a.name
+ORDER BY a.n";
+
+/// Waits for the row: whoever asks for this wants it done.
+const FORCE_RELEASE: &str = "
+WITH held AS (
+    SELECT * FROM rowlock_lock WHERE name = $1 AND owner IS NOT NULL FOR UPDATE
+), freed AS (
+    UPDATE rowlock_lock l
+    SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+    FROM held h
+    WHERE l.name = h.name
+)
+SELECT name, owner, fence, holds, holder,
+       (extract(epoch FROM acquired_at) * 1000000)::bigint,
+       (extract(epoch FROM expires_at) * 1000000)::bigint,
+       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
+FROM held";
+
+const INSPECT: &str = "
+SELECT name, owner, fence, holds, holder,
+       (extract(epoch FROM acquired_at) * 1000000)::bigint,
+       (extract(epoch FROM expires_at) * 1000000)::bigint,
+       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
+FROM rowlock_lock
+WHERE name = $1 AND expires_at > clock_timestamp()";
+
+const LIST: &str = "
+SELECT name, owner, fence, holds, holder,
+       (extract(epoch FROM acquired_at) * 1000000)::bigint,
+       (extract(epoch FROM expires_at) * 1000000)::bigint,
+       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
+FROM rowlock_lock
+WHERE expires_at > clock_timestamp()
+ORDER BY name";
+
+/// The granted fence, then the row as it was before, where there was one.
+type TakeColumns = (
+    Option<i64>,
+    Option<Vec<u8>>,
+    Option<Uuid>,
+    Option<i64>,
+    Option<i32>,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
+pub(super) async fn take(
+    conn: &mut PgConnection,
+    asks: &[TakeAsk],
+) -> Result<Vec<Taken>, sqlx::Error> {
+    let rows: Vec<TakeColumns> = sqlx::query_as(TAKE)
+        .bind(names(asks.iter().map(|a| &a.name)))
+        .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
+        .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
+        .bind(asks.iter().map(|a| &*a.holder).collect::<Vec<_>>())
+        .fetch_all(conn)
+        .await?;
+    Ok(rows.into_iter().map(taken).collect())
+}
+
+fn taken(row: TakeColumns) -> Taken {
+    match row {
+        (Some(fence), ..) => Taken::Granted { fence },
+        (None, Some(name), owner, Some(fence), Some(holds), holder, acquired, expires, left)
+            if left.is_some_and(|left| left > 0) =>
+        {
+            Taken::Busy(Some(LockRow {
+                name,
+                owner,
+                fence,
+                holds,
+                holder,
+                acquired_at: acquired,
+                expires_at: expires,
+                remaining: left,
+            }))
+        }
+        _ => Taken::Busy(None),
+    }
+}
+
+pub(super) async fn renew(
+    conn: &mut PgConnection,
+    asks: &[RenewAsk],
+) -> Result<Vec<Renewed>, sqlx::Error> {
+    let rows: Vec<(Option<i64>, Option<i32>)> = sqlx::query_as(RENEW)
+        .bind(names(asks.iter().map(|a| &a.name)))
+        .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
+        .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
+        .bind(asks.iter().map(|a| a.holds).collect::<Vec<_>>())
+        .fetch_all(conn)
+        .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| match row {
+            (Some(left), Some(holds)) => Renewed::Live {
+                remaining: micros(left),
+                holds,
+            },
+            _ => Renewed::Gone,
+        })
+        .collect())
+}
+
+pub(super) async fn release(
+    conn: &mut PgConnection,
+    asks: &[ReleaseAsk],
+) -> Result<Vec<Freed>, sqlx::Error> {
+    let rows: Vec<(bool, bool, bool, Option<bool>, String)> = sqlx::query_as(RELEASE)
+        .bind(names(asks.iter().map(|a| &a.name)))
+        .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
+        .bind(asks.iter().map(|a| a.fence).collect::<Vec<_>>())
+        .fetch_all(conn)
+        .await?;
+    Ok(rows
+        .into_iter()
+        .map(
+            |(freed, mine, was_free, live, _)| match (freed, mine, live) {
+                (true, ..) => Freed::Released,
+                (false, true, Some(true)) => Freed::Locked,
+                (false, true, _) => Freed::Expired,
+                (false, false, _) if was_free => Freed::WasFree,
+                (false, false, _) => Freed::Superseded,
+            },
+        )
+        .collect())
+}
+
+pub(super) async fn force_release(
+    conn: &mut PgConnection,
+    name: &Name,
+) -> Result<Option<LockRow>, sqlx::Error> {
+    one(conn, FORCE_RELEASE, name).await
+}
+
+pub(super) async fn inspect(
+    conn: &mut PgConnection,
+    name: &Name,
+) -> Result<Option<LockRow>, sqlx::Error> {
+    one(conn, INSPECT, name).await
+}
+
+pub(super) async fn list(conn: &mut PgConnection) -> Result<Vec<LockRow>, sqlx::Error> {
+    let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(LockRow::from).collect())
+}
+
+async fn one(
+    conn: &mut PgConnection,
+    sql: &'static str,
+    name: &Name,
+) -> Result<Option<LockRow>, sqlx::Error> {
+    let row: Option<LockColumns> = sqlx::query_as(sql)
+        .bind(name.as_bytes())
+        .fetch_optional(conn)
+        .await?;
+    Ok(row.map(LockRow::from))
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a Name>) -> Vec<&'a [u8]> {
+    names.map(Name::as_bytes).collect()
+}

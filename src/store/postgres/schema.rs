@@ -1,0 +1,42 @@
+//! The history table, and migrating under a lock in the database.
+
+use sqlx::{Connection, PgConnection};
+
+use crate::migrate::{self, MigrateFault};
+use crate::store::Applied;
+
+mod embedded {
+    refinery::embed_migrations!("migrations/postgres");
+}
+pub(crate) use embedded::migrations::runner;
+
+/// Any constant will do, as long as everybody uses this one ("rowlock" in ASCII).
+const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
+
+pub(super) async fn history(conn: &mut PgConnection) -> Result<Option<Vec<Applied>>, sqlx::Error> {
+    let there: bool =
+        sqlx::query_scalar("SELECT to_regclass('rowlock_schema_history') IS NOT NULL")
+            .fetch_one(&mut *conn)
+            .await?;
+    if !there {
+        return Ok(None);
+    }
+    let rows: Vec<(i32, String, String)> = sqlx::query_as(
+        "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version",
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(Some(rows.into_iter().map(Applied::from).collect()))
+}
+
+pub(super) async fn migrate(conn: &mut PgConnection) -> Result<Vec<String>, MigrateFault> {
+    // DDL is transactional here: everything or nothing, and the lock goes with the transaction.
+    let mut tx = conn.begin().await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)")
+        .bind(MIGRATION_LOCK)
+        .execute(&mut *tx)
+        .await?;
+    let applied = migrate::run(&mut *tx, runner()).await?;
+    tx.commit().await?;
+    Ok(applied)
+}

@@ -1,0 +1,104 @@
+//! Opening a `SQLite` file, and the session that the verbs rely on.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, SqliteConnection};
+
+use crate::store::fault::{Fault, FaultKind};
+use crate::store::{Connector, Server};
+use crate::{Engine, Error};
+
+/// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
+const OLDEST: (u32, u32, u32) = (3, 51, 3);
+
+#[derive(Debug, Clone)]
+pub(crate) struct Sqlite {
+    options: SqliteConnectOptions,
+}
+
+impl Sqlite {
+    pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
+        let options = SqliteConnectOptions::from_str(url).map_err(|_| Error::InvalidUrl {
+            reason: "it is not of the form sqlite:PATH or sqlite://PATH?mode=rw".into(),
+        })?;
+        // A file that is not there is made, unless the URL says how to open it.
+        let options = if url.contains("mode=") {
+            options
+        } else {
+            options.create_if_missing(true)
+        };
+        Ok(Self::new(options))
+    }
+
+    pub(crate) fn new(options: SqliteConnectOptions) -> Self {
+        Self {
+            options: options.disable_statement_logging(),
+        }
+    }
+}
+
+impl Connector for Sqlite {
+    type Connection = SqliteConnection;
+
+    /// One writer at a time is all there is.
+    const LANES: usize = 1;
+
+    fn target(&self) -> String {
+        format!("sqlite:{}", self.options.get_filename().display())
+    }
+
+    async fn connect(&self, patience: Duration) -> Result<SqliteConnection, Fault> {
+        // A little less than the bound on the statement: SQLite then says "busy" by itself.
+        let options = self.options.clone().busy_timeout(patience * 4 / 5);
+        let mut conn = options.connect().await?;
+        if use_wal(&mut conn).await? {
+            // Without an fsync per commit. All users of the file are on this machine and die with
+            // it, and in WAL mode a power cut loses the last commits, but never the file.
+            sqlx::raw_sql("PRAGMA synchronous = NORMAL")
+                .execute(&mut conn)
+                .await?;
+        }
+        Ok(conn)
+    }
+}
+
+/// Turns a new, empty file to WAL. The journal mode of a file that is in use is its owner's choice.
+async fn use_wal(conn: &mut SqliteConnection) -> Result<bool, Fault> {
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
+        .fetch_one(&mut *conn)
+        .await?;
+    if mode != "delete" {
+        return Ok(mode == "wal");
+    }
+    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema")
+        .fetch_one(&mut *conn)
+        .await?;
+    if tables > 0 {
+        return Ok(false);
+    }
+    let changed: Result<String, sqlx::Error> = sqlx::query_scalar("PRAGMA journal_mode = WAL")
+        .fetch_one(conn)
+        .await;
+    match changed.map_err(Fault::from) {
+        Ok(mode) => Ok(mode == "wal"),
+        // Somebody else is just making the tables: the file stays as it is.
+        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
+
+pub(super) async fn server(conn: &mut SqliteConnection) -> Result<Server, sqlx::Error> {
+    let text: String = sqlx::query_scalar("SELECT sqlite_version()")
+        .fetch_one(conn)
+        .await?;
+    let mut numbers = text.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
+    let mut number = || numbers.next().unwrap_or(0);
+    let version = (number(), number(), number());
+    Ok(Server {
+        engine: Engine::Sqlite,
+        version: format!("SQLite {text}"),
+        too_old: (version < OLDEST).then_some("SQLite 3.51.3 or later, as the bundled one is"),
+    })
+}

@@ -1,0 +1,204 @@
+//! Lease locks: the statements.
+//!
+//! A statement outside a transaction takes the write lock before it reads the clock, so that the
+//! clock is never the one from before the wait. The clock counts milliseconds. It stands still
+//! within a statement.
+
+use std::collections::HashMap;
+
+use sqlx::SqliteConnection;
+
+use crate::Name;
+use crate::store::{
+    Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,
+};
+
+const TAKE: &str = "
+INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
+SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us, 1, a.value ->> 3,
+       now.us, now.us + (a.value ->> 2)
+FROM json_each(?1) a,
+     (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE true
+ON CONFLICT (name) DO UPDATE
+SET owner = excluded.owner,
+    fence = max(fence + 1, excluded.fence),
+    holds = 1,
+    holder = excluded.holder,
+    acquired_at = excluded.acquired_at,
+    expires_at = excluded.expires_at
+WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at
+RETURNING name, fence";
+
+const RENEW: &str = "
+UPDATE rowlock_lock
+SET expires_at = max(expires_at, ask.us + ask.ttl), holds = COALESCE(ask.holds, rowlock_lock.holds)
+FROM (
+    SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS owner,
+           a.value ->> 2 AS ttl, a.value ->> 3 AS holds,
+           CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us
+    FROM json_each(?1) a
+) ask
+WHERE rowlock_lock.name = ask.name AND rowlock_lock.owner = ask.owner
+  AND rowlock_lock.expires_at > ask.us
+RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, holds";
+
+const RELEASE: &str = "
+UPDATE rowlock_lock
+SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+FROM (
+    SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS owner FROM json_each(?1) a
+) ask
+WHERE rowlock_lock.name = ask.name AND rowlock_lock.owner = ask.owner
+  AND rowlock_lock.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+RETURNING name";
+
+const READ: &str = "
+SELECT l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
+       l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+FROM json_each(?1) a CROSS JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
+
+const INSPECT: &str = "
+SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
+       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+FROM rowlock_lock
+WHERE name = ?1 AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+
+const LIST: &str = "
+SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
+       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+FROM rowlock_lock
+WHERE expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+ORDER BY name";
+
+/// A name that somebody holds, or whose row is damaged.
+const HELD: &str = "
+SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
+       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+FROM rowlock_lock
+WHERE name = ?1 AND (owner IS NOT NULL OR expires_at IS NOT NULL)";
+
+const FREE: &str = "
+UPDATE rowlock_lock
+SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+WHERE name = ?1";
+
+type Rows = HashMap<Vec<u8>, LockRow>;
+
+pub(super) async fn take(
+    conn: &mut SqliteConnection,
+    asks: &[TakeAsk],
+) -> Result<Vec<Taken>, sqlx::Error> {
+    let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(TAKE)
+        .bind(json::takes(asks))
+        .fetch_all(&mut *conn)
+        .await?;
+    let granted: HashMap<Vec<u8>, i64> = granted.into_iter().collect();
+    let mut rows = if granted.len() == asks.len() {
+        Rows::new()
+    } else {
+        read(conn, asks.iter().map(|ask| &ask.name)).await?
+    };
+    Ok(asks
+        .iter()
+        .map(|ask| match granted.get(ask.name.as_bytes()) {
+            Some(&fence) => Taken::Granted { fence },
+            None => Taken::Busy(rows.remove(ask.name.as_bytes()).filter(LockRow::is_live)),
+        })
+        .collect())
+}
+
+pub(super) async fn renew(
+    conn: &mut SqliteConnection,
+    asks: &[RenewAsk],
+) -> Result<Vec<Renewed>, sqlx::Error> {
+    let kept: Vec<(Vec<u8>, i64, i32)> = sqlx::query_as(RENEW)
+        .bind(json::renewals(asks))
+        .fetch_all(conn)
+        .await?;
+    let kept: HashMap<Vec<u8>, (i64, i32)> = kept
+        .into_iter()
+        .map(|(name, left, holds)| (name, (left, holds)))
+        .collect();
+    Ok(asks
+        .iter()
+        .map(|ask| match kept.get(ask.name.as_bytes()) {
+            Some(&(left, holds)) => Renewed::Live {
+                remaining: micros(left),
+                holds,
+            },
+            None => Renewed::Gone,
+        })
+        .collect())
+}
+
+pub(super) async fn release(
+    conn: &mut SqliteConnection,
+    asks: &[ReleaseAsk],
+) -> Result<Vec<Freed>, sqlx::Error> {
+    let freed: Vec<Vec<u8>> = sqlx::query_scalar(RELEASE)
+        .bind(json::releases(asks))
+        .fetch_all(&mut *conn)
+        .await?;
+    if freed.len() == asks.len() {
+        return Ok(vec![Freed::Released; asks.len()]);
+    }
+    let rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
+    Ok(asks
+        .iter()
+        .map(|ask| {
+            if freed.iter().any(|name| name == ask.name.as_bytes()) {
+                Freed::Released
+            } else {
+                ask.freed(rows.get(ask.name.as_bytes()))
+            }
+        })
+        .collect())
+}
+
+pub(super) async fn force_release(
+    conn: &mut SqliteConnection,
+    name: &Name,
+) -> Result<Option<LockRow>, sqlx::Error> {
+    let mut tx = sqlx::Connection::begin_with(conn, "BEGIN IMMEDIATE").await?;
+    let held: Option<LockColumns> = sqlx::query_as(HELD)
+        .bind(name.as_bytes())
+        .fetch_optional(&mut *tx)
+        .await?;
+    sqlx::query(FREE)
+        .bind(name.as_bytes())
+        .execute(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(held.map(LockRow::from))
+}
+
+pub(super) async fn inspect(
+    conn: &mut SqliteConnection,
+    name: &Name,
+) -> Result<Option<LockRow>, sqlx::Error> {
+    let row: Option<LockColumns> = sqlx::query_as(INSPECT)
+        .bind(name.as_bytes())
+        .fetch_optional(conn)
+        .await?;
+    Ok(row.map(LockRow::from))
+}
+
+pub(super) async fn list(conn: &mut SqliteConnection) -> Result<Vec<LockRow>, sqlx::Error> {
+    let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(LockRow::from).collect())
+}
+
+async fn read<'a>(
+    conn: &mut SqliteConnection,
+    names: impl Iterator<Item = &'a Name>,
+) -> Result<Rows, sqlx::Error> {
+    let rows: Vec<LockColumns> = sqlx::query_as(READ)
+        .bind(json::names(names))
+        .fetch_all(conn)
+        .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.0.clone(), LockRow::from(row)))
+        .collect())
+}

@@ -1,0 +1,222 @@
+//! What the tests share: the four databases, each test with an empty one of its own.
+#![allow(dead_code, reason = "every test binary uses its part")]
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rowlock::{Engine, Held, Rowlock};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool, PgConnection, PgPool, SqlitePool};
+
+/// All engines, as the tests name them.
+pub const ENGINES: [Engine; 4] =
+    [Engine::Sqlite, Engine::Postgres, Engine::MariaDb, Engine::MySql];
+
+/// The variable that holds a server's URL.
+pub fn variable(engine: Engine) -> String {
+    format!("ROWLOCK_TEST_{}_URL", engine.name().to_uppercase())
+}
+
+/// The URL of a server on which databases may be made.
+fn server(engine: Engine) -> String {
+    let variable = variable(engine);
+    std::env::var(&variable).unwrap_or_else(|_| {
+        panic!("{variable} is not set: run ./test.sh, which starts the servers, or set it to a URL")
+    })
+}
+
+/// An empty database, dropped with the value.
+#[derive(Debug)]
+pub struct Db {
+    pub engine: Engine,
+    pub url: String,
+    /// A connection pool of the application, as a user would have one.
+    pub app: App,
+    name: String,
+    _dir: Option<tempfile::TempDir>,
+}
+
+/// The application's own pool.
+#[derive(Debug, Clone)]
+pub enum App {
+    Postgres(PgPool),
+    MySql(MySqlPool),
+    Sqlite(SqlitePool),
+}
+
+/// Runs the same statement on whichever pool it is.
+macro_rules! on_app {
+    ($app:expr, $pool:ident => $body:expr) => {
+        match $app {
+            $crate::common::App::Postgres($pool) => $body,
+            $crate::common::App::MySql($pool) => $body,
+            $crate::common::App::Sqlite($pool) => $body,
+        }
+    };
+}
+pub(crate) use on_app;
+
+impl Db {
+    pub async fn new(engine: Engine) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rl_{}_{count}", std::process::id());
+        match engine {
+            Engine::Sqlite => {
+                let dir = tempfile::tempdir().unwrap();
+                let url = format!("sqlite:{}", dir.path().join("test.db").display());
+                let made = format!("{url}?mode=rwc");
+                let pool = SqlitePoolOptions::new().max_connections(4).connect(&made).await.unwrap();
+                sqlx::raw_sql("PRAGMA journal_mode = WAL").execute(&pool).await.unwrap();
+                Self { engine, url, app: App::Sqlite(pool), name, _dir: Some(dir) }
+            }
+            Engine::Postgres => {
+                let server = server(engine);
+                let mut admin = PgConnection::connect(&server).await.unwrap();
+                let sql = format!("CREATE DATABASE {name}");
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
+                let url = with_database(&server, &name);
+                let pool = PgPoolOptions::new().max_connections(4).connect(&url).await.unwrap();
+                Self { engine, url, app: App::Postgres(pool), name, _dir: None }
+            }
+            _ => {
+                let server = server(engine);
+                let mut admin = MySqlConnection::connect(&server).await.unwrap();
+                let sql = format!("CREATE DATABASE {name}");
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
+                let url = with_database(&server, &name);
+                let pool = MySqlPoolOptions::new().max_connections(4).connect(&url).await.unwrap();
+                Self { engine, url, app: App::MySql(pool), name, _dir: None }
+            }
+        }
+    }
+
+    /// A client with a connection, a renewal thread and everything of its own.
+    pub async fn rowlock(&self) -> Rowlock {
+        Rowlock::connect(&self.url).await.unwrap()
+    }
+
+    /// Runs a statement that reads the same on every engine.
+    pub async fn execute(&self, sql: &str) -> u64 {
+        on_app!(&self.app, pool => {
+            sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap().rows_affected()
+        })
+    }
+
+    /// One number.
+    pub async fn number(&self, sql: &str) -> i64 {
+        on_app!(&self.app, pool => {
+            sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(pool).await.unwrap()
+        })
+    }
+
+    /// How many transactions of this database's users are open on the server.
+    pub async fn open_transactions(&self) -> i64 {
+        let sql = match self.engine {
+            Engine::Postgres => format!(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}' \
+                 AND pid <> pg_backend_pid() AND xact_start IS NOT NULL",
+                self.name
+            ),
+            Engine::Sqlite => return self.sqlite_is_locked().await,
+            _ => format!(
+                "SELECT CAST(COUNT(*) AS SIGNED) FROM information_schema.innodb_trx t \
+                 JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
+                 WHERE p.db = '{}' AND p.id <> CONNECTION_ID()",
+                self.name
+            ),
+        };
+        self.number(&sql).await
+    }
+
+    /// 1 when somebody holds the write lock of the file.
+    async fn sqlite_is_locked(&self) -> i64 {
+        let App::Sqlite(pool) = &self.app else { unreachable!("only for SQLite") };
+        let mut conn = pool.acquire().await.unwrap();
+        sqlx::raw_sql("PRAGMA busy_timeout = 0").execute(&mut *conn).await.unwrap();
+        let got = sqlx::raw_sql("BEGIN IMMEDIATE; ROLLBACK").execute(&mut *conn).await;
+        sqlx::raw_sql("PRAGMA busy_timeout = 5000").execute(&mut *conn).await.unwrap();
+        i64::from(got.is_err())
+    }
+
+    /// The bytes of `name` as a literal of this engine.
+    pub fn bytes(&self, name: &str) -> String {
+        let hex: String = name.bytes().map(|b| format!("{b:02x}")).collect();
+        match self.engine {
+            Engine::Postgres => format!("'\\x{hex}'::bytea"),
+            _ => format!("x'{hex}'"),
+        }
+    }
+
+    /// Drops the database. A test that panics leaves it to the server's end.
+    pub async fn remove(self) {
+        on_app!(&self.app, pool => pool.close().await);
+        match self.engine {
+            Engine::Sqlite => {}
+            Engine::Postgres => {
+                let mut admin = PgConnection::connect(&server(self.engine)).await.unwrap();
+                let sql = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
+            }
+            _ => {
+                let mut admin = MySqlConnection::connect(&server(self.engine)).await.unwrap();
+                let sql = format!("DROP DATABASE {}", self.name);
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
+            }
+        }
+    }
+}
+
+fn with_database(server: &str, name: &str) -> String {
+    let (base, query) = server.split_once('?').map_or((server, ""), |(base, query)| (base, query));
+    let authority = base.find("://").map_or(0, |at| at + 3);
+    let end = base[authority..].find('/').map_or(base.len(), |at| authority + at);
+    let question = if query.is_empty() { "" } else { "?" };
+    format!("{}/{name}{question}{query}", &base[..end])
+}
+
+/// Waits until `condition` holds, and fails after ten seconds. For what another process or the
+/// server does in its own time and no signal tells.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while !condition().await {
+        assert!(tokio::time::Instant::now() < deadline, "not within ten seconds: {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The guard of an attempt that must succeed.
+pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
+    rowlock.lock(name).ttl(ttl).try_acquire().await.unwrap().held().expect("the name is free")
+}
+
+/// A test of a promise, run on every engine: `sqlite::name`, `postgres::name`, …
+macro_rules! on_every_engine {
+    ($($(#[$meta:meta])* async fn $name:ident($db:ident: &Db) $body:block)*) => {
+        mod promise {
+            use super::*;
+            $($(#[$meta])* pub async fn $name($db: &Db) $body)*
+        }
+        on_every_engine!(@engine sqlite Sqlite $($name)*);
+        on_every_engine!(@engine postgres Postgres $($name)*);
+        on_every_engine!(@engine mariadb MariaDb $($name)*);
+        on_every_engine!(@engine mysql MySql $($name)*);
+    };
+    (@engine $module:ident $engine:ident $($name:ident)*) => {
+        mod $module {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    let db = Db::new(rowlock::Engine::$engine).await;
+                    super::promise::$name(&db).await;
+                    db.remove().await;
+                }
+            )*
+        }
+    };
+}
+pub(crate) use on_every_engine;
