@@ -18,6 +18,12 @@ use super::retry;
 use crate::lock::Busy;
 use crate::{Error, Name};
 
+/// What is tried again and again. (A trait, because the future of an async closure that is passed on
+/// cannot be shown to be `Send`.)
+pub(crate) trait Asker: Sync {
+    fn attempt(&self) -> impl Future<Output = Result<Attempt, Error>> + Send;
+}
+
 /// Tries until the lease is granted or `wait` is over. `None` waits for ever. At least one try is
 /// made, however short the wait.
 ///
@@ -26,7 +32,7 @@ pub(crate) async fn acquire(
     core: &Arc<Core>,
     name: &Name,
     wait: Option<Duration>,
-    mut attempt: impl AsyncFnMut() -> Result<Attempt, Error>,
+    asker: &impl Asker,
 ) -> Result<Guard, Error> {
     let started = Moment::now();
     let limit = wait.map(|wait| started + wait);
@@ -42,7 +48,7 @@ pub(crate) async fn acquire(
         Some(wait) => match timeout(wait, place.first()).await {
             Ok(first) => first,
             // Others of this process are before us; the database tells who holds the name.
-            Err(_) => match attempt().await? {
+            Err(_) => match asker.attempt().await? {
                 Attempt::Held(guard) => return Ok(guard),
                 Attempt::Busy(busy) => return Err(timed_out(busy)),
             },
@@ -53,7 +59,7 @@ pub(crate) async fn acquire(
     loop {
         let over = limit.is_some_and(Moment::has_passed);
         let mut pause = backoff.next().unwrap_or_default();
-        match attempt().await {
+        match asker.attempt().await {
             Ok(Attempt::Held(guard)) => {
                 drop(first);
                 return Ok(guard);

@@ -263,8 +263,7 @@ impl Lock {
     /// A dropped future leaves nothing behind: what it acquired is released in the background.
     pub async fn acquire(&self) -> Result<Held, Error> {
         let name = self.check()?;
-        let attempt = async || self.attempt(name).await;
-        let guard = wait::acquire(&self.core, name, self.wait, attempt).await?;
+        let guard = wait::acquire(&self.core, name, self.wait, &Asked { lock: self, name }).await?;
         Ok(Held::new(guard))
     }
 
@@ -300,10 +299,18 @@ impl Lock {
     }
 
     async fn attempt(&self, name: &Name) -> Result<Attempt, Error> {
-        match &self.owner {
-            Some(owner) => owner.enter(&self.core, name, || self.take(name)).await,
-            None => self.take(name).await,
+        let Some(owner) = &self.owner else {
+            return self.take(name).await;
+        };
+        let mut grants = owner.grants().await;
+        if let Some(guard) = grants.enter(&self.core, name).await? {
+            return Ok(Attempt::Held(guard));
         }
+        let attempt = self.take(name).await?;
+        if let Attempt::Held(guard) = &attempt {
+            grants.remember(guard.grant());
+        }
+        Ok(attempt)
     }
 
     /// Asks for a fresh grant.
@@ -328,6 +335,18 @@ impl Lock {
         };
         self.core.send(name, Op::Take(take));
         outcome.await.unwrap_or_else(|_| Err(self.core.stopped()))
+    }
+}
+
+/// A lock whose settings have been checked.
+struct Asked<'a> {
+    lock: &'a Lock,
+    name: &'a Name,
+}
+
+impl wait::Asker for Asked<'_> {
+    async fn attempt(&self) -> Result<Attempt, Error> {
+        self.lock.attempt(self.name).await
     }
 }
 

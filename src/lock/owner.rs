@@ -10,11 +10,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, MutexGuard, oneshot};
 
 use crate::hold::Core;
 use crate::hold::grant::Grant;
-use crate::hold::op::{Attempt, Enter, Fate, Op};
+use crate::hold::guard::Guard;
+use crate::hold::op::{Enter, Fate, Op};
 use crate::{Error, Name};
 
 /// Who may enter a lock again that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
@@ -41,7 +42,6 @@ use crate::{Error, Name};
 #[derive(Debug, Clone)]
 pub struct Owner {
     core: Weak<Core>,
-    /// The lock is held while an attempt is under way: attempts of one owner never race.
     grants: Arc<Mutex<HashMap<Name, Weak<Grant>>>>,
 }
 
@@ -63,33 +63,40 @@ impl Owner {
         })
     }
 
-    /// Enters the grant that this owner has, or takes a fresh one.
+    /// What this owner holds. Attempts of one owner never race: the next one waits here.
+    pub(super) async fn grants(&self) -> Grants<'_> {
+        Grants(self.grants.lock().await)
+    }
+}
+
+/// The grants of an owner, for one attempt.
+#[derive(Debug)]
+pub(super) struct Grants<'a>(MutexGuard<'a, HashMap<Name, Weak<Grant>>>);
+
+impl Grants<'_> {
+    /// One hold more of the grant of `name`; `None` when a fresh one is needed.
     pub(super) async fn enter(
         &self,
         core: &Arc<Core>,
         name: &Name,
-        take: impl AsyncFnOnce() -> Result<Attempt, Error>,
-    ) -> Result<Attempt, Error> {
-        let mut grants = self.grants.lock().await;
-        let known = grants.get(name).and_then(Weak::upgrade);
-        if let Some(grant) = known.filter(|grant| grant.is_held()) {
-            let (reply, entered) = oneshot::channel();
-            let enter = Enter {
-                grant,
-                core: Arc::clone(core),
-                reply,
-                fate: Fate::within(core.settings.patience),
-            };
-            core.send(name, Op::Enter(enter));
-            if let Some(guard) = entered.await.unwrap_or_else(|_| Err(core.stopped()))? {
-                return Ok(Attempt::Held(guard));
-            }
-        }
-        let attempt = take().await?;
-        if let Attempt::Held(guard) = &attempt {
-            grants.retain(|_, grant| grant.strong_count() > 0);
-            grants.insert(name.clone(), Arc::downgrade(guard.grant()));
-        }
-        Ok(attempt)
+    ) -> Result<Option<Guard>, Error> {
+        let known = self.0.get(name).and_then(Weak::upgrade);
+        let Some(grant) = known.filter(|grant| grant.is_held()) else {
+            return Ok(None);
+        };
+        let (reply, entered) = oneshot::channel();
+        let enter = Enter {
+            grant,
+            core: Arc::clone(core),
+            reply,
+            fate: Fate::within(core.settings.patience),
+        };
+        core.send(name, Op::Enter(enter));
+        entered.await.unwrap_or_else(|_| Err(core.stopped()))
+    }
+
+    pub(super) fn remember(&mut self, grant: &Arc<Grant>) {
+        self.0.retain(|_, grant| grant.strong_count() > 0);
+        self.0.insert(grant.name.clone(), Arc::downgrade(grant));
     }
 }

@@ -9,11 +9,17 @@ use rowlock::{Engine, Held, Rowlock};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool, PgConnection, PgPool, SqlitePool};
+use sqlx::{
+    AssertSqlSafe, Connection, MySqlConnection, MySqlPool, PgConnection, PgPool, SqlitePool,
+};
 
 /// All engines, as the tests name them.
-pub const ENGINES: [Engine; 4] =
-    [Engine::Sqlite, Engine::Postgres, Engine::MariaDb, Engine::MySql];
+pub const ENGINES: [Engine; 4] = [
+    Engine::Sqlite,
+    Engine::Postgres,
+    Engine::MariaDb,
+    Engine::MySql,
+];
 
 /// The variable that holds a server's URL.
 pub fn variable(engine: Engine) -> String {
@@ -69,27 +75,66 @@ impl Db {
                 let dir = tempfile::tempdir().unwrap();
                 let url = format!("sqlite:{}", dir.path().join("test.db").display());
                 let made = format!("{url}?mode=rwc");
-                let pool = SqlitePoolOptions::new().max_connections(4).connect(&made).await.unwrap();
-                sqlx::raw_sql("PRAGMA journal_mode = WAL").execute(&pool).await.unwrap();
-                Self { engine, url, app: App::Sqlite(pool), name, _dir: Some(dir) }
+                let pool = SqlitePoolOptions::new()
+                    .max_connections(4)
+                    .connect(&made)
+                    .await
+                    .unwrap();
+                sqlx::raw_sql("PRAGMA journal_mode = WAL")
+                    .execute(&pool)
+                    .await
+                    .unwrap();
+                Self {
+                    engine,
+                    url,
+                    app: App::Sqlite(pool),
+                    name,
+                    _dir: Some(dir),
+                }
             }
             Engine::Postgres => {
                 let server = server(engine);
                 let mut admin = PgConnection::connect(&server).await.unwrap();
                 let sql = format!("CREATE DATABASE {name}");
-                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
+                sqlx::raw_sql(AssertSqlSafe(sql))
+                    .execute(&mut admin)
+                    .await
+                    .unwrap();
                 let url = with_database(&server, &name);
-                let pool = PgPoolOptions::new().max_connections(4).connect(&url).await.unwrap();
-                Self { engine, url, app: App::Postgres(pool), name, _dir: None }
+                let pool = PgPoolOptions::new()
+                    .max_connections(4)
+                    .connect(&url)
+                    .await
+                    .unwrap();
+                Self {
+                    engine,
+                    url,
+                    app: App::Postgres(pool),
+                    name,
+                    _dir: None,
+                }
             }
             _ => {
                 let server = server(engine);
                 let mut admin = MySqlConnection::connect(&server).await.unwrap();
                 let sql = format!("CREATE DATABASE {name}");
-                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
+                sqlx::raw_sql(AssertSqlSafe(sql))
+                    .execute(&mut admin)
+                    .await
+                    .unwrap();
                 let url = with_database(&server, &name);
-                let pool = MySqlPoolOptions::new().max_connections(4).connect(&url).await.unwrap();
-                Self { engine, url, app: App::MySql(pool), name, _dir: None }
+                let pool = MySqlPoolOptions::new()
+                    .max_connections(4)
+                    .connect(&url)
+                    .await
+                    .unwrap();
+                Self {
+                    engine,
+                    url,
+                    app: App::MySql(pool),
+                    name,
+                    _dir: None,
+                }
             }
         }
     }
@@ -134,11 +179,21 @@ impl Db {
 
     /// 1 when somebody holds the write lock of the file.
     async fn sqlite_is_locked(&self) -> i64 {
-        let App::Sqlite(pool) = &self.app else { unreachable!("only for SQLite") };
+        let App::Sqlite(pool) = &self.app else {
+            unreachable!("only for SQLite")
+        };
         let mut conn = pool.acquire().await.unwrap();
-        sqlx::raw_sql("PRAGMA busy_timeout = 0").execute(&mut *conn).await.unwrap();
-        let got = sqlx::raw_sql("BEGIN IMMEDIATE; ROLLBACK").execute(&mut *conn).await;
-        sqlx::raw_sql("PRAGMA busy_timeout = 5000").execute(&mut *conn).await.unwrap();
+        sqlx::raw_sql("PRAGMA busy_timeout = 0")
+            .execute(&mut *conn)
+            .await
+            .unwrap();
+        let got = sqlx::raw_sql("BEGIN IMMEDIATE; ROLLBACK")
+            .execute(&mut *conn)
+            .await;
+        sqlx::raw_sql("PRAGMA busy_timeout = 5000")
+            .execute(&mut *conn)
+            .await
+            .unwrap();
         i64::from(got.is_err())
     }
 
@@ -159,21 +214,33 @@ impl Db {
             Engine::Postgres => {
                 let mut admin = PgConnection::connect(&server(self.engine)).await.unwrap();
                 let sql = format!("DROP DATABASE {} WITH (FORCE)", self.name);
-                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
+                sqlx::raw_sql(AssertSqlSafe(sql))
+                    .execute(&mut admin)
+                    .await
+                    .unwrap();
             }
             _ => {
-                let mut admin = MySqlConnection::connect(&server(self.engine)).await.unwrap();
+                let mut admin = MySqlConnection::connect(&server(self.engine))
+                    .await
+                    .unwrap();
                 let sql = format!("DROP DATABASE {}", self.name);
-                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
+                sqlx::raw_sql(AssertSqlSafe(sql))
+                    .execute(&mut admin)
+                    .await
+                    .unwrap();
             }
         }
     }
 }
 
 fn with_database(server: &str, name: &str) -> String {
-    let (base, query) = server.split_once('?').map_or((server, ""), |(base, query)| (base, query));
+    let (base, query) = server
+        .split_once('?')
+        .map_or((server, ""), |(base, query)| (base, query));
     let authority = base.find("://").map_or(0, |at| at + 3);
-    let end = base[authority..].find('/').map_or(base.len(), |at| authority + at);
+    let end = base[authority..]
+        .find('/')
+        .map_or(base.len(), |at| authority + at);
     let question = if query.is_empty() { "" } else { "?" };
     format!("{}/{name}{question}{query}", &base[..end])
 }
@@ -183,14 +250,24 @@ fn with_database(server: &str, name: &str) -> String {
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     while !condition().await {
-        assert!(tokio::time::Instant::now() < deadline, "not within ten seconds: {what}");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "not within ten seconds: {what}"
+        );
         tokio::task::yield_now().await;
     }
 }
 
 /// The guard of an attempt that must succeed.
 pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
-    rowlock.lock(name).ttl(ttl).try_acquire().await.unwrap().held().expect("the name is free")
+    rowlock
+        .lock(name)
+        .ttl(ttl)
+        .try_acquire()
+        .await
+        .unwrap()
+        .held()
+        .expect("the name is free")
 }
 
 /// A test of a promise, run on every engine: `sqlite::name`, `postgres::name`, …

@@ -1,0 +1,225 @@
+//! Lease locks beside bare SQL, in the same run: what one operation costs, and how many pairs of
+//! acquire and release a second brings. Medians of several rounds; the servers wait for the disk.
+
+mod bare;
+mod servers;
+
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use comfy_table::{CellAlignment, Table, presets};
+use rowlock::{Engine, Rowlock};
+use uuid::Uuid;
+
+use bare::Bare;
+use servers::Server;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Engines to measure.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "sqlite,postgres,mariadb,mysql"
+    )]
+    engines: Vec<Engine>,
+    /// Rounds, of which the median counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Operations per round, for the cost of one.
+    #[arg(long, default_value_t = 500)]
+    operations: usize,
+    /// Seconds per round, for the pairs per second.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let arguments = Arguments::parse();
+    let mut costs = table(&["engine", "operation", "bare SQL µs", "rowlock µs", "ratio"]);
+    let mut pairs = table(&[
+        "engine",
+        "bare ×1",
+        "bare ×16",
+        "bare ×32",
+        "1 task",
+        "16 tasks",
+        "256 tasks",
+        "256 tasks / best bare",
+    ]);
+    for engine in &arguments.engines {
+        let server = Server::start(*engine)?;
+        cost(&arguments, &server, &mut costs).await?;
+        throughput(&arguments, &server, &mut pairs).await?;
+    }
+    println!(
+        "\nThe cost of one uncontended operation, one task (median of {} rounds):\n",
+        arguments.rounds
+    );
+    println!("{costs}\n\nPairs of acquire and release a second, on names of their own:\n\n{pairs}");
+    Ok(())
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::ASCII_MARKDOWN)
+        .set_header(header);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The time per call, in microseconds.
+#[allow(clippy::cast_precision_loss, reason = "counts are small")]
+fn micros(total: Duration, count: usize) -> f64 {
+    total.as_secs_f64() * 1e6 / count as f64
+}
+
+async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Result<(), Failure> {
+    let count = arguments.operations;
+    let rowlock = Rowlock::connect(&server.url).await?;
+    let mut bare = Bare::connect(server.engine, &server.url).await?;
+    let lock = rowlock.lock("cost");
+    let mut figures: [Vec<f64>; 5] = Default::default();
+    // One round more: the first warms up and does not count.
+    for round in 0..=arguments.rounds {
+        let mut spent = [Duration::ZERO; 5];
+        // Interleaved, so that whatever else the machine does meets both.
+        for _ in 0..count {
+            let owner = Uuid::new_v4();
+            let mut started = Instant::now();
+            let mut lap = |slot: usize| {
+                let now = Instant::now();
+                spent[slot] += now - std::mem::replace(&mut started, now);
+            };
+            bare.acquire(b"cost", owner).await?;
+            lap(0);
+            bare.read_back(b"cost", owner).await?;
+            lap(1);
+            bare.release(b"cost", owner).await?;
+            lap(2);
+            let held = lock.acquire().await?;
+            lap(3);
+            let _ = held.release().await?;
+            lap(4);
+            drop(held);
+        }
+        if round > 0 {
+            for (figure, spent) in figures.iter_mut().zip(spent) {
+                figure.push(micros(spent, count));
+            }
+        }
+    }
+    let [upsert, read_back, update, acquire, release] = figures.map(median);
+    let engine = server.engine.name();
+    let mut row = |operation: &str, bare: f64, ours: f64| {
+        table.add_row([
+            engine.into(),
+            operation.into(),
+            format!("{bare:.0}"),
+            format!("{ours:.0}"),
+            format!("{:.2}", ours / bare),
+        ]);
+    };
+    if matches!(server.engine, Engine::MySql | Engine::MariaDb) {
+        row(
+            "acquire (bare: upsert + read back)",
+            upsert + read_back,
+            acquire,
+        );
+    }
+    row("acquire (bare: upsert)", upsert, acquire);
+    row("release (bare: update)", update, release);
+    Ok(())
+}
+
+async fn throughput(
+    arguments: &Arguments,
+    server: &Server,
+    table: &mut Table,
+) -> Result<(), Failure> {
+    let span = Duration::from_secs_f64(arguments.seconds);
+    let mut figures: [Vec<f64>; 6] = Default::default();
+    for _ in 0..arguments.rounds {
+        for (slot, connections) in [1, 16, 32].into_iter().enumerate() {
+            figures[slot].push(bare_pairs(server, connections, span).await?);
+        }
+        for (slot, tasks) in [1, 16, 256].into_iter().enumerate() {
+            figures[slot + 3].push(rowlock_pairs(server, tasks, span).await?);
+        }
+    }
+    let figures = figures.map(median);
+    let best = figures[..3].iter().copied().fold(0.0, f64::max);
+    let mut row = vec![server.engine.name().to_owned()];
+    row.extend(figures.iter().map(|pairs| format!("{pairs:.0}")));
+    row.push(format!("{:.1}", figures[5] / best));
+    table.add_row(row);
+    Ok(())
+}
+
+async fn bare_pairs(server: &Server, connections: usize, span: Duration) -> Result<f64, Failure> {
+    let mut ready = Vec::new();
+    for _ in 0..connections {
+        ready.push(Bare::connect(server.engine, &server.url).await?);
+    }
+    let workers = ready.into_iter().enumerate().map(|(worker, mut bare)| {
+        let name = format!("bare-{worker}").into_bytes();
+        move |until: Instant| async move {
+            let mut count = 0_u32;
+            while Instant::now() < until {
+                let owner = Uuid::new_v4();
+                bare.acquire(&name, owner).await?;
+                bare.read_back(&name, owner).await?;
+                bare.release(&name, owner).await?;
+                count += 1;
+            }
+            Ok(count)
+        }
+    });
+    rate(workers.collect(), span).await
+}
+
+async fn rowlock_pairs(server: &Server, tasks: usize, span: Duration) -> Result<f64, Failure> {
+    let rowlock = Rowlock::connect(&server.url).await?;
+    let workers = (0..tasks).map(|task| {
+        let lock = rowlock.lock(format!("task-{task}"));
+        move |until: Instant| async move {
+            let mut count = 0_u32;
+            while Instant::now() < until {
+                let held = lock.acquire().await?;
+                let _ = held.release().await?;
+                count += 1;
+            }
+            Ok(count)
+        }
+    });
+    rate(workers.collect(), span).await
+}
+
+/// Runs all workers at once and adds up what they did, per second.
+async fn rate<W, F>(workers: Vec<W>, span: Duration) -> Result<f64, Failure>
+where
+    W: FnOnce(Instant) -> F,
+    F: Future<Output = Result<u32, Failure>> + Send + 'static,
+{
+    let started = Instant::now();
+    let running: Vec<_> = workers
+        .into_iter()
+        .map(|worker| tokio::spawn(worker(started + span)))
+        .collect();
+    let mut count = 0;
+    for worker in running {
+        count += worker.await??;
+    }
+    Ok(f64::from(count) / started.elapsed().as_secs_f64())
+}

@@ -1,0 +1,234 @@
+#!/usr/bin/env bash
+# Private, throw-away database servers without Docker, for the tests and the benchmarks.
+#
+#   docker/servers.sh fetch                  get what is missing (Debian and Ubuntu); nothing is installed
+#   docker/servers.sh start ENGINE DIR       start a server in DIR (made when missing), print its URL
+#   docker/servers.sh stop DIR               stop it; what it stored stays
+#
+# ENGINE is postgres, mariadb or mysql. A server listens on a free port of 127.0.0.1, which it keeps
+# when it is started again, and writes DIR/pid and DIR/url. When root calls this, the server runs as
+# `nobody`. ROWLOCK_DURABLE=1 makes every commit wait for the disk, as in production; without it the
+# servers skip that, which the tests do not need.
+#
+# Servers that the machine has are used. Others are unpacked from the packages of the distribution
+# into ROWLOCK_SERVERS (default: ~/.cache/rowlock-servers), without root and without installing
+# anything. Debian has no MySQL but in sid: that one brings its own libraries with it.
+set -euo pipefail
+
+CACHE=${ROWLOCK_SERVERS:-${XDG_CACHE_HOME:-$HOME/.cache}/rowlock-servers}
+DURABLE=${ROWLOCK_DURABLE:-0}
+here=$(cd "$(dirname "$0")" && pwd)
+
+die() { echo "servers.sh: $*" >&2; exit 1; }
+say() { echo "servers.sh: $*" >&2; }
+
+# --- getting the programs -------------------------------------------------------------------------
+
+# The newest PostgreSQL of a tree ('' is the machine itself).
+pg_bin() { ls -d "$1"/usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1; }
+
+has() { # has ENGINE TREE
+  case $1 in
+    postgres) [ -x "$(pg_bin "$2")/initdb" ] ;;
+    mariadb) [ -x "$2/usr/sbin/mariadbd" ] && [ -x "$2/usr/bin/mariadb-install-db" ] && [ -x "$2/usr/bin/mariadb" ] ;;
+    mysql) [ -x "$2/usr/sbin/mysqld" ] && [ ! -L "$2/usr/sbin/mysqld" ] && [ -x "$2/usr/bin/mysql" ] \
+             && ! run_in "$2" "$2/usr/sbin/mysqld" --version | grep -qi mariadb ;;
+  esac
+}
+
+tree() { # the tree that has ENGINE: the machine, or one of ours
+  if [ "${ROWLOCK_SERVERS_PRIVATE:-0}" = 0 ] && has "$1" "" 2>/dev/null; then echo ""
+  elif has "$1" "$CACHE/$1" 2>/dev/null; then echo "$CACHE/$1"
+  else return 1; fi
+}
+
+unpack() { # unpack TREE STATUS SOURCES PACKAGE…: packages and what they depend on, beyond STATUS
+  local dest=$1 status=$2 sources=$3; shift 3
+  local apt=$dest/.apt options packages
+  rm -rf "$dest"; mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,debs}
+  options=(-o "Dir::State=$apt/state" -o "Dir::State::status=$status" -o "Dir::Cache=$apt/cache"
+    -o APT::Install-Recommends=false -o Debug::NoLocking=1 -o "APT::Sandbox::User=$(id -un)"
+    -o Acquire::Languages=none)
+  if [ -n "$sources" ]; then
+    mkdir -p "$apt"/etc/{preferences.d,sources.list.d,apt.conf.d}
+    echo "$sources" >"$apt/etc/sources.list"
+    options+=(-o "Dir::Etc=$apt/etc")
+  fi
+  # A third-party source that is down must not stop us; a package that is missing does, below.
+  apt-get "${options[@]}" update -qq >&2 || true
+  packages=$(apt-get "${options[@]}" install -s "$@" 2>/dev/null | awk '/^Inst/{print $2}' |
+    grep -vE '^(dpkg|tar|perl.*|debconf|mysql-common|adduser|passwd|ucf|ssl-cert|postgresql.*-common|systemd.*)$' || true)
+  [ -n "$packages" ] || { rm -rf "$dest"; return 1; }
+  # shellcheck disable=SC2086 # a list of words
+  (cd "$apt/debs" && apt-get "${options[@]}" download -qq $packages >&2)
+  for deb in "$apt"/debs/*.deb; do dpkg-deb -x "$deb" "$dest"; done
+  rm -rf "$apt"
+  chmod -R a+rX "$dest"
+}
+
+fetch() { # fetch ENGINE
+  local engine=$1 host=/var/lib/dpkg/status dest=$CACHE/$1 mirror
+  tree "$engine" >/dev/null && return
+  command -v apt-get >/dev/null || die "no $engine on this machine, and no apt-get to get it with: \
+install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
+  say "getting $engine"
+  mkdir -p "$CACHE"
+  # As root, servers run as another user, who must be able to come here.
+  [ "$(id -u)" != 0 ] || chmod a+x "$HOME" "$(dirname "$CACHE")" "$CACHE"
+  case $engine in
+    postgres) unpack "$dest" $host "" postgresql ;;
+    mariadb) unpack "$dest" $host "" mariadb-server-core mariadb-client-core ;;
+    mysql)
+      # Ubuntu has it.
+      unpack "$dest" $host "" mysql-server-core-8.4 mysql-client-core-8.4 ||
+      unpack "$dest" $host "" mysql-server-core-8.0 mysql-client-core-8.0 || {
+        mirror=$(grep -hoE 'https?://[^ ]*debian/?( |$)' /etc/apt/sources.list.d/*.sources /etc/apt/sources.list \
+          2>/dev/null | grep -v security | head -n 1 | tr -d ' ' || true)
+        [ -n "$mirror" ] || die "no Debian mirror found in the apt sources"
+        mkdir -p "$dest"; : >"$CACHE/none"
+        unpack "$dest" "$CACHE/none" \
+          "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" \
+          mysql-server-core mysql-client-core
+      } ;;
+  esac || die "the packages of $engine cannot be had: install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
+  has "$engine" "$dest" || die "$engine was unpacked into $dest, but it does not run there"
+}
+
+# --- running them ---------------------------------------------------------------------------------
+
+# Runs a program with the libraries of its tree, and with the tree's own loader where it has one.
+run_in() { # run_in TREE PROGRAM ARG…
+  local tree=$1 lib; shift
+  if [ -z "$tree" ]; then "$@"; return; fi
+  lib=$(libraries "$tree")
+  if [ -e "$tree/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" ]; then
+    "$tree/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$lib" "$@"
+  else
+    LD_LIBRARY_PATH=$lib "$@"
+  fi
+}
+
+libraries() {
+  local tree=$1 dirs
+  dirs=$(ls -d "$tree"/usr/lib/*-linux-gnu "$tree"/usr/lib/mysql/private "$tree"/usr/lib/*-linux-gnu/mysql \
+    "$tree"/usr/lib/llvm-*/lib 2>/dev/null | tr '\n' ':')
+  echo "${dirs%:}"
+}
+
+# Root's servers run as nobody: PostgreSQL and MySQL refuse to run as root.
+as() {
+  if [ "$(id -u)" = 0 ]; then
+    setpriv --reuid=nobody --regid="$(id -gn nobody)" --clear-groups --no-new-privs \
+      env HOME="$DIR" LC_ALL=C.UTF-8 bash -c "$(declare -f run_in libraries); run_in \"\$@\"" as "$@"
+  else
+    LC_ALL=C.UTF-8 run_in "$@"
+  fi
+}
+
+free_port() { # below the ephemeral range, so that no outgoing connection takes it meanwhile
+  local port
+  while :; do
+    port=$((20000 + RANDOM % 12000))
+    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo $port; return; }
+  done
+}
+
+wait_for() { # wait_for SECONDS COMMAND…
+  local tries=$(($1 * 20)); shift
+  while ! "$@" >/dev/null 2>&1; do
+    tries=$((tries - 1)); [ $tries -gt 0 ] || return 1
+    sleep 0.05
+  done
+}
+
+# Starts a daemon that survives this script, in a session of its own: Ctrl-C is not for it.
+daemon() {
+  (as "$@" >>"$DIR/log" 2>&1 </dev/null & )
+}
+
+start() {
+  local engine=$1 tree port fresh=0
+  tree=$(tree "$engine") || { fetch "$engine"; tree=$(tree "$engine"); }
+  mkdir -p "$DIR"; DIR=$(cd "$DIR" && pwd)
+  chmod 755 "$DIR"; [ "$(id -u)" != 0 ] || chown nobody: "$DIR"
+  [ -e "$DIR/port" ] || { fresh=1; free_port >"$DIR/port"; }
+  port=$(cat "$DIR/port"); echo "$engine" >"$DIR/engine"
+  case $engine in
+    postgres) start_postgres "$tree" "$port" $fresh ;;
+    mariadb | mysql) start_mysql "$engine" "$tree" "$port" $fresh ;;
+    *) die "unknown engine $engine: postgres, mariadb or mysql" ;;
+  esac
+  cat "$DIR/url"
+}
+
+failed() { tail -n 20 "$DIR"/*log >&2 || true; die "$1 does not start, see above"; }
+
+start_postgres() {
+  local tree=$1 port=$2 fresh=$3 bin; bin=$(pg_bin "$tree")
+  if [ "$fresh" = 1 ]; then
+    as "$tree" "$bin/initdb" -D "$DIR/data" -U postgres -A trust --no-sync -E UTF8 --locale=C.UTF-8 \
+      >"$DIR/init.log" 2>&1 || failed postgres
+    {
+      echo "listen_addresses = '127.0.0.1'"; echo "port = $port"
+      echo "unix_socket_directories = ''"; echo "max_connections = 300"
+      [ "$DURABLE" = 1 ] || printf '%s\n' 'fsync = off' 'synchronous_commit = off' 'full_page_writes = off'
+    } >>"$DIR/data/postgresql.conf"
+    echo "postgres://postgres@127.0.0.1:$port/postgres" >"$DIR/url"
+  fi
+  # After a SIGKILL the last backends take a moment to go; until then a new server refuses to start.
+  wait_for 20 try_postgres "$tree" "$bin" "$port" || failed postgres
+  head -n 1 "$DIR/data/postmaster.pid" >"$DIR/pid"
+}
+
+try_postgres() {
+  local tree=$1 bin=$2 port=$3
+  as "$tree" "$bin/pg_ctl" -D "$DIR/data" -w -t 30 -l "$DIR/log" start </dev/null
+}
+
+start_mysql() {
+  local engine=$1 tree=$2 port=$3 fresh=$4 flush=0 daemon client
+  [ "$DURABLE" = 0 ] || flush=1
+  local common=(--no-defaults "--datadir=$DIR/data")
+  if [ "$engine" = mariadb ]; then
+    daemon=$tree/usr/sbin/mariadbd client=$tree/usr/bin/mariadb
+    common+=("--basedir=$tree/usr" "--lc-messages-dir=$tree/usr/share/mysql" --innodb-log-file-size=96M)
+    [ "$fresh" = 0 ] || as "$tree" "$tree/usr/bin/mariadb-install-db" --no-defaults "--datadir=$DIR/data" \
+      "--basedir=$tree/usr" --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve \
+      >"$DIR/init.log" 2>&1 || failed mariadb
+  else
+    daemon=$tree/usr/sbin/mysqld client=$tree/usr/bin/mysql
+    common+=("--basedir=$tree/usr" "--lc-messages-dir=$tree/usr/share/mysql" "--plugin-dir=$tree/usr/lib/mysql/plugin"
+      --secure-file-priv=NULL --innodb-redo-log-capacity=128M)
+    [ "$fresh" = 0 ] || as "$tree" "$daemon" "${common[@]}" --initialize-insecure >"$DIR/init.log" 2>&1 || failed mysql
+    common+=(--mysqlx=OFF --skip-log-bin)
+  fi
+  rm -f "$DIR/pid"
+  daemon "$tree" "$daemon" "${common[@]}" "--socket=$DIR/s" "--port=$port" --bind-address=127.0.0.1 \
+    "--pid-file=$DIR/pid" --skip-name-resolve "--innodb-flush-log-at-trx-commit=$flush" \
+    --innodb-buffer-pool-size=128M --max-connections=300
+  wait_for 60 run_in "$tree" "$client" --no-defaults -S "$DIR/s" -u root -e 'select 1' || failed "$engine"
+  if [ "$fresh" = 1 ]; then
+    run_in "$tree" "$client" --no-defaults -S "$DIR/s" -u root -e \
+      "create database app; create user app@'127.0.0.1' identified by 'pw'; grant all on *.* to app@'127.0.0.1' with grant option"
+    echo "mysql://app:pw@127.0.0.1:$port/app" >"$DIR/url"
+  fi
+  [ -s "$DIR/pid" ] || failed "$engine"
+}
+
+stop() {
+  [ -s "$DIR/pid" ] || return 0
+  local pid; pid=$(cat "$DIR/pid")
+  # SIGINT is PostgreSQL's fast shutdown, SIGTERM would wait for its clients; MySQL takes SIGTERM.
+  if [ "$(cat "$DIR/engine")" = postgres ]; then kill -INT "$pid"; else kill -TERM "$pid"; fi 2>/dev/null || true
+  wait_for 20 gone "$pid" || kill -KILL "$pid" 2>/dev/null || true
+  rm -f "$DIR/pid"
+}
+
+gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/null) || true; [ -z "$state" ] || [ "$state" = Z ]; }
+
+case ${1:-} in
+  fetch) for engine in postgres mariadb mysql; do fetch $engine; done ;;
+  start) [ $# = 3 ] || die "usage: servers.sh start ENGINE DIR"; DIR=$3; start "$2" ;;
+  stop) [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2; stop ;;
+  *) sed -n '2,20p' "$here/servers.sh" >&2; exit 64 ;;
+esac
