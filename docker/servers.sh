@@ -99,10 +99,12 @@ install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
 # Runs a program with the libraries of its tree, and with the tree's own loader where it has one.
 run_in() { # run_in TREE PROGRAM ARG…
   local tree=$1 lib; shift
+  set -- ${DETACH:-} "$@"
   if [ -z "$tree" ]; then "$@"; return; fi
   lib=$(libraries "$tree")
   if [ -e "$tree/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" ]; then
-    "$tree/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$lib" "$@"
+    [ -z "${DETACH:-}" ] || shift
+    ${DETACH:-} "$tree/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$lib" "$@"
   else
     LD_LIBRARY_PATH=$lib "$@"
   fi
@@ -143,7 +145,7 @@ wait_for() { # wait_for SECONDS COMMAND…
 
 # Starts a daemon that survives this script, in a session of its own: Ctrl-C is not for it.
 daemon() {
-  (as "$@" >>"$DIR/log" 2>&1 </dev/null & )
+  (export DETACH=setsid; as "$@" >>"$DIR/log" 2>&1 </dev/null & )
 }
 
 start() {

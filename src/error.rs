@@ -1,14 +1,43 @@
 //! What can go wrong, as one enum that a caller can match on.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::{Busy, Loss};
 use crate::{Engine, Name};
 
-/// The driver's error behind one of ours.
-pub type Cause = Arc<sqlx::Error>;
+/// The driver's error behind one of ours; prints what the database said.
+#[derive(Debug, Clone)]
+pub struct Cause(Arc<sqlx::Error>);
+
+impl Cause {
+    pub(crate) fn new(error: sqlx::Error) -> Self {
+        Self(Arc::new(error))
+    }
+
+    /// The error of sqlx.
+    #[must_use]
+    pub fn sqlx(&self) -> &sqlx::Error {
+        &self.0
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&said(&self.0))
+    }
+}
+
+/// What the database said, without the driver's words around it.
+pub(crate) fn said(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(error) => error.message().to_owned(),
+        sqlx::Error::Io(error) => error.to_string(),
+        other => other.to_string(),
+    }
+}
 
 /// What can go wrong. Contention is not among it: see [`TryAcquire`](crate::TryAcquire).
 ///
@@ -196,7 +225,7 @@ pub enum Error {
     },
 
     /// The lock was not free within the time that the caller was willing to wait.
-    #[error("{name:?} was not free within {waited:?}: {busy}")]
+    #[error("{name:?} was not free within {waited:.0?}: {busy}")]
     WaitTimeout {
         /// The lock.
         name: Name,

@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::error::said;
 use crate::store::fault::{Fault, FaultKind, classify};
 use crate::store::{Applied, Store};
 use crate::{Engine, Error};
@@ -258,7 +259,7 @@ impl MigrateFault {
                     return newer(target, theirs.version(), known);
                 }
                 Kind::Connection(_, cause) => match cause.downcast_ref::<sqlx::Error>() {
-                    Some(cause) => (classify(cause), cause.to_string()),
+                    Some(cause) => (classify(cause), said(cause)),
                     None => return failed(error.to_string()),
                 },
                 _ => return failed(error.to_string()),

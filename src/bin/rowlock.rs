@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! The command `rowlock`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rowlock::cli::main()
+}

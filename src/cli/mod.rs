@@ -1,1 +1,223 @@
-//! cli
+//! The command `rowlock`: arguments, and which exit code tells what.
+
+mod duration;
+mod run;
+mod show;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+use crate::{Engine, Error, Name, Rowlock, migration_sql};
+
+/// sysexits.h(3): wrong usage.
+const USAGE: u8 = 64;
+/// sysexits.h(3): a service is unavailable.
+const UNAVAILABLE: u8 = 69;
+/// sysexits.h(3): a temporary failure, try again later. Here: the lock is held by somebody else.
+const NOT_ACQUIRED: u8 = 75;
+/// The lock was lost while the command ran. (sysexits.h calls 76 a protocol error.)
+const LOST: u8 = 76;
+/// Any other failure.
+const FAILED: u8 = 1;
+
+const AFTER_HELP: &str = "\
+Examples:
+  rowlock run nightly-report -- ./report.sh         wait for the lock, then run
+  rowlock run backup --no-wait -- ./backup.sh       run only if nobody else does
+  rowlock run billing --ttl 10s --wait 1m -- ./bill --month 11
+  rowlock ls
+  rowlock show nightly-report --json
+  rowlock release nightly-report --force            free it, whoever holds it
+  rowlock migrate --print postgres | psql shop      tables made by a DBA
+
+Exit codes:
+  64 wrong usage          69 database unreachable
+  75 not acquired         76 lock lost while the command ran
+  run: otherwise the command's own, or 128 + the number of the signal that ended it
+
+The URL is of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or
+sqlite:PATH. Special characters in a password are percent-encoded.";
+
+#[derive(Debug, Parser)]
+#[command(name = "rowlock", version, about = "Locks that live as rows in your SQL database",
+    after_help = AFTER_HELP, propagate_version = true)]
+struct Arguments {
+    /// The database.
+    #[arg(
+        long,
+        global = true,
+        env = "ROWLOCK_URL",
+        hide_env_values = true,
+        default_value = "sqlite:rowlock.db",
+        value_name = "URL"
+    )]
+    url: String,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a command while holding a lock
+    ///
+    /// The command runs in a process group of its own, with ROWLOCK_NAME and ROWLOCK_FENCE in its
+    /// environment. Signals are passed on to it. When the lock is lost, its group gets SIGTERM, and
+    /// after the grace SIGKILL.
+    Run(run::Run),
+    /// List the locks that somebody holds
+    Ls {
+        /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show who holds a lock
+    Show {
+        /// The lock.
+        name: Name,
+        /// Print a JSON object, or null when nobody holds it.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Free a lock, whoever holds it
+    ///
+    /// The holder learns it with its next renewal, within a third of its TTL, and may go on working
+    /// until then.
+    Release {
+        /// The lock.
+        name: Name,
+        /// Say that you mean it: somebody may be working under this lock.
+        #[arg(long, required = true)]
+        force: bool,
+    },
+    /// Create or update the tables
+    ///
+    /// Every command does this by itself, when its user has the right to create tables.
+    Migrate {
+        /// Print the SQL for an empty database instead, for a DBA: postgres, mysql, mariadb or sqlite.
+        #[arg(long, value_name = "ENGINE")]
+        print: Option<Engine>,
+    },
+}
+
+/// Why a command did not do what it should.
+#[derive(Debug)]
+enum Failure {
+    Rowlock(Error),
+    /// A message and an exit code.
+    Other(String, u8),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Rowlock(error)
+    }
+}
+
+impl Failure {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Other(_, code) => *code,
+            Self::Rowlock(error) => match error {
+                Error::InvalidName { .. }
+                | Error::InvalidDuration { .. }
+                | Error::InvalidSetting { .. }
+                | Error::InvalidUrl { .. }
+                | Error::EngineNotBuilt { .. } => USAGE,
+                Error::Unreachable { .. }
+                | Error::LoginRefused { .. }
+                | Error::NoSuchDatabase { .. }
+                | Error::Unwritable { .. }
+                | Error::OutcomeUnknown { .. } => UNAVAILABLE,
+                Error::WaitTimeout { .. } => NOT_ACQUIRED,
+                Error::Lost { .. } => LOST,
+                _ => FAILED,
+            },
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Other(message, _) => message.clone(),
+            Self::Rowlock(error) => error.to_string(),
+        }
+    }
+}
+
+/// Runs the command that the process's arguments ask for.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            // --help and --version are no errors.
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        }
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ROWLOCK_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+
+    // One thread is enough, and the child is started by the main thread, which lives longest.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(execute(arguments)),
+        Err(error) => Err(Failure::Other(format!("cannot start: {error}"), FAILED)),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("rowlock: {}", failure.message());
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+async fn execute(arguments: Arguments) -> Result<u8, Failure> {
+    let url = &arguments.url;
+    match arguments.command {
+        Command::Run(run) => run.execute(url).await,
+        Command::Ls { json } => {
+            let locks = connect(url).await?.list().await?;
+            show::print_list(&locks, json);
+            Ok(0)
+        }
+        Command::Show { name, json } => {
+            let lock = connect(url).await?.inspect(name.clone()).await?;
+            show::print_one(&name, lock.as_ref(), json);
+            Ok(0)
+        }
+        Command::Release { name, force: _ } => {
+            let held = connect(url).await?.force_release(name.clone()).await?;
+            show::print_released(&name, held.as_ref());
+            Ok(0)
+        }
+        Command::Migrate {
+            print: Some(engine),
+        } => {
+            print!("{}", migration_sql(engine)?);
+            Ok(0)
+        }
+        Command::Migrate { print: None } => {
+            let rowlock = connect(url).await?;
+            show::print_migrations(rowlock.target(), rowlock.applied_migrations());
+            Ok(0)
+        }
+    }
+}
+
+async fn connect(url: &str) -> Result<Rowlock, Error> {
+    // `rowlock ls` on a database that takes this long is better told so.
+    Rowlock::builder()
+        .operation_timeout(Duration::from_secs(5))
+        .connect(url)
+        .await
+}

@@ -2,11 +2,10 @@
 //! reads nothing else.
 
 use std::fmt;
-use std::sync::Arc;
 
 use sqlx::error::DatabaseError;
 
-use crate::Error;
+use crate::error::{Cause, Error};
 
 /// What a failed statement means for whoever sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +48,7 @@ impl FaultKind {
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    pub(crate) cause: Arc<sqlx::Error>,
+    pub(crate) cause: Cause,
 }
 
 impl Fault {
@@ -58,7 +57,7 @@ impl Fault {
         let late = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time");
         Self {
             kind: FaultKind::Disconnected,
-            cause: Arc::new(sqlx::Error::Io(late)),
+            cause: Cause::new(sqlx::Error::Io(late)),
         }
     }
 
@@ -90,7 +89,7 @@ impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Self {
         Self {
             kind: classify(&error),
-            cause: Arc::new(error),
+            cause: Cause::new(error),
         }
     }
 }

@@ -89,7 +89,7 @@ fn parse(text: &str) -> Server {
     };
     Server {
         engine,
-        version: format!("{brand} {text}"),
+        version: format!("{brand} {}.{}.{}", version.0, version.1, version.2),
         too_old: (version < oldest).then_some(needed),
     }
 }

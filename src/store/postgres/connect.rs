@@ -8,7 +8,7 @@ use sqlx::{ConnectOptions, PgConnection};
 
 use crate::store::fault::{Fault, FaultKind};
 use crate::store::{Connector, Server};
-use crate::{Engine, Error};
+use crate::{Cause, Engine, Error};
 
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;
@@ -67,7 +67,7 @@ impl Connector for Postgres {
             let message = "this server is a standby, a lock needs the primary";
             return Err(Fault {
                 kind: FaultKind::Disconnected,
-                cause: sqlx::Error::Io(std::io::Error::other(message)).into(),
+                cause: Cause::new(sqlx::Error::Io(std::io::Error::other(message))),
             });
         }
         // Only where it is needed: behind a pooler in transaction mode, SET would stick to a

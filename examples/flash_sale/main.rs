@@ -1,0 +1,309 @@
+//! The flash sale: 100 items, 500 buyers, 4 processes, one database.
+//!
+//! Every buyer reads the stock, thinks for a moment, and writes it back, by separate statements: the
+//! way of guarding the stock alone makes it right. Without a guard everybody sees it oversell.
+//!
+//! ```text
+//! cargo run --release --example flash_sale
+//! cargo run --release --example flash_sale -- --url postgres://… --buyers 1000
+//! ```
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+use rowlock::Rowlock;
+use serde::{Deserialize, Serialize};
+
+mod shop;
+use shop::Shop;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sells a limited stock to many buyers from several processes, once per way of guarding it.
+#[derive(Debug, Clone, Parser)]
+struct Arguments {
+    /// The database; a SQLite file in a temporary folder when not given.
+    #[arg(long, env = "ROWLOCK_URL", hide_env_values = true)]
+    url: Option<String>,
+    /// Items in stock.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    stock: u32,
+    /// Buyers, each of whom wants one item.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    buyers: u32,
+    /// Operating system processes that serve the buyers.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    processes: u32,
+    /// Ways of guarding the stock.
+    #[arg(long, value_delimiter = ',', default_value = "none,lease")]
+    modes: Vec<Mode>,
+    /// Print one JSON object and nothing else.
+    #[arg(long)]
+    json: bool,
+    /// Serve this many buyers of `modes[0]`, as one of the processes (internal).
+    #[arg(long, hide = true)]
+    serve: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// No guard at all: oversells.
+    None,
+    /// A lease lock around reading and writing.
+    Lease,
+}
+
+impl Mode {
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn is_guarded(self) -> bool {
+        self != Self::None
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    engine: &'static str,
+    runs: Vec<Run>,
+}
+
+#[derive(Debug, Serialize)]
+struct Run {
+    mode: String,
+    stock: u32,
+    buyers: u32,
+    sold: u32,
+    oversold: u32,
+    orders_per_s: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+/// What a serving process tells: how many it sold, and how long each buyer waited, in milliseconds.
+#[derive(Debug, Serialize, Deserialize)]
+struct Served {
+    sold: u32,
+    waited_ms: Vec<f64>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let result = runtime.map_err(Failure::from).and_then(|runtime| {
+        runtime.block_on(async {
+            match arguments.serve {
+                Some(buyers) => serve(&arguments, buyers).await,
+                None => sell(&arguments).await,
+            }
+        })
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flash_sale: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The sale: one run per mode, then the report.
+async fn sell(arguments: &Arguments) -> Result<(), Failure> {
+    let dir = tempfile::tempdir()?;
+    let url = arguments
+        .url
+        .clone()
+        .unwrap_or_else(|| format!("sqlite:{}", dir.path().join("flash_sale.db").display()));
+    let rowlock = Rowlock::connect(&url).await?;
+    let shop = Shop::open(&url).await?;
+    if !arguments.json {
+        println!(
+            "{} items, {} buyers, {} processes, {}\n",
+            arguments.stock,
+            arguments.buyers,
+            arguments.processes,
+            rowlock.server_version()
+        );
+    }
+    let mut runs = Vec::new();
+    let mut wrong = Vec::new();
+    for mode in &arguments.modes {
+        shop.restock(arguments.stock).await?;
+        let run = one_run(arguments, *mode, &url)?;
+        let orders = shop.orders().await?;
+        if orders != run.sold {
+            return Err(format!(
+                "{} buyers were told «sold», {orders} orders are stored",
+                run.sold
+            )
+            .into());
+        }
+        if mode.is_guarded() && run.sold != arguments.stock.min(arguments.buyers) {
+            wrong.push(format!(
+                "{} sold {} of {}",
+                run.mode, run.sold, arguments.stock
+            ));
+        }
+        runs.push(run);
+    }
+    shop.close().await?;
+    let report = Report {
+        engine: rowlock.engine().name(),
+        runs,
+    };
+    if arguments.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        println!("{}", table(&report));
+    }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(wrong.join("; ").into())
+    }
+}
+
+/// Starts the processes, lets them begin together, and adds up what they tell.
+fn one_run(arguments: &Arguments, mode: Mode, url: &str) -> Result<Run, Failure> {
+    let program = std::env::current_exe()?;
+    let mut children = Vec::new();
+    for process in 0..arguments.processes {
+        // The buyers are dealt out evenly; the first processes get one more where it does not divide.
+        let share = arguments.buyers / arguments.processes
+            + u32::from(process < arguments.buyers % arguments.processes);
+        let child = Command::new(&program)
+            .args(["--modes", &mode.name(), "--serve", &share.to_string()])
+            .env("ROWLOCK_URL", url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        children.push(child);
+    }
+    let mut outputs = Vec::new();
+    for child in &mut children {
+        let output = child.stdout.take().ok_or("no output of a process")?;
+        let mut lines = BufReader::new(output).lines();
+        if lines.next().transpose()?.as_deref() != Some("ready") {
+            return Err("a serving process could not start".into());
+        }
+        outputs.push(lines);
+    }
+    let started = Instant::now();
+    for child in &mut children {
+        writeln!(child.stdin.take().ok_or("no input of a process")?, "go")?;
+    }
+    let (mut sold, mut waited) = (0, Vec::new());
+    for lines in &mut outputs {
+        let line = lines.next().ok_or("a serving process failed")??;
+        let served: Served = serde_json::from_str(&line)?;
+        sold += served.sold;
+        waited.extend(served.waited_ms);
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    for mut child in children {
+        child.wait()?;
+    }
+    waited.sort_by(f64::total_cmp);
+    Ok(Run {
+        mode: mode.name(),
+        stock: arguments.stock,
+        buyers: arguments.buyers,
+        sold,
+        oversold: sold.saturating_sub(arguments.stock),
+        orders_per_s: round(f64::from(sold) / seconds),
+        p50_ms: round(percentile(&waited, 50)),
+        p99_ms: round(percentile(&waited, 99)),
+    })
+}
+
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(rank).copied().unwrap_or(0.0)
+}
+
+fn round(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+fn table(report: &Report) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header([
+        "mode", "stock", "sold", "oversold", "orders/s", "p50 ms", "p99 ms",
+    ]);
+    for run in &report.runs {
+        table.add_row([
+            run.mode.clone(),
+            run.stock.to_string(),
+            run.sold.to_string(),
+            run.oversold.to_string(),
+            format!("{:.1}", run.orders_per_s),
+            format!("{:.1}", run.p50_ms),
+            format!("{:.1}", run.p99_ms),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// One of the processes: serves its buyers, all at once.
+async fn serve(arguments: &Arguments, buyers: u32) -> Result<(), Failure> {
+    let mode = *arguments.modes.first().ok_or("no mode")?;
+    let url = arguments.url.as_deref().ok_or("no URL")?;
+    let rowlock = Rowlock::connect(url).await?;
+    let shop = Shop::open(url).await?;
+    println!("ready");
+    std::io::stdin().read_line(&mut String::new())?;
+
+    let started = Instant::now();
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..buyers {
+        let (rowlock, shop) = (rowlock.clone(), shop.clone());
+        running.spawn(async move {
+            let sold = match mode {
+                Mode::None => buy(&shop).await?,
+                Mode::Lease => {
+                    let held = rowlock.lock("flash-sale").acquire().await?;
+                    let sold = held.with(async || buy(&shop).await).await??;
+                    let _ = held.release().await?;
+                    sold
+                }
+            };
+            Ok::<_, Failure>((sold, started.elapsed()))
+        });
+    }
+    let mut served = Served {
+        sold: 0,
+        waited_ms: Vec::new(),
+    };
+    while let Some(buyer) = running.join_next().await {
+        let (sold, waited) = buyer??;
+        served.sold += u32::from(sold);
+        served.waited_ms.push(waited.as_secs_f64() * 1e3);
+    }
+    rowlock.flush().await;
+    println!("{}", serde_json::to_string(&served)?);
+    Ok(())
+}
+
+/// Buys one item, if there is one left. Right only if nobody else does it at the same time.
+async fn buy(shop: &Shop) -> Result<bool, Failure> {
+    let stock = shop.stock().await?;
+    if stock == 0 {
+        return Ok(false);
+    }
+    // Checking the address, asking for the price: what lies between reading and writing.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    shop.sell(stock - 1).await?;
+    Ok(true)
+}

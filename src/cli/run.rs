@@ -1,0 +1,219 @@
+//! `rowlock run`: a command that runs only while a lock is held.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use clap::Args;
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::{FAILED, Failure, LOST, USAGE, connect, duration};
+use crate::{Held, Loss, Name, ReleaseOutcome};
+
+/// The shell's codes: found but not runnable, not found.
+const NOT_RUNNABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Passed on to the command.
+const PASSED_ON: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    /// The lock: 1 to 255 bytes of UTF-8.
+    name: Name,
+    /// How long the lock outlives this process, should it crash: 100ms to 24h. It is renewed.
+    #[arg(long, value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
+    ttl: Duration,
+    /// How long to wait for the lock; for ever when not given.
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true)]
+    wait: Option<Duration>,
+    /// Do not wait.
+    #[arg(long, conflicts_with = "wait")]
+    no_wait: bool,
+    /// Between SIGTERM and SIGKILL, when the lock is lost.
+    #[arg(long, value_parser = duration::parse, default_value = "5s", allow_hyphen_values = true)]
+    grace: Duration,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    pub(super) async fn execute(self, url: &str) -> Result<u8, Failure> {
+        // From here on a signal ends the waiting, or goes to the command.
+        let mut signals = catch()?;
+        let rowlock = tokio::select! {
+            rowlock = connect(url) => rowlock?,
+            Some(signal) = signals.recv() => return Ok(128 + number(signal)),
+        };
+        let lock = rowlock.lock(self.name.clone()).ttl(self.ttl);
+        let lock = match (self.no_wait, self.wait) {
+            (true, _) => lock.wait(Duration::ZERO),
+            (false, Some(wait)) => lock.wait(wait),
+            (false, None) => lock,
+        };
+        let held = tokio::select! {
+            held = lock.acquire() => held?,
+            Some(signal) = signals.recv() => {
+                rowlock.flush().await;
+                return Ok(128 + number(signal));
+            }
+        };
+        let code = self.supervise(&held, &mut signals).await;
+        let released = held.release().await;
+        let code = code?;
+        match released {
+            Ok(ReleaseOutcome::Lost(loss)) if code != LOST => {
+                eprintln!(
+                    "rowlock: the lock {:?} was lost while the command ran ({loss})",
+                    self.name
+                );
+                Ok(LOST)
+            }
+            Ok(_) => Ok(code),
+            Err(error) => {
+                eprintln!(
+                    "rowlock: {:?} is free only when its TTL ends: {error}",
+                    self.name
+                );
+                Ok(code)
+            }
+        }
+    }
+
+    /// Runs the command until it ends, or until the lock is lost.
+    async fn supervise(
+        &self,
+        held: &Held,
+        signals: &mut mpsc::UnboundedReceiver<Signal>,
+    ) -> Result<u8, Failure> {
+        let (mut child, group) = self.start(held)?;
+        let _terminal = Terminal::lend(group);
+        loop {
+            tokio::select! {
+                status = child.wait() => return status.map(code).map_err(|error| lost_sight(&error)),
+                loss = held.lost() => {
+                    self.stop(&mut child, group, loss).await;
+                    return Ok(LOST);
+                }
+                // The command may be gone already; then its status is on its way.
+                Some(signal) = signals.recv() => drop(killpg(group, signal)),
+            }
+        }
+    }
+
+    fn start(&self, held: &Held) -> Result<(Child, Pid), Failure> {
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(Failure::Other("no command was given".into(), USAGE));
+        };
+        let child = Command::new(program)
+            .args(arguments)
+            .env("ROWLOCK_NAME", held.name().as_str())
+            .env("ROWLOCK_FENCE", held.fence().to_string())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| {
+                let missing = error.kind() == std::io::ErrorKind::NotFound;
+                let code = if missing { NOT_FOUND } else { NOT_RUNNABLE };
+                Failure::Other(format!("cannot run {}: {error}", program.display()), code)
+            })?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let group =
+            id.ok_or_else(|| Failure::Other("the command has no process id".into(), FAILED))?;
+        Ok((child, Pid::from_raw(group)))
+    }
+
+    /// SIGTERM to the group, and SIGKILL after the grace. Also to what the command has left behind.
+    async fn stop(&self, child: &mut Child, group: Pid, loss: Loss) {
+        eprintln!(
+            "rowlock: the lock {:?} was lost ({loss}): stopping the command, SIGKILL in {:?}",
+            self.name, self.grace
+        );
+        let _ = killpg(group, Signal::SIGTERM);
+        let gone = async {
+            let _ = child.wait().await;
+            // The group lives as long as one of its processes does.
+            while killpg(group, None).is_ok() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(self.grace, gone).await.is_err() {
+            let _ = killpg(group, Signal::SIGKILL);
+            let _ = child.wait().await;
+        }
+    }
+}
+
+fn catch() -> Result<mpsc::UnboundedReceiver<Signal>, Failure> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    for passed in PASSED_ON {
+        let mut stream = signal(SignalKind::from_raw(passed as i32))
+            .map_err(|error| Failure::Other(format!("cannot catch {passed}: {error}"), FAILED))?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while stream.recv().await.is_some() {
+                let _ = sender.send(passed);
+            }
+        });
+    }
+    Ok(receiver)
+}
+
+fn lost_sight(error: &std::io::Error) -> Failure {
+    Failure::Other(format!("cannot wait for the command: {error}"), FAILED)
+}
+
+/// The command's own code, or the shell's convention for a signal.
+fn code(status: ExitStatus) -> u8 {
+    let signal = status.signal().and_then(|signal| u8::try_from(signal).ok());
+    match (status.code(), signal) {
+        (Some(code), _) => u8::try_from(code & 0xff).unwrap_or(FAILED),
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => FAILED,
+    }
+}
+
+fn number(signal: Signal) -> u8 {
+    u8::try_from(signal as i32).unwrap_or(0)
+}
+
+/// The terminal, lent to the command's process group: it may read from it, and Ctrl-C goes to it.
+#[derive(Debug)]
+struct Terminal;
+
+impl Terminal {
+    fn lend(group: Pid) -> Option<Self> {
+        let ours = tcgetpgrp(std::io::stdin()).is_ok_and(|owner| owner == getpgrp());
+        (ours && give(group)).then_some(Self)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        give(getpgrp());
+    }
+}
+
+/// A group in the background that does this is stopped by SIGTTOU, unless it blocks it (tcsetpgrp(3)).
+fn give(group: Pid) -> bool {
+    let mut blocked = SigSet::empty();
+    blocked.add(Signal::SIGTTOU);
+    let blocks = blocked.thread_block().is_ok();
+    let given = tcsetpgrp(std::io::stdin(), group).is_ok();
+    if blocks {
+        let _ = blocked.thread_unblock();
+    }
+    given
+}
