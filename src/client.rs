@@ -16,13 +16,13 @@ use crate::{Error, Name};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Engine {
-    /// `PostgreSQL` 13 or later.
+    /// PostgreSQL 13 or later.
     Postgres,
-    /// `MySQL` 8.0.16 or later.
+    /// MySQL 8.0.16 or later.
     MySql,
-    /// `MariaDB` 10.6 or later.
+    /// MariaDB 10.6 or later.
     MariaDb,
-    /// `SQLite`, embedded.
+    /// SQLite, embedded.
     Sqlite,
 }
 
@@ -328,7 +328,7 @@ impl Builder {
         self,
         connector: C,
     ) -> Result<Rowlock, Error> {
-        let allowed = Duration::from_millis(100)..=Duration::from_secs(600);
+        let allowed = Duration::from_millis(100)..=Duration::from_mins(10);
         if !allowed.contains(&self.operation_timeout) {
             return Err(Error::InvalidDuration {
                 setting: "operation_timeout",

@@ -57,10 +57,6 @@ pub(crate) struct Adapter<C>(C);
 
 // A generic implementation would have to bound sqlx's executors for every brand; three lines of
 // macro say the same.
-#[cfg_attr(
-    not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
-    expect(unused_macros, reason = "there is no brand to adapt")
-)]
 macro_rules! adapter {
     ($connection:ty) => {
         impl AsyncTransaction for Adapter<&mut $connection> {
@@ -115,10 +111,6 @@ adapter!(sqlx::MySqlConnection);
 #[cfg(feature = "sqlite")]
 adapter!(sqlx::SqliteConnection);
 
-#[cfg_attr(
-    not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
-    expect(dead_code, reason = "there is no brand to adapt")
-)]
 fn applied(version: i32, name: String, on: &str, checksum: &str) -> Result<Migration, sqlx::Error> {
     let on = OffsetDateTime::parse(on, &Rfc3339).map_err(|e| sqlx::Error::Decode(e.into()))?;
     let checksum = checksum

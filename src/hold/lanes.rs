@@ -41,6 +41,10 @@ use crate::{Error, Name};
 /// The most operations in one statement.
 const MAX_BATCH: usize = 256;
 
+/// A grant whose answer took longer than this part of its TTL is confirmed by a renewal before it is
+/// handed out. (On SQLite the statement itself waits while somebody else writes.)
+const STALE: u32 = 6;
+
 #[derive(Debug)]
 pub(crate) struct Lane<C: Connector> {
     pub(crate) link: Link<C>,
@@ -298,12 +302,21 @@ impl<C: Connector> Lane<C> {
             .await
         {
             Ok(outcomes) => {
+                let took = sent.elapsed();
+                let mut stale = Vec::new();
                 for (op, outcome) in ops.into_iter().zip(outcomes) {
                     match outcome {
-                        Taken::Granted { fence } => granted(op, fence, sent, sent),
+                        Taken::Granted { fence } if took > op.ask.ttl / STALE => {
+                            stale.push((op, fence));
+                        }
+                        Taken::Granted { fence } => {
+                            let deadline = sent + op.ask.ttl;
+                            granted(op, fence, sent, deadline);
+                        }
                         Taken::Busy(row) => busy(op, row),
                     }
                 }
+                self.confirm(stale).await;
             }
             Err(fault) => {
                 let guilty = self.failed(ops.into_iter().map(Op::Take).collect(), fault);
@@ -320,35 +333,62 @@ impl<C: Connector> Lane<C> {
     /// what it got is confirmed by a renewal, which tells how much of its time is left.
     async fn resolve(&mut self, op: Take) {
         let ask = op.ask.clone();
-        let renewal = RenewAsk {
-            name: ask.name.clone(),
-            owner: ask.owner,
-            ttl: ask.ttl,
-            holds: None,
-        };
         let taken = self
             .run(async |conn: &mut C::Connection| conn.lease_take(std::slice::from_ref(&ask)).await)
             .await;
-        let fence = match taken.map(|mut taken| taken.pop()) {
-            Ok(Some(Taken::Granted { fence })) => fence,
-            Ok(Some(Taken::Busy(Some(row)))) if row.owner == Some(ask.owner) => row.fence,
-            Ok(Some(Taken::Busy(row))) => return busy(op, row),
-            Ok(None) => return,
-            Err(fault) => return drop(self.failed(vec![Op::Take(op)], fault)),
-        };
-        let sent = Moment::now();
-        let renewed = self
-            .run(async |conn: &mut C::Connection| {
-                conn.lease_renew(std::slice::from_ref(&renewal)).await
-            })
-            .await;
-        match renewed.map(|mut renewed| renewed.pop()) {
-            Ok(Some(Renewed::Live { remaining, .. })) => {
-                granted(op, fence, sent, sent + remaining - ask.ttl);
+        match taken.map(|mut taken| taken.pop()) {
+            Ok(Some(Taken::Granted { fence })) => self.confirm(vec![(op, fence)]).await,
+            Ok(Some(Taken::Busy(Some(row)))) if row.owner == Some(ask.owner) => {
+                self.confirm(vec![(op, row.fence)]).await;
             }
-            // It was granted, and ran out in the meantime.
-            Ok(_) => busy(op, None),
+            Ok(Some(Taken::Busy(row))) => busy(op, row),
+            Ok(None) => {}
             Err(fault) => drop(self.failed(vec![Op::Take(op)], fault)),
+        }
+    }
+
+    /// Renews grants of which it is not known how much of their time is left: the answer came late,
+    /// or it is the answer to an earlier sending.
+    async fn confirm(&mut self, grants: Vec<(Take, i64)>) {
+        if grants.is_empty() {
+            return;
+        }
+        let asks: Vec<RenewAsk> = grants
+            .iter()
+            .map(|(op, _)| RenewAsk {
+                name: op.ask.name.clone(),
+                owner: op.ask.owner,
+                ttl: op.ask.ttl,
+                holds: None,
+            })
+            .collect();
+        let sent = Moment::now();
+        match self
+            .run(async |conn: &mut C::Connection| conn.lease_renew(&asks).await)
+            .await
+        {
+            Ok(outcomes) => {
+                for ((op, fence), outcome) in grants.into_iter().zip(outcomes) {
+                    match outcome {
+                        Renewed::Live { remaining, .. } => {
+                            granted(op, fence, sent, sent + remaining);
+                        }
+                        // It was granted, and ran out in the meantime.
+                        Renewed::Gone => busy(op, None),
+                    }
+                }
+            }
+            Err(fault) => {
+                // Sent again, they find what they have.
+                let ops = grants.into_iter().map(|(mut op, _)| {
+                    op.fate.in_doubt = true;
+                    Op::Take(op)
+                });
+                let ops = ops.collect();
+                for op in self.failed(ops, fault) {
+                    self.give_up(op);
+                }
+            }
         }
     }
 
@@ -512,12 +552,12 @@ impl<C: Connector> Lane<C> {
 }
 
 /// Hands the guard to the caller. When the caller is gone, the guard is dropped, and released.
-fn granted(op: Take, fence: i64, sent: Moment, counted_from: Moment) {
+fn granted(op: Take, fence: i64, sent: Moment, deadline: Moment) {
     let TakeAsk {
         name, owner, ttl, ..
     } = op.ask;
     let cap = op.max_hold.map(|max_hold| sent + max_hold);
-    let grant = Arc::new(Grant::new(name, owner, fence, ttl, cap, counted_from + ttl));
+    let grant = Arc::new(Grant::new(name, owner, fence, ttl, cap, deadline));
     op.core.renewals.add(&grant);
     if let Some(guard) = Guard::new(grant, op.core) {
         let _ = op.reply.send(Ok(Attempt::Held(guard)));

@@ -41,7 +41,7 @@ use op::Op;
 use renew::Renewals;
 
 /// Migrating waits for other processes that migrate, and for DDL.
-const MIGRATION_PATIENCE: Duration = Duration::from_secs(120);
+const MIGRATION_PATIENCE: Duration = Duration::from_mins(2);
 
 /// A renewal that hangs is better tried again on a new connection.
 const RENEWAL_PATIENCE: Duration = Duration::from_secs(1);

@@ -21,8 +21,8 @@ use crate::{Error, Name};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const MIN_TTL: Duration = Duration::from_millis(100);
-const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-const MAX_WAIT: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+const MAX_TTL: Duration = Duration::from_hours(24);
+const MAX_WAIT: Duration = Duration::from_hours(366 * 24);
 /// The longest holder text, in bytes.
 const MAX_HOLDER: usize = 200;
 

@@ -46,7 +46,7 @@ pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
 }
 
 fn array(rows: impl Iterator<Item = Value>) -> String {
-    Value::from_iter(rows).to_string()
+    rows.collect::<Value>().to_string()
 }
 
 fn hex(name: &Name) -> String {

@@ -6,7 +6,7 @@
 //!
 //! For every verb:
 //!
-//! - *isolation*: READ COMMITTED (`SQLite`: the one writer). A row that somebody else has locked is
+//! - *isolation*: READ COMMITTED (SQLite: the one writer). A row that somebody else has locked is
 //!   passed over, never waited for, so that one long transaction cannot hold up a batch.
 //! - *clock*: the database's, read when the row is ours, never when the statement began.
 //! - *batches*: the asks of one call have different names and come sorted by name. Each ask is

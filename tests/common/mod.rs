@@ -14,7 +14,7 @@ use sqlx::{
 };
 
 /// All engines, as the tests name them.
-pub const ENGINES: [Engine; 4] = [
+pub(crate) const ENGINES: [Engine; 4] = [
     Engine::Sqlite,
     Engine::Postgres,
     Engine::MariaDb,
@@ -22,7 +22,7 @@ pub const ENGINES: [Engine; 4] = [
 ];
 
 /// The variable that holds a server's URL.
-pub fn variable(engine: Engine) -> String {
+pub(crate) fn variable(engine: Engine) -> String {
     format!("ROWLOCK_TEST_{}_URL", engine.name().to_uppercase())
 }
 
@@ -36,18 +36,18 @@ fn server(engine: Engine) -> String {
 
 /// An empty database, dropped with the value.
 #[derive(Debug)]
-pub struct Db {
-    pub engine: Engine,
-    pub url: String,
+pub(crate) struct Db {
+    pub(crate) engine: Engine,
+    pub(crate) url: String,
     /// A connection pool of the application, as a user would have one.
-    pub app: App,
+    pub(crate) app: App,
     name: String,
     _dir: Option<tempfile::TempDir>,
 }
 
 /// The application's own pool.
 #[derive(Debug, Clone)]
-pub enum App {
+pub(crate) enum App {
     Postgres(PgPool),
     MySql(MySqlPool),
     Sqlite(SqlitePool),
@@ -66,7 +66,7 @@ macro_rules! on_app {
 pub(crate) use on_app;
 
 impl Db {
-    pub async fn new(engine: Engine) -> Self {
+    pub(crate) async fn new(engine: Engine) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rl_{}_{count}", std::process::id());
@@ -140,26 +140,65 @@ impl Db {
     }
 
     /// A client with a connection, a renewal thread and everything of its own.
-    pub async fn rowlock(&self) -> Rowlock {
+    pub(crate) async fn rowlock(&self) -> Rowlock {
         Rowlock::connect(&self.url).await.unwrap()
     }
 
     /// Runs a statement that reads the same on every engine.
-    pub async fn execute(&self, sql: &str) -> u64 {
+    pub(crate) async fn execute(&self, sql: &str) -> u64 {
         on_app!(&self.app, pool => {
             sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap().rows_affected()
         })
     }
 
+    /// The same, for what may be refused.
+    pub(crate) async fn try_execute(&self, sql: &str) -> Result<(), sqlx::Error> {
+        on_app!(&self.app, pool => {
+            sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.map(|_| ())
+        })
+    }
+
+    /// Drops the constraints of the lock table, as somebody who knows better would.
+    pub(crate) async fn drop_constraints(&self) {
+        match self.engine {
+            Engine::Sqlite => {
+                // SQLite cannot drop a constraint; a session may ignore them.
+                let App::Sqlite(pool) = &self.app else {
+                    unreachable!("only for SQLite")
+                };
+                pool.set_connect_options(
+                    pool.connect_options()
+                        .as_ref()
+                        .clone()
+                        .pragma("ignore_check_constraints", "ON"),
+                );
+                for _ in 0..pool.size() {
+                    pool.acquire().await.unwrap().close().await.unwrap();
+                }
+            }
+            _ => {
+                let drop = if self.engine == Engine::MySql {
+                    "DROP CHECK"
+                } else {
+                    "DROP CONSTRAINT"
+                };
+                self.execute(&format!(
+                    "ALTER TABLE rowlock_lock {drop} rowlock_lock_held"
+                ))
+                .await;
+            }
+        }
+    }
+
     /// One number.
-    pub async fn number(&self, sql: &str) -> i64 {
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
         on_app!(&self.app, pool => {
             sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(pool).await.unwrap()
         })
     }
 
     /// How many transactions of this database's users are open on the server.
-    pub async fn open_transactions(&self) -> i64 {
+    pub(crate) async fn open_transactions(&self) -> i64 {
         let sql = match self.engine {
             Engine::Postgres => format!(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}' \
@@ -197,9 +236,38 @@ impl Db {
         i64::from(got.is_err())
     }
 
+    /// Locks the row of `name` as somebody's long transaction would (SQLite: the whole file).
+    pub(crate) async fn lock_row(&self, name: &str) -> RowLock {
+        let sql = format!(
+            "SELECT fence FROM rowlock_lock WHERE name = {} FOR UPDATE",
+            self.bytes(name)
+        );
+        match &self.app {
+            App::Postgres(pool) => {
+                let mut tx = pool.begin().await.unwrap();
+                sqlx::raw_sql(AssertSqlSafe(sql))
+                    .fetch_one(&mut *tx)
+                    .await
+                    .unwrap();
+                RowLock::Postgres(tx)
+            }
+            App::MySql(pool) => {
+                let mut tx = pool.begin().await.unwrap();
+                sqlx::raw_sql(AssertSqlSafe(sql))
+                    .fetch_one(&mut *tx)
+                    .await
+                    .unwrap();
+                RowLock::MySql(tx)
+            }
+            App::Sqlite(pool) => RowLock::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await.unwrap()),
+        }
+    }
+
     /// The bytes of `name` as a literal of this engine.
-    pub fn bytes(&self, name: &str) -> String {
-        let hex: String = name.bytes().map(|b| format!("{b:02x}")).collect();
+    pub(crate) fn bytes(&self, name: &str) -> String {
+        let hex = name
+            .bytes()
+            .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
         match self.engine {
             Engine::Postgres => format!("'\\x{hex}'::bytea"),
             _ => format!("x'{hex}'"),
@@ -207,7 +275,7 @@ impl Db {
     }
 
     /// Drops the database. A test that panics leaves it to the server's end.
-    pub async fn remove(self) {
+    pub(crate) async fn remove(self) {
         on_app!(&self.app, pool => pool.close().await);
         match self.engine {
             Engine::Sqlite => {}
@@ -233,6 +301,23 @@ impl Db {
     }
 }
 
+/// Somebody's open transaction, with a lock row in it.
+pub(crate) enum RowLock {
+    Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
+    MySql(sqlx::Transaction<'static, sqlx::MySql>),
+    Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
+}
+
+impl RowLock {
+    pub(crate) async fn release(self) {
+        match self {
+            Self::Postgres(tx) => tx.rollback().await.unwrap(),
+            Self::MySql(tx) => tx.rollback().await.unwrap(),
+            Self::Sqlite(tx) => tx.rollback().await.unwrap(),
+        }
+    }
+}
+
 fn with_database(server: &str, name: &str) -> String {
     let (base, query) = server
         .split_once('?')
@@ -247,7 +332,10 @@ fn with_database(server: &str, name: &str) -> String {
 
 /// Waits until `condition` holds, and fails after ten seconds. For what another process or the
 /// server does in its own time and no signal tells.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+pub(crate) async fn eventually<F: Future<Output = bool>>(
+    what: &str,
+    mut condition: impl FnMut() -> F,
+) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     while !condition().await {
         assert!(
@@ -259,7 +347,7 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: imp
 }
 
 /// The guard of an attempt that must succeed.
-pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
+pub(crate) async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
     rowlock
         .lock(name)
         .ttl(ttl)
@@ -275,7 +363,7 @@ macro_rules! on_every_engine {
     ($($(#[$meta:meta])* async fn $name:ident($db:ident: &Db) $body:block)*) => {
         mod promise {
             use super::*;
-            $($(#[$meta])* pub async fn $name($db: &Db) $body)*
+            $($(#[$meta])* pub(super) async fn $name($db: &Db) $body)*
         }
         on_every_engine!(@engine sqlite Sqlite $($name)*);
         on_every_engine!(@engine postgres Postgres $($name)*);

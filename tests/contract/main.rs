@@ -1,7 +1,16 @@
-//! What rowlock promises, on every engine: one file per promise.
+//! What rowlock promises, on every engine: one file per promise (ARCHITECTURE.md, "Promises").
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bad_input;
+mod bounded_trust;
 mod exclusion;
+mod fence;
+mod migrations;
+mod nothing_leaks;
+mod one_clock;
+mod pool;
+mod re_entry;
+mod release;

@@ -1,4 +1,4 @@
-//! Reaching a `MySQL` or `MariaDB` server, and the session that the verbs rely on.
+//! Reaching a MySQL or MariaDB server, and the session that the verbs rely on.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -70,7 +70,7 @@ pub(super) async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::E
     Ok(parse(&text))
 }
 
-/// SKIP LOCKED and JSON_TABLE set the bounds: `MariaDB` 10.6, `MySQL` 8.0 (8.0.16 for CHECK).
+/// SKIP LOCKED and JSON_TABLE set the bounds: MariaDB 10.6, MySQL 8.0 (8.0.16 for CHECK).
 fn parse(text: &str) -> Server {
     let mut numbers = text
         .split(|c: char| !c.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! The error numbers of `MySQL` and `MariaDB` (server error reference) as kinds of failure.
+//! The error numbers of MySQL and MariaDB (server error reference) as kinds of failure.
 
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;

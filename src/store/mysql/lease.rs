@@ -1,11 +1,11 @@
 //! Lease locks: the statements.
 //!
-//! There is no RETURNING on `MySQL`: a statement changes the rows, a second one reads them back.
+//! There is no RETURNING on MySQL: a statement changes the rows, a second one reads them back.
 //! The rows that may be changed are found by a derived table that locks them with SKIP LOCKED, in
 //! the order of the asks (by name): an UPDATE alone would wait for locked rows. LIMIT keeps the
 //! derived table from being merged into the UPDATE, STRAIGHT_JOIN and FORCE INDEX pin the plan to
-//! look-ups by primary key. `MySQL` refuses a locking clause that covers JSON_TABLE, `MariaDB` does
-//! not know OF: hence the version comment, which `MariaDB` skips (its manual, "Comment Syntax").
+//! look-ups by primary key. MySQL refuses a locking clause that covers JSON_TABLE, MariaDB does
+//! not know OF: hence the version comment, which MariaDB skips (its manual, "Comment Syntax").
 //!
 //! SET runs from left to right: what reads a column stands before what overwrites it. `NOW(6)`
 //! would be the time at which the statement began; `SYSDATE(6)` is the time at which it is read.
@@ -164,7 +164,7 @@ async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<(), sq
     let is_duplicate = |error: &sqlx::Error| {
         error
             .as_database_error()
-            .is_some_and(|e| e.is_unique_violation())
+            .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
     };
     let all = json::takes(missing.iter().copied());
     match sqlx::query(MAKE).bind(all).execute(&mut *conn).await {
@@ -175,7 +175,7 @@ async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<(), sq
         let one = json::takes([*ask]);
         match sqlx::query(MAKE).bind(one).execute(&mut *conn).await {
             Err(error) if is_duplicate(&error) => {}
-            other => drop(other?),
+            other => other.map(|_| ())?,
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `MySQL` and `MariaDB`: a JSON array carries a batch, a locking derived table passes locked rows over.
+//! MySQL and MariaDB: a JSON array carries a batch, a locking derived table passes locked rows over.
 
 mod connect;
 mod fault;

@@ -1,4 +1,4 @@
-//! Reaching a `PostgreSQL` server, and the session that the verbs rely on.
+//! Reaching a PostgreSQL server, and the session that the verbs rely on.
 
 use std::str::FromStr;
 use std::time::Duration;

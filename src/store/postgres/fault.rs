@@ -1,4 +1,4 @@
-//! `PostgreSQL`'s SQLSTATE codes (manual, appendix A) as kinds of failure.
+//! PostgreSQL's SQLSTATE codes (manual, appendix A) as kinds of failure.
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;

@@ -110,7 +110,9 @@ ORDER BY a.n";
 /// Waits for the row: whoever asks for this wants it done.
 const FORCE_RELEASE: &str = "
 WITH held AS (
-    SELECT * FROM rowlock_lock WHERE name = $1 AND owner IS NOT NULL FOR UPDATE
+    SELECT * FROM rowlock_lock
+    WHERE name = $1 AND (owner IS NOT NULL OR expires_at IS NOT NULL)
+    FOR UPDATE
 ), freed AS (
     UPDATE rowlock_lock l
     SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL

@@ -1,4 +1,4 @@
-//! `PostgreSQL`: `unnest` arrays carry a batch, `FOR UPDATE SKIP LOCKED` passes locked rows over.
+//! PostgreSQL: `unnest` arrays carry a batch, `FOR UPDATE SKIP LOCKED` passes locked rows over.
 
 mod connect;
 mod fault;

@@ -1,4 +1,4 @@
-//! Opening a `SQLite` file, and the session that the verbs rely on.
+//! Opening a SQLite file, and the session that the verbs rely on.
 
 use std::str::FromStr;
 use std::time::Duration;

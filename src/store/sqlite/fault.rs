@@ -1,4 +1,4 @@
-//! `SQLite`'s result codes (sqlite.org/rescode.html) as kinds of failure.
+//! SQLite's result codes (sqlite.org/rescode.html) as kinds of failure.
 
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::SqliteError;

@@ -1,4 +1,4 @@
-//! `SQLite`: a JSON array carries a batch, and there is one writer at a time.
+//! SQLite: a JSON array carries a batch, and there is one writer at a time.
 
 mod connect;
 mod fault;

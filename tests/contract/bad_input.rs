@@ -1,0 +1,107 @@
+//! Bad input: refused before the database is asked, or an error that says what and what to do.
+
+use std::time::Duration;
+
+use rowlock::{Error, Rowlock};
+
+use crate::common::{Db, on_every_engine, take};
+
+on_every_engine! {
+    async fn names_and_durations_out_of_bounds_are_refused(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for name in [String::new(), "x".repeat(256), "a\0b".into()] {
+            let error = rowlock.lock(name.as_str()).try_acquire().await.unwrap_err();
+            assert!(matches!(error, Error::InvalidName { .. }), "{error}");
+            assert!(matches!(rowlock.inspect(name.as_str()).await, Err(Error::InvalidName { .. })));
+            assert!(matches!(rowlock.force_release(name).await, Err(Error::InvalidName { .. })));
+        }
+        let (zero, long) = (Duration::ZERO, Duration::MAX);
+        let short = Duration::from_millis(99);
+        for ttl in [zero, short, Duration::from_hours(24) + Duration::from_nanos(1), long] {
+            let error = rowlock.lock("a").ttl(ttl).acquire().await.unwrap_err();
+            assert!(matches!(error, Error::InvalidDuration { setting: "ttl", .. }), "{error}");
+        }
+        for max_hold in [zero, short, long] {
+            let error = rowlock.lock("a").max_hold(max_hold).acquire().await.unwrap_err();
+            assert!(matches!(error, Error::InvalidDuration { setting: "max_hold", .. }), "{error}");
+        }
+        let error = rowlock.lock("a").wait(long).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidDuration { setting: "wait", .. }), "{error}");
+        for holder in ["", "a\0b", &"x".repeat(201)] {
+            let error = rowlock.lock("a").holder(holder).acquire().await.unwrap_err();
+            assert!(matches!(error, Error::InvalidSetting { setting: "holder", .. }), "{error}");
+        }
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_lock").await, 0);
+        // The bounds themselves are fine.
+        let lock = rowlock.lock("x".repeat(255)).ttl(Duration::from_hours(24));
+        let held = lock.holder("ö".repeat(100)).wait(Duration::ZERO).acquire().await.unwrap();
+        let _ = held.release().await.unwrap();
+        let _shortest = take(&rowlock, "a", Duration::from_millis(100)).await;
+    }
+
+    async fn rows_edited_by_hand_are_an_error_and_no_panic(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", Duration::from_mins(5)).await;
+        // The constraints refuse what makes no sense …
+        let damage = "UPDATE rowlock_lock SET owner = NULL";
+        assert!(db.try_execute(damage).await.is_err());
+        assert!(db.try_execute("UPDATE rowlock_lock SET fence = -1").await.is_err());
+        assert!(db.try_execute("UPDATE rowlock_lock SET holds = 0").await.is_err());
+        // … and who drops them gets errors, until the row is repaired.
+        db.drop_constraints().await;
+        db.execute(damage).await;
+        let error = rowlock.lock("a").try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::CorruptRow { .. }), "{error}");
+        assert!(matches!(rowlock.inspect("a").await, Err(Error::CorruptRow { .. })));
+        assert!(matches!(rowlock.list().await, Err(Error::CorruptRow { .. })));
+        let _other = take(&rowlock, "b", Duration::from_secs(5)).await;
+        drop(held);
+        rowlock.force_release("a").await.unwrap();
+        let _again = take(&rowlock, "a", Duration::from_secs(5)).await;
+    }
+
+    async fn a_fence_at_its_end_is_an_error_for_this_name_only(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for name in ["end", "fine"] {
+            drop(take(&rowlock, name, Duration::from_secs(5)).await);
+        }
+        rowlock.flush().await;
+        let end = 4_611_686_018_427_387_903_i64;
+        db.execute(&format!("UPDATE rowlock_lock SET fence = {end} WHERE name = {}", db.bytes("end"))).await;
+        // Both in one statement: the innocent one is granted.
+        let (bad, good) = (rowlock.lock("end"), rowlock.lock("fine"));
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            let (bad, good) = (bad.clone(), good.clone());
+            tasks.spawn(async move {
+                let (bad, good) = tokio::join!(bad.try_acquire(), good.acquire());
+                assert!(matches!(bad, Err(Error::Database { .. })), "{bad:?}");
+                let _ = good.unwrap().release().await.unwrap();
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+    }
+
+    async fn a_server_that_is_not_there_is_told_with_its_address_and_without_the_password(db: &Db) {
+        let url = match db.engine {
+            rowlock::Engine::Sqlite => "sqlite:/no/such/folder/locks.db",
+            rowlock::Engine::Postgres => "postgres://me:s3cret@127.0.0.1:1/shop",
+            _ => "mysql://me:s3cret@127.0.0.1:1/shop",
+        };
+        let error = Rowlock::connect(url).await.unwrap_err();
+        let message = error.to_string();
+        match db.engine {
+            rowlock::Engine::Sqlite => {
+                assert!(matches!(error, Error::Unwritable { .. }), "{message}");
+                assert!(message.contains("/no/such/folder/locks.db"), "{message}");
+            }
+            _ => {
+                assert!(matches!(error, Error::Unreachable { .. }), "{message}");
+                assert!(message.contains("me@127.0.0.1:1/shop"), "{message}");
+            }
+        }
+        assert!(!format!("{message}{error:?}").contains("s3cret"), "{error:?}");
+    }
+}

@@ -1,0 +1,140 @@
+//! Promise 4: "held" is said only until a local deadline, loss is announced by then even when the
+//! database is silent, and a warning comes earlier.
+
+use std::time::{Duration, Instant};
+
+use rowlock::{Error, Loss, Rowlock};
+
+use crate::common::{Db, eventually, on_every_engine, take};
+
+on_every_engine! {
+    async fn the_deadline_is_earlier_than_the_expiry_in_the_row(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let ttl = Duration::from_secs(30);
+        let held = take(&rowlock, "a", ttl).await;
+        let here = held.remaining();
+        let there = rowlock.inspect("a").await.unwrap().unwrap().remaining;
+        // The row was read after the local clock: it would have to show less, if both were equal.
+        assert!(here <= there + Duration::from_millis(5), "{here:?} {there:?}");
+        assert!(here <= ttl);
+    }
+
+    async fn a_lease_outlives_its_ttl_by_renewals(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", Duration::from_millis(600)).await;
+        let first = held.deadline().to_instant();
+        eventually("the deadline has moved by three TTLs", async || {
+            held.deadline().to_instant() > first + Duration::from_millis(1_800)
+        })
+        .await;
+        assert!(held.is_held());
+        assert_eq!(two.inspect("a").await.unwrap().unwrap().fence, held.fence());
+    }
+
+    async fn a_blocked_runtime_does_not_lose_a_lease(db: &Db) {
+        let watcher = db.rowlock().await;
+        let ttl = Duration::from_millis(700);
+        let url = db.url.clone();
+        // A runtime of its own, all of whose workers are blocked for three TTLs.
+        let (blocked, unblock) = (tokio::sync::oneshot::channel(), std::sync::mpsc::channel::<()>());
+        let (tell, told) = blocked;
+        let (release, wait) = unblock;
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let rowlock = Rowlock::connect(&url).await.unwrap();
+                let held = take(&rowlock, "a", ttl).await;
+                let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+                let workers = [1, 2].map(|_| {
+                    let wait = std::sync::Arc::clone(&wait);
+                    tokio::spawn(async move {
+                        let _ = wait.lock().unwrap().recv();
+                    })
+                });
+                tell.send(held.fence()).unwrap();
+                for worker in workers {
+                    worker.await.unwrap();
+                }
+                assert!(held.is_held());
+                held.fence()
+            })
+        });
+        let fence = told.await.unwrap();
+        let until = Instant::now() + 3 * ttl;
+        while Instant::now() < until {
+            let lock = watcher.inspect("a").await.unwrap().expect("held all the time");
+            assert_eq!(lock.fence, fence);
+        }
+        drop(release);
+        assert_eq!(tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap(), fence);
+    }
+
+    async fn a_silent_database_means_a_warning_and_then_the_loss_by_the_deadline(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let ttl = Duration::from_millis(900);
+        let held = take(&rowlock, "a", ttl).await;
+        let row = db.lock_row("a").await; // no renewal gets through
+        held.at_risk().await;
+        let left = held.remaining();
+        assert!(held.is_held() && left > ttl / 6 && left <= ttl / 3, "{left:?}");
+        let deadline = held.deadline();
+        assert_eq!(held.lost().await, Loss::Expired);
+        assert!(deadline.has_passed() && !held.is_held());
+        assert!(deadline.to_instant().elapsed() < Duration::from_millis(200));
+        row.release().await;
+        // Final: the row may be ours still, but the lease is not held any more.
+        assert!(!held.is_held());
+        assert_eq!(held.loss(), Some(Loss::Expired));
+    }
+
+    async fn max_hold_ends_a_lease_with_a_warning_before(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let lock = rowlock.lock("a").ttl(Duration::from_millis(600)).max_hold(Duration::from_millis(1500));
+        let started = Instant::now();
+        let held = lock.acquire().await.unwrap();
+        held.at_risk().await;
+        assert!(held.is_held());
+        assert!(started.elapsed() >= Duration::from_millis(1200));
+        assert_eq!(held.lost().await, Loss::MaxHold);
+        assert!(started.elapsed() >= Duration::from_millis(1450), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_millis(1900), "{:?}", started.elapsed());
+        eventually("the name is free", async || rowlock.inspect("a").await.unwrap().is_none()).await;
+    }
+
+    async fn with_stops_the_work_when_the_lease_is_lost(db: &Db) {
+        struct Told(Option<tokio::sync::oneshot::Sender<()>>);
+        impl Drop for Told {
+            fn drop(&mut self) {
+                let _ = self.0.take().unwrap().send(());
+            }
+        }
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", Duration::from_millis(500)).await;
+        assert_eq!(held.with(async || 7).await.unwrap(), 7);
+        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let told_guard = Told(Some(tell));
+        let result = held.with(async move || {
+            let _guard = told_guard;
+            std::future::pending::<()>().await;
+        }).await;
+        assert!(matches!(result, Err(Error::Lost { loss: Loss::TakenOver, .. })), "{result:?}");
+        told.await.unwrap(); // the work was dropped
+        // And on a lease that is lost nothing is begun.
+        let begun = held.with(async || panic!("begun without the lock")).await;
+        assert!(matches!(begun, Err(Error::Lost { .. })));
+    }
+
+    async fn futures_can_be_spawned(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let task = tokio::spawn(async move {
+            let me = rowlock.owner();
+            let held = rowlock.lock("a").owner(&me).acquire().await.unwrap();
+            let name = held.with(async || held.name().to_string()).await.unwrap();
+            let _ = held.release().await.unwrap();
+            name
+        });
+        assert_eq!(task.await.unwrap(), "a");
+    }
+}

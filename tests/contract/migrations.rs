@@ -1,0 +1,69 @@
+//! Migrations: applied once, by whoever comes first, and checked by everybody else.
+
+use std::process::{Command, Stdio};
+
+use rowlock::{Error, Rowlock};
+
+use crate::common::{Db, on_every_engine};
+
+on_every_engine! {
+    async fn sixteen_processes_start_at_once_on_an_empty_database(db: &Db) {
+        let processes: Vec<_> = (0..16)
+            .map(|_| {
+                Command::new(env!("CARGO_BIN_EXE_rowlock"))
+                    .args(["migrate", "--url", &db.url])
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        let mut applied = 0;
+        for process in processes {
+            let output = process.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            applied += String::from_utf8_lossy(&output.stdout).matches("applied V1__lock").count();
+        }
+        assert_eq!(applied, 1, "somebody, and only one");
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_schema_history").await, 1);
+    }
+
+    async fn starting_without_migrating_checks_the_version(db: &Db) {
+        let unmigrated = Rowlock::builder().migrate(false);
+        let error = unmigrated.clone().connect(&db.url).await.unwrap_err();
+        assert!(matches!(error, Error::SchemaMissing { .. }), "{error}");
+        assert!(error.to_string().contains("rowlock migrate"), "{error}");
+        let first = db.rowlock().await;
+        assert_eq!(first.applied_migrations().len(), 1);
+        let second = unmigrated.connect(&db.url).await.unwrap();
+        assert!(second.applied_migrations().is_empty());
+    }
+
+    async fn a_changed_migration_and_a_newer_schema_are_refused(db: &Db) {
+        drop(db.rowlock().await);
+        let history = "rowlock_schema_history";
+        db.execute(&format!(
+            "INSERT INTO {history} (version, name, applied_on, checksum) \
+             VALUES (999, 'later', '2030-01-01T00:00:00Z', '1')"
+        ))
+        .await;
+        let error = Rowlock::connect(&db.url).await.unwrap_err();
+        assert!(matches!(error, Error::SchemaNewer { found: 999, .. }), "{error}");
+        assert!(error.to_string().contains("update rowlock"), "{error}");
+
+        db.execute(&format!("DELETE FROM {history} WHERE version = 999")).await;
+        db.execute(&format!("UPDATE {history} SET checksum = '1'")).await;
+        let error = Rowlock::connect(&db.url).await.unwrap_err();
+        assert!(matches!(error, Error::SchemaChanged { .. }), "{error}");
+        assert!(error.to_string().contains("V1__lock"), "{error}");
+    }
+
+    async fn a_dba_applies_the_printed_sql(db: &Db) {
+        let sql = rowlock::migration_sql(db.engine).unwrap();
+        db.execute(&sql).await;
+        let rowlock = Rowlock::builder().migrate(false).connect(&db.url).await.unwrap();
+        let held = rowlock.lock("a").acquire().await.unwrap();
+        let _ = held.release().await.unwrap();
+        assert!(db.rowlock().await.applied_migrations().is_empty());
+    }
+}

@@ -1,0 +1,44 @@
+//! Promise 9: the database's clock alone decides expiry, and it is read when the row is ours.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Db, on_every_engine, take};
+
+on_every_engine! {
+    async fn a_grant_after_a_wait_for_the_row_has_its_whole_ttl(db: &Db) {
+        let rowlock = db.rowlock().await;
+        drop(take(&rowlock, "a", Duration::from_secs(1)).await);
+        rowlock.flush().await;
+        let ttl = Duration::from_secs(3);
+        let row = db.lock_row("a").await;
+        let locked = Instant::now();
+        let lock = rowlock.lock("a").ttl(ttl);
+        let acquire = async {
+            let held = lock.acquire().await.unwrap();
+            (held.remaining(), rowlock.inspect("a").await.unwrap().unwrap().remaining, held)
+        };
+        let unlock = async {
+            tokio::time::sleep(Duration::from_millis(3_500)).await;
+            row.release().await;
+        };
+        let ((here, there, _held), ()) = tokio::join!(acquire, unlock);
+        assert!(locked.elapsed() >= Duration::from_millis(3_500));
+        let least = Duration::from_millis(2_700);
+        assert!(here > least && there > least, "{here:?} here, {there:?} in the row");
+    }
+
+    async fn an_expired_lease_is_free_by_the_clock_of_the_database(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", Duration::from_mins(5)).await;
+        assert!(two.lock("a").try_acquire().await.unwrap().held().is_none());
+        // The database's clock has moved past the expiry; no clock here has.
+        let past = match db.engine {
+            rowlock::Engine::Postgres => "expires_at - interval '10 minutes'",
+            rowlock::Engine::Sqlite => "expires_at - 600000000",
+            _ => "expires_at - INTERVAL 10 MINUTE",
+        };
+        db.execute(&format!("UPDATE rowlock_lock SET expires_at = {past}")).await;
+        let next = take(&two, "a", Duration::from_mins(5)).await;
+        assert!(next.fence() > held.fence());
+    }
+}

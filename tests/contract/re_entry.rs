@@ -1,0 +1,77 @@
+//! Re-entry: through an explicit owner, counted in the row; never by thread, process or host.
+
+use std::time::Duration;
+
+use rowlock::{Error, Loss, ReleaseOutcome};
+
+use crate::common::{Db, on_every_engine, take};
+
+on_every_engine! {
+    async fn an_owner_enters_again_and_others_do_not(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let (me, other) = (rowlock.owner(), rowlock.owner());
+        let outer = rowlock.lock("a").owner(&me).acquire().await.unwrap();
+        let inner = rowlock.lock("a").owner(&me.clone()).acquire().await.unwrap();
+        assert_eq!(outer.fence(), inner.fence());
+        assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().holds, 2);
+        // Neither another owner nor the same process, task and thread without one.
+        assert!(rowlock.lock("a").owner(&other).try_acquire().await.unwrap().held().is_none());
+        assert!(rowlock.lock("a").try_acquire().await.unwrap().held().is_none());
+
+        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Released);
+        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
+        assert!(outer.is_held());
+        assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().holds, 1);
+        drop(outer);
+        rowlock.flush().await;
+        assert_eq!(rowlock.inspect("a").await.unwrap(), None);
+        // And with a new grant again.
+        let _again = rowlock.lock("a").owner(&me).acquire().await.unwrap();
+        assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().holds, 1);
+    }
+
+    async fn tasks_of_one_owner_share_one_grant(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let me = rowlock.owner();
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            let lock = rowlock.lock("a").owner(&me);
+            tasks.spawn(async move { lock.try_acquire().await.unwrap().held().expect("mine") });
+        }
+        let mut guards = Vec::new();
+        while let Some(guard) = tasks.join_next().await {
+            guards.push(guard.unwrap());
+        }
+        assert!(guards.iter().all(|guard| guard.fence() == guards[0].fence()));
+        assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().holds, 20);
+        for _ in 0..19 {
+            drop(guards.pop());
+        }
+        rowlock.flush().await;
+        assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().holds, 1);
+        assert!(guards[0].is_held());
+    }
+
+    async fn a_loss_is_the_loss_of_all_holds_and_entering_again_takes_a_fresh_grant(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let me = rowlock.owner();
+        let lock = rowlock.lock("a").owner(&me).ttl(Duration::from_secs(2));
+        let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        let fresh = lock.acquire().await.unwrap();
+        assert!(fresh.fence() > outer.fence());
+        assert_eq!(outer.lost().await, Loss::TakenOver);
+        assert_eq!(inner.lost().await, Loss::TakenOver);
+        drop((outer, inner));
+        rowlock.flush().await;
+        assert!(fresh.is_held());
+        assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().fence, fresh.fence());
+    }
+
+    async fn an_owner_belongs_to_its_client(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let error = two.lock("a").owner(&one.owner()).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidSetting { setting: "owner", .. }), "{error}");
+        let _free = take(&two, "a", Duration::from_secs(1)).await;
+    }
+}
