@@ -1,0 +1,67 @@
+//! Faults, on real processes and real servers: kills, pauses, cut and silent connections.
+//!
+//! - [`campaign`]: 8 processes on 3 names, one of them killed or paused every 100 ms.
+//! - [`worker`]: such a process. This binary is started again as one.
+//! - [`history`]: what the processes did, and the checker that judges it.
+//! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
+//! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
+#![allow(missing_docs, reason = "tests are named, not documented")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod campaign;
+mod history;
+mod network;
+mod proxy;
+mod server_kill;
+mod worker;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use rowlock::Engine;
+
+fn main() -> ExitCode {
+    if let Some(role) = worker::Role::of_this_process() {
+        worker::run(&role);
+        return ExitCode::SUCCESS;
+    }
+    let mut arguments = Arguments::from_args();
+    // Each has the machine for itself: they measure when a name is free again.
+    arguments.test_threads = Some(1);
+    let mut trials = Vec::new();
+    for engine in common::ENGINES {
+        trials.push(trial("campaign", engine, move || {
+            block_on(campaign::run(engine))
+        }));
+        if engine == Engine::Sqlite {
+            continue; // no server to kill, no network to cut
+        }
+        trials.push(trial("server_kill", engine, move || {
+            block_on(server_kill::run(engine))
+        }));
+        trials.push(trial("cut_after_the_request", engine, move || {
+            block_on(network::cut(engine))
+        }));
+        trials.push(trial("silence", engine, move || {
+            block_on(network::silence(engine))
+        }));
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trial(name: &str, engine: Engine, body: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(format!("{name}::{engine}"), move || {
+        body();
+        Ok::<(), Failed>(())
+    })
+}
+
+fn block_on(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(test);
+}

@@ -1,0 +1,132 @@
+//! Promise 7 (unknown is a state) and promise 4 (bounded trust) over connections that break.
+
+use std::time::{Duration, Instant};
+
+use rowlock::{Engine, Error, Loss, ReleaseOutcome, Rowlock};
+
+use crate::common::{Db, eventually};
+use crate::proxy::{Mode, Proxy};
+
+/// The same database through a proxy.
+async fn through_proxy(db: &Db) -> (Proxy, String) {
+    let at = db.url.find("127.0.0.1:").expect("a server on loopback") + "127.0.0.1:".len();
+    let end = at + db.url[at..].find('/').unwrap();
+    let proxy = Proxy::start(db.url[at..end].parse().unwrap()).await;
+    let url = format!("{}{}{}", &db.url[..at], proxy.port, &db.url[end..]);
+    (proxy, url)
+}
+
+/// The answer to an acquire or a release is lost, after the server did it: what became of it is
+/// found out, and nobody is told a wrong outcome.
+pub(crate) async fn cut(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    for round in 0..40 {
+        let lock = rowlock
+            .lock(format!("n{}", round % 5))
+            .ttl(Duration::from_mins(5));
+        proxy.set(Mode::CutNextAnswer);
+        let held = lock
+            .try_acquire()
+            .await
+            .unwrap()
+            .held()
+            .expect("nobody else wants it");
+        assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
+        let row = watcher
+            .inspect(held.name().clone())
+            .await
+            .unwrap()
+            .expect("it is in the table");
+        assert_eq!(row.fence, held.fence(), "the grant is the one in the table");
+        assert!(held.is_held() && held.remaining() <= row.remaining + Duration::from_millis(5));
+
+        proxy.set(Mode::CutNextAnswer);
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        assert_eq!(watcher.inspect(held.name().clone()).await.unwrap(), None);
+        proxy.set(Mode::Pass);
+    }
+    // One hold more, and one less, are counted once each.
+    let me = rowlock.owner();
+    let lock = rowlock.lock("nested").owner(&me);
+    let outer = lock.acquire().await.unwrap();
+    for _ in 0..10 {
+        proxy.set(Mode::CutNextAnswer);
+        let inner = lock.acquire().await.unwrap();
+        assert_eq!(watcher.inspect("nested").await.unwrap().unwrap().holds, 2);
+        proxy.set(Mode::CutNextAnswer);
+        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Released);
+        assert_eq!(watcher.inspect("nested").await.unwrap().unwrap().holds, 1);
+    }
+    drop(outer);
+    rowlock.flush().await;
+    assert_eq!(watcher.list().await.unwrap(), []);
+    db.remove().await;
+}
+
+/// The network swallows everything and closes nothing: every call ends in its time, the lease is lost by
+/// its deadline, and when the network is back, so is the client.
+pub(crate) async fn silence(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let builder = Rowlock::builder().operation_timeout(Duration::from_millis(500));
+    let (rowlock, watcher) = (builder.connect(&url).await.unwrap(), db.rowlock().await);
+    let ttl = Duration::from_millis(1_500);
+    let held = rowlock.lock("a").ttl(ttl).acquire().await.unwrap();
+
+    proxy.set(Mode::Silent);
+    let started = Instant::now();
+    let error = rowlock.lock("b").try_acquire().await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::OutcomeUnknown { .. } | Error::Unreachable { .. }
+        ),
+        "{error}"
+    );
+    let took = started.elapsed();
+    assert!(
+        took < Duration::from_millis(1_500),
+        "{took:?} for a timeout of 500 ms"
+    );
+    let error = rowlock
+        .lock("b")
+        .wait(Duration::from_millis(300))
+        .acquire()
+        .await
+        .unwrap_err();
+    assert!(error.is_transient(), "{error}");
+
+    held.at_risk().await;
+    let deadline = held.deadline();
+    assert_eq!(held.lost().await, Loss::Expired);
+    assert!(deadline.has_passed() && deadline.to_instant().elapsed() < Duration::from_millis(200));
+    eventually("the name is free for others", async || {
+        watcher
+            .lock("a")
+            .try_acquire()
+            .await
+            .unwrap()
+            .held()
+            .is_some()
+    })
+    .await;
+
+    proxy.set(Mode::Pass);
+    let again = rowlock
+        .lock("a")
+        .wait(Duration::from_secs(5))
+        .acquire()
+        .await
+        .unwrap();
+    assert!(again.fence() > held.fence());
+    drop((held, again));
+    rowlock.flush().await;
+    // What was in doubt in the silence was undone.
+    eventually("nothing is left", async || {
+        watcher.list().await.unwrap().is_empty()
+    })
+    .await;
+    db.remove().await;
+}

@@ -1,0 +1,181 @@
+//! The database server is killed with SIGKILL during the traffic and started again: clients recover
+//! without a restart, and there are never two holders.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rowlock::{Engine, Rowlock};
+
+use crate::history::{Event, History, now};
+
+const CLIENTS: usize = 3;
+const TASKS: usize = 4;
+const ROUNDS: usize = 3;
+
+/// A server that this test may kill.
+struct Server {
+    engine: Engine,
+    dir: tempfile::TempDir,
+}
+
+impl Server {
+    fn script(&self, command: &[&str]) -> String {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/servers.sh");
+        let output = Command::new(script)
+            .args(command)
+            .arg(self.dir.path())
+            .env("ROWLOCK_DURABLE", "1")
+            .stderr(std::process::Stdio::inherit())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{} {command:?}", self.engine);
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    fn start(&self) -> String {
+        self.script(&["start", self.engine.name()])
+    }
+
+    /// Kills it, and waits until the process is gone.
+    fn kill(&self) {
+        let file: PathBuf = self.dir.path().join("pid");
+        let pid: i32 = std::fs::read_to_string(file)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        let status = PathBuf::from(format!("/proc/{pid}/status"));
+        let is_there =
+            || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ"));
+        while is_there() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.script(&["stop"]);
+    }
+}
+
+pub(crate) async fn run(engine: Engine) {
+    let server = Server {
+        engine,
+        dir: tempfile::Builder::new()
+            .prefix("rowlock-kill-")
+            .tempdir()
+            .unwrap(),
+    };
+    let url = server.start();
+    let history = Arc::new(Mutex::new(History::default()));
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut grants = Vec::new();
+    for _ in 0..CLIENTS {
+        let rowlock = Rowlock::builder()
+            .operation_timeout(Duration::from_secs(2))
+            .connect(&url)
+            .await
+            .unwrap();
+        let count = Arc::new(AtomicU32::new(0));
+        grants.push(Arc::clone(&count));
+        for task in 0..TASKS {
+            let name = ["alpha", "beta"][task % 2];
+            let (rowlock, history, stop, count) = (
+                rowlock.clone(),
+                Arc::clone(&history),
+                Arc::clone(&stop),
+                Arc::clone(&count),
+            );
+            tasks.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    traffic(&rowlock, name, &history, &count).await;
+                }
+            });
+        }
+    }
+    progress(&grants, "before the first kill").await;
+    let mut slowest = Duration::ZERO;
+    for _ in 0..ROUNDS {
+        tokio::task::block_in_place(|| {
+            server.kill();
+            server.start();
+        });
+        slowest = slowest.max(progress(&grants, "after the server was killed and started").await);
+    }
+    stop.store(true, Ordering::Relaxed);
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    let verdict = history.lock().unwrap().check();
+    println!(
+        "server_kill {engine}: {ROUNDS} kills, {} grants, {} writes; all clients went on {} ms after the \
+         server was back, at the latest",
+        verdict.grants,
+        verdict.writes,
+        slowest.as_millis()
+    );
+}
+
+/// Waits until every client was granted something from now on, and tells how long that took.
+async fn progress(grants: &[Arc<AtomicU32>], when: &str) -> Duration {
+    let started = Instant::now();
+    for count in grants {
+        let before = count.load(Ordering::Relaxed);
+        while count.load(Ordering::Relaxed) == before {
+            assert!(
+                started.elapsed() < Duration::from_secs(20),
+                "a client is stuck {when}"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    started.elapsed()
+}
+
+async fn traffic(rowlock: &Rowlock, name: &str, history: &Mutex<History>, count: &AtomicU32) {
+    let tell = |event| history.lock().unwrap().record(event);
+    let asked = now();
+    let lock = rowlock
+        .lock(name)
+        .ttl(Duration::from_secs(1))
+        .wait(Duration::from_secs(1));
+    let held = match lock.acquire().await {
+        Ok(held) => held,
+        Err(error) => {
+            assert!(error.is_transient(), "{error}");
+            return;
+        }
+    };
+    let fence = held.fence();
+    tell(Event::Granted {
+        name: name.into(),
+        fence,
+        asked,
+        at: now(),
+    });
+    count.fetch_add(1, Ordering::Relaxed);
+    for _ in 0..3 {
+        let checked = now();
+        if !held.is_held() {
+            break;
+        }
+        tell(Event::Write {
+            name: name.into(),
+            fence,
+            checked,
+            at: now(),
+        });
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    if let Err(error) = held.release().await {
+        assert!(error.is_transient(), "{error}");
+    }
+}
