@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::{FAILED, Failure, LOST, USAGE, connect, duration};
+use crate::lock::{check_ttl, check_wait};
 use crate::{Held, Loss, Name, ReleaseOutcome};
 
 /// The shell's codes: found but not runnable, not found.
@@ -52,6 +53,9 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) async fn execute(self, url: &str) -> Result<u8, Failure> {
+        // Refused before the database is asked.
+        check_ttl(self.ttl)?;
+        check_wait(self.wait.unwrap_or_default())?;
         // From here on a signal ends the waiting, or goes to the command.
         let mut signals = catch()?;
         let rowlock = tokio::select! {

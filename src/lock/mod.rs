@@ -270,15 +270,9 @@ impl Lock {
     /// All that is refused before the database is asked.
     fn check(&self) -> Result<&Name, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
-        within(
-            "ttl",
-            self.ttl,
-            MIN_TTL..=MAX_TTL,
-            "100 ms to 24 h are allowed",
-        )?;
+        check_ttl(self.ttl)?;
         if let Some(wait) = self.wait {
-            let bounds = Duration::ZERO..=MAX_WAIT;
-            within("wait", wait, bounds, "at most 366 days are allowed")?;
+            check_wait(wait)?;
         }
         if let Some(max_hold) = self.max_hold {
             let bounds = MIN_TTL..=MAX_WAIT;
@@ -348,6 +342,15 @@ impl wait::Asker for Asked<'_> {
     async fn attempt(&self) -> Result<Attempt, Error> {
         self.lock.attempt(self.name).await
     }
+}
+
+pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Error> {
+    within("ttl", ttl, MIN_TTL..=MAX_TTL, "100 ms to 24 h are allowed")
+}
+
+pub(crate) fn check_wait(wait: Duration) -> Result<(), Error> {
+    let bounds = Duration::ZERO..=MAX_WAIT;
+    within("wait", wait, bounds, "at most 366 days are allowed")
 }
 
 fn within(

@@ -1,5 +1,10 @@
 //! What the tests share: the four databases, each test with an empty one of its own.
-#![allow(dead_code, reason = "every test binary uses its part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "every test binary uses its part"
+)]
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,1 +1,9 @@
-//! x
+//! What one brand alone does.
+#![allow(missing_docs, reason = "tests are named, not documented")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod mysql;
+mod postgres;
+mod sqlite;

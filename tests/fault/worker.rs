@@ -90,14 +90,15 @@ pub(crate) fn run(role: &Role) {
                 if !held.is_held() {
                     break;
                 }
+                // The work between asking the guard and writing, in which the process may be paused.
+                let work = rand::rng().random_range(1..30);
+                tokio::time::sleep(Duration::from_millis(work)).await;
                 tell(Event::Write {
                     name: name.into(),
                     fence,
                     checked,
                     at: now(),
                 });
-                let pause = rand::rng().random_range(1..30);
-                tokio::time::sleep(Duration::from_millis(pause)).await;
             }
             tell(Event::Done {
                 name: name.into(),

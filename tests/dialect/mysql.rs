@@ -1,0 +1,133 @@
+//! MySQL and MariaDB: the plans that the locking derived tables rely on, rights, deadlocks.
+
+use std::time::Duration;
+
+use rowlock::{Engine, Error, Rowlock};
+
+use crate::common::{Db, take};
+
+const TTL: Duration = Duration::from_secs(30);
+const BRANDS: [Engine; 2] = [Engine::MariaDb, Engine::MySql];
+
+#[tokio::test]
+async fn new_names_made_by_many_at_once_end_without_an_error() {
+    for engine in BRANDS {
+        let db = Db::new(engine).await;
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let rowlock = db.rowlock().await;
+            for number in 0..50 {
+                let rowlock = rowlock.clone();
+                tasks.spawn(async move {
+                    let held = rowlock
+                        .lock(format!("new-{number}"))
+                        .acquire()
+                        .await
+                        .unwrap();
+                    let _ = held.release().await.unwrap();
+                });
+            }
+        }
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_lock").await, 50);
+        db.remove().await;
+    }
+}
+
+#[tokio::test]
+async fn an_operation_locks_no_row_but_its_own() {
+    for engine in BRANDS {
+        let db = Db::new(engine).await;
+        let rowlock = db.rowlock().await;
+        // A small table is where an optimizer would rather scan than look up.
+        for name in ["a", "b", "c", "d"] {
+            drop(take(&rowlock, name, TTL).await);
+        }
+        rowlock.flush().await;
+        let row = db.lock_row("b").await;
+        for name in ["a", "c", "d", "new"] {
+            let held = take(&rowlock, name, TTL).await;
+            assert_eq!(
+                held.release().await.unwrap(),
+                rowlock::ReleaseOutcome::Released
+            );
+        }
+        row.release().await;
+        db.remove().await;
+    }
+}
+
+#[tokio::test]
+async fn the_rights_at_run_time_are_those_on_rows() {
+    for engine in BRANDS {
+        let db = Db::new(engine).await;
+        let name = db.url.rsplit('/').next().unwrap().to_owned();
+        let user = format!("u_{name}");
+        db.execute(&format!(
+            "CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'pw'"
+        ))
+        .await;
+        db.execute(&format!("GRANT SELECT ON {name}.* TO {user}@'127.0.0.1'"))
+            .await;
+        let url = db.url.replace("app:pw@", &format!("{user}:pw@"));
+        let error = Rowlock::connect(&url).await.unwrap_err();
+        assert!(matches!(error, Error::MigrationDenied { .. }), "{error}");
+        assert!(
+            error.to_string().contains("rowlock migrate --print"),
+            "{error}"
+        );
+
+        db.execute(&rowlock::migration_sql(engine).unwrap()).await;
+        for table in ["rowlock_lock", "rowlock_schema_history"] {
+            db.execute(&format!(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.{table} TO {user}@'127.0.0.1'"
+            ))
+            .await;
+        }
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let held = take(&rowlock, "a", TTL).await;
+        let _ = held.release().await.unwrap();
+        assert!(rowlock.list().await.unwrap().is_empty());
+        drop(rowlock);
+        db.execute(&format!("DROP USER {user}@'127.0.0.1'")).await;
+        db.remove().await;
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_and_a_missing_database_are_told_apart() {
+    for engine in BRANDS {
+        let db = Db::new(engine).await;
+        let wrong = db.url.replace("app:pw@", "app:s3cret@");
+        let error = Rowlock::connect(&wrong).await.unwrap_err();
+        assert!(matches!(error, Error::LoginRefused { .. }), "{error}");
+        assert!(!format!("{error} {error:?}").contains("s3cret"));
+        let missing = format!("{}_missing", db.url);
+        let error = Rowlock::connect(&missing).await.unwrap_err();
+        assert!(matches!(error, Error::NoSuchDatabase { .. }), "{error}");
+        db.remove().await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_time_zone_does_not_move_the_clock() {
+    for engine in BRANDS {
+        let db = Db::new(engine).await;
+        db.execute("SET GLOBAL time_zone = '+05:00'").await;
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        let info = rowlock.inspect("a").await.unwrap().unwrap();
+        db.execute("SET GLOBAL time_zone = SYSTEM").await;
+        // The fence is the clock in microseconds: UTC, whatever the server's zone.
+        let granted = chrono::DateTime::from_timestamp_micros(held.fence()).unwrap();
+        assert!(
+            (info.acquired_at - granted).num_seconds().abs() < 2,
+            "{granted} {info:?}"
+        );
+        let utc = db.number("SELECT UNIX_TIMESTAMP()").await;
+        assert!((info.acquired_at.timestamp() - utc).abs() < 5, "{info:?}");
+        db.remove().await;
+    }
+}

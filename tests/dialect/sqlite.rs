@@ -1,0 +1,125 @@
+//! SQLite: one writer at a time, in-memory databases, and files that are not ours.
+
+use std::time::{Duration, Instant};
+
+use rowlock::{Engine, Error, Rowlock};
+use sqlx::sqlite::SqlitePoolOptions;
+
+use crate::common::{App, Db, take};
+
+const TTL: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn a_transaction_that_locks_the_file_is_waited_for_as_long_as_an_operation_may_take() {
+    let db = Db::new(Engine::Sqlite).await;
+    let builder = Rowlock::builder().operation_timeout(Duration::from_millis(600));
+    let rowlock = builder.connect(&db.url).await.unwrap();
+    let row = db.lock_row("any").await;
+    let started = Instant::now();
+    let error = rowlock.lock("a").try_acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("database is locked"), "{error}");
+    let took = started.elapsed();
+    assert!(
+        took > Duration::from_millis(400) && took < Duration::from_millis(1_500),
+        "{took:?}"
+    );
+    row.release().await;
+    let _held = take(&rowlock, "a", TTL).await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_new_file_is_in_wal_mode_and_a_file_in_use_is_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = async |file: &str| -> String {
+        let url = format!("sqlite:{}", dir.path().join(file).display());
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let _held = take(&rowlock, "a", TTL).await;
+        let pool = SqlitePoolOptions::new().connect(&url).await.unwrap();
+        sqlx::query_scalar("PRAGMA journal_mode")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    assert_eq!(mode("new.db").await, "wal");
+    let url = format!("sqlite:{}?mode=rwc", dir.path().join("used.db").display());
+    let pool = SqlitePoolOptions::new().connect(&url).await.unwrap();
+    sqlx::raw_sql("CREATE TABLE mine (id INTEGER)")
+        .execute(&pool)
+        .await
+        .unwrap();
+    assert_eq!(mode("used.db").await, "delete");
+}
+
+#[tokio::test]
+async fn a_pool_in_memory_is_shared() {
+    let pool = SqlitePoolOptions::new()
+        .max_connections(2)
+        .connect("sqlite::memory:")
+        .await
+        .unwrap();
+    let rowlock = Rowlock::from_pool(&pool).await.unwrap();
+    let held = take(&rowlock, "a", TTL).await;
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM rowlock_lock")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(rows, 1);
+    let _ = held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("notes.txt");
+    std::fs::write(
+        &file,
+        "not a database, but long enough to be looked at as one ".repeat(20),
+    )
+    .unwrap();
+    let error = Rowlock::connect(&format!("sqlite:{}", file.display()))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("not a database"), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_opened_for_reading_only_is_told_as_unwritable() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", dir.path().join("locks.db").display());
+    drop(
+        SqlitePoolOptions::new()
+            .connect(&format!("{url}?mode=rwc"))
+            .await
+            .unwrap(),
+    );
+    let error = Rowlock::connect(&format!("{url}?mode=ro"))
+        .await
+        .unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("readonly") || message.contains("unable to open"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn the_bundled_library_is_new_enough() {
+    let db = Db::new(Engine::Sqlite).await;
+    let rowlock = db.rowlock().await;
+    let version = rowlock
+        .server_version()
+        .strip_prefix("SQLite ")
+        .unwrap()
+        .to_owned();
+    let App::Sqlite(pool) = &db.app else {
+        unreachable!("it is SQLite")
+    };
+    let told: String = sqlx::query_scalar("SELECT sqlite_version()")
+        .fetch_one(pool)
+        .await
+        .unwrap();
+    assert_eq!(version, told);
+    db.remove().await;
+}

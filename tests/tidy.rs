@@ -1,0 +1,150 @@
+//! Keeps the house tidy: what stands where (CONTRIBUTING.md, "Where a line belongs").
+#![allow(missing_docs, reason = "tests are named, not documented")]
+
+use std::path::{Path, PathBuf};
+
+fn files(below: &str) -> Vec<(PathBuf, String)> {
+    fn collect(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.push((path, text));
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    collect(&root.join(below), &mut found);
+    assert!(!found.is_empty(), "nothing below {below}");
+    found
+        .iter_mut()
+        .for_each(|(path, _)| *path = path.strip_prefix(root).unwrap().to_owned());
+    found
+}
+
+/// Every line of `src` that has one of `words` in it, outside the rooms where it may stand.
+fn outside(rooms: &[&str], words: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in files("src") {
+        if rooms.iter().any(|room| path.starts_with(room)) {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if words.iter().any(|word| code.contains(word)) {
+                found.push(format!(
+                    "{}:{}: {}",
+                    path.display(),
+                    number + 1,
+                    line.trim()
+                ));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn sql_stands_only_in_the_store() {
+    let words = [
+        "\"SELECT ",
+        "\"INSERT ",
+        "\"UPDATE ",
+        "\"DELETE ",
+        "\"WITH ",
+        "\"CREATE ",
+        "\"BEGIN",
+    ];
+    assert_eq!(
+        outside(&["src/store", "src/migrate.rs"], &words),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn tasks_and_timers_stand_only_in_hold() {
+    let words = [
+        "tokio::spawn",
+        "thread::spawn",
+        "time::sleep",
+        "thread::sleep",
+        "spawn_local",
+    ];
+    assert_eq!(
+        outside(&["src/hold", "src/cli"], &words),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn no_clock_of_the_application_decides() {
+    assert_eq!(
+        outside(&[], &["SystemTime", "Utc::now", "Local::now"]),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn brands_have_the_same_files() {
+    let names = |brand: &str| {
+        let mut names: Vec<_> = files(&format!("src/store/{brand}"))
+            .into_iter()
+            .map(|(path, _)| path.file_name().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names("postgres"), names("mysql"));
+    assert_eq!(names("postgres"), names("sqlite"));
+    let migrations = |brand: &str| {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("migrations")
+            .join(brand);
+        let mut names: Vec<_> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(migrations("postgres"), migrations("mysql"));
+    assert_eq!(migrations("postgres"), migrations("sqlite"));
+}
+
+#[test]
+fn every_contract_test_runs_on_every_engine() {
+    for (path, text) in files("tests/contract") {
+        if path.ends_with("main.rs") {
+            continue;
+        }
+        assert!(text.contains("on_every_engine! {"), "{}", path.display());
+        assert!(
+            !text.contains("#[tokio::test") && !text.contains("#[test]"),
+            "{}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn no_test_is_ignored() {
+    for (path, text) in files("tests").into_iter().chain(files("src")) {
+        let word = ["#[", "ignore"].concat();
+        assert!(!text.contains(&word), "{}", path.display());
+    }
+}
+
+#[test]
+fn no_file_has_two_reasons_to_change() {
+    for (path, text) in files("src") {
+        let lines = text.lines().count();
+        assert!(
+            lines <= 600,
+            "{} has {lines} lines: which two things is it?",
+            path.display()
+        );
+    }
+}
