@@ -1,4 +1,42 @@
-//! Locks that live as rows in the SQL database an application already runs.
+//! Distributed locks that live as rows in the SQL database an application already runs: PostgreSQL,
+//! MySQL, MariaDB, and SQLite embedded when there is none.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), rowlock::Error> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let url = format!("sqlite:{}/locks.db", dir.path().display());
+//! use std::time::Duration;
+//!
+//! let rowlock = rowlock::Rowlock::connect(&url).await?; // postgres://…, mysql://…, sqlite:PATH
+//! let held = rowlock.lock("stock:42").ttl(Duration::from_secs(30)).acquire().await?;
+//! held.with(async || {
+//!     // work that is dropped when the lease is lost; `held.fence()` goes along with every write
+//! })
+//! .await?;
+//! let _ = held.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Rowlock`] is the client: connect with a URL, or from the application's own sqlx pool.
+//! - [`Lock`] is a request: [`try_acquire`](Lock::try_acquire) asks once, [`acquire`](Lock::acquire)
+//!   waits.
+//! - [`Held`] is the lease: renewed in the background until it is released, dropped or lost. Read there
+//!   what is promised when a process crashes, is paused, or loses its database.
+//! - [`Owner`] may enter a lock again that it holds.
+//! - [`Error`] tells what went wrong and what to do. Contention is not an error.
+//!
+//! # Features
+//!
+//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too), `cli` (the command
+//! `rowlock`, with every engine). TLS is rustls.
+//!
+//! # Tables
+//!
+//! Connecting creates or updates two tables, `rowlock_lock` and `rowlock_schema_history`, under a lock in
+//! the database. [`Builder::migrate`] switches that off; [`migration_sql`] is the SQL for a DBA. At run
+//! time only SELECT, INSERT, UPDATE and DELETE on them are needed.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),
@@ -7,6 +45,10 @@
 
 #[cfg(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")))]
 compile_error!("rowlock needs an engine: enable one of the features sqlite, postgres, mysql");
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
 
 mod client;
 mod error;

@@ -163,26 +163,22 @@ impl Db {
         })
     }
 
-    /// Drops the constraints of the lock table, as somebody who knows better would.
-    pub(crate) async fn drop_constraints(&self) {
+    /// Damages rows against the constraints, as somebody who knows better would.
+    pub(crate) async fn damage(&self, sql: &str) {
         match self.engine {
             Engine::Sqlite => {
                 // SQLite cannot drop a constraint; a session may ignore them.
-                let App::Sqlite(pool) = &self.app else {
-                    unreachable!("only for SQLite")
-                };
-                pool.set_connect_options(
-                    pool.connect_options()
-                        .as_ref()
-                        .clone()
-                        .pragma("ignore_check_constraints", "ON"),
-                );
-                for _ in 0..pool.size() {
-                    pool.acquire().await.unwrap().close().await.unwrap();
-                }
+                let mut conn = sqlx::SqliteConnection::connect(&self.url).await.unwrap();
+                let sql = format!("PRAGMA ignore_check_constraints = ON; {sql}");
+                sqlx::raw_sql(AssertSqlSafe(sql))
+                    .execute(&mut conn)
+                    .await
+                    .unwrap();
+                conn.close().await.unwrap();
             }
             _ => {
-                let drop = if self.engine == Engine::MySql {
+                let mysql = self.engine == Engine::MySql;
+                let drop = if mysql {
                     "DROP CHECK"
                 } else {
                     "DROP CONSTRAINT"
@@ -191,6 +187,7 @@ impl Db {
                     "ALTER TABLE rowlock_lock {drop} rowlock_lock_held"
                 ))
                 .await;
+                self.execute(sql).await;
             }
         }
     }
@@ -304,6 +301,15 @@ impl Db {
             }
         }
     }
+}
+
+/// `url` for another user, whose password is `password`.
+pub(crate) fn as_user(url: &str, user: &str, password: &str) -> String {
+    let authority = url.find("://").unwrap() + 3;
+    let host = url[authority..]
+        .find('@')
+        .map_or(authority, |at| authority + at + 1);
+    format!("{}{user}:{password}@{}", &url[..authority], &url[host..])
 }
 
 /// Somebody's open transaction, with a lock row in it.

@@ -48,8 +48,7 @@ on_every_engine! {
         assert!(db.try_execute("UPDATE rowlock_lock SET fence = -1").await.is_err());
         assert!(db.try_execute("UPDATE rowlock_lock SET holds = 0").await.is_err());
         // … and who drops them gets errors, until the row is repaired.
-        db.drop_constraints().await;
-        db.execute(damage).await;
+        db.damage(damage).await;
         let error = rowlock.lock("a").try_acquire().await.unwrap_err();
         assert!(matches!(error, Error::CorruptRow { .. }), "{error}");
         assert!(matches!(rowlock.inspect("a").await, Err(Error::CorruptRow { .. })));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
 
-use crate::common::{Db, take};
+use crate::common::{Db, as_user, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const BRANDS: [Engine; 2] = [Engine::MariaDb, Engine::MySql];
@@ -71,7 +71,7 @@ async fn the_rights_at_run_time_are_those_on_rows() {
         .await;
         db.execute(&format!("GRANT SELECT ON {name}.* TO {user}@'127.0.0.1'"))
             .await;
-        let url = db.url.replace("app:pw@", &format!("{user}:pw@"));
+        let url = as_user(&db.url, &user, "pw");
         let error = Rowlock::connect(&url).await.unwrap_err();
         assert!(matches!(error, Error::MigrationDenied { .. }), "{error}");
         assert!(
@@ -100,7 +100,7 @@ async fn the_rights_at_run_time_are_those_on_rows() {
 async fn a_wrong_password_and_a_missing_database_are_told_apart() {
     for engine in BRANDS {
         let db = Db::new(engine).await;
-        let wrong = db.url.replace("app:pw@", "app:s3cret@");
+        let wrong = as_user(&db.url, "nobody", "s3cret");
         let error = Rowlock::connect(&wrong).await.unwrap_err();
         assert!(matches!(error, Error::LoginRefused { .. }), "{error}");
         assert!(!format!("{error} {error:?}").contains("s3cret"));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
 
-use crate::common::{Db, take};
+use crate::common::{Db, as_user, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -36,10 +36,10 @@ async fn the_rights_at_run_time_are_those_on_rows() {
     let db = Db::new(Engine::Postgres).await;
     let user = format!("u_{}", db.url.rsplit('/').next().unwrap());
     db.execute(&format!(
-        "CREATE ROLE {user} LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+        "CREATE ROLE {user} LOGIN PASSWORD 'pw'; REVOKE CREATE ON SCHEMA public FROM PUBLIC"
     ))
     .await;
-    let url = db.url.replace("postgres@", &format!("{user}@"));
+    let url = as_user(&db.url, &user, "pw");
 
     let error = Rowlock::connect(&url).await.unwrap_err();
     assert!(matches!(error, Error::MigrationDenied { .. }), "{error}");
