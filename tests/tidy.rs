@@ -19,9 +19,9 @@ fn files(below: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     collect(&root.join(below), &mut found);
     assert!(!found.is_empty(), "nothing below {below}");
-    found
-        .iter_mut()
-        .for_each(|(path, _)| *path = path.strip_prefix(root).unwrap().to_owned());
+    for (path, _) in &mut found {
+        *path = path.strip_prefix(root).unwrap().to_owned();
+    }
     found
 }
 

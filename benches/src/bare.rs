@@ -68,7 +68,7 @@ impl Bare {
                     .create_if_missing(true)
                     .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
                     .synchronous(sqlx::sqlite::SqliteSynchronous::Normal)
-                    .busy_timeout(std::time::Duration::from_secs(60));
+                    .busy_timeout(std::time::Duration::from_mins(1));
                 let mut conn = options.connect().await?;
                 sqlx::raw_sql(CREATE_SQLITE).execute(&mut conn).await?;
                 Self::Sqlite(conn)

@@ -33,8 +33,8 @@ mod tests {
     fn a_number_and_a_unit() {
         assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(parse("5m"), Ok(Duration::from_secs(300)));
-        assert_eq!(parse("2h"), Ok(Duration::from_secs(7_200)));
+        assert_eq!(parse("5m"), Ok(Duration::from_mins(5)));
+        assert_eq!(parse("2h"), Ok(Duration::from_hours(2)));
         assert_eq!(parse("0s"), Ok(Duration::ZERO));
     }
 

@@ -165,30 +165,27 @@ impl Db {
 
     /// Damages rows against the constraints, as somebody who knows better would.
     pub(crate) async fn damage(&self, sql: &str) {
-        match self.engine {
-            Engine::Sqlite => {
-                // SQLite cannot drop a constraint; a session may ignore them.
-                let mut conn = sqlx::SqliteConnection::connect(&self.url).await.unwrap();
-                let sql = format!("PRAGMA ignore_check_constraints = ON; {sql}");
-                sqlx::raw_sql(AssertSqlSafe(sql))
-                    .execute(&mut conn)
-                    .await
-                    .unwrap();
-                conn.close().await.unwrap();
-            }
-            _ => {
-                let mysql = self.engine == Engine::MySql;
-                let drop = if mysql {
-                    "DROP CHECK"
-                } else {
-                    "DROP CONSTRAINT"
-                };
-                self.execute(&format!(
-                    "ALTER TABLE rowlock_lock {drop} rowlock_lock_held"
-                ))
-                .await;
-                self.execute(sql).await;
-            }
+        if self.engine == Engine::Sqlite {
+            // SQLite cannot drop a constraint; a session may ignore them.
+            let mut conn = sqlx::SqliteConnection::connect(&self.url).await.unwrap();
+            let sql = format!("PRAGMA ignore_check_constraints = ON; {sql}");
+            sqlx::raw_sql(AssertSqlSafe(sql))
+                .execute(&mut conn)
+                .await
+                .unwrap();
+            conn.close().await.unwrap();
+        } else {
+            let mysql = self.engine == Engine::MySql;
+            let drop = if mysql {
+                "DROP CHECK"
+            } else {
+                "DROP CONSTRAINT"
+            };
+            self.execute(&format!(
+                "ALTER TABLE rowlock_lock {drop} rowlock_lock_held"
+            ))
+            .await;
+            self.execute(sql).await;
         }
     }
 

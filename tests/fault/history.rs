@@ -233,7 +233,7 @@ impl History {
             assert!(
                 *checked < newer,
                 "{name}: fence {fence} was still called held {:?} after another grant",
-                *checked - newer
+                (*checked).checked_sub(newer).unwrap()
             );
             verdict.overlaps += usize::from(*at > newer);
         }
@@ -265,9 +265,9 @@ pub(crate) fn the_checker_sees_violations() {
     };
     let judge = |events: &[Event]| {
         let mut history = History::default();
-        events
-            .iter()
-            .for_each(|event| history.record(event.to_string().parse().unwrap()));
+        for event in events {
+            history.record(event.to_string().parse().unwrap());
+        }
         std::panic::catch_unwind(|| history.check())
     };
     let fine = judge(&[

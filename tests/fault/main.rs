@@ -33,19 +33,19 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     for engine in common::ENGINES {
         trials.push(trial("campaign", engine, move || {
-            block_on(campaign::run(engine))
+            block_on(campaign::run(engine));
         }));
         if engine == Engine::Sqlite {
             continue; // no server to kill, no network to cut
         }
         trials.push(trial("server_kill", engine, move || {
-            block_on(server_kill::run(engine))
+            block_on(server_kill::run(engine));
         }));
         trials.push(trial("cut_after_the_request", engine, move || {
-            block_on(network::cut(engine))
+            block_on(network::cut(engine));
         }));
         trials.push(trial("silence", engine, move || {
-            block_on(network::silence(engine))
+            block_on(network::silence(engine));
         }));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
