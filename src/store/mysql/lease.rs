@@ -17,6 +17,7 @@ use sqlx::MySqlConnection;
 use crate::Name;
 use crate::store::{
     Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,
+    to_micros,
 };
 
 const TAKE: &str = "
@@ -40,6 +41,22 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
     l.holder = t.holder,
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL t.ttl MICROSECOND";
+
+/// Like [`TAKE`], for a lone operation.
+const TAKE_ONE: &str = "
+UPDATE (
+    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
+    WHERE f.name = ? AND (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6))
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
+    l.owner = ?,
+    l.holds = 1,
+    l.holder = ?,
+    l.acquired_at = SYSDATE(6),
+    l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND";
 
 /// For the names that have no row yet. A duplicate is an error that is caught; ON DUPLICATE KEY
 /// UPDATE would deadlock on gaps.
@@ -86,6 +103,26 @@ UPDATE (
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.owner = NULL, l.holds = 0, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+
+/// Like [`RELEASE`], for a lone operation.
+const RELEASE_ONE: &str = "
+UPDATE (
+    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
+    WHERE f.name = ? AND f.owner = ? AND f.expires_at > SYSDATE(6)
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET l.owner = NULL, l.holds = 0, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+
+/// Like [`READ`], for a lone operation.
+const READ_ONE: &str = "
+SELECT name, owner, fence, holds, holder,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
+FROM rowlock_lock
+WHERE name = ?";
 
 const READ: &str = "
 SELECT l.name, l.owner, l.fence, l.holds, l.holder,
@@ -134,10 +171,7 @@ pub(super) async fn take(
     conn: &mut MySqlConnection,
     asks: &[TakeAsk],
 ) -> Result<Vec<Taken>, sqlx::Error> {
-    sqlx::query(TAKE)
-        .bind(json::takes(asks))
-        .execute(&mut *conn)
-        .await?;
+    update(conn, asks).await?;
     let mut rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
 
     let missing: Vec<&TakeAsk> = asks
@@ -157,6 +191,19 @@ pub(super) async fn take(
             _ => Taken::Busy(None),
         })
         .collect())
+}
+
+/// Grants what is there and free.
+async fn update(conn: &mut MySqlConnection, asks: &[TakeAsk]) -> Result<(), sqlx::Error> {
+    let update = match asks {
+        [ask] => sqlx::query(TAKE_ONE)
+            .bind(ask.name.as_bytes())
+            .bind(ask.owner)
+            .bind(&*ask.holder)
+            .bind(to_micros(ask.ttl)),
+        _ => sqlx::query(TAKE).bind(json::takes(asks)),
+    };
+    update.execute(conn).await.map(|_| ())
 }
 
 /// Inserts all at once, or, when somebody inserts one of them at the same time, one by one.
@@ -206,10 +253,13 @@ pub(super) async fn release(
     conn: &mut MySqlConnection,
     asks: &[ReleaseAsk],
 ) -> Result<Vec<Freed>, sqlx::Error> {
-    let done = sqlx::query(RELEASE)
-        .bind(json::releases(asks))
-        .execute(&mut *conn)
-        .await?;
+    let release = match asks {
+        [ask] => sqlx::query(RELEASE_ONE)
+            .bind(ask.name.as_bytes())
+            .bind(ask.owner),
+        _ => sqlx::query(RELEASE).bind(json::releases(asks)),
+    };
+    let done = release.execute(&mut *conn).await?;
     let changed = usize::try_from(done.rows_affected()).unwrap_or(usize::MAX);
     if changed == asks.len() {
         return Ok(vec![Freed::Released; asks.len()]);
@@ -267,10 +317,12 @@ async fn read<'a>(
     conn: &mut MySqlConnection,
     names: impl Iterator<Item = &'a Name>,
 ) -> Result<Rows, sqlx::Error> {
-    let rows: Vec<LockColumns> = sqlx::query_as(READ)
-        .bind(json::names(names))
-        .fetch_all(conn)
-        .await?;
+    let names: Vec<&Name> = names.collect();
+    let read = match names[..] {
+        [name] => sqlx::query_as(READ_ONE).bind(name.as_bytes()),
+        _ => sqlx::query_as(READ).bind(json::names(names)),
+    };
+    let rows: Vec<LockColumns> = read.fetch_all(conn).await?;
     Ok(rows
         .into_iter()
         .map(|row| (row.0.clone(), LockRow::from(row)))

@@ -11,6 +11,7 @@ use sqlx::SqliteConnection;
 use crate::Name;
 use crate::store::{
     Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,
+    to_micros,
 };
 
 const TAKE: &str = "
@@ -29,6 +30,22 @@ SET owner = excluded.owner,
     expires_at = excluded.expires_at
 WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at
 RETURNING name, fence";
+
+/// Like [`TAKE`], for a lone operation.
+const TAKE_ONE: &str = "
+INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
+SELECT ?1, ?2, now.us, 1, ?4, now.us, now.us + ?3
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE true
+ON CONFLICT (name) DO UPDATE
+SET owner = excluded.owner,
+    fence = max(fence + 1, excluded.fence),
+    holds = 1,
+    holder = excluded.holder,
+    acquired_at = excluded.acquired_at,
+    expires_at = excluded.expires_at
+WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at
+RETURNING fence";
 
 const RENEW: &str = "
 UPDATE rowlock_lock
@@ -52,6 +69,13 @@ FROM (
 WHERE rowlock_lock.name = ask.name AND rowlock_lock.owner = ask.owner
   AND rowlock_lock.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 RETURNING name";
+
+/// Like [`RELEASE`], for a lone operation.
+const RELEASE_ONE: &str = "
+UPDATE rowlock_lock
+SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+WHERE name = ?1 AND owner = ?2
+  AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const READ: &str = "
 SELECT l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
@@ -89,11 +113,7 @@ pub(super) async fn take(
     conn: &mut SqliteConnection,
     asks: &[TakeAsk],
 ) -> Result<Vec<Taken>, sqlx::Error> {
-    let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(TAKE)
-        .bind(json::takes(asks))
-        .fetch_all(&mut *conn)
-        .await?;
-    let granted: HashMap<Vec<u8>, i64> = granted.into_iter().collect();
+    let granted = grant(conn, asks).await?;
     let mut rows = if granted.len() == asks.len() {
         Rows::new()
     } else {
@@ -106,6 +126,31 @@ pub(super) async fn take(
             None => Taken::Busy(rows.remove(ask.name.as_bytes()).filter(LockRow::is_live)),
         })
         .collect())
+}
+
+/// The fences of those that were granted.
+async fn grant(
+    conn: &mut SqliteConnection,
+    asks: &[TakeAsk],
+) -> Result<HashMap<Vec<u8>, i64>, sqlx::Error> {
+    if let [ask] = asks {
+        let fence: Option<i64> = sqlx::query_scalar(TAKE_ONE)
+            .bind(ask.name.as_bytes())
+            .bind(ask.owner)
+            .bind(to_micros(ask.ttl))
+            .bind(&*ask.holder)
+            .fetch_optional(conn)
+            .await?;
+        return Ok(fence
+            .map(|fence| (ask.name.as_bytes().to_vec(), fence))
+            .into_iter()
+            .collect());
+    }
+    let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(TAKE)
+        .bind(json::takes(asks))
+        .fetch_all(conn)
+        .await?;
+    Ok(granted.into_iter().collect())
 }
 
 pub(super) async fn renew(
@@ -136,6 +181,14 @@ pub(super) async fn release(
     conn: &mut SqliteConnection,
     asks: &[ReleaseAsk],
 ) -> Result<Vec<Freed>, sqlx::Error> {
+    if let [ask] = asks {
+        let one = sqlx::query(RELEASE_ONE)
+            .bind(ask.name.as_bytes())
+            .bind(ask.owner);
+        if one.execute(&mut *conn).await?.rows_affected() == 1 {
+            return Ok(vec![Freed::Released]);
+        }
+    }
     let freed: Vec<Vec<u8>> = sqlx::query_scalar(RELEASE)
         .bind(json::releases(asks))
         .fetch_all(&mut *conn)
