@@ -68,6 +68,46 @@ on_every_engine! {
         assert_eq!(entered.load(Ordering::SeqCst), 100);
     }
 
+    async fn many_acquires_share_statements_and_each_gets_its_own_answer(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        // New names, then the same ones again, a third of them held by another client.
+        for round in 0..3 {
+            let mut theirs = Vec::new();
+            for number in (0..60).step_by(3) {
+                theirs.push(take(&two, &format!("n{number}"), TTL).await);
+            }
+            let mut tasks = tokio::task::JoinSet::new();
+            for number in 0..60 {
+                let lock = one.lock(format!("n{number}")).holder(format!("holder {number}"));
+                tasks.spawn(async move { (number, lock.try_acquire().await.unwrap()) });
+            }
+            let mut mine = Vec::new();
+            while let Some(task) = tasks.join_next().await {
+                let (number, outcome) = task.unwrap();
+                match outcome {
+                    TryAcquire::Busy(busy) => {
+                        assert_eq!(number % 3, 0, "round {round}: {busy:?}");
+                        assert_eq!(busy.name.as_str(), format!("n{number}"));
+                        assert_eq!(busy.holder.unwrap().fence, theirs[number / 3].fence());
+                    }
+                    TryAcquire::Held(held) => {
+                        assert_ne!(number % 3, 0, "round {round}: n{number} was granted twice");
+                        assert_eq!(held.name().as_str(), format!("n{number}"));
+                        mine.push((number, held));
+                    }
+                }
+            }
+            for (number, held) in &mine {
+                let row = two.inspect(held.name().clone()).await.unwrap().unwrap();
+                assert_eq!((row.fence, row.holder), (held.fence(), format!("holder {number}")));
+            }
+            drop((mine, theirs));
+            one.flush().await;
+            two.flush().await;
+            assert_eq!(one.list().await.unwrap(), []);
+        }
+    }
+
     async fn one_locked_row_holds_up_nobody_else(db: &Db) {
         let rowlock = db.rowlock().await;
         for name in ["locked", "free"] {

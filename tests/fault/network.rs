@@ -65,6 +65,31 @@ pub(crate) async fn cut(engine: Engine) {
     db.remove().await;
 }
 
+/// Answers come late: the deadline is counted from before the request was sent, not from its answer.
+pub(crate) async fn late(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    let lock = rowlock.lock("a").ttl(Duration::from_secs(6));
+    drop(lock.acquire().await.unwrap());
+    rowlock.flush().await;
+    proxy.set(Mode::Late(Duration::from_millis(150)));
+    let held = lock.acquire().await.unwrap();
+    for round in 0..2 {
+        let here = held.remaining();
+        let there = watcher.inspect("a").await.unwrap().unwrap().remaining;
+        // The row was read after the local clock, so that equal clocks would have it show less.
+        assert!(here <= there, "{here:?} here, {there:?} in the row");
+        if round == 0 {
+            let first = held.deadline();
+            eventually("a renewal is confirmed", async || held.deadline() > first).await;
+        }
+    }
+    proxy.set(Mode::Pass);
+    let _ = held.release().await.unwrap();
+    db.remove().await;
+}
+
 /// The network swallows everything and closes nothing: every call ends in its time, the lease is lost by
 /// its deadline, and when the network is back, so is the client.
 pub(crate) async fn silence(engine: Engine) {

@@ -12,6 +12,8 @@ pub(crate) enum Mode {
     Pass,
     /// The next request reaches the server; its answer does not come back, the connection is cut.
     CutNextAnswer,
+    /// Every answer comes so late.
+    Late(std::time::Duration),
     /// Nothing passes in either direction, and nothing is closed.
     Silent,
 }
@@ -80,6 +82,9 @@ async fn connection(mut client: TcpStream, server: u16, mode: Arc<watch::Sender<
                     armed
                 }) {
                     return;
+                }
+                if let Mode::Late(delay) = *changes.borrow() {
+                    tokio::time::sleep(delay).await;
                 }
                 if client.write_all(&down[..count]).await.is_err() {
                     return;
