@@ -83,7 +83,8 @@ async fn connection(mut client: TcpStream, server: u16, mode: Arc<watch::Sender<
                 }) {
                     return;
                 }
-                if let Mode::Late(delay) = *changes.borrow() {
+                let current = *changes.borrow();
+                if let Mode::Late(delay) = current {
                     tokio::time::sleep(delay).await;
                 }
                 if client.write_all(&down[..count]).await.is_err() {
