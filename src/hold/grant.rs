@@ -86,17 +86,26 @@ impl Grant {
         match status.end {
             Some(End::Lost(loss)) => Some(loss),
             Some(End::Released) => None,
-            None => status.deadline.has_passed().then(|| self.running_out()),
+            None => status
+                .deadline
+                .has_passed()
+                .then(|| self.running_out(status.deadline)),
         }
     }
 
-    /// Why its time runs out, if it does.
-    fn running_out(&self) -> Loss {
-        if self.cap.is_some_and(Moment::has_passed) {
+    /// Why its time runs out at `deadline`.
+    fn running_out(&self, deadline: Moment) -> Loss {
+        if self.at_cap(deadline) {
             Loss::MaxHold
         } else {
             Loss::Expired
         }
+    }
+
+    /// Whether `deadline` is the last one. Counted from before the request, it never quite reaches the
+    /// cap.
+    fn at_cap(&self, deadline: Moment) -> bool {
+        self.cap.is_some_and(|cap| deadline + self.ttl / 20 >= cap)
     }
 
     pub(crate) fn guards(&self) -> u32 {
@@ -123,7 +132,7 @@ impl Grant {
             last = status.guards == 0;
             if last && status.end.is_none() {
                 status.end = Some(if status.deadline.has_passed() {
-                    End::Lost(self.running_out())
+                    End::Lost(self.running_out(status.deadline))
                 } else {
                     End::Released
                 });
@@ -135,28 +144,36 @@ impl Grant {
     /// A renewal was confirmed. It comes too late when the deadline has passed: somebody may have
     /// been told so already.
     pub(crate) fn confirm(&self, deadline: Moment) {
-        let late = self.running_out();
         self.status.send_if_modified(|status| {
             if status.end.is_some() {
                 return false;
             }
             if status.deadline.has_passed() {
-                status.end = Some(End::Lost(late));
+                status.end = Some(End::Lost(self.running_out(status.deadline)));
                 return true;
             }
             let later = deadline > status.deadline;
             if later {
                 status.deadline = deadline;
-                status.at_risk = false;
+                // A little more time is no reason to take the warning back.
+                status.at_risk &= (deadline - self.ttl / 3).has_passed();
             }
             later
         });
     }
 
+    /// The name is not this grant's any more. Whoever learns that after the deadline has lost it by
+    /// then already.
     pub(crate) fn lose(&self, loss: Loss) {
         self.status.send_if_modified(|status| {
             let open = status.end.is_none();
             if open {
+                let late = status.deadline.has_passed();
+                let loss = if late {
+                    self.running_out(status.deadline)
+                } else {
+                    loss
+                };
                 status.end = Some(End::Lost(loss));
             }
             open
@@ -165,13 +182,12 @@ impl Grant {
 
     /// Announces what is due: the warning, or the loss.
     pub(crate) fn announce(&self) {
-        let loss = self.running_out();
         let warn_at = self.warn_at();
         self.status.send_if_modified(|status| {
             if status.end.is_some() {
                 false
             } else if status.deadline.has_passed() {
-                status.end = Some(End::Lost(loss));
+                status.end = Some(End::Lost(self.running_out(status.deadline)));
                 true
             } else if !status.at_risk && warn_at.has_passed() {
                 status.at_risk = true;
@@ -197,8 +213,8 @@ impl Grant {
         let Some(cap) = self.cap else {
             return Some(self.ttl);
         };
-        let status = self.status();
-        (status.deadline < cap).then(|| self.ttl.min(cap.remaining()))
+        let reached = self.at_cap(self.status().deadline);
+        (!reached).then(|| self.ttl.min(cap.remaining()))
     }
 }
 

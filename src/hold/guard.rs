@@ -66,6 +66,7 @@ impl Guard {
             },
             grant: Some(Arc::clone(grant)),
             partial,
+            repeated: false,
             reply,
             fate,
         };

@@ -36,12 +36,24 @@ impl<C: Connector> Link<C> {
         self.conn.is_some()
     }
 
-    /// One attempt to connect, bounded by the patience. Does nothing on a connected link. Dropping
-    /// the future drops the half-made connection.
+    /// One attempt to make a connection, bounded by the patience. Dropping the future drops the
+    /// half-made connection.
+    pub(crate) fn dial(&self) -> impl Future<Output = Result<C::Connection, Fault>> + 'static {
+        let (connector, patience) = (self.connector.clone(), self.patience);
+        async move {
+            let made = timeout(patience, connector.connect(patience)).await;
+            made.unwrap_or_else(|_| Err(Fault::timed_out()))
+        }
+    }
+
+    pub(crate) fn put(&mut self, conn: C::Connection) {
+        self.conn = Some(conn);
+    }
+
+    /// Dials, unless there is a connection.
     pub(crate) async fn connect(&mut self) -> Result<(), Fault> {
         if self.conn.is_none() {
-            let made = timeout(self.patience, self.connector.connect(self.patience)).await;
-            self.conn = Some(made.unwrap_or_else(|_| Err(Fault::timed_out()))?);
+            self.conn = Some(self.dial().await?);
         }
         Ok(())
     }
@@ -58,7 +70,8 @@ impl<C: Connector> Link<C> {
         };
         let result = timeout(bound, verb(&mut conn)).await;
         let result = result.unwrap_or_else(|_| Err(Fault::timed_out()));
-        if !matches!(&result, Err(fault) if fault.kind == FaultKind::Disconnected) {
+        let useless = [FaultKind::Disconnected, FaultKind::ReadOnly];
+        if !matches!(&result, Err(fault) if useless.contains(&fault.kind)) {
             self.conn = Some(conn);
         }
         result

@@ -61,6 +61,8 @@ pub(crate) struct Release {
     pub(crate) grant: Option<Arc<Grant>>,
     /// Whether other guards of the grant stay.
     pub(crate) partial: bool,
+    /// An undo that found nothing to undo so far.
+    pub(crate) repeated: bool,
     pub(crate) reply: Option<Reply<ReleaseOutcome>>,
     pub(crate) fate: Fate,
 }
@@ -84,15 +86,24 @@ pub(crate) enum LookAt {
 pub(crate) struct Fate {
     /// From here on it is not tried again.
     pub(crate) give_up: Moment,
-    /// It was sent and the connection broke: it may have happened.
+    /// It was sent and not answered: it may have happened, at least in part.
+    pub(crate) sent: bool,
+    /// The connection broke under it: the server may be working on it still.
     pub(crate) in_doubt: bool,
+    /// How often it was put off.
+    pub(crate) tries: u32,
+    /// Its place among all that have arrived at the lane.
+    pub(crate) number: u64,
 }
 
 impl Fate {
     pub(crate) fn within(patience: Duration) -> Self {
         Self {
             give_up: Moment::now() + patience,
+            sent: false,
             in_doubt: false,
+            tries: 0,
+            number: 0,
         }
     }
 }
@@ -122,21 +133,29 @@ impl Op {
         }
     }
 
-    pub(crate) fn doubt(&mut self) {
+    pub(crate) fn fate_mut(&mut self) -> Option<&mut Fate> {
         match self {
-            Self::Take(op) => op.fate.in_doubt = true,
-            Self::Enter(op) => op.fate.in_doubt = true,
-            Self::Release(op) => op.fate.in_doubt = true,
-            Self::Look(op) => op.fate.in_doubt = true,
-            Self::Flush(_) => {}
+            Self::Take(op) => Some(&mut op.fate),
+            Self::Enter(op) => Some(&mut op.fate),
+            Self::Release(op) => Some(&mut op.fate),
+            Self::Look(op) => Some(&mut op.fate),
+            Self::Flush(_) => None,
+        }
+    }
+
+    /// The connection broke under it. A look changes nothing: there is nothing to doubt.
+    pub(crate) fn doubt(&mut self) {
+        let looks = matches!(self, Self::Look(op) if !matches!(op.what, LookAt::ForceRelease(..)));
+        if let Some(fate) = self.fate_mut().filter(|_| !looks) {
+            fate.in_doubt = true;
         }
     }
 
     /// Whether nobody waits for it any more and it can be left undone without a trace.
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {
-            Self::Take(op) => op.reply.is_closed() && !op.fate.in_doubt,
-            Self::Enter(op) => op.reply.is_closed() && !op.fate.in_doubt,
+            Self::Take(op) => op.reply.is_closed() && !op.fate.sent,
+            Self::Enter(op) => op.reply.is_closed() && !op.fate.sent,
             Self::Release(_) => false,
             Self::Look(op) => match &op.what {
                 LookAt::Inspect(_, reply) => reply.is_closed(),

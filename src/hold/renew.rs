@@ -20,7 +20,7 @@ use tokio::select;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::clock::{Moment, sleep_until};
+use super::clock::{Moment, sleep_until, trusted};
 use super::grant::Grant;
 use super::link::Link;
 use super::retry;
@@ -31,6 +31,9 @@ use crate::store::{Connector, RenewAsk, Renewed, Store};
 
 /// The shortest bound on a renewal statement.
 const MIN_BOUND: Duration = Duration::from_millis(50);
+
+/// The longest pause after a statement that failed.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
 
 /// The way to hand a grant to the renewals. Dropping it ends their thread.
 #[derive(Debug)]
@@ -137,22 +140,28 @@ async fn pause(at: Option<Moment>, news: &Notify) {
 
 async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
     let mut backoff = retry::reconnect();
+    // Grants whose row somebody has locked: they are tried again after growing pauses of their own.
+    let mut put_off: HashMap<Uuid, (Moment, u32)> = HashMap::new();
     loop {
         let (next, due) = {
             let mut state = shared.state();
             if state.closed {
                 return;
             }
-            let renewable = || {
-                state
-                    .live
-                    .values()
-                    .filter(|grant| grant.renewal_ttl().is_some())
+            state.live.retain(|_, grant| grant.status().end.is_none());
+            put_off.retain(|id, _| state.live.contains_key(id));
+            let at = |grant: &Arc<Grant>| {
+                let put_off = put_off.get(&grant.id).map(|(until, _)| *until);
+                put_off.map_or(grant.renew_at(), |until| until.max(grant.renew_at()))
             };
-            let next = renewable().map(|grant| grant.renew_at()).min();
+            let renewable = || {
+                let live = state.live.values();
+                live.filter(|grant| grant.is_held() && grant.renewal_ttl().is_some())
+            };
+            let next = renewable().map(at).min();
             // What is due, and what will be within a tenth of its TTL: one statement for all.
             let due: Vec<_> = renewable()
-                .filter(|grant| (grant.renew_at() - grant.ttl / 10).has_passed())
+                .filter(|grant| (at(grant) - grant.ttl / 10).has_passed())
                 .cloned()
                 .collect();
             state.renew_at = next;
@@ -167,22 +176,33 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
             continue;
         }
         match renew_due(&mut link, due).await {
-            Ok(true) => backoff = retry::reconnect(),
-            // A row was locked by somebody.
-            Ok(false) => sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await,
+            Ok(settled) => {
+                backoff = retry::reconnect();
+                for (grant, settled) in settled {
+                    if settled {
+                        put_off.remove(&grant.id);
+                    } else {
+                        let (until, tries) = put_off.entry(grant.id).or_insert((Moment::now(), 2));
+                        *tries += 1;
+                        *until = Moment::now() + retry::again(*tries, grant.ttl / 10);
+                    }
+                }
+            }
             Err(fault) => {
                 tracing::warn!(%target, error = %fault, "cannot renew");
-                sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+                let pause = backoff.next().unwrap_or_default();
+                sleep_until(Moment::now() + pause.min(MAX_PAUSE)).await;
             }
         }
     }
 }
 
-/// Renews in one statement. False: something is still due.
+/// Renews in one statement, and tells for each grant whether that is settled. It is not when the row
+/// is locked by somebody.
 async fn renew_due<C: Connector>(
     link: &mut Link<C>,
     mut due: Vec<Arc<Grant>>,
-) -> Result<bool, Fault> {
+) -> Result<Vec<(Arc<Grant>, bool)>, Fault> {
     // Of two grants of one name the older one is lost, and does not know it yet.
     due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence.cmp(&a.fence)));
     due.dedup_by(|older, newest| {
@@ -216,12 +236,15 @@ async fn renew_due<C: Connector>(
         .await?;
     for (grant, outcome) in due.iter().zip(outcomes) {
         match outcome {
-            Renewed::Live { remaining, .. } => grant.confirm(sent + remaining),
+            Renewed::Live { remaining, .. } => grant.confirm(sent + trusted(remaining)),
             Renewed::Gone => grant.lose(Loss::TakenOver),
         }
     }
     let still_due = |grant: &Arc<Grant>| {
         grant.is_held() && grant.renewal_ttl().is_some() && grant.renew_at().has_passed()
     };
-    Ok(!due.iter().any(still_due))
+    Ok(due
+        .into_iter()
+        .map(|grant| (Arc::clone(&grant), !still_due(&grant)))
+        .collect())
 }

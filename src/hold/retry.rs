@@ -24,7 +24,12 @@ pub(crate) fn poll() -> ExponentialBackoff {
     backoff(2, 40)
 }
 
-/// Before a statement is sent again that lost against another transaction.
-pub(crate) fn again() -> Duration {
-    backoff(2, 2).next().unwrap_or_default()
+/// Before an operation is sent again that was put off `tries` times: a locked row, a lost race.
+pub(crate) fn again(tries: u32, longest: Duration) -> Duration {
+    let longest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
+    let pause = 1_u64
+        .checked_shl(tries)
+        .unwrap_or(u64::MAX)
+        .clamp(2, longest);
+    backoff(pause, pause).next().unwrap_or_default()
 }

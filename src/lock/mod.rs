@@ -263,6 +263,13 @@ impl Lock {
     /// A dropped future leaves nothing behind: what it acquired is released in the background.
     pub async fn acquire(&self) -> Result<Held, Error> {
         let name = self.check()?;
+        if let Some(owner) = &self.owner {
+            // Entering again waits for nobody: whoever stands in line waits for this owner.
+            let again = owner.grants().await.enter(&self.core, name).await?;
+            if let Some(guard) = again {
+                return Ok(Held::new(guard));
+            }
+        }
         let guard = wait::acquire(&self.core, name, self.wait, &Asked { lock: self, name }).await?;
         Ok(Held::new(guard))
     }

@@ -20,6 +20,9 @@ pub(crate) enum FaultKind {
     LockTimeout,
     /// The connection is of no use any more. If a statement was under way, its outcome is unknown.
     Disconnected,
+    /// The server takes no writes, because it is not the primary any more: nothing was done, and
+    /// another connection may find the one that is.
+    ReadOnly,
     /// The server refuses the login.
     LoginRefused,
     /// There is no such database.
@@ -69,6 +72,7 @@ impl Fault {
             FaultKind::NoSuchDatabase => Error::NoSuchDatabase { target, cause },
             FaultKind::Unwritable => Error::Unwritable { target, cause },
             FaultKind::Disconnected
+            | FaultKind::ReadOnly
             | FaultKind::Conflict
             | FaultKind::Deadlock
             | FaultKind::Serialization

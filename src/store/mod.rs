@@ -97,11 +97,13 @@ pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
         asks: &[ReleaseAsk],
     ) -> impl Future<Output = Result<Vec<Freed>, Fault>> + Send;
 
-    /// Frees a name, whoever holds it, and tells who did. A row that is locked is waited for, and
-    /// a row that cannot be read is freed too.
+    /// Frees a name, whoever holds it, and tells who did. A row that is locked is waited for, for less
+    /// than `patience`, also when nobody waits for the answer any more; a row that cannot be read is
+    /// freed too.
     fn lease_force_release(
         &mut self,
         name: &Name,
+        patience: Duration,
     ) -> impl Future<Output = Result<Option<LockRow>, Fault>> + Send;
 
     /// The live holder of one name.

@@ -12,10 +12,10 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let ttl = Duration::from_secs(30);
         let held = take(&rowlock, "a", ttl).await;
+        let row = rowlock.inspect("a").await.unwrap().unwrap().remaining;
+        // Looked at later, and so no more. (SQLite tells up to a millisecond less than there is.)
         let here = held.remaining();
-        let there = rowlock.inspect("a").await.unwrap().unwrap().remaining;
-        // The row was read after the local clock: it would have to show less, if both were equal.
-        assert!(here <= there + Duration::from_millis(5), "{here:?} {there:?}");
+        assert!(here <= row + Duration::from_millis(1), "{here:?} here, {row:?} in the row");
         assert!(here <= ttl);
     }
 

@@ -1,6 +1,7 @@
 //! Migrations: applied once, by whoever comes first, and checked by everybody else.
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use rowlock::{Error, Rowlock};
 
@@ -26,6 +27,28 @@ on_every_engine! {
         }
         assert_eq!(applied, 1, "somebody, and only one");
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_schema_history").await, 1);
+    }
+
+    async fn sixteen_clients_start_at_the_same_instant(db: &Db) {
+        for _ in 0..5 {
+            let start = Arc::new(tokio::sync::Barrier::new(16));
+            let mut clients = tokio::task::JoinSet::new();
+            for _ in 0..16 {
+                let (url, start) = (db.url.clone(), Arc::clone(&start));
+                clients.spawn(async move {
+                    start.wait().await;
+                    Rowlock::connect(&url).await.unwrap().applied_migrations().len()
+                });
+            }
+            let mut applied = 0;
+            while let Some(client) = clients.join_next().await {
+                applied += client.unwrap();
+            }
+            assert_eq!(applied, 1, "somebody, and only one");
+            for table in ["rowlock_lock", "rowlock_schema_history"] {
+                db.execute(&format!("DROP TABLE {table}")).await;
+            }
+        }
     }
 
     async fn starting_without_migrating_checks_the_version(db: &Db) {

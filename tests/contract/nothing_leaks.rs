@@ -77,7 +77,6 @@ on_every_engine! {
             cancelled += 1;
         }
         rowlock.flush().await;
-        rowlock.flush().await; // what the lanes undid themselves
         assert_eq!(rowlock.list().await.unwrap(), []);
         eventually("no transaction is open", async || db.open_transactions().await == 0).await;
         eventually("the pool is whole", async || match &app {

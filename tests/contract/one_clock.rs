@@ -4,6 +4,15 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Db, on_every_engine, take};
 
+/// The expiry, ten minutes earlier.
+fn minutes_ago(db: &Db) -> &'static str {
+    match db.engine {
+        rowlock::Engine::Postgres => "expires_at - interval '10 minutes'",
+        rowlock::Engine::Sqlite => "expires_at - 600000000",
+        _ => "expires_at - INTERVAL 10 MINUTE",
+    }
+}
+
 on_every_engine! {
     async fn a_grant_after_a_wait_for_the_row_has_its_whole_ttl(db: &Db) {
         let rowlock = db.rowlock().await;
@@ -27,17 +36,21 @@ on_every_engine! {
         assert!(here > least && there > least, "{here:?} here, {there:?} in the row");
     }
 
+    async fn a_lease_that_ran_out_is_not_revived(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", Duration::from_secs(2)).await;
+        db.execute(&format!("UPDATE rowlock_lock SET expires_at = {}", minutes_ago(db))).await;
+        // Nobody has taken it; and still, somebody could have.
+        assert_eq!(held.lost().await, rowlock::Loss::TakenOver);
+        assert_eq!(rowlock.inspect("a").await.unwrap(), None);
+    }
+
     async fn an_expired_lease_is_free_by_the_clock_of_the_database(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = take(&one, "a", Duration::from_mins(5)).await;
         assert!(two.lock("a").try_acquire().await.unwrap().held().is_none());
         // The database's clock has moved past the expiry; no clock here has.
-        let past = match db.engine {
-            rowlock::Engine::Postgres => "expires_at - interval '10 minutes'",
-            rowlock::Engine::Sqlite => "expires_at - 600000000",
-            _ => "expires_at - INTERVAL 10 MINUTE",
-        };
-        db.execute(&format!("UPDATE rowlock_lock SET expires_at = {past}")).await;
+        db.execute(&format!("UPDATE rowlock_lock SET expires_at = {}", minutes_ago(db))).await;
         let next = take(&two, "a", Duration::from_mins(5)).await;
         assert!(next.fence() > held.fence());
     }

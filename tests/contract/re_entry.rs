@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Error, Loss, ReleaseOutcome};
 
-use crate::common::{Db, on_every_engine, take};
+use crate::common::{Db, eventually, on_every_engine, take};
 
 on_every_engine! {
     async fn an_owner_enters_again_and_others_do_not(db: &Db) {
@@ -50,6 +50,24 @@ on_every_engine! {
         rowlock.flush().await;
         assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().holds, 1);
         assert!(guards[0].is_held());
+    }
+
+    async fn entering_again_waits_for_nobody_in_line(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let me = rowlock.owner();
+        let outer = rowlock.lock("a").owner(&me).acquire().await.unwrap();
+        let others = rowlock.lock("a");
+        let waiting = tokio::spawn(async move { others.acquire().await.unwrap() });
+        eventually("somebody else is first in line", async || !waiting.is_finished() && {
+            rowlock.lock("a").wait(Duration::from_millis(20)).acquire().await.is_err()
+        })
+        .await;
+        let again = rowlock.lock("a").owner(&me);
+        let inner = tokio::time::timeout(Duration::from_secs(5), again.acquire()).await;
+        let inner = inner.expect("not behind the one who waits for us").unwrap();
+        assert_eq!(inner.fence(), outer.fence());
+        drop((inner, outer));
+        assert!(waiting.await.unwrap().is_held());
     }
 
     async fn a_loss_is_the_loss_of_all_holds_and_entering_again_takes_a_fresh_grant(db: &Db) {

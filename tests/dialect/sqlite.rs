@@ -30,6 +30,35 @@ async fn a_transaction_that_locks_the_file_is_waited_for_as_long_as_an_operation
 }
 
 #[tokio::test]
+async fn a_commit_that_fails_is_no_grant() {
+    // In the rollback journal's mode a reader keeps a writer from committing, after the row was written.
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", dir.path().join("used.db").display());
+    let pool = SqlitePoolOptions::new()
+        .connect(&format!("{url}?mode=rwc"))
+        .await
+        .unwrap();
+    sqlx::raw_sql("CREATE TABLE mine (id INTEGER); INSERT INTO mine VALUES (1)")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let builder = Rowlock::builder().operation_timeout(Duration::from_millis(600));
+    let rowlock = builder.connect(&url).await.unwrap();
+    let mut reader = pool.begin().await.unwrap();
+    sqlx::query("SELECT * FROM mine")
+        .fetch_all(&mut *reader)
+        .await
+        .unwrap();
+    let outcome = rowlock.lock("a").try_acquire().await;
+    assert!(
+        matches!(outcome, Err(Error::Unreachable { .. })),
+        "{outcome:?}"
+    );
+    reader.rollback().await.unwrap();
+    let _held = take(&rowlock, "a", TTL).await;
+}
+
+#[tokio::test]
 async fn a_new_file_is_in_wal_mode_and_a_file_in_use_is_left_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let mode = async |file: &str| -> String {

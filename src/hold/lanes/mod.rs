@@ -9,7 +9,7 @@
 //! # Failure
 //!
 //! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it
-//!   is, after a moment, until the operation's patience ends.
+//!   is, after growing pauses, until the operation's patience ends.
 //! - *The statement was refused for good*: the operations of the batch are sent one by one, so that
 //!   only the guilty one fails.
 //! - *The connection broke*: the outcome of all of them is in doubt. They are sent again on the next
@@ -17,14 +17,18 @@
 //!   found out before the patience ends is reported as unknown, and an acquire is undone.
 //! - *The caller is gone*: an acquire that was not sent is skipped. One that was sent gives a guard
 //!   that nobody receives, and dropping a guard releases.
+//! - *The server may still be working on a statement that we gave up on*: an undo that finds nothing to
+//!   undo is repeated, with growing pauses, for as long as the lease could last (10 minutes at most).
 
 mod statements;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
+use backon::ExponentialBackoff;
 use tokio::select;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::clock::{Moment, sleep_until};
 use super::line::Lines;
@@ -37,6 +41,11 @@ use crate::{Error, Name};
 
 /// The most operations in one statement.
 const MAX_BATCH: usize = 256;
+/// The longest pause before an operation is sent again, and before an undo is repeated.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+const MAX_UNDO_PAUSE: Duration = Duration::from_secs(30);
+/// How long an undo is repeated.
+const MAX_UNDO: Duration = Duration::from_mins(10);
 
 #[derive(Debug)]
 pub(crate) struct Lane<C: Connector> {
@@ -46,9 +55,26 @@ pub(crate) struct Lane<C: Connector> {
     pending: VecDeque<Op>,
     /// Operations that wait for a moment before they are sent again.
     later: Vec<(Moment, Op)>,
+    flushes: Vec<Flush>,
+    /// How many operations have arrived.
+    arrived: u64,
     lines: Arc<Lines>,
     /// Why the last statement or connection failed, for messages.
     trouble: Option<Fault>,
+    /// The next connection is not made before.
+    dial_at: Moment,
+    /// `None` while statements succeed: the first connection that breaks is made anew at once.
+    backoff: Option<ExponentialBackoff>,
+}
+
+/// Somebody waits until everything that has arrived is done.
+#[derive(Debug)]
+struct Flush {
+    reply: oneshot::Sender<()>,
+    /// The last operation that it waits for.
+    mark: u64,
+    /// What was in flight may have left something to undo: everything is waited for twice.
+    second: bool,
 }
 
 impl<C: Connector> Lane<C> {
@@ -64,8 +90,12 @@ impl<C: Connector> Lane<C> {
             queue,
             pending: VecDeque::new(),
             later: Vec::new(),
+            flushes: Vec::new(),
+            arrived: 0,
             lines,
             trouble: None,
+            dial_at: Moment::now(),
+            backoff: None,
         }
     }
 
@@ -82,35 +112,76 @@ impl<C: Connector> Lane<C> {
     /// Waits until there is something to do, and takes in all there is. False: nothing will come.
     async fn gather(&mut self) -> bool {
         loop {
-            self.wake_later();
-            while let Ok(op) = self.queue.try_recv() {
-                self.pending.push_back(op);
-            }
+            self.take_in();
             if !self.pending.is_empty() {
                 return true;
             }
             let wake = self.later.iter().map(|(at, _)| *at).min();
             match wake {
                 None => match self.queue.recv().await {
-                    Some(op) => self.pending.push_back(op),
+                    Some(op) => self.accept(op),
                     None => return false,
                 },
                 Some(at) => select! {
-                    Some(op) = self.queue.recv() => self.pending.push_back(op),
+                    Some(op) = self.queue.recv() => self.accept(op),
                     () = sleep_until(at) => {}
                 },
             }
         }
     }
 
-    fn wake_later(&mut self) {
-        let mut index = 0;
-        while index < self.later.len() {
-            if self.later[index].0.has_passed() {
-                let (_, op) = self.later.swap_remove(index);
-                self.pending.push_back(op);
+    fn accept(&mut self, mut op: Op) {
+        if let Op::Flush(reply) = op {
+            self.flushes.push(Flush {
+                reply,
+                mark: self.arrived,
+                second: false,
+            });
+            return;
+        }
+        self.arrived += 1;
+        if let Some(fate) = op.fate_mut() {
+            fate.number = self.arrived;
+        }
+        self.pending.push_back(op);
+    }
+
+    /// Everything that has arrived, or has waited long enough.
+    fn take_in(&mut self) {
+        let (ready, later) = std::mem::take(&mut self.later)
+            .into_iter()
+            .partition(|(at, _)| at.has_passed());
+        self.later = later;
+        self.pending.extend(ready.into_iter().map(|(_, op)| op));
+        while let Ok(op) = self.queue.try_recv() {
+            self.accept(op);
+        }
+        self.answer_flushes();
+    }
+
+    fn answer_flushes(&mut self) {
+        if self.flushes.is_empty() {
+            return;
+        }
+        let waiting = self
+            .pending
+            .iter()
+            .chain(self.later.iter().map(|(_, op)| op));
+        // A repeated undo waits for what may never come.
+        let waiting = waiting.filter(|op| !matches!(op, Op::Release(op) if op.repeated));
+        let oldest = waiting
+            .filter_map(|op| Some(op.fate()?.number))
+            .min()
+            .unwrap_or(u64::MAX);
+        for mut flush in std::mem::take(&mut self.flushes) {
+            if oldest > flush.mark && !flush.second {
+                flush.mark = self.arrived;
+                flush.second = true;
+            }
+            if oldest > flush.mark {
+                let _ = flush.reply.send(());
             } else {
-                index += 1;
+                self.flushes.push(flush);
             }
         }
     }
@@ -118,43 +189,59 @@ impl<C: Connector> Lane<C> {
     /// Makes the connection, as often as it takes, while operations wait for it. False: the
     /// patience of all of them ended first.
     async fn connect(&mut self) -> bool {
-        let mut backoff = retry::reconnect();
+        // One attempt goes on while operations give up: under load one of them always does.
+        let mut dialing = None;
         while !self.link.is_connected() {
             let Some(give_up) = self.expire() else {
                 return false;
             };
-            let fault = select! {
-                made = self.link.connect() => match made {
-                    Ok(()) => break,
-                    Err(fault) => fault,
-                },
+            if !self.dial_at.has_passed() {
+                sleep_until(self.dial_at.min(give_up)).await;
+                continue;
+            }
+            let attempt = dialing.get_or_insert_with(|| Box::pin(self.link.dial()));
+            let made = select! {
+                made = attempt => made,
                 () = sleep_until(give_up) => continue,
             };
-            tracing::warn!(target = %self.target, error = %fault, "cannot connect");
-            self.trouble = Some(fault);
-            let pause = Moment::now() + backoff.next().unwrap_or_default();
-            sleep_until(pause.min(give_up)).await;
+            dialing = None;
+            match made {
+                Ok(conn) => self.link.put(conn),
+                Err(fault) => {
+                    tracing::warn!(target = %self.target, error = %fault, "cannot connect");
+                    self.strike(fault);
+                }
+            }
         }
         true
     }
 
+    /// A connection is of no use any more. The first time a new one is made at once, then after
+    /// growing pauses, until a statement succeeds.
+    fn strike(&mut self, fault: Fault) {
+        self.trouble = Some(fault);
+        let pause = match &mut self.backoff {
+            Some(backoff) => backoff.next().unwrap_or_default(),
+            None => Duration::ZERO,
+        };
+        self.backoff.get_or_insert_with(retry::reconnect);
+        self.dial_at = Moment::now() + pause;
+    }
+
     /// Gives up on the operations whose patience has ended, and tells when the next one's does.
     fn expire(&mut self) -> Option<Moment> {
-        while let Ok(op) = self.queue.try_recv() {
-            self.pending.push_back(op);
-        }
+        self.take_in();
         for op in std::mem::take(&mut self.pending) {
             if op.is_abandoned() {
                 continue;
             }
-            match op.fate() {
-                Some(fate) if !fate.give_up.has_passed() => self.pending.push_back(op),
-                Some(_) => self.give_up(op),
-                // Whatever stood before it will be done, or was given up on.
-                None if self.pending.is_empty() => op.fail(self.unreachable()),
-                None => self.pending.push_back(op),
+            if op.fate().is_some_and(|fate| fate.give_up.has_passed()) {
+                self.give_up(op);
+            } else {
+                self.pending.push_back(op);
             }
         }
+        self.answer_flushes();
         self.pending
             .iter()
             .filter_map(|op| Some(op.fate()?.give_up))
@@ -170,9 +257,19 @@ impl<C: Connector> Lane<C> {
                 target: self.target.to_string(),
                 detail: self.detail(),
             },
-            _ => self.unreachable(),
+            _ => Error::Unreachable {
+                target: self.target.to_string(),
+                detail: self.detail(),
+            },
         };
-        if in_doubt && let Op::Take(take) = &op {
+        self.fail(op, error);
+    }
+
+    /// Answers with an error. An acquire that may have happened is undone.
+    fn fail(&mut self, op: Op, error: Error) {
+        if let Op::Take(take) = &op
+            && take.fate.sent
+        {
             self.pending.push_back(undo(take));
         }
         op.fail(error);
@@ -182,13 +279,6 @@ impl<C: Connector> Lane<C> {
         self.trouble
             .as_ref()
             .map_or_else(|| "no answer in time".into(), ToString::to_string)
-    }
-
-    fn unreachable(&self) -> Error {
-        Error::Unreachable {
-            target: self.target.to_string(),
-            detail: self.detail(),
-        }
     }
 
     /// The next batch, oldest first: at most one operation per name, so that the operations on a
@@ -207,20 +297,13 @@ impl<C: Connector> Lane<C> {
                 rest.push_back(undo(take));
                 continue;
             }
-            let given_up = op.fate().is_some_and(|fate| fate.give_up.has_passed());
-            let first = op.name().is_none_or(|name| !names.contains(name));
-            let flush = matches!(op, Op::Flush(_));
-            if given_up {
+            let first = op.name().is_none_or(|name| names.insert(name.clone()));
+            if op.fate().is_some_and(|fate| fate.give_up.has_passed()) {
                 self.give_up(op);
-            } else if !first
-                || batch.len() == MAX_BATCH
-                || (flush && !(batch.is_empty() && rest.is_empty()))
-            {
-                names.extend(op.name().cloned());
-                rest.push_back(op);
-            } else {
-                names.extend(op.name().cloned());
+            } else if first && batch.len() < MAX_BATCH {
                 batch.push(op);
+            } else {
+                rest.push_back(op);
             }
         }
         // What giving up has added comes last.
@@ -238,16 +321,15 @@ impl<C: Connector> Lane<C> {
                 Op::Enter(op) => enters.push(op),
                 Op::Release(op) => releases.push(op),
                 Op::Look(op) => looks.push(op),
-                Op::Flush(reply) => drop(reply.send(())),
+                Op::Flush(reply) => drop(reply.send(())), // never picked: `accept` keeps them apart
             }
         }
         let (partial, full): (Vec<_>, Vec<_>) = releases.into_iter().partition(|op| op.partial);
         self.release(full).await;
         self.hold(partial, enters).await;
-        let (doubtful, fresh): (Vec<_>, Vec<_>) =
-            takes.into_iter().partition(|op| op.fate.in_doubt);
+        let (again, fresh): (Vec<_>, Vec<_>) = takes.into_iter().partition(|op| op.fate.sent);
         self.take(fresh).await;
-        for op in doubtful {
+        for op in again {
             self.resolve(op).await;
         }
         for look in looks {
@@ -255,40 +337,63 @@ impl<C: Connector> Lane<C> {
         }
     }
 
-    /// What becomes of operations whose statement failed.
-    fn failed(&mut self, ops: Vec<Op>, fault: Fault) -> Vec<Op> {
+    /// Takes back operations that were not sent, because the connection broke before their turn.
+    fn not_sent(&mut self, ops: impl DoubleEndedIterator<Item = Op>) {
+        for op in ops.rev() {
+            self.pending.push_front(op);
+        }
+    }
+
+    /// What becomes of operations whose statement failed. Returns those that are to be sent singly.
+    fn failed(&mut self, mut ops: Vec<Op>, fault: Fault) -> Vec<Op> {
         let kind = fault.kind;
         tracing::debug!(target = %self.target, error = %fault, ?kind, count = ops.len(), "statement failed");
-        if kind == FaultKind::Disconnected {
-            self.trouble = Some(fault);
-            for mut op in ops.into_iter().rev() {
-                op.doubt();
-                self.pending.push_front(op);
+        for fate in ops.iter_mut().filter_map(Op::fate_mut) {
+            fate.sent = true;
+        }
+        match kind {
+            FaultKind::Disconnected => {
+                self.strike(fault);
+                ops.iter_mut().for_each(Op::doubt);
+                self.not_sent(ops.into_iter());
             }
-            return Vec::new();
-        }
-        if kind.is_retryable() {
-            self.trouble = Some(fault);
-            let at = Moment::now() + retry::again();
-            self.later.extend(ops.into_iter().map(|op| (at, op)));
-            return Vec::new();
-        }
-        if ops.len() > 1 {
-            return ops;
-        }
-        for op in ops {
-            let error = fault.clone().into_error(op.doing(), &self.target);
-            op.fail(error);
+            FaultKind::ReadOnly => {
+                self.strike(fault);
+                ops.into_iter().for_each(|op| self.put_off(op));
+            }
+            _ if kind.is_retryable() => {
+                self.trouble = Some(fault);
+                ops.into_iter().for_each(|op| self.put_off(op));
+            }
+            _ if ops.len() > 1 => return ops,
+            _ => {
+                for op in ops {
+                    let error = fault.clone().into_error(op.doing(), &self.target);
+                    self.fail(op, error);
+                }
+            }
         }
         Vec::new()
     }
 
-    async fn run<T>(
-        &mut self,
-        verb: impl AsyncFnOnce(&mut C::Connection) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
-        let bound = self.link.patience();
-        self.link.run(bound, verb).await
+    /// Not now: the row is locked by somebody, or the statement lost against another transaction.
+    fn put_off(&mut self, mut op: Op) {
+        let longest = match &op {
+            Op::Release(op) if op.repeated => MAX_UNDO_PAUSE,
+            _ => MAX_PAUSE,
+        };
+        let tries = op.fate_mut().map_or(0, |fate| {
+            fate.tries += 1;
+            fate.tries
+        });
+        self.later
+            .push((Moment::now() + retry::again(tries, longest), op));
+    }
+
+    /// A statement succeeded: whatever was wrong is over.
+    fn calm(&mut self) {
+        self.backoff = None;
+        self.trouble = None;
     }
 }
 
@@ -302,8 +407,9 @@ fn undo(take: &Take) -> Op {
         },
         grant: None,
         partial: false,
+        repeated: false,
         reply: None,
         // It may have been granted just now; after its TTL it is free by itself.
-        fate: Fate::within(take.ask.ttl),
+        fate: Fate::within(take.ask.ttl.min(MAX_UNDO)),
     })
 }

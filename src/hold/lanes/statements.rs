@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::Lane;
 use crate::Error;
-use crate::hold::clock::Moment;
+use crate::hold::clock::{Moment, trusted};
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
 use crate::hold::op::{Attempt, Enter, Look, LookAt, Op, Release, Reply, Take};
-use crate::hold::retry;
 use crate::lock::{Busy, LockInfo, Loss, ReleaseOutcome};
+use crate::store::fault::Fault;
 use crate::store::{
     Connector, Freed, LockRow, ReleaseAsk, RenewAsk, Renewed, Store, TakeAsk, Taken,
 };
@@ -20,9 +20,24 @@ use crate::store::{
 const STALE: u32 = 6;
 
 impl<C: Connector> Lane<C> {
+    async fn run<T>(
+        &mut self,
+        verb: impl AsyncFnOnce(&mut C::Connection) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let bound = self.link.patience();
+        let result = self.link.run(bound, verb).await;
+        if result.is_ok() {
+            self.calm();
+        }
+        result
+    }
+
     pub(super) async fn take(&mut self, mut ops: Vec<Take>) {
         if ops.is_empty() {
             return;
+        }
+        if !self.link.is_connected() {
+            return self.not_sent(ops.into_iter().map(Op::Take));
         }
         ops.sort_by(|a, b| a.ask.name.cmp(&b.ask.name));
         let asks: Vec<TakeAsk> = ops.iter().map(|op| op.ask.clone()).collect();
@@ -40,7 +55,7 @@ impl<C: Connector> Lane<C> {
                             stale.push((op, fence));
                         }
                         Taken::Granted { fence } => {
-                            let deadline = sent + op.ask.ttl;
+                            let deadline = sent + trusted(op.ask.ttl);
                             granted(op, fence, sent, deadline);
                         }
                         Taken::Busy(row) => busy(op, row),
@@ -52,7 +67,7 @@ impl<C: Connector> Lane<C> {
                 let guilty = self.failed(ops.into_iter().map(Op::Take).collect(), fault);
                 for op in guilty {
                     if let Op::Take(op) = op {
-                        Box::pin(self.take(vec![op])).await;
+                        self.resolve(op).await;
                     }
                 }
             }
@@ -62,6 +77,9 @@ impl<C: Connector> Lane<C> {
     /// An acquire whose first sending may have happened: it is sent again under the same id, and
     /// what it got is confirmed by a renewal, which tells how much of its time is left.
     pub(super) async fn resolve(&mut self, op: Take) {
+        if !self.link.is_connected() {
+            return self.not_sent(std::iter::once(Op::Take(op)));
+        }
         let ask = op.ask.clone();
         let taken = self
             .run(async |conn: &mut C::Connection| conn.lease_take(std::slice::from_ref(&ask)).await)
@@ -71,6 +89,8 @@ impl<C: Connector> Lane<C> {
             Ok(Some(Taken::Busy(Some(row)))) if row.owner == Some(ask.owner) => {
                 self.confirm(vec![(op, row.fence)]).await;
             }
+            // The row may be locked by the first sending, which the server has not finished.
+            Ok(Some(Taken::Busy(None))) if op.fate.in_doubt => self.put_off(Op::Take(op)),
             Ok(Some(Taken::Busy(row))) => busy(op, row),
             Ok(None) => {}
             Err(fault) => drop(self.failed(vec![Op::Take(op)], fault)),
@@ -101,7 +121,7 @@ impl<C: Connector> Lane<C> {
                 for ((op, fence), outcome) in grants.into_iter().zip(outcomes) {
                     match outcome {
                         Renewed::Live { remaining, .. } => {
-                            granted(op, fence, sent, sent + remaining);
+                            granted(op, fence, sent, sent + trusted(remaining));
                         }
                         // It was granted, and ran out in the meantime.
                         Renewed::Gone => busy(op, None),
@@ -110,13 +130,9 @@ impl<C: Connector> Lane<C> {
             }
             Err(fault) => {
                 // Sent again, they find what they have.
-                let ops = grants.into_iter().map(|(mut op, _)| {
-                    op.fate.in_doubt = true;
-                    Op::Take(op)
-                });
-                let ops = ops.collect();
+                let ops = grants.into_iter().map(|(op, _)| Op::Take(op)).collect();
                 for op in self.failed(ops, fault) {
-                    self.give_up(op);
+                    self.put_off(op);
                 }
             }
         }
@@ -128,7 +144,12 @@ impl<C: Connector> Lane<C> {
         for op in partial {
             match &op.grant {
                 // The last guard is gone as well by now: its release comes right behind.
-                Some(grant) if grant.guards() == 0 => answer(op.reply, ReleaseOutcome::Released),
+                Some(grant) if grant.guards() == 0 => {
+                    let outcome = grant
+                        .loss()
+                        .map_or(ReleaseOutcome::Released, ReleaseOutcome::Lost);
+                    answer(op.reply, outcome);
+                }
                 _ => ops.push(Op::Release(op)),
             }
         }
@@ -141,6 +162,9 @@ impl<C: Connector> Lane<C> {
         }
         if ops.is_empty() {
             return;
+        }
+        if !self.link.is_connected() {
+            return self.not_sent(ops.into_iter());
         }
         ops.sort_by(|a, b| a.name().cmp(&b.name()));
         let asks: Vec<RenewAsk> = ops.iter().filter_map(hold_ask).collect();
@@ -168,36 +192,41 @@ impl<C: Connector> Lane<C> {
 
     fn held(&mut self, op: Op, ask: &RenewAsk, outcome: Renewed, sent: Moment) {
         match (op, outcome) {
+            // The row is locked by somebody.
             (op, Renewed::Live { holds, .. }) if Some(holds) != ask.holds => self.put_off(op),
-            (Op::Enter(op), Renewed::Live { remaining, .. }) => {
-                op.grant.confirm(sent + remaining);
-                let guard = Guard::new(op.grant, op.core);
+            (Op::Enter(op), outcome) => {
+                match outcome {
+                    Renewed::Live { remaining, .. } => op.grant.confirm(sent + trusted(remaining)),
+                    Renewed::Gone => op.grant.lose(Loss::TakenOver),
+                }
+                let guard = op
+                    .grant
+                    .is_held()
+                    .then(|| Guard::new(op.grant, op.core))
+                    .flatten();
                 let _ = op.reply.send(Ok(guard));
             }
-            (Op::Enter(op), Renewed::Gone) => {
-                op.grant.lose(Loss::TakenOver);
-                let _ = op.reply.send(Ok(None));
-            }
-            (Op::Release(op), Renewed::Live { .. }) => answer(op.reply, ReleaseOutcome::Released),
-            (Op::Release(op), Renewed::Gone) => {
+            (Op::Release(op), outcome) => {
                 if let Some(grant) = &op.grant {
-                    grant.lose(Loss::TakenOver);
-                    let loss = grant.loss().unwrap_or(Loss::TakenOver);
-                    answer(op.reply, ReleaseOutcome::Lost(loss));
+                    if outcome == Renewed::Gone {
+                        grant.lose(Loss::TakenOver);
+                    }
+                    let outcome = grant
+                        .loss()
+                        .map_or(ReleaseOutcome::Released, ReleaseOutcome::Lost);
+                    answer(op.reply, outcome);
                 }
             }
             _ => {}
         }
     }
 
-    /// The row is locked by somebody: not now.
-    fn put_off(&mut self, op: Op) {
-        self.later.push((Moment::now() + retry::again(), op));
-    }
-
     pub(super) async fn release(&mut self, mut ops: Vec<Release>) {
         if ops.is_empty() {
             return;
+        }
+        if !self.link.is_connected() {
+            return self.not_sent(ops.into_iter().map(Op::Release));
         }
         ops.sort_by(|a, b| a.ask.name.cmp(&b.ask.name));
         let asks: Vec<ReleaseAsk> = ops.iter().map(|op| op.ask.clone()).collect();
@@ -207,8 +236,15 @@ impl<C: Connector> Lane<C> {
         {
             Ok(outcomes) => {
                 for (op, outcome) in ops.into_iter().zip(outcomes) {
+                    let undone = matches!(outcome, Freed::Released | Freed::Expired);
                     if outcome == Freed::Locked {
                         self.put_off(Op::Release(op));
+                    } else if op.grant.is_none() && !undone {
+                        // The acquire that it undoes may be on its way in the server still.
+                        self.put_off(Op::Release(Release {
+                            repeated: true,
+                            ..op
+                        }));
                     } else {
                         self.lines.freed(&op.ask.name);
                         let outcome = release_outcome(&op, outcome);
@@ -228,7 +264,11 @@ impl<C: Connector> Lane<C> {
     }
 
     pub(super) async fn look(&mut self, look: Look) {
-        let failed = match &look.what {
+        if !self.link.is_connected() {
+            return self.not_sent(std::iter::once(Op::Look(look)));
+        }
+        let patience = self.link.patience();
+        let found = match &look.what {
             LookAt::Inspect(name, _) => {
                 let name = name.clone();
                 self.run(async |conn: &mut C::Connection| conn.lock_inspect(&name).await)
@@ -241,12 +281,14 @@ impl<C: Connector> Lane<C> {
             }
             LookAt::ForceRelease(name, _) => {
                 let name = name.clone();
-                self.run(async |conn: &mut C::Connection| conn.lease_force_release(&name).await)
-                    .await
-                    .map(Vec::from_iter)
+                self.run(async |conn: &mut C::Connection| {
+                    conn.lease_force_release(&name, patience).await
+                })
+                .await
+                .map(Vec::from_iter)
             }
         };
-        let rows = match failed {
+        let rows = match found {
             Ok(rows) => rows,
             Err(fault) => return drop(self.failed(vec![Op::Look(look)], fault)),
         };

@@ -54,9 +54,15 @@ impl Connector for MySql {
         format!("mysql://{}@{host}/{database}", o.get_username())
     }
 
-    async fn connect(&self, _patience: Duration) -> Result<MySqlConnection, Fault> {
+    async fn connect(&self, patience: Duration) -> Result<MySqlConnection, Fault> {
         let mut conn = self.options.connect().await?;
         sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET autocommit = 1")
+            .execute(&mut conn)
+            .await?;
+        // Whole seconds, 1 at least. Where a lock is waited for (an insert of the same new name, a
+        // forced release), the server stops before we do.
+        sqlx::query("SET SESSION innodb_lock_wait_timeout = ?")
+            .bind((patience / 2).as_secs().max(1))
             .execute(&mut conn)
             .await?;
         Ok(conn)

@@ -19,11 +19,11 @@ fn of_number(number: u16) -> FaultKind {
         // ER_LOCK_WAIT_TIMEOUT rolls back the statement only; an autocommitted one is all there is.
         // ER_LOCK_NOWAIT; ER_QUERY_INTERRUPTED; ER_QUERY_TIMEOUT; MariaDB's ER_STATEMENT_TIMEOUT
         1205 | 3572 | 1317 | 3024 | 1969 => FaultKind::LockTimeout,
-        // too many connections (of this user); shutdown; killed; Galera's node is not ready; and
-        // read-only, which is what a primary that has become a replica answers
-        1040 | 1203 | 1226 | 1053 | 1927 | 1047 | 1290 | 1792 | 1836 | 3032 => {
-            FaultKind::Disconnected
-        }
+        // too many connections (of this user); shutdown; killed; Galera's node is not ready
+        1040 | 1203 | 1226 | 1053 | 1927 | 1047 => FaultKind::Disconnected,
+        // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION,
+        // ER_READ_ONLY_MODE, ER_SERVER_OFFLINE_MODE
+        1290 | 1792 | 1836 | 3032 => FaultKind::ReadOnly,
         1045 | 1251 | 1524 | 1698 => FaultKind::LoginRefused,
         1049 => FaultKind::NoSuchDatabase,
         1044 | 1142 | 1143 | 1227 | 1370 => FaultKind::Denied,

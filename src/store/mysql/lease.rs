@@ -259,24 +259,26 @@ pub(super) async fn release(
             .bind(ask.owner),
         _ => sqlx::query(RELEASE).bind(json::releases(asks)),
     };
+    // The statement for a batch tells only how many rows it changed. What was held before it and is
+    // free behind it was freed by it.
+    let before = match asks {
+        [_] => Rows::new(),
+        _ => read(conn, asks.iter().map(|ask| &ask.name)).await?,
+    };
     let done = release.execute(&mut *conn).await?;
     let changed = usize::try_from(done.rows_affected()).unwrap_or(usize::MAX);
     if changed == asks.len() {
         return Ok(vec![Freed::Released; asks.len()]);
     }
-    let rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
-    let mut freed: Vec<Freed> = asks
-        .iter()
-        .map(|ask| ask.freed(rows.get(ask.name.as_bytes())))
-        .collect();
-    // Free rows that bear the asked fences were freed by this very statement when there are as
-    // many of them as it changed. Otherwise some were free before, and nobody can tell which.
-    if freed.iter().filter(|one| **one == Freed::WasFree).count() == changed {
-        for one in freed.iter_mut().filter(|one| **one == Freed::WasFree) {
-            *one = Freed::Released;
+    let after = read(conn, asks.iter().map(|ask| &ask.name)).await?;
+    let freed = |ask: &ReleaseAsk| {
+        let was_held = ask.freed(before.get(ask.name.as_bytes())) == Freed::Locked;
+        match ask.freed(after.get(ask.name.as_bytes())) {
+            Freed::WasFree | Freed::Superseded if was_held => Freed::Released,
+            other => other,
         }
-    }
-    Ok(freed)
+    };
+    Ok(asks.iter().map(freed).collect())
 }
 
 /// Waits for the row: whoever asks for this wants it done.

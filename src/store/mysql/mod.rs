@@ -11,6 +11,8 @@ pub(crate) use schema::runner;
 
 use sqlx::MySqlConnection;
 
+use std::time::Duration;
+
 use crate::Name;
 use crate::migrate::MigrateFault;
 use crate::store::fault::Fault;
@@ -43,7 +45,11 @@ impl Store for MySqlConnection {
         Ok(lease::release(self, asks).await?)
     }
 
-    async fn lease_force_release(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
+    async fn lease_force_release(
+        &mut self,
+        name: &Name,
+        _patience: Duration,
+    ) -> Result<Option<LockRow>, Fault> {
         Ok(lease::force_release(self, name).await?)
     }
 

@@ -18,9 +18,10 @@ fn of_code(code: &str) -> FaultKind {
         "40P01" => FaultKind::Deadlock,
         // lock_not_available; query_canceled, which is how the server's own timeouts end one
         "55P03" | "57014" => FaultKind::LockTimeout,
-        // too_many_connections; the shutdown codes; read_only_sql_transaction, which is what a
-        // primary that has become a standby answers
-        "53300" | "57P01" | "57P02" | "57P03" | "57P05" | "25006" => FaultKind::Disconnected,
+        // too_many_connections; the shutdown codes
+        "53300" | "57P01" | "57P02" | "57P03" | "57P05" => FaultKind::Disconnected,
+        // read_only_sql_transaction
+        "25006" => FaultKind::ReadOnly,
         "3D000" => FaultKind::NoSuchDatabase,
         "42P01" => FaultKind::NoSuchTable,
         // insufficient_privilege; invalid_schema_name, when there is no schema to create in

@@ -4,6 +4,8 @@
 //! SKIP LOCKED, and only then computes expiry and fence in SET, from the locked row and
 //! `clock_timestamp()`. `now()` would be the time at which the statement began.
 
+use std::time::Duration;
+
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -285,11 +287,21 @@ pub(super) async fn release(
         .collect())
 }
 
+/// The server itself stops waiting for the row: it would go on when nobody listens any more, and free
+/// the name in minutes, whoever holds it then.
 pub(super) async fn force_release(
     conn: &mut PgConnection,
     name: &Name,
+    patience: Duration,
 ) -> Result<Option<LockRow>, sqlx::Error> {
-    one(conn, FORCE_RELEASE, name).await
+    let mut tx = sqlx::Connection::begin(conn).await?;
+    sqlx::query("SELECT set_config('lock_timeout', $1, true)")
+        .bind((patience / 2).as_millis().to_string())
+        .execute(&mut *tx)
+        .await?;
+    let held = one(&mut tx, FORCE_RELEASE, name).await?;
+    tx.commit().await?;
+    Ok(held)
 }
 
 pub(super) async fn inspect(

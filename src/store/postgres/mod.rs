@@ -11,6 +11,8 @@ pub(crate) use schema::runner;
 
 use sqlx::PgConnection;
 
+use std::time::Duration;
+
 use crate::Name;
 use crate::migrate::MigrateFault;
 use crate::store::fault::Fault;
@@ -43,8 +45,12 @@ impl Store for PgConnection {
         Ok(lease::release(self, asks).await?)
     }
 
-    async fn lease_force_release(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
-        Ok(lease::force_release(self, name).await?)
+    async fn lease_force_release(
+        &mut self,
+        name: &Name,
+        patience: Duration,
+    ) -> Result<Option<LockRow>, Fault> {
+        Ok(lease::force_release(self, name, patience).await?)
     }
 
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {

@@ -1,8 +1,11 @@
 //! Lease locks: the statements.
 //!
 //! A statement outside a transaction takes the write lock before it reads the clock, so that the
-//! clock is never the one from before the wait. The clock counts milliseconds. It stands still
-//! within a statement.
+//! clock is never the one from before the wait. The clock stands still within a statement. It counts
+//! whole milliseconds: an expiry is set one later, and what remains is told as one less.
+//!
+//! A statement that writes is always read to its end (`fetch_all`, `execute`): the commit comes behind
+//! the last row, and sqlx drops its error when it is asked for one row only.
 
 use std::collections::HashMap;
 
@@ -17,7 +20,7 @@ use crate::store::{
 const TAKE: &str = "
 INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
 SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us, 1, a.value ->> 3,
-       now.us, now.us + (a.value ->> 2)
+       now.us, now.us + (a.value ->> 2) + 1000
 FROM json_each(?1) a,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
@@ -34,7 +37,7 @@ RETURNING name, fence";
 /// Like [`TAKE`], for a lone operation.
 const TAKE_ONE: &str = "
 INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
-SELECT ?1, ?2, now.us, 1, ?4, now.us, now.us + ?3
+SELECT ?1, ?2, now.us, 1, ?4, now.us, now.us + ?3 + 1000
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
 ON CONFLICT (name) DO UPDATE
@@ -49,7 +52,7 @@ RETURNING fence";
 
 const RENEW: &str = "
 UPDATE rowlock_lock
-SET expires_at = max(expires_at, ask.us + ask.ttl), holds = COALESCE(ask.holds, rowlock_lock.holds)
+SET expires_at = max(expires_at, ask.us + ask.ttl + 1000), holds = COALESCE(ask.holds, rowlock_lock.holds)
 FROM (
     SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS owner,
            a.value ->> 2 AS ttl, a.value ->> 3 AS holds,
@@ -58,7 +61,7 @@ FROM (
 ) ask
 WHERE rowlock_lock.name = ask.name AND rowlock_lock.owner = ask.owner
   AND rowlock_lock.expires_at > ask.us
-RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, holds";
+RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000, holds";
 
 const RELEASE: &str = "
 UPDATE rowlock_lock
@@ -79,18 +82,18 @@ WHERE name = ?1 AND owner = ?2
 
 const READ: &str = "
 SELECT l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
-       l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+       l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM json_each(?1) a CROSS JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
 
 const INSPECT: &str = "
 SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
-       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_lock
 WHERE name = ?1 AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const LIST: &str = "
 SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
-       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_lock
 WHERE expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 ORDER BY name";
@@ -98,7 +101,7 @@ ORDER BY name";
 /// A name that somebody holds, or whose row is damaged.
 const HELD: &str = "
 SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
-       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_lock
 WHERE name = ?1 AND (owner IS NOT NULL OR expires_at IS NOT NULL)";
 
@@ -134,16 +137,17 @@ async fn grant(
     asks: &[TakeAsk],
 ) -> Result<HashMap<Vec<u8>, i64>, sqlx::Error> {
     if let [ask] = asks {
-        let fence: Option<i64> = sqlx::query_scalar(TAKE_ONE)
+        let fence: Vec<i64> = sqlx::query_scalar(TAKE_ONE)
             .bind(ask.name.as_bytes())
             .bind(ask.owner)
             .bind(to_micros(ask.ttl))
             .bind(&*ask.holder)
-            .fetch_optional(conn)
+            .fetch_all(conn)
             .await?;
+        let name = ask.name.as_bytes();
         return Ok(fence
-            .map(|fence| (ask.name.as_bytes().to_vec(), fence))
             .into_iter()
+            .map(|fence| (name.to_vec(), fence))
             .collect());
     }
     let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(TAKE)
