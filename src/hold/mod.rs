@@ -43,9 +43,6 @@ use renew::Renewals;
 /// Migrating waits for other processes that migrate, and for DDL.
 const MIGRATION_PATIENCE: Duration = Duration::from_mins(2);
 
-/// A renewal that hangs is better tried again on a new connection.
-const RENEWAL_PATIENCE: Duration = Duration::from_secs(1);
-
 /// How a client behaves; see the builder of the same names.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -91,7 +88,7 @@ impl Core {
         })?;
         let (server, applied) = started.await.map_err(|_| stopped(&target))??;
 
-        let link = Link::new(connector, settings.patience.min(RENEWAL_PATIENCE));
+        let link = Link::new(connector, settings.patience);
         let renewals = Renewals::start(link, &target)?;
         let core = Self {
             lanes: senders,

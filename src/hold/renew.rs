@@ -29,8 +29,10 @@ use crate::lock::Loss;
 use crate::store::fault::Fault;
 use crate::store::{Connector, RenewAsk, Renewed, Store};
 
-/// The shortest bound on a renewal statement.
+/// The bounds of the bound on a renewal statement: one that hangs is better sent again on a new
+/// connection.
 const MIN_BOUND: Duration = Duration::from_millis(50);
+const MAX_BOUND: Duration = Duration::from_secs(2);
 
 /// The longest pause after a statement that failed.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
@@ -223,11 +225,8 @@ async fn renew_due<C: Connector>(
         .collect();
     // A hanging statement must leave time for another try before the shortest lease ends.
     let shortest = due.iter().map(|grant| grant.ttl).min().unwrap_or_default();
-    let bound = (shortest / 4).clamp(MIN_BOUND, link.patience().max(MIN_BOUND));
-    match tokio::time::timeout(bound, link.connect()).await {
-        Ok(made) => made?,
-        Err(_) => return Err(Fault::timed_out()),
-    }
+    let bound = (shortest / 4).clamp(MIN_BOUND, MAX_BOUND);
+    link.connect().await?;
     let sent = Moment::now();
     let outcomes = link
         .run(bound, async |conn: &mut C::Connection| {

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::mysql::MySqlConnectOptions;
-use sqlx::{ConnectOptions, MySqlConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection};
 
 use crate::store::fault::Fault;
 use crate::store::{Connector, Server};
@@ -56,13 +56,14 @@ impl Connector for MySql {
 
     async fn connect(&self, patience: Duration) -> Result<MySqlConnection, Fault> {
         let mut conn = self.options.connect().await?;
-        sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET autocommit = 1")
-            .execute(&mut conn)
-            .await?;
-        // Whole seconds, 1 at least. Where a lock is waited for (an insert of the same new name, a
-        // forced release), the server stops before we do.
-        sqlx::query("SET SESSION innodb_lock_wait_timeout = ?")
-            .bind((patience / 2).as_secs().max(1))
+        // Where a lock is waited for (an insert of the same new name, a forced release), the server
+        // stops before we do. Whole seconds, 1 at least.
+        let session = format!(
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+             SET autocommit = 1, innodb_lock_wait_timeout = {}",
+            (patience / 2).as_secs().max(1)
+        );
+        sqlx::raw_sql(AssertSqlSafe(session))
             .execute(&mut conn)
             .await?;
         Ok(conn)
