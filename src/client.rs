@@ -107,7 +107,8 @@ impl Rowlock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future ends the connection attempt.
+    /// Dropping the future leaves no client behind. A migration that has begun is finished, or rolled
+    /// back, in the background.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder().connect(url).await
     }

@@ -19,8 +19,12 @@ const UNAVAILABLE: u8 = 69;
 const NOT_ACQUIRED: u8 = 75;
 /// The lock was lost while the command ran. (sysexits.h calls 76 a protocol error.)
 const LOST: u8 = 76;
-/// Any other failure.
-const FAILED: u8 = 1;
+/// sysexits.h(3): damaged data. Here: a row that somebody edited.
+const DAMAGED: u8 = 65;
+/// sysexits.h(3): something is not set up as it should be. Here: the tables, or the server's version.
+const NOT_SET_UP: u8 = 78;
+/// sysexits.h(3): any other failure.
+const FAILED: u8 = 70;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -35,7 +39,9 @@ Examples:
 Exit codes:
   64 wrong usage          69 database unreachable
   75 not acquired         76 lock lost while the command ran
-  run: otherwise the command's own, or 128 + the number of the signal that ended it
+  78 tables or server do not fit     65 damaged row     70 any other failure
+  run: otherwise the command's own, 128 + the number of the signal that ended it,
+       126 or 127 when it cannot be started
 
 The URL is of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or
 sqlite:PATH. Special characters in a password are percent-encoded.";
@@ -133,6 +139,14 @@ impl Failure {
                 | Error::OutcomeUnknown { .. } => UNAVAILABLE,
                 Error::WaitTimeout { .. } => NOT_ACQUIRED,
                 Error::Lost { .. } => LOST,
+                Error::CorruptRow { .. } => DAMAGED,
+                Error::ServerTooOld { .. }
+                | Error::SchemaMissing { .. }
+                | Error::SchemaOlder { .. }
+                | Error::SchemaNewer { .. }
+                | Error::SchemaChanged { .. }
+                | Error::MigrationDenied { .. }
+                | Error::MigrationFailed { .. } => NOT_SET_UP,
                 _ => FAILED,
             },
         }

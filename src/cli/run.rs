@@ -6,7 +6,8 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use clap::Args;
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -104,9 +105,20 @@ impl Run {
         signals: &mut mpsc::UnboundedReceiver<Signal>,
     ) -> Result<u8, Failure> {
         let (mut child, group) = self.start(held)?;
-        let _terminal = Terminal::lend(group);
+        let mut terminal = Terminal::lend(group);
+        let mut children = signal(SignalKind::child()).map_err(|error| lost_sight(&error))?;
         loop {
             tokio::select! {
+                // Ctrl-Z stops the command; we stop with it, so that the shell comes back. The lock is
+                // not renewed meanwhile: who comes back after its TTL has lost it.
+                Some(()) = children.recv(), if terminal.is_some() => {
+                    if is_stopped(group) {
+                        drop(terminal.take());
+                        let _ = kill(Pid::this(), Signal::SIGSTOP);
+                        terminal = Terminal::lend(group);
+                        let _ = killpg(group, Signal::SIGCONT);
+                    }
+                }
                 status = child.wait() => return status.map(code).map_err(|error| lost_sight(&error)),
                 loss = held.lost() => {
                     self.stop(&mut child, group, loss).await;
@@ -200,7 +212,12 @@ struct Terminal;
 impl Terminal {
     fn lend(group: Pid) -> Option<Self> {
         let ours = tcgetpgrp(std::io::stdin()).is_ok_and(|owner| owner == getpgrp());
-        (ours && give(group)).then_some(Self)
+        let lent = (ours && give(group)).then_some(Self);
+        if lent.is_some() {
+            // It may have asked for the terminal before it had it, and been stopped for that.
+            let _ = killpg(group, Signal::SIGCONT);
+        }
+        lent
     }
 }
 
@@ -220,4 +237,10 @@ fn give(group: Pid) -> bool {
         let _ = blocked.thread_unblock();
     }
     given
+}
+
+/// Whether the command has been stopped (Ctrl-Z). Its end is left to whoever waits for it.
+fn is_stopped(child: Pid) -> bool {
+    let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
+    matches!(waitid(Id::Pid(child), flags), Ok(WaitStatus::Stopped(..)))
 }
