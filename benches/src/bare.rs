@@ -97,7 +97,7 @@ impl Bare {
             Self::Sqlite(conn) => sqlx::query(UPSERT_SQLITE)
                 .bind(name)
                 .bind(owner)
-                .fetch_one(conn)
+                .fetch_all(conn)
                 .await
                 .map(drop),
         }

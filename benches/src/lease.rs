@@ -59,7 +59,11 @@ async fn main() -> Result<(), Failure> {
         "\nThe cost of one uncontended operation, one task (median of {} rounds):\n",
         arguments.rounds
     );
-    println!("{costs}\n\nPairs of acquire and release a second, on names of their own:\n\n{pairs}");
+    println!(
+        "{costs}\n\nOf these, handing an operation to rowlock's thread and its answer back takes {:.0} µs here.",
+        hand_over(&arguments).await?
+    );
+    println!("\nPairs of acquire and release a second, on names of their own:\n\n{pairs}");
     Ok(())
 }
 
@@ -83,6 +87,39 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[allow(clippy::cast_precision_loss, reason = "counts are small")]
 fn micros(total: Duration, count: usize) -> f64 {
     total.as_secs_f64() * 1e6 / count as f64
+}
+
+/// What it costs to wake a task on another thread and be woken by it: what every operation pays for
+/// being owned by a lane.
+async fn hand_over(arguments: &Arguments) -> Result<f64, Failure> {
+    let (sender, mut queue) =
+        tokio::sync::mpsc::unbounded_channel::<tokio::sync::oneshot::Sender<()>>();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            while let Some(reply) = queue.recv().await {
+                let _ = reply.send(());
+            }
+        });
+        Ok::<(), std::io::Error>(())
+    });
+    let mut figures = Vec::new();
+    for _ in 0..arguments.rounds {
+        let mut spent = Duration::ZERO;
+        for _ in 0..arguments.operations {
+            // As between two operations: both threads have gone to sleep.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let started = Instant::now();
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            sender.send(reply)?;
+            answer.await?;
+            spent += started.elapsed();
+        }
+        figures.push(micros(spent, arguments.operations));
+    }
+    Ok(median(figures))
 }
 
 async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Result<(), Failure> {
