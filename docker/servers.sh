@@ -55,12 +55,12 @@ unpack() { # unpack TREE STATUS SOURCES PACKAGE…: packages and what they depen
     options+=(-o "Dir::Etc=$apt/etc")
   fi
   # A third-party source that is down must not stop us; a package that is missing does, below.
-  apt-get "${options[@]}" update -qq >&2 || true
+  apt-get "${options[@]}" update -qq >"$dest.log" 2>&1 || true
   packages=$(apt-get "${options[@]}" install -s "$@" 2>/dev/null | awk '/^Inst/{print $2}' |
     grep -vE '^(dpkg|tar|perl.*|debconf|mysql-common|adduser|passwd|ucf|ssl-cert|postgresql.*-common|systemd.*)$' || true)
   [ -n "$packages" ] || { rm -rf "$dest"; return 1; }
   # shellcheck disable=SC2086 # a list of words
-  (cd "$apt/debs" && apt-get "${options[@]}" download -qq $packages >&2)
+  (cd "$apt/debs" && apt-get "${options[@]}" download -qq $packages) >>"$dest.log" 2>&1 || { cat "$dest.log" >&2; return 1; }
   for deb in "$apt"/debs/*.deb; do dpkg-deb -x "$deb" "$dest"; done
   rm -rf "$apt"
   chmod -R a+rX "$dest"
@@ -90,7 +90,7 @@ install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
           "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" \
           mysql-server-core mysql-client-core
       } ;;
-  esac || die "the packages of $engine cannot be had: install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
+  esac || { cat "$dest.log" >&2; false; } || die "the packages of $engine cannot be had: install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
   has "$engine" "$dest" || die "$engine was unpacked into $dest, but it does not run there"
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use sqlx::{AssertSqlSafe, Connection};
 
 /// A folder with a database of its own, and the command in it.
 struct Shell {
@@ -54,6 +55,23 @@ impl Shell {
             output,
             first: first.trim().to_owned(),
         }
+    }
+
+    /// Changes the default database behind the command's back.
+    fn sql(&self, sql: &str) {
+        let url = format!("sqlite:{}", self.dir.path().join("rowlock.db").display());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut conn = sqlx::SqliteConnection::connect(&url).await.unwrap();
+            sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+                .execute(&mut conn)
+                .await
+                .unwrap();
+            conn.close().await.unwrap();
+        });
     }
 
     fn json(&self, arguments: &[&str]) -> Value {
@@ -370,6 +388,35 @@ fn an_unreachable_database_is_69_and_the_password_is_never_printed() {
         .output()
         .unwrap();
     assert!(!stdout(&help).contains("s3cret"));
+}
+
+#[test]
+fn tables_that_do_not_fit_are_78_and_a_damaged_row_is_65() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["migrate"])), 0);
+    shell.sql(
+        "PRAGMA ignore_check_constraints = ON; \
+         INSERT INTO rowlock_lock (name, fence, holds, expires_at) VALUES (x'61', 1, 1, 9000000000000000)",
+    );
+    for arguments in [
+        &["ls"][..],
+        &["show", "a"],
+        &["run", "a", "--no-wait", "--", "true"],
+    ] {
+        let damaged = shell.run(arguments);
+        assert_eq!(code(&damaged), 65, "{}", stderr(&damaged));
+        assert!(
+            stderr(&damaged).contains("rowlock release NAME --force"),
+            "{}",
+            stderr(&damaged)
+        );
+    }
+    assert_eq!(code(&shell.run(&["release", "a", "--force"])), 0);
+    assert_eq!(code(&shell.run(&["run", "a", "--", "true"])), 0);
+    shell.sql("UPDATE rowlock_schema_history SET checksum = '1'");
+    let changed = shell.run(&["ls"]);
+    assert_eq!(code(&changed), 78, "{}", stderr(&changed));
+    assert!(stderr(&changed).contains("V1__lock"));
 }
 
 #[test]
