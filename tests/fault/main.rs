@@ -47,6 +47,9 @@ fn main() -> ExitCode {
         trials.push(trial("late_answers", engine, move || {
             block_on(network::late(engine));
         }));
+        trials.push(trial("quiet_after_a_loss", engine, move || {
+            block_on(network::quiet(engine));
+        }));
         trials.push(trial("silence", engine, move || {
             block_on(network::silence(engine));
         }));

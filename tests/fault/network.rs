@@ -100,6 +100,31 @@ pub(crate) async fn late(engine: Engine) {
     db.remove().await;
 }
 
+/// A lease that was lost is not asked for again, however long its guard stays.
+pub(crate) async fn quiet(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    let held = rowlock
+        .lock("a")
+        .ttl(Duration::from_secs(3))
+        .acquire()
+        .await
+        .unwrap();
+    assert!(watcher.force_release("a").await.unwrap().is_some());
+    assert_eq!(held.lost().await, Loss::TakenOver);
+    let before = proxy.requests();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let said = proxy.requests() - before;
+    assert!(
+        said <= 2,
+        "{said} requests in half a second, for a lease that is lost"
+    );
+    drop(held);
+    rowlock.flush().await;
+    db.remove().await;
+}
+
 /// The network swallows everything and closes nothing: every call ends in its time, the lease is lost by
 /// its deadline, and when the network is back, so is the client.
 pub(crate) async fn silence(engine: Engine) {

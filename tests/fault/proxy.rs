@@ -1,6 +1,7 @@
 //! A TCP proxy in front of a server, that can cut connections or fall silent.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,6 +23,7 @@ pub(crate) enum Mode {
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     mode: Arc<watch::Sender<Mode>>,
+    requests: Arc<AtomicU32>,
 }
 
 impl Proxy {
@@ -30,17 +32,28 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let mode = Arc::new(watch::Sender::new(Mode::Pass));
-        let shared = Arc::clone(&mode);
+        let requests = Arc::new(AtomicU32::new(0));
+        let (shared, counter) = (Arc::clone(&mode), Arc::clone(&requests));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(connection(client, server, Arc::clone(&shared)));
+                let (mode, requests) = (Arc::clone(&shared), Arc::clone(&counter));
+                tokio::spawn(connection(client, server, mode, requests));
             }
         });
-        Self { port, mode }
+        Self {
+            port,
+            mode,
+            requests,
+        }
     }
 
     pub(crate) fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
+    }
+
+    /// How many times the client has said something.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -48,7 +61,12 @@ impl Proxy {
     }
 }
 
-async fn connection(mut client: TcpStream, server: u16, mode: Arc<watch::Sender<Mode>>) {
+async fn connection(
+    mut client: TcpStream,
+    server: u16,
+    mode: Arc<watch::Sender<Mode>>,
+    requests: Arc<AtomicU32>,
+) {
     let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
         return;
     };
@@ -66,6 +84,7 @@ async fn connection(mut client: TcpStream, server: u16, mode: Arc<watch::Sender<
             _ = changes.changed() => {}
             read = client.read(&mut up) => {
                 let Ok(count @ 1..) = read else { return };
+                requests.fetch_add(1, Ordering::Relaxed);
                 asked |= *mode.borrow() == Mode::CutNextAnswer;
                 if server.write_all(&up[..count]).await.is_err() {
                     return;
