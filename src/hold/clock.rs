@@ -83,7 +83,7 @@ impl fmt::Debug for Moment {
 /// How much of `lease` may be trusted here: a thousandth less, because two clocks never run quite alike
 /// (NTP slews one by 500 ppm at most).
 pub(crate) fn trusted(lease: Duration) -> Duration {
-    lease - lease / 1_000
+    lease.saturating_sub(lease / 1_000)
 }
 
 /// The point until which a lease may be trusted, on this host's boot-time clock.

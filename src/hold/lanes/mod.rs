@@ -359,11 +359,15 @@ impl<C: Connector> Lane<C> {
             }
             FaultKind::ReadOnly => {
                 self.strike(fault);
-                ops.into_iter().for_each(|op| self.put_off(op));
+                for op in ops {
+                    self.put_off(op);
+                }
             }
             _ if kind.is_retryable() => {
                 self.trouble = Some(fault);
-                ops.into_iter().for_each(|op| self.put_off(op));
+                for op in ops {
+                    self.put_off(op);
+                }
             }
             _ if ops.len() > 1 => return ops,
             _ => {
