@@ -1,6 +1,7 @@
 //! The command `rowlock`: arguments, and which exit code tells what.
 
 mod duration;
+mod leash;
 mod run;
 mod show;
 
@@ -98,6 +99,9 @@ enum Command {
         #[arg(long, required = true)]
         force: bool,
     },
+    /// Become CMD, and end with the process that started it
+    #[command(name = leash::NAME, hide = true)]
+    Leash(leash::Leash),
     /// Create or update the tables
     ///
     /// Every command does this by itself, when its user has the right to create tables.
@@ -171,6 +175,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
         }
     };
+    if let Command::Leash(leash) = &arguments.command {
+        return leash.become_command();
+    }
     let filter = tracing_subscriber::EnvFilter::try_from_env("ROWLOCK_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error"));
     tracing_subscriber::fmt()
@@ -199,6 +206,8 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
     let url = &arguments.url;
     match arguments.command {
         Command::Run(run) => run.execute(url).await,
+        // `main` has seen to it.
+        Command::Leash(_) => Ok(USAGE),
         Command::Ls { json } => {
             let locks = connect(url).await?.list().await?;
             show::print_list(&locks, json);

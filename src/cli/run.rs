@@ -13,13 +13,9 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::{FAILED, Failure, LOST, USAGE, connect, duration};
+use super::{FAILED, Failure, LOST, connect, duration, leash};
 use crate::lock::{check_ttl, check_wait};
 use crate::{Held, Loss, Name, ReleaseOutcome};
-
-/// The shell's codes: found but not runnable, not found.
-const NOT_RUNNABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
 
 /// Passed on to the command.
 const PASSED_ON: [Signal; 6] = [
@@ -131,20 +127,16 @@ impl Run {
     }
 
     fn start(&self, held: &Held) -> Result<(Child, Pid), Failure> {
-        let Some((program, arguments)) = self.command.split_first() else {
-            return Err(Failure::Other("no command was given".into(), USAGE));
-        };
-        let child = Command::new(program)
-            .args(arguments)
-            .env("ROWLOCK_NAME", held.name().as_str())
-            .env("ROWLOCK_FENCE", held.fence().to_string())
-            .process_group(0)
-            .spawn()
-            .map_err(|error| {
-                let missing = error.kind() == std::io::ErrorKind::NotFound;
-                let code = if missing { NOT_FOUND } else { NOT_RUNNABLE };
-                Failure::Other(format!("cannot run {}: {error}", program.display()), code)
-            })?;
+        let started = leash::program().and_then(|program| {
+            Command::from(program)
+                .args(&self.command)
+                .env("ROWLOCK_NAME", held.name().as_str())
+                .env("ROWLOCK_FENCE", held.fence().to_string())
+                .process_group(0)
+                .spawn()
+        });
+        let child = started
+            .map_err(|error| Failure::Other(format!("cannot start a process: {error}"), FAILED))?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let group =
             id.ok_or_else(|| Failure::Other("the command has no process id".into(), FAILED))?;

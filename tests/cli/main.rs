@@ -245,6 +245,22 @@ fn a_command_that_does_not_stop_is_killed_after_the_grace_with_its_children() {
 }
 
 #[test]
+fn the_command_ends_when_its_rowlock_is_killed() {
+    let shell = Shell::new();
+    let running = shell.start(
+        &["a", "--ttl", "2s"],
+        "trap 'echo stopped; exit 3' TERM; echo up; for i in {1..200}; do sleep 0.05; done",
+    );
+    running.signal(Signal::SIGKILL);
+    // The output ends when the command does.
+    let (mut output, mut rest) = (running.output, String::new());
+    std::io::Read::read_to_string(&mut output, &mut rest).unwrap();
+    assert_eq!(rest.trim(), "stopped");
+    let mut child = running.child;
+    assert_eq!(child.wait().unwrap().code(), None, "killed");
+}
+
+#[test]
 fn ls_and_show_print_tables_and_json() {
     let shell = Shell::new();
     assert_eq!(stdout(&shell.run(&["ls"])).trim(), "nobody holds a lock");
