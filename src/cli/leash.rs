@@ -2,7 +2,7 @@
 //!
 //! `rowlock run` that is killed with SIGKILL can stop nothing any more. So its command is started through
 //! a second `rowlock`, which asks the kernel for SIGTERM when its parent dies, and then becomes the command:
-//! the request survives execve (prctl(2), PR_SET_PDEATHSIG), unless the command is set-user-ID.
+//! the request survives execve (prctl(2), `PR_SET_PDEATHSIG`), unless the command is set-user-ID.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
