@@ -1,6 +1,7 @@
 //! `rowlock run`: a command that runs only while a lock is held.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::{FAILED, Failure, LOST, connect, duration, leash};
 use crate::lock::{check_ttl, check_wait};
-use crate::{Held, Loss, Name, ReleaseOutcome};
+use crate::{Held, Loss, Name, ReleaseOutcome, Rowlock};
 
 /// Passed on to the command.
 const PASSED_ON: [Signal; 6] = [
@@ -66,10 +67,17 @@ impl Run {
             (false, None) => lock,
         };
         let held = tokio::select! {
-            held = lock.acquire() => held?,
+            held = lock.acquire() => held,
             Some(signal) = signals.recv() => {
-                rowlock.flush().await;
+                settle(&rowlock, &mut signals).await;
                 return Ok(128 + number(signal));
+            }
+        };
+        let held = match held {
+            Ok(held) => held,
+            Err(error) => {
+                settle(&rowlock, &mut signals).await;
+                return Err(error.into());
             }
         };
         let code = self.supervise(&held, &mut signals).await;
@@ -100,21 +108,21 @@ impl Run {
         held: &Held,
         signals: &mut mpsc::UnboundedReceiver<Signal>,
     ) -> Result<u8, Failure> {
+        let mut children = signal(SignalKind::child()).map_err(|error| lost_sight(&error))?;
+        let mut suspensions = signal(SignalKind::from_raw(Signal::SIGTSTP as i32))
+            .map_err(|error| lost_sight(&error))?;
         let (mut child, group) = self.start(held)?;
         let mut terminal = Terminal::lend(group);
-        let mut children = signal(SignalKind::child()).map_err(|error| lost_sight(&error))?;
         loop {
             tokio::select! {
-                // Ctrl-Z stops the command; we stop with it, so that the shell comes back. The lock is
-                // not renewed meanwhile: who comes back after its TTL has lost it.
-                Some(()) = children.recv(), if terminal.is_some() => {
-                    if is_stopped(group) {
-                        drop(terminal.take());
-                        let _ = kill(Pid::this(), Signal::SIGSTOP);
-                        terminal = Terminal::lend(group);
-                        let _ = killpg(group, Signal::SIGCONT);
+                // Ctrl-Z. We stop with the command, so that the shell comes back. The lock is not renewed
+                // meanwhile: who comes back after its TTL has lost it.
+                Some(()) = children.recv() => {
+                    if Terminal::is_there() && is_stopped(group) {
+                        suspend(group, &mut terminal, held);
                     }
                 }
+                Some(()) = suspensions.recv() => suspend(group, &mut terminal, held),
                 status = child.wait() => return status.map(code).map_err(|error| lost_sight(&error)),
                 loss = held.lost() => {
                     self.stop(&mut child, group, loss).await;
@@ -150,6 +158,7 @@ impl Run {
             self.name, self.grace
         );
         let _ = killpg(group, Signal::SIGTERM);
+        let _ = killpg(group, Signal::SIGCONT); // one that is stopped hears nothing
         let gone = async {
             let _ = child.wait().await;
             // The group lives as long as one of its processes does.
@@ -197,42 +206,75 @@ fn number(signal: Signal) -> u8 {
     u8::try_from(signal as i32).unwrap_or(0)
 }
 
+/// Undoes what is on its way, for a few seconds at most, and not against a second signal.
+async fn settle(rowlock: &Rowlock, signals: &mut mpsc::UnboundedReceiver<Signal>) {
+    tokio::select! {
+        () = rowlock.flush() => {}
+        _ = signals.recv() => {}
+        () = tokio::time::sleep(Duration::from_secs(5)) => {}
+    }
+}
+
+/// Stops the command and this process, and goes on with both when somebody continues this one, unless
+/// the lock has been lost meanwhile.
+fn suspend(group: Pid, terminal: &mut Option<Terminal>, held: &Held) {
+    let _ = killpg(group, Signal::SIGSTOP);
+    drop(terminal.take());
+    let _ = kill(Pid::this(), Signal::SIGSTOP);
+    if held.is_held() {
+        *terminal = Terminal::lend(group);
+        let _ = killpg(group, Signal::SIGCONT);
+    }
+}
+
 /// The terminal, lent to the command's process group: it may read from it, and Ctrl-C goes to it.
 #[derive(Debug)]
-struct Terminal;
+struct Terminal(File);
 
 impl Terminal {
+    fn open() -> Option<File> {
+        File::options().read(true).write(true).open("/dev/tty").ok()
+    }
+
+    /// Whether this process has one at all.
+    fn is_there() -> bool {
+        Self::open().is_some()
+    }
+
     fn lend(group: Pid) -> Option<Self> {
-        let ours = tcgetpgrp(std::io::stdin()).is_ok_and(|owner| owner == getpgrp());
-        let lent = (ours && give(group)).then_some(Self);
-        if lent.is_some() {
-            // It may have asked for the terminal before it had it, and been stopped for that.
-            let _ = killpg(group, Signal::SIGCONT);
+        let terminal = Self::open()?;
+        let ours = tcgetpgrp(&terminal).is_ok_and(|owner| owner == getpgrp());
+        if !ours || !give(&terminal, group) {
+            return None;
         }
-        lent
+        // It may have asked for the terminal before it had it, and been stopped for that.
+        let _ = killpg(group, Signal::SIGCONT);
+        Some(Self(terminal))
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        give(getpgrp());
+        give(&self.0, getpgrp());
     }
 }
 
 /// A group in the background that does this is stopped by SIGTTOU, unless it blocks it (tcsetpgrp(3)).
-fn give(group: Pid) -> bool {
+fn give(terminal: &File, group: Pid) -> bool {
     let mut blocked = SigSet::empty();
     blocked.add(Signal::SIGTTOU);
     let blocks = blocked.thread_block().is_ok();
-    let given = tcsetpgrp(std::io::stdin(), group).is_ok();
+    let given = tcsetpgrp(terminal, group).is_ok();
     if blocks {
         let _ = blocked.thread_unblock();
     }
     given
 }
 
-/// Whether the command has been stopped (Ctrl-Z). Its end is left to whoever waits for it.
+/// Whether the terminal has stopped the command. Its end is left to whoever waits for it, and a SIGSTOP
+/// that somebody sent it is that one's business.
 fn is_stopped(child: Pid) -> bool {
     let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
-    matches!(waitid(Id::Pid(child), flags), Ok(WaitStatus::Stopped(..)))
+    let by_terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+    matches!(waitid(Id::Pid(child), flags), Ok(WaitStatus::Stopped(_, signal)) if by_terminal.contains(&signal))
 }

@@ -144,6 +144,7 @@ impl Grant {
     /// A renewal was confirmed. It comes too late when the deadline has passed: somebody may have
     /// been told so already.
     pub(crate) fn confirm(&self, deadline: Moment) {
+        let deadline = self.cap.map_or(deadline, |cap| deadline.min(cap));
         self.status.send_if_modified(|status| {
             if status.end.is_some() {
                 return false;

@@ -143,9 +143,14 @@ impl Op {
         }
     }
 
+    /// Whether it frees a name whoever holds it.
+    pub(crate) fn is_forced(&self) -> bool {
+        matches!(self, Self::Look(op) if matches!(op.what, LookAt::ForceRelease(..)))
+    }
+
     /// The connection broke under it. A look changes nothing: there is nothing to doubt.
     pub(crate) fn doubt(&mut self) {
-        let looks = matches!(self, Self::Look(op) if !matches!(op.what, LookAt::ForceRelease(..)));
+        let looks = matches!(self, Self::Look(_)) && !self.is_forced();
         if let Some(fate) = self.fate_mut().filter(|_| !looks) {
             fate.in_doubt = true;
         }

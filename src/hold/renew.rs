@@ -33,6 +33,8 @@ use crate::store::{Connector, RenewAsk, Renewed, Store};
 /// connection.
 const MIN_BOUND: Duration = Duration::from_millis(50);
 const MAX_BOUND: Duration = Duration::from_secs(2);
+/// A login takes several round trips.
+const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
 
 /// The longest pause after a statement that failed.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
@@ -172,7 +174,10 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
         if next.is_none_or(|at| !at.has_passed()) {
             // The connection is there before the first renewal needs it.
             if next.is_some() && !link.is_connected() {
-                let _ = link.connect().await;
+                select! {
+                    _ = link.connect() => {}
+                    () = shared.renew.notified() => continue,
+                }
             }
             pause(next, &shared.renew).await;
             continue;
@@ -214,6 +219,14 @@ async fn renew_due<C: Connector>(
         }
         same
     });
+    // What hangs must leave time for another try before the shortest lease ends.
+    let shortest = due.iter().map(|grant| grant.ttl).min().unwrap_or_default();
+    let bound = (shortest / 4).clamp(MIN_BOUND, MAX_BOUND);
+    match tokio::time::timeout(bound.max(MIN_DIAL_BOUND), link.connect()).await {
+        Ok(made) => made?,
+        Err(_) => return Err(Fault::timed_out()),
+    }
+    due.retain(|grant| grant.is_held());
     let asks: Vec<RenewAsk> = due
         .iter()
         .map(|grant| RenewAsk {
@@ -223,10 +236,6 @@ async fn renew_due<C: Connector>(
             holds: None,
         })
         .collect();
-    // A hanging statement must leave time for another try before the shortest lease ends.
-    let shortest = due.iter().map(|grant| grant.ttl).min().unwrap_or_default();
-    let bound = (shortest / 4).clamp(MIN_BOUND, MAX_BOUND);
-    link.connect().await?;
     let sent = Moment::now();
     let outcomes = link
         .run(bound, async |conn: &mut C::Connection| {

@@ -30,6 +30,34 @@ async fn a_transaction_that_locks_the_file_is_waited_for_as_long_as_an_operation
 }
 
 #[tokio::test]
+async fn many_operations_on_a_locked_file_all_end_in_their_time() {
+    let db = Db::new(Engine::Sqlite).await;
+    let builder = Rowlock::builder().operation_timeout(Duration::from_millis(600));
+    let rowlock = builder.connect(&db.url).await.unwrap();
+    let row = db.lock_row("any").await;
+    let started = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..20 {
+        let lock = rowlock.lock(format!("n{number}"));
+        tasks.spawn(async move { lock.try_acquire().await });
+    }
+    while let Some(outcome) = tasks.join_next().await {
+        let outcome = outcome.unwrap();
+        assert!(
+            matches!(outcome, Err(Error::Unreachable { .. })),
+            "{outcome:?}"
+        );
+    }
+    // One after the other they would wait for twenty times as long as one.
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    row.release().await;
+    rowlock.flush().await;
+    assert_eq!(rowlock.list().await.unwrap(), []);
+    db.remove().await;
+}
+
+#[tokio::test]
 async fn a_commit_that_fails_is_no_grant() {
     // In the rollback journal's mode a reader keeps a writer from committing, after the row was written.
     let dir = tempfile::tempdir().unwrap();

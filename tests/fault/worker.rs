@@ -1,6 +1,7 @@
 //! A process of the campaign: takes leases, writes under them, and tells everything on its output.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
 use rand::Rng;
@@ -33,7 +34,10 @@ impl Role {
     /// The command that starts this binary in this role.
     pub(crate) fn command(&self) -> std::process::Command {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        // A group of its own: when a group with a stopped process in it is orphaned, the kernel sends all
+        // of it SIGHUP (setpgid(2)).
         command
+            .process_group(0)
             .env(Self::URL, &self.url)
             .env(Self::TTL, self.ttl.as_millis().to_string());
         command

@@ -63,6 +63,9 @@ pub(crate) struct Lane<C: Connector> {
     trouble: Option<Fault>,
     /// The next connection is not made before.
     dial_at: Moment,
+    /// A statement of this batch was refused and is to be sent again: what is left of the batch goes
+    /// back, so that everybody's patience is looked at before the next wait.
+    refused: bool,
     /// `None` while statements succeed: the first connection that breaks is made anew at once.
     backoff: Option<ExponentialBackoff>,
 }
@@ -96,6 +99,7 @@ impl<C: Connector> Lane<C> {
             trouble: None,
             dial_at: Moment::now(),
             backoff: None,
+            refused: false,
         }
     }
 
@@ -325,6 +329,7 @@ impl<C: Connector> Lane<C> {
             }
         }
         let (partial, full): (Vec<_>, Vec<_>) = releases.into_iter().partition(|op| op.partial);
+        self.refused = false;
         self.release(full).await;
         self.hold(partial, enters).await;
         let (again, fresh): (Vec<_>, Vec<_>) = takes.into_iter().partition(|op| op.fate.sent);
@@ -337,7 +342,12 @@ impl<C: Connector> Lane<C> {
         }
     }
 
-    /// Takes back operations that were not sent, because the connection broke before their turn.
+    /// Whether this batch goes on.
+    fn goes_on(&self) -> bool {
+        self.link.is_connected() && !self.refused
+    }
+
+    /// Takes back operations that were not sent, because the batch ended before their turn.
     fn not_sent(&mut self, ops: impl DoubleEndedIterator<Item = Op>) {
         for op in ops.rev() {
             self.pending.push_front(op);
@@ -355,6 +365,11 @@ impl<C: Connector> Lane<C> {
             FaultKind::Disconnected => {
                 self.strike(fault);
                 ops.iter_mut().for_each(Op::doubt);
+                // A forced release names no grant: sent again, it might free the next holder.
+                let (forced, ops): (Vec<_>, Vec<_>) = ops.into_iter().partition(Op::is_forced);
+                for op in forced {
+                    self.give_up(op);
+                }
                 self.not_sent(ops.into_iter());
             }
             FaultKind::ReadOnly => {
@@ -365,6 +380,7 @@ impl<C: Connector> Lane<C> {
             }
             _ if kind.is_retryable() => {
                 self.trouble = Some(fault);
+                self.refused = true;
                 for op in ops {
                     self.put_off(op);
                 }
@@ -414,6 +430,9 @@ fn undo(take: &Take) -> Op {
         repeated: false,
         reply: None,
         // It may have been granted just now; after its TTL it is free by itself.
-        fate: Fate::within(take.ask.ttl.min(MAX_UNDO)),
+        fate: Fate {
+            in_doubt: take.fate.in_doubt,
+            ..Fate::within(take.ask.ttl.min(MAX_UNDO))
+        },
     })
 }

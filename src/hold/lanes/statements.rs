@@ -36,7 +36,7 @@ impl<C: Connector> Lane<C> {
         if ops.is_empty() {
             return;
         }
-        if !self.link.is_connected() {
+        if !self.goes_on() {
             return self.not_sent(ops.into_iter().map(Op::Take));
         }
         ops.sort_by(|a, b| a.ask.name.cmp(&b.ask.name));
@@ -77,7 +77,7 @@ impl<C: Connector> Lane<C> {
     /// An acquire whose first sending may have happened: it is sent again under the same id, and
     /// what it got is confirmed by a renewal, which tells how much of its time is left.
     pub(super) async fn resolve(&mut self, op: Take) {
-        if !self.link.is_connected() {
+        if !self.goes_on() {
             return self.not_sent(std::iter::once(Op::Take(op)));
         }
         let ask = op.ask.clone();
@@ -163,7 +163,7 @@ impl<C: Connector> Lane<C> {
         if ops.is_empty() {
             return;
         }
-        if !self.link.is_connected() {
+        if !self.goes_on() {
             return self.not_sent(ops.into_iter());
         }
         ops.sort_by(|a, b| a.name().cmp(&b.name()));
@@ -225,7 +225,7 @@ impl<C: Connector> Lane<C> {
         if ops.is_empty() {
             return;
         }
-        if !self.link.is_connected() {
+        if !self.goes_on() {
             return self.not_sent(ops.into_iter().map(Op::Release));
         }
         ops.sort_by(|a, b| a.ask.name.cmp(&b.ask.name));
@@ -239,7 +239,7 @@ impl<C: Connector> Lane<C> {
                     let undone = matches!(outcome, Freed::Released | Freed::Expired);
                     if outcome == Freed::Locked {
                         self.put_off(Op::Release(op));
-                    } else if op.grant.is_none() && !undone {
+                    } else if op.grant.is_none() && op.fate.in_doubt && !undone {
                         // The acquire that it undoes may be on its way in the server still.
                         self.put_off(Op::Release(Release {
                             repeated: true,
@@ -264,7 +264,7 @@ impl<C: Connector> Lane<C> {
     }
 
     pub(super) async fn look(&mut self, look: Look) {
-        if !self.link.is_connected() {
+        if !self.goes_on() {
             return self.not_sent(std::iter::once(Op::Look(look)));
         }
         let patience = self.link.patience();
@@ -348,7 +348,8 @@ fn hold_ask(op: &Op) -> Option<RenewAsk> {
         name: grant.name.clone(),
         owner: grant.id,
         ttl: grant.renewal_ttl().filter(|_| more > 0).unwrap_or_default(),
-        holds: i32::try_from(grant.guards() + more).ok(),
+        // A guard may be dropped just now; its own release follows.
+        holds: i32::try_from((grant.guards() + more).max(1)).ok(),
     })
 }
 
