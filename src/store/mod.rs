@@ -11,7 +11,7 @@
 //! - *clock*: the database's, read when the row is ours, never when the statement began.
 //! - *batches*: the asks of one call have different names and come sorted by name. Each ask is
 //!   atomic; a call that fails may have done some of its asks.
-//! - *repeating*: every verb may be sent again after a broken connection. A grant is named by its
+//! - *repeating*: every verb but `lease_force_release` may be sent again after a broken connection. A grant is named by its
 //!   own id, and a hold count is absolute, so that the second sending finds what the first one did.
 
 pub(crate) mod fault;
