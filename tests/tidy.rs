@@ -1,4 +1,4 @@
-//! Keeps the house tidy: what stands where (CONTRIBUTING.md, "Where a line belongs").
+//! Keeps the house tidy: what stands where (ARCHITECTURE.md, "Where a line of code belongs").
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 use std::path::{Path, PathBuf};
