@@ -5,11 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use crate::hold::op::{Fate, Look, LookAt, Op, Reply};
+use crate::hold::op::LookAt;
 use crate::hold::{Core, Settings};
-use crate::lock::{Lock, LockInfo, Owner, check_holder};
+use crate::lock::{InTx, Lock, LockInfo, Owner, Transaction, Version, check_holder};
 use crate::{Error, Name};
 
 /// A database brand.
@@ -139,6 +137,29 @@ impl Rowlock {
         Lock::new(Arc::clone(&self.core), name.try_into().map_err(Into::into))
     }
 
+    /// Locks in a transaction of the application's own pool; see [`InTx`].
+    pub fn in_tx<'t, T: Transaction>(&self, tx: &'t mut T) -> InTx<'t, T> {
+        InTx::new(Arc::clone(&self.core), tx)
+    }
+
+    /// The version of `name`, to be [advanced](InTx::advance) later if nobody was granted the name
+    /// since; see [`Version`]. Read it *before* the data that it stands for.
+    ///
+    /// # Errors
+    ///
+    /// A refused name, a database out of reach, or a damaged row.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn version<N>(&self, name: N) -> Result<Version, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        Version::read(&self.core, name.try_into().map_err(Into::into)?).await
+    }
+
     /// A new owner, for locks that are entered again; see [`Owner`].
     #[must_use]
     pub fn owner(&self) -> Owner {
@@ -156,7 +177,7 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        self.look(|reply| LookAt::Inspect(name, reply)).await
+        self.core.look(|reply| LookAt::Inspect(name, reply)).await
     }
 
     /// All locks that somebody holds right now, by name.
@@ -165,7 +186,7 @@ impl Rowlock {
     ///
     /// A database out of reach, or a damaged row.
     pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
-        self.look(LookAt::List).await
+        self.core.look(LookAt::List).await
     }
 
     /// Frees `name`, whoever holds it, and tells who did. For administrators.
@@ -183,7 +204,9 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        self.look(|reply| LookAt::ForceRelease(name, reply)).await
+        self.core
+            .look(|reply| LookAt::ForceRelease(name, reply))
+            .await
     }
 
     /// Waits until the database has been told of everything that was dropped or released so far, as
@@ -216,19 +239,6 @@ impl Rowlock {
     #[must_use]
     pub fn applied_migrations(&self) -> &[String] {
         &self.applied
-    }
-
-    async fn look<T>(&self, what: impl FnOnce(Reply<T>) -> LookAt) -> Result<T, Error> {
-        let (reply, answer) = oneshot::channel();
-        let op = Op::Look(Look {
-            what: what(reply),
-            fate: Fate::within(self.core.settings.patience),
-        });
-        match op.name().cloned() {
-            Some(name) => self.core.send(&name, op),
-            None => self.core.send_any(op),
-        }
-        answer.await.unwrap_or_else(|_| Err(self.core.stopped()))
     }
 }
 
@@ -387,18 +397,47 @@ fn host() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "?".into())
 }
 
-/// An sqlx pool that tells where the database is. Sealed: `PgPool`, `MySqlPool`, `SqlitePool`.
+/// An sqlx pool: it tells where the database is, and begins transactions. Sealed: `PgPool`, `MySqlPool`,
+/// `SqlitePool`.
 pub trait Pool: sealed::Sealed {}
 
 mod sealed {
     use super::{Builder, Error, Rowlock};
+    use crate::hold;
+    use crate::lock::Transaction;
 
     pub trait Sealed: Sync {
+        type Transaction: Transaction;
+
         fn start(&self, builder: Builder) -> impl Future<Output = Result<Rowlock, Error>> + Send;
+
+        /// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
+        fn begin_to_write(
+            &self,
+        ) -> impl Future<Output = Result<Self::Transaction, sqlx::Error>> + Send;
+
+        fn commit(tx: Self::Transaction) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+        fn rollback(tx: Self::Transaction) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     }
 
     #[cfg(feature = "postgres")]
     impl Sealed for sqlx::PgPool {
+        type Transaction = sqlx::Transaction<'static, sqlx::Postgres>;
+
+        async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
+            let pool = self.clone();
+            hold::owned(async move { pool.begin().await }).await
+        }
+
+        async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {
+            tx.commit().await
+        }
+
+        async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {
+            tx.rollback().await
+        }
+
         async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
             let options = self.connect_options().as_ref().clone();
             builder
@@ -409,6 +448,21 @@ mod sealed {
 
     #[cfg(feature = "mysql")]
     impl Sealed for sqlx::MySqlPool {
+        type Transaction = sqlx::Transaction<'static, sqlx::MySql>;
+
+        async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
+            let pool = self.clone();
+            hold::owned(async move { pool.begin().await }).await
+        }
+
+        async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {
+            tx.commit().await
+        }
+
+        async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {
+            tx.rollback().await
+        }
+
         async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
             let options = self.connect_options().as_ref().clone();
             builder
@@ -419,6 +473,22 @@ mod sealed {
 
     #[cfg(feature = "sqlite")]
     impl Sealed for sqlx::SqlitePool {
+        type Transaction = sqlx::Transaction<'static, sqlx::Sqlite>;
+
+        async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
+            let pool = self.clone();
+            hold::owned(async move { pool.begin_with(crate::store::sqlite::BEGIN_TO_WRITE).await })
+                .await
+        }
+
+        async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {
+            tx.commit().await
+        }
+
+        async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {
+            tx.rollback().await
+        }
+
         async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
             let options = self.connect_options().as_ref().clone();
             builder

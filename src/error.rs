@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::{Busy, Loss};
+use crate::store::fault::classify;
 use crate::{Engine, Name};
 
 /// The driver's error behind one of ours; prints what the database said.
@@ -251,6 +252,106 @@ pub enum Error {
         detail: String,
     },
 
+    /// A guard that was released before was used.
+    #[error("{doing} {name:?}: its guard was released before; acquire it again")]
+    Released {
+        /// What was tried.
+        doing: &'static str,
+        /// The lock.
+        name: Name,
+    },
+
+    /// The transaction belongs to another database, engine or schema than this client.
+    #[error(
+        "{doing} {name:?}: the transaction is not one of {target} ({detail}):          begin it on a pool of the database that this client was connected to"
+    )]
+    WrongDatabase {
+        /// What was tried.
+        doing: &'static str,
+        /// The lock.
+        name: Name,
+        /// The client's database, without its password.
+        target: String,
+        /// How that was seen.
+        detail: String,
+    },
+
+    /// The transaction had failed or ended before, or its connection broke.
+    #[error(
+        "{doing} {name:?}: the transaction is over ({detail}):          nothing done in it from here on counts; roll it back and begin a new one"
+    )]
+    TransactionOver {
+        /// What was tried.
+        doing: &'static str,
+        /// The lock.
+        name: Name,
+        /// What the database said.
+        detail: String,
+    },
+
+    /// The transaction may not write.
+    #[error("{doing} {name:?}: the transaction is read only ({detail}): begin one that may write")]
+    ReadOnlyTransaction {
+        /// What was tried.
+        doing: &'static str,
+        /// The lock.
+        name: Name,
+        /// What the database said.
+        detail: String,
+    },
+
+    /// The database ended the transaction in favour of another one (a deadlock, a serialization failure, a
+    /// lock that was waited for in vain): roll back and try again, as [`Retry`](crate::Retry) does.
+    #[error("{doing} {name:?}: the transaction has to be begun again ({detail})")]
+    TransactionAborted {
+        /// What was tried.
+        doing: &'static str,
+        /// The lock.
+        name: Name,
+        /// What the database said.
+        detail: String,
+    },
+
+    /// The same transaction was granted the name before: it holds it until it ends.
+    #[error(
+        "{name:?} is locked by this very transaction already, until it ends:          lock it once, and pass the first grant on"
+    )]
+    AlreadyLocked {
+        /// The lock.
+        name: Name,
+    },
+
+    /// Somebody else was faster: roll back and try again, as [`Retry`](crate::Retry) does.
+    #[error("{what} was changed or is held by somebody else: roll back and try again")]
+    Conflict {
+        /// What is in conflict: the lock's name, or a row of the application's.
+        what: String,
+    },
+
+    /// A statement that was to change one row changed several.
+    #[error(
+        "{rows} rows were changed by a statement that was to change one: is its WHERE clause unique?"
+    )]
+    NotOneRow {
+        /// How many rows it changed.
+        rows: u64,
+    },
+
+    /// The connection broke while a transaction was being committed: whether it was, is not known, and it
+    /// was not tried again.
+    #[error("the connection broke under a commit, whose outcome is unknown ({detail})")]
+    CommitUnknown {
+        /// The last error seen.
+        detail: String,
+    },
+
+    /// A statement of the application's own failed, inside a closure that returns this type.
+    #[error("a statement of the application's failed: {cause}")]
+    Application {
+        /// The driver's error.
+        cause: Cause,
+    },
+
     /// The lease was lost while it was needed.
     #[error("the lease of {name:?} was lost: {loss}")]
     Lost {
@@ -292,6 +393,28 @@ impl Error {
             self,
             Self::Unreachable { .. } | Self::OutcomeUnknown { .. } | Self::WaitTimeout { .. }
         )
+    }
+}
+
+impl Error {
+    /// Whether a transaction that failed with this may well succeed when it is begun anew: what
+    /// [`Retry`](crate::Retry) tries again.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::TransactionAborted { .. } | Self::Conflict { .. } => true,
+            Self::Application { cause } => classify(cause.sqlx()).is_retryable_in_tx(),
+            _ => false,
+        }
+    }
+}
+
+/// So that `?` works on the application's own statements where this is the error.
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Application {
+            cause: Cause::new(error),
+        }
     }
 }
 

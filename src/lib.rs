@@ -65,6 +65,10 @@ pub mod cli;
 pub use client::{Builder, Engine, Pool, Rowlock};
 pub use error::{Cause, Error};
 pub use hold::clock::Deadline;
-pub use lock::{Busy, Held, Lock, LockInfo, Loss, Mode, Owner, ReleaseOutcome, TryAcquire};
+pub use lock::{
+    Advance, Busy, Held, InTx, Lock, LockInTx, LockInfo, Locked, Loss, Mode, Owner, ReleaseOutcome,
+    Retry, RetryTx, Retryable, Transaction, TryAcquire, TryLock, Version, is_retryable,
+    one_changed,
+};
 pub use migrate::migration_sql;
 pub use name::Name;

@@ -34,6 +34,14 @@ impl Guard {
         &self.grant
     }
 
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
+    }
+
     /// Releases this hold and tells whether it was still held. Dropping the future does not stop it.
     pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
         let (reply, outcome) = oneshot::channel();

@@ -21,24 +21,29 @@ mod line;
 mod link;
 pub(crate) mod op;
 mod renew;
-mod retry;
+pub(crate) mod retry;
 pub(crate) mod wait;
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
 
 use crate::store::{Connector, Server, Store};
 use crate::{Engine, Error, Name, migrate};
 use lanes::Lane;
 use line::Lines;
 use link::Link;
-use op::Op;
+use op::{Fate, Look, LookAt, Op, Reply, Seen};
 use renew::Renewals;
+
+/// How many names a client remembers to have rows.
+const MAX_ROWS: usize = 10_000;
 
 /// Migrating waits for other processes that migrate, and for DDL.
 const MIGRATION_PATIENCE: Duration = Duration::from_mins(2);
@@ -61,6 +66,11 @@ pub(crate) struct Core {
     pub(crate) target: Arc<str>,
     pub(crate) engine: Engine,
     pub(crate) version: String,
+    /// The database's own id.
+    pub(crate) database: Uuid,
+    /// The names that are known to have a row, with the last fence that was granted to a transaction of
+    /// this process.
+    rows: Mutex<HashMap<Name, i64>>,
 }
 
 impl Core {
@@ -86,7 +96,11 @@ impl Core {
         spawn("rowlock-lanes", &target, move || {
             run_lanes(lanes, migrate, ready)
         })?;
-        let (server, applied) = started.await.map_err(|_| stopped(&target))??;
+        let Begun {
+            server,
+            database,
+            applied,
+        } = started.await.map_err(|_| stopped(&target))??;
 
         let link = Link::new(connector, settings.patience);
         let renewals = Renewals::start(link, &target)?;
@@ -98,6 +112,8 @@ impl Core {
             target,
             engine: server.engine,
             version: server.version,
+            database,
+            rows: Mutex::default(),
         };
         Ok((Arc::new(core), applied))
     }
@@ -121,6 +137,53 @@ impl Core {
         // A lane ends before its senders only when its thread panicked; the reply channel inside
         // `op` is then dropped here, and its caller learns it.
         let _ = self.lanes[lane].send(op);
+    }
+
+    /// Hands a look in, and waits for what it finds.
+    pub(crate) async fn look<T>(&self, what: impl FnOnce(Reply<T>) -> LookAt) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        let op = Op::Look(Look {
+            what: what(reply),
+            fate: Fate::within(self.settings.patience),
+        });
+        match op.name().cloned() {
+            Some(name) => self.send(&name, op),
+            None => self.send_any(op),
+        }
+        answer.await.unwrap_or_else(|_| Err(self.stopped()))
+    }
+
+    /// The row of `name`, made when there is none.
+    pub(crate) async fn row(&self, name: &Name) -> Result<Seen, Error> {
+        let seen = self.look(|reply| LookAt::Row(name.clone(), reply)).await?;
+        self.rows().entry(name.clone()).or_default();
+        Ok(seen)
+    }
+
+    /// Makes the row of `name`, unless it is known to be there.
+    pub(crate) async fn ensure_row(&self, name: &Name) -> Result<(), Error> {
+        if self.rows().contains_key(name) {
+            return Ok(());
+        }
+        self.row(name).await.map(drop)
+    }
+
+    /// The fence of the last grant of `name` to a transaction of this process.
+    pub(crate) fn granted_before(&self, name: &Name) -> Option<i64> {
+        self.rows().get(name).copied()
+    }
+
+    pub(crate) fn remember_grant(&self, name: &Name, fence: i64) {
+        self.rows().insert(name.clone(), fence);
+    }
+
+    fn rows(&self) -> MutexGuard<'_, HashMap<Name, i64>> {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is forgotten costs a look.
+        if rows.len() > MAX_ROWS {
+            rows.clear();
+        }
+        rows
     }
 
     /// Waits until everything that was handed in so far is done.
@@ -168,11 +231,31 @@ fn spawn(
     })
 }
 
+/// Runs `work` in a task of its own, on the caller's runtime: dropping the future does not drop it in the middle,
+/// what it brings is dropped when it is done. (sqlx leaves an open transaction in the pool when beginning
+/// one is cut off.)
+pub(crate) async fn owned<T: Send + 'static>(
+    work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+) -> Result<T, sqlx::Error> {
+    match tokio::spawn(work).await {
+        Ok(result) => result,
+        Err(_) => Err(sqlx::Error::WorkerCrashed),
+    }
+}
+
 fn own_runtime() -> std::io::Result<runtime::Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }
 
-type Started = Result<(Server, Vec<String>), Error>;
+/// What the first connection found.
+#[derive(Debug)]
+struct Begun {
+    server: Server,
+    database: Uuid,
+    applied: Vec<String>,
+}
+
+type Started = Result<Begun, Error>;
 
 fn run_lanes<C: Connector>(
     mut lanes: Vec<Lane<C>>,
@@ -230,5 +313,15 @@ async fn begin<C: Connector>(link: &mut Link<C>, target: &str, migrate: bool) ->
     for migration in &applied {
         tracing::info!(%target, %migration, "migration applied");
     }
-    Ok((server, applied))
+    let database = link
+        .run(link.patience(), async |conn: &mut C::Connection| {
+            conn.database_id().await
+        })
+        .await
+        .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
+    Ok(Begun {
+        server,
+        database,
+        applied,
+    })
 }

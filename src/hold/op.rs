@@ -78,7 +78,17 @@ pub(crate) struct Look {
 pub(crate) enum LookAt {
     Inspect(Name, Reply<Option<LockInfo>>),
     List(Reply<Vec<LockInfo>>),
+    /// Makes the row when there is none.
+    Row(Name, Reply<Seen>),
     ForceRelease(Name, Reply<Option<LockInfo>>),
+}
+
+/// The row of a name.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) fence: i64,
+    /// Who has a live lease.
+    pub(crate) holder: Option<LockInfo>,
 }
 
 /// How far an operation has come.
@@ -116,7 +126,9 @@ impl Op {
             Self::Enter(op) => Some(&op.grant.name),
             Self::Release(op) => Some(&op.ask.name),
             Self::Look(op) => match &op.what {
-                LookAt::Inspect(name, _) | LookAt::ForceRelease(name, _) => Some(name),
+                LookAt::Inspect(name, _) | LookAt::Row(name, _) | LookAt::ForceRelease(name, _) => {
+                    Some(name)
+                }
                 LookAt::List(_) => None,
             },
             Self::Flush(_) => None,
@@ -165,6 +177,7 @@ impl Op {
             Self::Look(op) => match &op.what {
                 LookAt::Inspect(_, reply) => reply.is_closed(),
                 LookAt::List(reply) => reply.is_closed(),
+                LookAt::Row(_, reply) => reply.is_closed(),
                 LookAt::ForceRelease(..) => false,
             },
             Self::Flush(reply) => reply.is_closed(),
@@ -186,6 +199,7 @@ impl Op {
                     drop(reply.send(Err(error)));
                 }
                 LookAt::List(reply) => drop(reply.send(Err(error))),
+                LookAt::Row(_, reply) => drop(reply.send(Err(error))),
             },
             Self::Flush(reply) => drop(reply.send(())),
         }
@@ -199,6 +213,7 @@ impl Op {
             Self::Look(op) => match op.what {
                 LookAt::Inspect(..) => "inspect",
                 LookAt::List(_) => "list",
+                LookAt::Row(..) => "look up",
                 LookAt::ForceRelease(..) => "force release",
             },
             Self::Flush(_) => "flush",

@@ -24,6 +24,20 @@ pub(crate) fn poll() -> ExponentialBackoff {
     backoff(2, 40)
 }
 
+/// Between two attempts of a transaction: anything up to a bound that doubles ("full jitter"; M. Brooker,
+/// "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+pub(crate) fn full_jitter(
+    shortest: Duration,
+    longest: Duration,
+) -> impl Iterator<Item = Duration> + Send {
+    ExponentialBuilder::new()
+        .with_min_delay(shortest)
+        .with_max_delay(longest)
+        .without_max_times()
+        .build()
+        .map(|bound| bound.mul_f64(fastrand::f64()))
+}
+
 /// Before an operation is sent again that was put off `tries` times: a locked row, a lost race.
 pub(crate) fn again(tries: u32, longest: Duration) -> Duration {
     let longest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);

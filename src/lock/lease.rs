@@ -61,7 +61,7 @@ use crate::{Error, Name};
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released"]
 pub struct Held {
-    guard: Guard,
+    pub(super) guard: Guard,
 }
 
 impl Held {

@@ -2,6 +2,10 @@
 
 mod lease;
 mod owner;
+mod pin;
+mod retry;
+mod transaction;
+mod version;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +17,10 @@ use uuid::Uuid;
 
 pub use lease::Held;
 pub use owner::Owner;
+pub use retry::{Retry, RetryTx, Retryable, is_retryable};
+pub(crate) use transaction::sealed as sealed_transaction;
+pub use transaction::{InTx, LockInTx, Locked, Transaction, TryLock};
+pub use version::{Advance, Version, one_changed};
 
 use crate::hold::op::{Attempt, Fate, Op, Take};
 use crate::hold::{Core, wait};

@@ -10,14 +10,20 @@ use crate::error::{Cause, Error};
 /// What a failed statement means for whoever sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultKind {
-    /// Another transaction was faster (a duplicate key, MariaDB's 1020): rolled back.
+    /// Another transaction was faster (MariaDB's 1020): rolled back.
     Conflict,
+    /// A duplicate key.
+    Duplicate,
     /// Chosen as the victim of a deadlock: rolled back.
     Deadlock,
     /// A serialization failure: rolled back.
     Serialization,
-    /// A lock was waited for in vain: rolled back.
+    /// A lock was waited for in vain: the statement is rolled back.
     LockTimeout,
+    /// Somebody, or a limit of the server's, ended the statement: rolled back.
+    Interrupted,
+    /// The transaction that the statement was meant for has failed before, or has ended.
+    TransactionOver,
     /// The connection is of no use any more. If a statement was under way, its outcome is unknown.
     Disconnected,
     /// The server takes no writes, because it is not the primary any more: nothing was done, and
@@ -42,6 +48,20 @@ impl FaultKind {
     pub(crate) fn is_retryable(self) -> bool {
         matches!(
             self,
+            Self::Conflict
+                | Self::Duplicate
+                | Self::Deadlock
+                | Self::Serialization
+                | Self::LockTimeout
+                | Self::Interrupted
+        )
+    }
+
+    /// Whether a whole transaction that failed with it may well succeed when it is begun anew. (A
+    /// duplicate key would be one again.)
+    pub(crate) fn is_retryable_in_tx(self) -> bool {
+        matches!(
+            self,
             Self::Conflict | Self::Deadlock | Self::Serialization | Self::LockTimeout
         )
     }
@@ -64,6 +84,16 @@ impl Fault {
         }
     }
 
+    /// The caller's transaction has ended already.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn transaction_over() -> Self {
+        let over = std::io::Error::other("there is no transaction open on the connection");
+        Self {
+            kind: FaultKind::TransactionOver,
+            cause: Cause::new(sqlx::Error::Io(over)),
+        }
+    }
+
     /// The error for a caller, who tried `doing`.
     pub(crate) fn into_error(self, doing: &'static str, target: &str) -> Error {
         let (target, cause) = (target.to_owned(), self.cause);
@@ -74,13 +104,18 @@ impl Fault {
             FaultKind::Disconnected
             | FaultKind::ReadOnly
             | FaultKind::Conflict
+            | FaultKind::Duplicate
             | FaultKind::Deadlock
             | FaultKind::Serialization
-            | FaultKind::LockTimeout => Error::Unreachable {
+            | FaultKind::LockTimeout
+            | FaultKind::Interrupted => Error::Unreachable {
                 target,
                 detail: cause.to_string(),
             },
-            FaultKind::Denied | FaultKind::NoSuchTable | FaultKind::Other => Error::Database {
+            FaultKind::Denied
+            | FaultKind::NoSuchTable
+            | FaultKind::TransactionOver
+            | FaultKind::Other => Error::Database {
                 doing,
                 target,
                 cause,
@@ -105,9 +140,14 @@ pub(crate) fn classify(error: &sqlx::Error) -> FaultKind {
         E::Io(_) | E::Tls(_) | E::Protocol(_) | E::WorkerCrashed | E::BeginFailed => {
             FaultKind::Disconnected
         }
-        E::Database(error) => of_vendor(error.as_ref()).unwrap_or(FaultKind::Other),
+        E::Database(error) => classify_database(error.as_ref()),
         _ => FaultKind::Other,
     }
+}
+
+/// The kind of what a database said.
+pub(crate) fn classify_database(error: &dyn DatabaseError) -> FaultKind {
+    of_vendor(error).unwrap_or(FaultKind::Other)
 }
 
 fn of_vendor(error: &dyn DatabaseError) -> Option<FaultKind> {

@@ -68,6 +68,9 @@ pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
         &mut self,
     ) -> impl Future<Output = Result<Vec<String>, crate::migrate::MigrateFault>> + Send;
 
+    /// The database's own id, which tells it from every other one.
+    fn database_id(&mut self) -> impl Future<Output = Result<Uuid, Fault>> + Send;
+
     /// Grants a lease where the name has none that is live, under the next fence:
     /// `max(previous + 1, microseconds of the clock)`.
     ///
@@ -114,6 +117,41 @@ pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
 
     /// The live holders of all names, by name.
     fn lock_list(&mut self) -> impl Future<Output = Result<Vec<LockRow>, Fault>> + Send;
+
+    /// The row of a name, which is made, free and with the clock as its fence, when there is none.
+    fn lock_row(&mut self, name: &Name) -> impl Future<Output = Result<LockRow, Fault>> + Send;
+
+    /// In the caller's transaction: keeps the row of a lease, if it is live and still the asked grant's,
+    /// from being taken over until that transaction ends. Several transactions may pin one lease.
+    ///
+    /// Waits for nobody. A transaction that is over is a fault, on every brand.
+    fn tx_pin(&mut self, ask: &PinAsk) -> impl Future<Output = Result<Told<Pinned>, Fault>> + Send;
+
+    /// In the caller's transaction: grants all of the names, or none, where they have no live lease
+    /// (and, where a version is asked for, no newer one), under the next fence, and keeps their rows until
+    /// that transaction ends.
+    ///
+    /// Waits for nobody. `sure`: the rows are known to be there, and free a moment ago, whatever the
+    /// transaction's snapshot says.
+    fn tx_take(
+        &mut self,
+        asks: &[TxAsk],
+        sure: bool,
+    ) -> impl Future<Output = Result<Told<TxTaken>, Fault>> + Send;
+
+    /// In the caller's transaction: waits until no other transaction has the rows locked, and locks them.
+    /// `None` waits for as long as the server's own limit allows.
+    fn tx_wait(
+        &mut self,
+        names: &[Name],
+        limit: Option<Duration>,
+    ) -> impl Future<Output = Result<TxWaited, Fault>> + Send;
+
+    /// In the caller's transaction: the row of a name, as the transaction sees it. No lock is taken.
+    fn tx_row(
+        &mut self,
+        name: &Name,
+    ) -> impl Future<Output = Result<Told<Option<LockRow>>, Fault>> + Send;
 }
 
 /// What the server said of itself.
@@ -202,6 +240,60 @@ pub(crate) enum Freed {
     Locked,
 }
 
+#[derive(Debug, Clone)]
+pub(crate) struct PinAsk {
+    pub(crate) name: Name,
+    pub(crate) owner: Uuid,
+}
+
+/// What a caller's transaction found, and in which database.
+#[derive(Debug)]
+pub(crate) struct Told<T> {
+    pub(crate) database: Option<Uuid>,
+    pub(crate) found: T,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pinned {
+    /// And nobody takes it over before the transaction ends.
+    Live,
+    /// Its time has run out.
+    Expired,
+    /// The name is not this grant's, or somebody has its row locked just now.
+    Missed,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct TxAsk {
+    pub(crate) name: Name,
+    /// Only if this is still the fence of the last grant.
+    pub(crate) version: Option<i64>,
+    /// The last fence that this process was granted in a transaction. When the row still has it, this
+    /// may be the same transaction.
+    pub(crate) before: Option<i64>,
+}
+
+#[derive(Debug)]
+pub(crate) enum TxTaken {
+    /// The fences, in the order of the asks.
+    Granted(Vec<i64>),
+    /// This transaction has been granted one of the names before.
+    Twice,
+    /// One of the names is held, or locked, or has no row yet; with the holder, where the brand knows it.
+    Missed(Option<LockRow>),
+    /// A lease came in between, and its row is locked now: it cannot be renewed before the transaction
+    /// ends.
+    Blocking,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TxWaited {
+    Locked,
+    TimedOut,
+    /// A row is newer than what the transaction can see.
+    Invisible,
+}
+
 impl ReleaseAsk {
     /// What a row that was not freed says about this ask. `None`: there is no row.
     #[cfg(any(feature = "mysql", feature = "sqlite"))]
@@ -255,6 +347,46 @@ impl From<LockColumns> for LockRow {
             acquired_at,
             expires_at,
             remaining,
+        }
+    }
+}
+
+/// The database's id, and the columns of a lock row where there is one.
+pub(crate) type ToldColumns = (
+    Uuid,
+    Option<Vec<u8>>,
+    Option<Uuid>,
+    Option<i64>,
+    Option<i32>,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
+impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
+    fn from(columns: Option<ToldColumns>) -> Self {
+        let Some((id, name, owner, fence, holds, holder, acquired_at, expires_at, remaining)) =
+            columns
+        else {
+            return Self {
+                database: None,
+                found: None,
+            };
+        };
+        let found = name.map(|name| LockRow {
+            name,
+            owner,
+            fence: fence.unwrap_or_default(),
+            holds: holds.unwrap_or_default(),
+            holder,
+            acquired_at,
+            expires_at,
+            remaining,
+        });
+        Self {
+            database: Some(id),
+            found,
         }
     }
 }

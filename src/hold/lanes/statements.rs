@@ -8,7 +8,7 @@ use crate::Error;
 use crate::hold::clock::{Moment, trusted};
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
-use crate::hold::op::{Attempt, Enter, Look, LookAt, Op, Release, Reply, Take};
+use crate::hold::op::{Attempt, Enter, Look, LookAt, Op, Release, Reply, Seen, Take};
 use crate::lock::{Busy, LockInfo, Loss, ReleaseOutcome};
 use crate::store::fault::Fault;
 use crate::store::{
@@ -279,6 +279,12 @@ impl<C: Connector> Lane<C> {
                 self.run(async |conn: &mut C::Connection| conn.lock_list().await)
                     .await
             }
+            LookAt::Row(name, _) => {
+                let name = name.clone();
+                self.run(async |conn: &mut C::Connection| conn.lock_row(&name).await)
+                    .await
+                    .map(|row| vec![row])
+            }
             LookAt::ForceRelease(name, _) => {
                 let name = name.clone();
                 self.run(async |conn: &mut C::Connection| {
@@ -301,6 +307,17 @@ impl<C: Connector> Lane<C> {
                 let infos: Result<Vec<LockInfo>, Error> =
                     rows.into_iter().map(LockRow::info).collect();
                 let _ = reply.send(infos);
+            }
+            LookAt::Row(_, reply) => {
+                let seen = |row: LockRow| {
+                    let fence = row.fence;
+                    let live = row.is_live().then(|| row.info()).transpose();
+                    live.map(|holder| Seen { fence, holder })
+                };
+                // There is one: that is what the verb is for.
+                if let Some(row) = rows.into_iter().next() {
+                    let _ = reply.send(seen(row));
+                }
             }
             LookAt::ForceRelease(name, reply) => {
                 self.lines.freed(&name);

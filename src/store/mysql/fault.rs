@@ -13,12 +13,17 @@ pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
 
 fn of_number(number: u16) -> FaultKind {
     match number {
-        // ER_CHECKREAD (MariaDB: the record has changed); duplicate keys
-        1020 | 1022 | 1062 | 1586 => FaultKind::Conflict,
+        // ER_CHECKREAD (MariaDB: the record has changed)
+        1020 => FaultKind::Conflict,
+        1022 | 1062 | 1586 => FaultKind::Duplicate,
         1213 => FaultKind::Deadlock,
         // ER_LOCK_WAIT_TIMEOUT rolls back the statement only; an autocommitted one is all there is.
-        // ER_LOCK_NOWAIT; ER_QUERY_INTERRUPTED; ER_QUERY_TIMEOUT; MariaDB's ER_STATEMENT_TIMEOUT
-        1205 | 3572 | 1317 | 3024 | 1969 => FaultKind::LockTimeout,
+        // ER_LOCK_NOWAIT
+        1205 | 3572 => FaultKind::LockTimeout,
+        // ER_QUERY_INTERRUPTED; ER_QUERY_TIMEOUT; MariaDB's ER_STATEMENT_TIMEOUT
+        1317 | 3024 | 1969 => FaultKind::Interrupted,
+        // ER_SP_DOES_NOT_EXIST: there is no such savepoint
+        1305 => FaultKind::TransactionOver,
         // too many connections (of this user); shutdown; killed; Galera's node is not ready
         1040 | 1203 | 1226 | 1053 | 1927 | 1047 => FaultKind::Disconnected,
         // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION,

@@ -132,6 +132,11 @@ SELECT l.name, l.owner, l.fence, l.holds, l.holder,
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
 
+/// A duplicate is caught.
+const MAKE_ROW: &str = "
+INSERT INTO rowlock_lock (name, fence, holds)
+VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 0)";
+
 const INSPECT: &str = "
 SELECT name, owner, fence, holds, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
@@ -208,11 +213,6 @@ async fn update(conn: &mut MySqlConnection, asks: &[TakeAsk]) -> Result<(), sqlx
 
 /// Inserts all at once, or, when somebody inserts one of them at the same time, one by one.
 async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<(), sqlx::Error> {
-    let is_duplicate = |error: &sqlx::Error| {
-        error
-            .as_database_error()
-            .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
-    };
     let all = json::takes(missing.iter().copied());
     match sqlx::query(MAKE).bind(all).execute(&mut *conn).await {
         Err(error) if is_duplicate(&error) => {}
@@ -226,6 +226,12 @@ async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<(), sq
         }
     }
     Ok(())
+}
+
+fn is_duplicate(error: &sqlx::Error) -> bool {
+    error
+        .as_database_error()
+        .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
 }
 
 pub(super) async fn renew(
@@ -308,6 +314,21 @@ pub(super) async fn inspect(
         .fetch_optional(conn)
         .await?;
     Ok(row.map(LockRow::from))
+}
+
+pub(super) async fn row(conn: &mut MySqlConnection, name: &Name) -> Result<LockRow, sqlx::Error> {
+    let mut found = read(conn, std::iter::once(name)).await?;
+    if found.is_empty() {
+        let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
+        match make.execute(&mut *conn).await {
+            Err(error) if is_duplicate(&error) => {}
+            other => other.map(|_| ())?,
+        }
+        found = read(conn, std::iter::once(name)).await?;
+    }
+    found
+        .remove(name.as_bytes())
+        .ok_or(sqlx::Error::RowNotFound)
 }
 
 pub(super) async fn list(conn: &mut MySqlConnection) -> Result<Vec<LockRow>, sqlx::Error> {

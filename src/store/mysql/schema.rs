@@ -1,6 +1,7 @@
 //! The history table, and migrating under a lock in the database.
 
 use sqlx::MySqlConnection;
+use uuid::Uuid;
 
 use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
@@ -47,4 +48,10 @@ pub(super) async fn migrate(conn: &mut MySqlConnection) -> Result<Vec<String>, M
     let applied = applied?;
     unlocked?;
     Ok(applied)
+}
+
+pub(super) async fn database_id(conn: &mut MySqlConnection) -> Result<Uuid, sqlx::Error> {
+    sqlx::query_scalar("SELECT id FROM rowlock_database")
+        .fetch_one(conn)
+        .await
 }

@@ -163,6 +163,19 @@ SELECT name, owner, fence, holds, holder,
 FROM rowlock_lock
 WHERE name = $1 AND expires_at > clock_timestamp()";
 
+const ROW: &str = "
+SELECT name, owner, fence, holds, holder,
+       (extract(epoch FROM acquired_at) * 1000000)::bigint,
+       (extract(epoch FROM expires_at) * 1000000)::bigint,
+       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
+FROM rowlock_lock
+WHERE name = $1";
+
+const MAKE_ROW: &str = "
+INSERT INTO rowlock_lock (name, fence, holds)
+VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0)
+ON CONFLICT (name) DO NOTHING";
+
 const LIST: &str = "
 SELECT name, owner, fence, holds, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
@@ -309,6 +322,17 @@ pub(super) async fn inspect(
     name: &Name,
 ) -> Result<Option<LockRow>, sqlx::Error> {
     one(conn, INSPECT, name).await
+}
+
+pub(super) async fn row(conn: &mut PgConnection, name: &Name) -> Result<LockRow, sqlx::Error> {
+    if let Some(row) = one(conn, ROW, name).await? {
+        return Ok(row);
+    }
+    sqlx::query(MAKE_ROW)
+        .bind(name.as_bytes())
+        .execute(&mut *conn)
+        .await?;
+    one(conn, ROW, name).await?.ok_or(sqlx::Error::RowNotFound)
 }
 
 pub(super) async fn list(conn: &mut PgConnection) -> Result<Vec<LockRow>, sqlx::Error> {

@@ -1,6 +1,7 @@
 //! The history table, and migrating under a lock in the database.
 
 use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
 
 use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
@@ -39,4 +40,10 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Result<Vec<String>, Migr
     let applied = migrate::run(&mut *tx, runner()).await?;
     tx.commit().await?;
     Ok(applied)
+}
+
+pub(super) async fn database_id(conn: &mut PgConnection) -> Result<Uuid, sqlx::Error> {
+    sqlx::query_scalar("SELECT id FROM rowlock_database")
+        .fetch_one(conn)
+        .await
 }

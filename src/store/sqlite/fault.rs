@@ -17,6 +17,8 @@ pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
 
 fn of_code(extended: i32) -> FaultKind {
     match (extended & 0xff, extended) {
+        // SQLITE_BUSY_SNAPSHOT: what the transaction has read is out of date, it cannot write any more
+        (5, 517) => FaultKind::Serialization,
         // SQLITE_BUSY, SQLITE_LOCKED
         (5 | 6, _) => FaultKind::LockTimeout,
         // SQLITE_READONLY, SQLITE_CANTOPEN
@@ -24,7 +26,7 @@ fn of_code(extended: i32) -> FaultKind {
         // SQLITE_IOERR: opening the file anew may help
         (10, _) => FaultKind::Disconnected,
         // SQLITE_CONSTRAINT_PRIMARYKEY, SQLITE_CONSTRAINT_UNIQUE
-        (19, 1555 | 2067) => FaultKind::Conflict,
+        (19, 1555 | 2067) => FaultKind::Duplicate,
         _ => FaultKind::Other,
     }
 }

@@ -85,6 +85,11 @@ SELECT l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
        l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM json_each(?1) a CROSS JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
 
+const MAKE_ROW: &str = "
+INSERT INTO rowlock_lock (name, fence, holds)
+VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, 0)
+ON CONFLICT (name) DO NOTHING";
+
 const INSPECT: &str = "
 SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
        expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
@@ -239,6 +244,20 @@ pub(super) async fn inspect(
         .fetch_optional(conn)
         .await?;
     Ok(row.map(LockRow::from))
+}
+
+pub(super) async fn row(conn: &mut SqliteConnection, name: &Name) -> Result<LockRow, sqlx::Error> {
+    let mut found = read(conn, std::iter::once(name)).await?;
+    if found.is_empty() {
+        sqlx::query(MAKE_ROW)
+            .bind(name.as_bytes())
+            .execute(&mut *conn)
+            .await?;
+        found = read(conn, std::iter::once(name)).await?;
+    }
+    found
+        .remove(name.as_bytes())
+        .ok_or(sqlx::Error::RowNotFound)
 }
 
 pub(super) async fn list(conn: &mut SqliteConnection) -> Result<Vec<LockRow>, sqlx::Error> {

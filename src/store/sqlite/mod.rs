@@ -4,20 +4,24 @@ mod connect;
 mod fault;
 mod lease;
 mod schema;
+mod transaction;
 
 pub(crate) use connect::Sqlite;
 pub(crate) use fault::kind as fault_kind;
 pub(crate) use schema::runner;
-
-use sqlx::SqliteConnection;
+pub(crate) use transaction::BEGIN_TO_WRITE;
 
 use std::time::Duration;
+
+use sqlx::SqliteConnection;
+use uuid::Uuid;
 
 use crate::Name;
 use crate::migrate::MigrateFault;
 use crate::store::fault::Fault;
 use crate::store::{
-    Applied, Freed, LockRow, ReleaseAsk, RenewAsk, Renewed, Server, Store, TakeAsk, Taken,
+    Applied, Freed, LockRow, PinAsk, Pinned, ReleaseAsk, RenewAsk, Renewed, Server, Store, TakeAsk,
+    Taken, Told, TxAsk, TxTaken, TxWaited,
 };
 
 impl Store for SqliteConnection {
@@ -31,6 +35,10 @@ impl Store for SqliteConnection {
 
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
         schema::migrate(self).await
+    }
+
+    async fn database_id(&mut self) -> Result<Uuid, Fault> {
+        Ok(schema::database_id(self).await?)
     }
 
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
@@ -59,5 +67,29 @@ impl Store for SqliteConnection {
 
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
         Ok(lease::list(self).await?)
+    }
+
+    async fn lock_row(&mut self, name: &Name) -> Result<LockRow, Fault> {
+        Ok(lease::row(self, name).await?)
+    }
+
+    async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
+        transaction::pin(self, ask).await
+    }
+
+    async fn tx_take(&mut self, asks: &[TxAsk], sure: bool) -> Result<Told<TxTaken>, Fault> {
+        transaction::take(self, asks, sure).await
+    }
+
+    async fn tx_wait(
+        &mut self,
+        names: &[Name],
+        limit: Option<Duration>,
+    ) -> Result<TxWaited, Fault> {
+        transaction::wait(self, names, limit).await
+    }
+
+    async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
+        transaction::row(self, name).await
     }
 }

@@ -1,6 +1,7 @@
 //! The history table, and migrating under a lock in the database.
 
 use sqlx::{Connection, SqliteConnection};
+use uuid::Uuid;
 
 use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
@@ -36,4 +37,10 @@ pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<Vec<String>, 
     let applied = migrate::run(&mut *tx, runner()).await?;
     tx.commit().await?;
     Ok(applied)
+}
+
+pub(super) async fn database_id(conn: &mut SqliteConnection) -> Result<Uuid, sqlx::Error> {
+    sqlx::query_scalar("SELECT id FROM rowlock_database")
+        .fetch_one(conn)
+        .await
 }

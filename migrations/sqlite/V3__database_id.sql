@@ -1,0 +1,1 @@
+INSERT INTO rowlock_database (one, id) VALUES (1, randomblob(16)) ON CONFLICT (one) DO NOTHING;

@@ -1,0 +1,128 @@
+//! The pin: a lease, proven inside the caller's own transaction.
+//!
+//! # Overview
+//!
+//! [`Held::pin`] looks at the lease's row in the caller's transaction, by the database's clock, and locks it
+//! there: whoever wants to take the name over finds it locked until that transaction ends. So the check and the
+//! write commit together, which no lock outside of the database can do.
+//!
+//! # State model
+//!
+//! ```text
+//!   held ── pin ──► pinned ── commit or rollback ──► held, or expired meanwhile
+//!    │                         (the name is never somebody else's in between)
+//!    └── lost ── pin ──► Error::Lost: roll back
+//! ```
+//!
+//! # Trust window
+//!
+//! None: between the pin and the end of the transaction nobody else's grant commits, however long it takes, also
+//! when the lease's time runs out meanwhile. Such a lease is not renewed while it is pinned.
+//!
+//! # Failure
+//!
+//! - *The process is paused before the pin*: the pin finds the lease lost.
+//! - *The process is paused behind the pin*: the name stays its own until the transaction ends; when it wakes, it
+//!   commits. Everybody else waits: bound that in the server (`idle_in_transaction_session_timeout`).
+//! - *The process crashes*: the server rolls back; the lease ends with its TTL.
+//! - *The connection breaks*: nothing is committed.
+
+use crate::Error;
+use crate::hold::clock::{Moment, sleep_until};
+use crate::hold::op::LookAt;
+use crate::hold::retry;
+use crate::lock::transaction::{InTransaction, Transaction};
+use crate::lock::{Held, Loss};
+use crate::store::{PinAsk, Pinned, Store};
+
+impl Held {
+    /// Proves in `tx`, a transaction of the application's own pool, that this lease is live by the database's
+    /// clock, and keeps anybody from taking it over until `tx` ends.
+    ///
+    /// - **Right before the commit**: everything that the transaction has written is committed only if the lease
+    ///   was held throughout. The shortest time in which a renewal has to wait. Take this one.
+    /// - **At the start**: nobody is granted the name while the transaction runs, so that what it *reads* is
+    ///   the holder's alone as well. The lease is not renewed meanwhile: where the transaction outlasts what is
+    ///   left of it, [`is_held`](Self::is_held) turns false and [`lost`](Self::lost) resolves, although the
+    ///   name is still nobody else's until the transaction ends.
+    ///
+    /// Several transactions may pin one lease at the same time. Pinning twice in one is harmless. Nothing else
+    /// is held up: not other names, and not this process's other renewals (but on SQLite whoever writes has the
+    /// whole file).
+    ///
+    /// Under REPEATABLE READ and SERIALIZABLE, PostgreSQL cannot lock a row that has changed since the
+    /// transaction's snapshot: a renewal in between makes pinning at the end an [`Error::TransactionAborted`].
+    /// Pin at the start there, or use [`Retry`](crate::Retry).
+    ///
+    /// # Errors
+    ///
+    /// After each of them roll `tx` back.
+    ///
+    /// - [`Error::Lost`]: it is not held any more. What `tx` has written must not be committed.
+    /// - [`Error::Released`]: this guard was released before.
+    /// - [`Error::WrongDatabase`]: `tx` belongs to another database, engine or schema.
+    /// - [`Error::TransactionAborted`]: the database wants `tx` begun again.
+    /// - [`Error::TransactionOver`]: `tx` had failed or ended before, or its connection broke. Nothing is
+    ///   committed by it.
+    /// - [`Error::Unreachable`]: it cannot be told whether the lease is held. `tx` proves nothing.
+    ///
+    /// # Cancel safety
+    ///
+    /// After a future that was dropped, roll `tx` back.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+    /// # let pool = sqlx::SqlitePool::connect(&url).await?;
+    /// # sqlx::raw_sql("CREATE TABLE stock (items INTEGER)").execute(&pool).await?;
+    /// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
+    /// let held = rowlock.lock("stock:42").acquire().await?;
+    /// let mut tx = pool.begin().await?;
+    /// sqlx::query("UPDATE stock SET items = items - 1").execute(&mut *tx).await?;
+    /// held.pin(&mut tx).await?; // an error here drops `tx`, which rolls it back
+    /// tx.commit().await?;
+    /// let _ = held.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn pin<T: Transaction>(&self, tx: &mut T) -> Result<(), Error> {
+        let (core, grant) = (self.guard.core(), self.guard.grant());
+        let name = &grant.name;
+        if self.guard.is_released() {
+            return Err(Error::Released {
+                doing: "pin",
+                name: name.clone(),
+            });
+        }
+        let mut here = InTransaction::new(core, tx, vec![name.clone()], "pin")?;
+        let ask = PinAsk {
+            name: name.clone(),
+            owner: grant.id,
+        };
+        let mut backoff = retry::poll();
+        loop {
+            if let Some(loss) = grant.loss() {
+                let name = name.clone();
+                return Err(Error::Lost { name, loss });
+            }
+            let told = here.connection().tx_pin(&ask).await;
+            match here.told(told)? {
+                Pinned::Live => return Ok(()),
+                Pinned::Expired => grant.lose(Loss::Expired),
+                Pinned::Missed => {
+                    // It is somebody else's; or a renewal of our own is just at it.
+                    let look = |reply| LookAt::Inspect(name.clone(), reply);
+                    let holder = core.look(look).await?;
+                    if holder.is_some_and(|holder| holder.owner == grant.id) {
+                        let pause = backoff.next().unwrap_or_default();
+                        sleep_until(Moment::now() + pause).await;
+                    } else {
+                        grant.lose(Loss::TakenOver);
+                    }
+                }
+            }
+        }
+    }
+}

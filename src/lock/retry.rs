@@ -1,0 +1,314 @@
+//! Running a transaction again when somebody else was faster.
+//!
+//! # Overview
+//!
+//! [`Retry::run`] begins a transaction, hands it to a closure, and commits when that one returns `Ok`. When it
+//! returns an error that another try may well mend, the transaction is rolled back and, after a pause, everything
+//! is done again on a fresh one: a conflict of an optimistic lock, a deadlock, a serialization failure, a lock
+//! that the database waited for in vain, SQLite's "busy".
+//!
+//! # Failure
+//!
+//! - *The connection breaks before the commit*: nothing is committed; the error is returned.
+//! - *The connection breaks under the commit*: whether it was committed is unknown, and trying again might do it
+//!   twice: [`Error::CommitUnknown`].
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::error::DatabaseError;
+
+use crate::client::Pool;
+use crate::hold::clock::{Moment, sleep_until};
+use crate::hold::retry;
+use crate::lock::sealed_transaction;
+use crate::lock::transaction::Transaction;
+use crate::store::fault::{FaultKind, classify, classify_database};
+use crate::{Engine, Error};
+
+/// A policy for trying a transaction again: how often, and with which pauses.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+/// # let pool = sqlx::SqlitePool::connect(&url).await?;
+/// # sqlx::raw_sql("CREATE TABLE stock (items INTEGER); INSERT INTO stock VALUES (9)").execute(&pool).await?;
+/// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
+/// use rowlock::Retry;
+///
+/// let rowlock = &rowlock;
+/// let left = Retry::new()
+///     .attempts(20)
+///     .run(&pool, |mut tx| async move {
+///         let seen = rowlock.in_tx(&mut tx).version("stock:42").await?;
+///         let items: i64 = sqlx::query_scalar("SELECT items FROM stock").fetch_one(&mut **tx).await?;
+///         sqlx::query("UPDATE stock SET items = ?").bind(items - 1).execute(&mut **tx).await?;
+///         rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen)?;
+///         Ok::<_, rowlock::Error>(items - 1)
+///     })
+///     .await?;
+/// # assert_eq!(left, 8);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a policy does nothing until something is run under it"]
+pub struct Retry {
+    attempts: u32,
+    shortest: Duration,
+    longest: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Retry {
+    /// 10 attempts, with pauses of up to 10 ms, 20 ms, … 1 s between them.
+    pub const fn new() -> Self {
+        Self {
+            attempts: 10,
+            shortest: Duration::from_millis(10),
+            longest: Duration::from_secs(1),
+        }
+    }
+
+    /// How often it is tried at most: 1 or more. `u32::MAX` is without end.
+    pub const fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
+    /// The pause before the second attempt is somewhere between nothing and `shortest`; the bound doubles with
+    /// every attempt, up to `longest`, which is at most an hour ("full jitter").
+    pub const fn backoff(mut self, shortest: Duration, longest: Duration) -> Self {
+        self.shortest = shortest;
+        self.longest = longest;
+        self
+    }
+
+    /// Runs `work` in a fresh transaction of `pool` and commits; tries again, under this policy, when that failed
+    /// for a reason that may have passed ([`Retryable`]).
+    ///
+    /// `work` may run several times: what it does outside of the transaction happens as often. It gets the
+    /// transaction, and need not give it back. On SQLite it is begun with BEGIN IMMEDIATE, so that it
+    /// cannot be refused the right to write in the middle.
+    ///
+    /// # Errors
+    ///
+    /// The last error of `work`, after a rollback; the driver's, when a transaction could not be begun or
+    /// committed; [`Error::CommitUnknown`]; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for a policy
+    /// that makes no sense.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future rolls the transaction back, unless its commit was under way.
+    pub async fn run<P, T, E, F>(
+        &self,
+        pool: &P,
+        mut work: impl FnMut(RetryTx<P::Transaction>) -> F,
+    ) -> Result<T, E>
+    where
+        P: Pool,
+        E: From<sqlx::Error> + From<Error> + Retryable,
+        F: Future<Output = Result<T, E>>,
+    {
+        self.check()?;
+        let mut pauses = retry::full_jitter(self.shortest, self.longest);
+        let mut attempt = 1;
+        loop {
+            let error = match self.once(pool, &mut work).await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            let spent = attempt >= self.attempts && self.attempts != u32::MAX;
+            if spent || !error.is_retryable() {
+                return Err(error);
+            }
+            attempt = attempt.saturating_add(1);
+            sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
+        }
+    }
+
+    async fn once<P, T, E, F>(
+        &self,
+        pool: &P,
+        work: &mut impl FnMut(RetryTx<P::Transaction>) -> F,
+    ) -> Result<T, E>
+    where
+        P: Pool,
+        E: From<sqlx::Error> + From<Error> + Retryable,
+        F: Future<Output = Result<T, E>>,
+    {
+        let slot = Arc::new(Mutex::new(None));
+        let tx = RetryTx {
+            tx: Some(pool.begin_to_write().await?),
+            slot: Arc::clone(&slot),
+        };
+        let result = work(tx).await;
+        let tx = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(tx) = tx else {
+            let reason =
+                "the closure has kept the transaction: it must be dropped before it returns";
+            let kept = Error::InvalidSetting {
+                setting: "work",
+                reason,
+            };
+            return Err(kept.into());
+        };
+        match result {
+            Ok(done) => match P::commit(tx).await {
+                Ok(()) => Ok(done),
+                Err(error) if classify(&error) == FaultKind::Disconnected => {
+                    let detail = error.to_string();
+                    Err(Error::CommitUnknown { detail }.into())
+                }
+                Err(error) => Err(error.into()),
+            },
+            Err(error) => {
+                // What cannot be rolled back is a connection that is gone, and its transaction with it.
+                let _ = P::rollback(tx).await;
+                Err(error)
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.attempts == 0 {
+            return Err(Error::InvalidSetting {
+                setting: "attempts",
+                reason: "at least one is needed",
+            });
+        }
+        if self.longest > Duration::from_hours(1) || self.shortest > self.longest {
+            return Err(Error::InvalidDuration {
+                setting: "backoff",
+                given: self.longest,
+                bounds: "the longest pause is at most an hour, and not shorter than the shortest",
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The transaction of one attempt of [`Retry::run`]: dereferences to sqlx's. Dropping it hands it back, to be
+/// committed or rolled back.
+pub struct RetryTx<T> {
+    tx: Option<T>,
+    slot: Arc<Mutex<Option<T>>>,
+}
+
+impl<T> fmt::Debug for RetryTx<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryTx").finish_non_exhaustive()
+    }
+}
+
+impl<T> Deref for RetryTx<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.tx.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<T> DerefMut for RetryTx<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.tx.as_mut().expect("it is there until it is dropped")
+    }
+}
+
+impl<T> Drop for RetryTx<T> {
+    fn drop(&mut self) {
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.tx.take();
+    }
+}
+
+impl<T: Transaction> sealed_transaction::Sealed for RetryTx<T> {
+    type Connection = T::Connection;
+
+    const ENGINE: Engine = T::ENGINE;
+
+    fn connection(&mut self) -> &mut T::Connection {
+        T::connection(self)
+    }
+}
+
+impl<T: Transaction> Transaction for RetryTx<T> {}
+
+/// An error that tells whether the transaction may well succeed when it is begun anew.
+///
+/// [`rowlock::Error`](Error) does, and so does everything that is a boxed error: `Box<dyn Error + Send + Sync>`,
+/// and `anyhow::Error`. They look for rowlock's and sqlx's errors behind them (a variant of an enum that is
+/// `#[error(transparent)]` hides rowlock's). An enum of the application's own says so for each of its variants:
+///
+/// ```
+/// use rowlock::Retryable;
+///
+/// #[derive(Debug, thiserror::Error)]
+/// enum ShopError {
+///     #[error(transparent)]
+///     Lock(#[from] rowlock::Error),
+///     #[error(transparent)]
+///     Sql(#[from] sqlx::Error),
+///     #[error("sold out")]
+///     SoldOut,
+/// }
+///
+/// impl Retryable for ShopError {
+///     fn is_retryable(&self) -> bool {
+///         match self {
+///             Self::Lock(error) => error.is_retryable(),
+///             Self::Sql(error) => rowlock::is_retryable(error),
+///             Self::SoldOut => false,
+///         }
+///     }
+/// }
+///
+/// assert!(ShopError::Lock(rowlock::one_changed(0).unwrap_err()).is_retryable());
+/// assert!(!ShopError::Sql(sqlx::Error::RowNotFound).is_retryable());
+/// assert!(!ShopError::SoldOut.is_retryable());
+/// ```
+pub trait Retryable {
+    /// Whether to try again.
+    fn is_retryable(&self) -> bool;
+}
+
+impl Retryable for Error {
+    fn is_retryable(&self) -> bool {
+        Error::is_retryable(self)
+    }
+}
+
+impl<E: AsRef<dyn std::error::Error + Send + Sync>> Retryable for E {
+    fn is_retryable(&self) -> bool {
+        is_retryable(self.as_ref())
+    }
+}
+
+/// Whether an error, or one of those that caused it, says that the transaction may well succeed when it is
+/// begun anew: a conflict, a deadlock, a serialization failure, a lock that was waited for in vain.
+#[must_use]
+pub fn is_retryable(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<Error>() {
+            return error.is_retryable();
+        }
+        if let Some(error) = error.downcast_ref::<sqlx::Error>() {
+            return classify(error).is_retryable_in_tx();
+        }
+        // Behind `#[error(transparent)]`, sqlx's own error is passed over.
+        if let Some(error) = error.downcast_ref::<Box<dyn DatabaseError>>() {
+            return classify_database(error.as_ref()).is_retryable_in_tx();
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,188 @@
+//! Locks in the caller's transaction: the statements.
+//!
+//! Nothing here may fail for contention: after an error the caller's transaction could only be rolled
+//! back. What waits with a limit does so behind a savepoint.
+//!
+//! Under REPEATABLE READ and SERIALIZABLE a row that was changed after the transaction's snapshot cannot be
+//! locked (40001): the caller begins again.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, PgConnection};
+use uuid::Uuid;
+
+use crate::Name;
+use crate::store::fault::{Fault, FaultKind};
+use crate::store::{
+    LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited, to_micros,
+};
+
+/// FOR SHARE: several transactions of one holder may pin its lease at a time. It conflicts with every
+/// UPDATE of the row.
+const PIN: &str = "
+WITH mine AS (
+    SELECT expires_at FROM rowlock_lock WHERE name = $1 AND owner = $2 FOR SHARE SKIP LOCKED
+)
+SELECT d.id, m.expires_at > clock_timestamp()
+FROM rowlock_database d LEFT JOIN mine m ON true";
+
+/// `rowlock.locked` is a setting of the transaction's own (it ends with it, and goes back with its savepoints):
+/// the names that were granted in it. MATERIALIZED: it is read before it is written.
+const TAKE: &str = "
+WITH ask AS (
+    SELECT * FROM unnest($1::bytea[], $2::bigint[]) AS a (name, version)
+), marks AS MATERIALIZED (
+    SELECT COALESCE(bool_or(
+        position(' ' || encode(name, 'hex') || ' ' IN
+                 COALESCE(current_setting('rowlock.locked', true), '')) > 0), false) AS twice
+    FROM ask
+), free AS (
+    SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name
+    WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp())
+      AND (a.version IS NULL OR a.version = l.fence)
+      AND NOT (SELECT twice FROM marks)
+    ORDER BY l.name
+    FOR UPDATE OF l SKIP LOCKED
+), took AS (
+    UPDATE rowlock_lock l
+    SET fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+    FROM free f
+    WHERE l.name = f.name AND (SELECT count(*) FROM free) = cardinality($1)
+    RETURNING l.name, l.fence, set_config(
+        'rowlock.locked',
+        COALESCE(current_setting('rowlock.locked', true), '') || ' ' || encode(l.name, 'hex') || ' ',
+        true)
+)
+SELECT d.id, (SELECT twice FROM marks), t.name, t.fence
+FROM rowlock_database d LEFT JOIN took t ON true";
+
+const WAIT: &str = "
+SELECT name FROM rowlock_lock
+WHERE name = ANY ($1) AND (expires_at IS NULL OR expires_at <= clock_timestamp())
+ORDER BY name
+FOR UPDATE";
+
+const ROW: &str = "
+SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder,
+       (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
+       (extract(epoch FROM l.expires_at) * 1000000)::bigint,
+       (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint
+FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1";
+
+/// The database, whether this transaction was granted one of the names before, a name and its fence.
+type TakeColumns = (Uuid, bool, Option<Vec<u8>>, Option<i64>);
+
+pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
+    let row: Option<(Uuid, Option<bool>)> = sqlx::query_as(PIN)
+        .bind(ask.name.as_bytes())
+        .bind(ask.owner)
+        .fetch_optional(conn)
+        .await?;
+    let found = match row.and_then(|row| row.1) {
+        Some(true) => Pinned::Live,
+        Some(false) => Pinned::Expired,
+        None => Pinned::Missed,
+    };
+    Ok(Told {
+        database: row.map(|row| row.0),
+        found,
+    })
+}
+
+pub(super) async fn take(
+    conn: &mut PgConnection,
+    asks: &[TxAsk],
+    _sure: bool,
+) -> Result<Told<TxTaken>, Fault> {
+    let rows: Vec<TakeColumns> = sqlx::query_as(TAKE)
+        .bind(names(asks.iter().map(|ask| &ask.name)))
+        .bind(asks.iter().map(|ask| ask.version).collect::<Vec<_>>())
+        .fetch_all(conn)
+        .await?;
+    let database = rows.first().map(|row| row.0);
+    if rows.first().is_some_and(|row| row.1) {
+        return Ok(Told {
+            database,
+            found: TxTaken::Twice,
+        });
+    }
+    let fence = |ask: &TxAsk| {
+        let mine = |row: &&TakeColumns| row.2.as_deref() == Some(ask.name.as_bytes());
+        rows.iter().find(mine).and_then(|row| row.3)
+    };
+    let fences: Option<Vec<i64>> = asks.iter().map(fence).collect();
+    let found = fences.map_or(TxTaken::Missed(None), TxTaken::Granted);
+    Ok(Told { database, found })
+}
+
+pub(super) async fn wait(
+    conn: &mut PgConnection,
+    wanted: &[Name],
+    limit: Option<Duration>,
+) -> Result<TxWaited, Fault> {
+    let Some(limit) = limit else {
+        return lock(conn, wanted).await;
+    };
+    let limit = (to_micros(limit) / 1_000).max(1);
+    let before: String = sqlx::query_scalar("SELECT current_setting('lock_timeout')")
+        .fetch_one(&mut *conn)
+        .await?;
+    let begin = format!("SAVEPOINT rowlock_wait; SET LOCAL lock_timeout = {limit}");
+    sqlx::raw_sql(AssertSqlSafe(begin))
+        .execute(&mut *conn)
+        .await?;
+    match lock(conn, wanted).await {
+        Ok(waited) => {
+            // What is released keeps its settings: the caller's own comes back.
+            sqlx::query("SELECT set_config('lock_timeout', $1, true)")
+                .bind(before)
+                .execute(&mut *conn)
+                .await?;
+            sqlx::raw_sql("RELEASE SAVEPOINT rowlock_wait")
+                .execute(conn)
+                .await?;
+            Ok(waited)
+        }
+        Err(fault) if fault.kind == FaultKind::LockTimeout => {
+            sqlx::raw_sql("ROLLBACK TO SAVEPOINT rowlock_wait; RELEASE SAVEPOINT rowlock_wait")
+                .execute(conn)
+                .await?;
+            Ok(TxWaited::TimedOut)
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+async fn lock(conn: &mut PgConnection, wanted: &[Name]) -> Result<TxWaited, Fault> {
+    let locked = sqlx::query(WAIT)
+        .bind(names(wanted.iter()))
+        .fetch_all(&mut *conn)
+        .await?;
+    if locked.len() == wanted.len() {
+        return Ok(TxWaited::Locked);
+    }
+    // Somebody was granted one of them, or its row is newer than this transaction's snapshot.
+    let isolation: String = sqlx::query_scalar("SELECT current_setting('transaction_isolation')")
+        .fetch_one(conn)
+        .await?;
+    Ok(match isolation.as_str() {
+        "read committed" | "read uncommitted" => TxWaited::Locked,
+        _ => TxWaited::Invisible,
+    })
+}
+
+pub(super) async fn row(
+    conn: &mut PgConnection,
+    name: &Name,
+) -> Result<Told<Option<LockRow>>, Fault> {
+    let row: Option<ToldColumns> = sqlx::query_as(ROW)
+        .bind(name.as_bytes())
+        .fetch_optional(conn)
+        .await?;
+    Ok(row.into())
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a Name>) -> Vec<&'a [u8]> {
+    names.map(Name::as_bytes).collect()
+}

@@ -1,0 +1,191 @@
+//! Locks in the caller's transaction: the statements.
+//!
+//! Whoever writes has the whole file to himself, so that holding the write lock is the pin, and nobody else's
+//! row lock can be in the way. A transaction that was begun without IMMEDIATE gets the write lock here, by a
+//! statement that changes nothing; it fails at once when what the transaction has read is out of date
+//! (`SQLITE_BUSY_SNAPSHOT`).
+//!
+//! `BEGIN` inside a transaction fails: that is how each of these finds out that there is one. SQLite rolls
+//! back by itself when a disk is full (<https://sqlite.org/lang_transaction.html>, section 3), and sqlx would not know.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, SqliteConnection};
+use time::UtcDateTime;
+
+use super::lease;
+use crate::Name;
+use crate::store::fault::{Fault, FaultKind};
+use crate::store::{LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited, json};
+
+/// A transaction that has the write lock from its start.
+pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";
+
+/// Takes the write lock, then looks.
+const LOOK: &str = "
+UPDATE rowlock_lock SET fence = fence WHERE false;
+SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
+       l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+FROM rowlock_database d
+CROSS JOIN json_each(?1) a
+LEFT JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
+
+const GRANT: &str = "
+INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
+SELECT unhex(a.value ->> 0), NULL, ?2, 0, NULL, NULL, NULL
+FROM json_each(?1) a
+WHERE true
+ON CONFLICT (name) DO UPDATE
+SET owner = NULL, fence = max(fence + 1, excluded.fence), holds = 0, holder = NULL,
+    acquired_at = NULL, expires_at = NULL
+RETURNING name, fence";
+
+const ROW: &str = "
+SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
+       l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
+FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?1";
+
+pub(super) async fn pin(conn: &mut SqliteConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
+    in_transaction(conn).await?;
+    let rows = look(conn, [&ask.name]).await?;
+    let told = Told::from(rows.into_iter().next());
+    let found = match told.found {
+        Some(row) if row.owner != Some(ask.owner) => Pinned::Missed,
+        Some(row) if row.is_live() => Pinned::Live,
+        Some(_) => Pinned::Expired,
+        None => Pinned::Missed,
+    };
+    Ok(Told {
+        database: told.database,
+        found,
+    })
+}
+
+pub(super) async fn take(
+    conn: &mut SqliteConnection,
+    asks: &[TxAsk],
+    _sure: bool,
+) -> Result<Told<TxTaken>, Fault> {
+    in_transaction(conn).await?;
+    let rows = look(conn, asks.iter().map(|ask| &ask.name)).await?;
+    let database = rows.first().map(|row| row.0);
+    let rows: Vec<LockRow> = rows
+        .into_iter()
+        .filter_map(|row| Told::from(Some(row)).found)
+        .collect();
+    if let Some(held) = rows.iter().find(|row| row.is_live()) {
+        let found = TxTaken::Missed(Some(held.clone()));
+        return Ok(Told { database, found });
+    }
+    for ask in asks {
+        let row = rows.iter().find(|row| row.name == ask.name.as_bytes());
+        let fence = row.map(|row| row.fence);
+        if ask.version.is_some() && ask.version != fence {
+            let found = TxTaken::Missed(None);
+            return Ok(Told { database, found });
+        }
+        if fence.is_some() && ask.before == fence && is_marked(conn, &ask.name).await? {
+            let found = TxTaken::Twice;
+            return Ok(Told { database, found });
+        }
+    }
+    // SQLite's clock is this host's, told in milliseconds. A transaction that is rolled back gives its fence
+    // back, and the next one in the same millisecond would get the same: so the same clock is read here, in
+    // microseconds, after the write lock was got.
+    let now = i64::try_from(UtcDateTime::now().unix_timestamp_nanos() / 1_000).unwrap_or(0);
+    let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(GRANT)
+        .bind(json::names(asks.iter().map(|ask| &ask.name)))
+        .bind(now)
+        .fetch_all(&mut *conn)
+        .await?;
+    let marks: Vec<String> = asks
+        .iter()
+        .map(|ask| format!("SAVEPOINT {}", mark(&ask.name)))
+        .collect();
+    sqlx::raw_sql(AssertSqlSafe(marks.join("; ")))
+        .execute(conn)
+        .await?;
+    let fence = |ask: &TxAsk| {
+        let row = granted.iter().find(|row| row.0 == ask.name.as_bytes());
+        row.map(|row| row.1)
+    };
+    let fences: Option<Vec<i64>> = asks.iter().map(fence).collect();
+    let found = fences.map_or(TxTaken::Missed(None), TxTaken::Granted);
+    Ok(Told { database, found })
+}
+
+/// Whoever has the write lock waits for nobody.
+#[allow(clippy::unused_async, reason = "the others wait")]
+pub(super) async fn wait(
+    _conn: &mut SqliteConnection,
+    _names: &[Name],
+    _limit: Option<Duration>,
+) -> Result<TxWaited, Fault> {
+    Ok(TxWaited::Locked)
+}
+
+pub(super) async fn row(
+    conn: &mut SqliteConnection,
+    name: &Name,
+) -> Result<Told<Option<LockRow>>, Fault> {
+    let told = read(conn, name).await?;
+    if told.database.is_none() || told.found.is_some() {
+        return Ok(told);
+    }
+    // While this transaction may write, nobody else could make the row.
+    lease::row(conn, name).await?;
+    read(conn, name).await
+}
+
+async fn read(conn: &mut SqliteConnection, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
+    let row: Option<ToldColumns> = sqlx::query_as(ROW)
+        .bind(name.as_bytes())
+        .fetch_optional(conn)
+        .await?;
+    Ok(row.into())
+}
+
+async fn look<'a>(
+    conn: &mut SqliteConnection,
+    names: impl IntoIterator<Item = &'a Name>,
+) -> Result<Vec<ToldColumns>, Fault> {
+    let rows = sqlx::query_as(LOOK)
+        .bind(json::names(names))
+        .fetch_all(conn)
+        .await?;
+    Ok(rows)
+}
+
+async fn in_transaction(conn: &mut SqliteConnection) -> Result<(), Fault> {
+    if let Err(error) = sqlx::raw_sql("BEGIN").execute(&mut *conn).await {
+        // SQLITE_ERROR: "cannot start a transaction within a transaction"
+        let fault = Fault::from(error);
+        return match fault.kind {
+            FaultKind::Other => Ok(()),
+            _ => Err(fault),
+        };
+    }
+    sqlx::raw_sql("ROLLBACK").execute(conn).await?;
+    Err(Fault::transaction_over())
+}
+
+/// Whether this transaction was granted the name before: only then there is such a savepoint.
+async fn is_marked(conn: &mut SqliteConnection, name: &Name) -> Result<bool, Fault> {
+    let release = format!("RELEASE {}", mark(name));
+    match sqlx::raw_sql(AssertSqlSafe(release)).execute(conn).await {
+        Ok(_) => Ok(true),
+        Err(error) => match Fault::from(error) {
+            // SQLITE_ERROR: "no such savepoint"
+            fault if fault.kind == FaultKind::Other => Ok(false),
+            fault => Err(fault),
+        },
+    }
+}
+
+/// The savepoint that says: this transaction was granted the name.
+fn mark(name: &Name) -> String {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    format!("rowlock_{:016x}", hasher.finish())
+}
