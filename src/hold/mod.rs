@@ -155,17 +155,29 @@ impl Core {
 
     /// The row of `name`, made when there is none.
     pub(crate) async fn row(&self, name: &Name) -> Result<Seen, Error> {
-        let seen = self.look(|reply| LookAt::Row(name.clone(), reply)).await?;
+        let look = |reply| LookAt::Row(name.clone(), true, reply);
+        let Some(seen) = self.look(look).await? else {
+            return Err(Error::CorruptRow {
+                name: name.as_str().into(),
+                what: "somebody removes it as soon as it is made",
+            });
+        };
         self.rows().entry(name.clone()).or_default();
         Ok(seen)
     }
 
-    /// Makes the row of `name`, unless it is known to be there.
-    pub(crate) async fn ensure_row(&self, name: &Name) -> Result<(), Error> {
+    /// The fence of `name` as everybody sees it; `None` when there is no row.
+    pub(crate) async fn committed_fence(&self, name: &Name) -> Result<Option<i64>, Error> {
+        let look = |reply| LookAt::Row(name.clone(), false, reply);
+        Ok(self.look(look).await?.map(|seen| seen.fence))
+    }
+
+    /// Makes the row of `name`, unless it is known to be there. Whether it had to look.
+    pub(crate) async fn ensure_row(&self, name: &Name) -> Result<bool, Error> {
         if self.rows().contains_key(name) {
-            return Ok(());
+            return Ok(false);
         }
-        self.row(name).await.map(drop)
+        self.row(name).await.map(|_| true)
     }
 
     /// The fence of the last grant of `name` to a transaction of this process.

@@ -78,8 +78,8 @@ pub(crate) struct Look {
 pub(crate) enum LookAt {
     Inspect(Name, Reply<Option<LockInfo>>),
     List(Reply<Vec<LockInfo>>),
-    /// Makes the row when there is none.
-    Row(Name, Reply<Seen>),
+    /// Makes the row when there is none and the flag says so.
+    Row(Name, bool, Reply<Option<Seen>>),
     ForceRelease(Name, Reply<Option<LockInfo>>),
 }
 
@@ -126,9 +126,9 @@ impl Op {
             Self::Enter(op) => Some(&op.grant.name),
             Self::Release(op) => Some(&op.ask.name),
             Self::Look(op) => match &op.what {
-                LookAt::Inspect(name, _) | LookAt::Row(name, _) | LookAt::ForceRelease(name, _) => {
-                    Some(name)
-                }
+                LookAt::Inspect(name, _)
+                | LookAt::Row(name, ..)
+                | LookAt::ForceRelease(name, _) => Some(name),
                 LookAt::List(_) => None,
             },
             Self::Flush(_) => None,
@@ -177,7 +177,7 @@ impl Op {
             Self::Look(op) => match &op.what {
                 LookAt::Inspect(_, reply) => reply.is_closed(),
                 LookAt::List(reply) => reply.is_closed(),
-                LookAt::Row(_, reply) => reply.is_closed(),
+                LookAt::Row(.., reply) => reply.is_closed(),
                 LookAt::ForceRelease(..) => false,
             },
             Self::Flush(reply) => reply.is_closed(),
@@ -199,7 +199,7 @@ impl Op {
                     drop(reply.send(Err(error)));
                 }
                 LookAt::List(reply) => drop(reply.send(Err(error))),
-                LookAt::Row(_, reply) => drop(reply.send(Err(error))),
+                LookAt::Row(.., reply) => drop(reply.send(Err(error))),
             },
             Self::Flush(reply) => drop(reply.send(())),
         }

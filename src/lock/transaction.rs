@@ -298,12 +298,24 @@ impl<T: Transaction> LockInTx<'_, T> {
     pub async fn try_acquire(self) -> Result<TryLock, Error> {
         let names = self.names?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
-        attempt.ensure_rows().await?;
+        let new = attempt.ensure_rows().await?;
         match attempt.take(false).await? {
-            Taking::Locked(locked) => Ok(TryLock::Locked(locked)),
-            Taking::Missed(Some(busy)) => Ok(TryLock::Busy(busy)),
-            Taking::Missed(None) => attempt.busy().await.map(TryLock::Busy),
+            Taking::Locked(locked) => return Ok(TryLock::Locked(locked)),
+            Taking::Missed(Some(busy)) => return Ok(TryLock::Busy(busy)),
+            Taking::Missed(None) => {}
         }
+        let busy = attempt.busy().await?;
+        if busy.holder.is_some() {
+            return Ok(TryLock::Busy(busy));
+        }
+        // Free by now, or the transaction's snapshot is older than what there is.
+        if let Taking::Locked(locked) = attempt.take(true).await? {
+            return Ok(TryLock::Locked(locked));
+        }
+        if new && attempt.wait(Some(Duration::ZERO)).await? == TxWaited::Invisible {
+            return Err(attempt.invisible());
+        }
+        Ok(TryLock::Busy(busy))
     }
 
     /// Waits for the lock, as long as [`wait`](Self::wait) says.
@@ -427,13 +439,14 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
 
     /// Rows are made outside of the caller's transaction: inside, everybody else who makes it would wait for
     /// that transaction's end. On SQLite everybody does so anyway.
-    async fn ensure_rows(&self) -> Result<(), Error> {
+    pub(super) async fn ensure_rows(&self) -> Result<bool, Error> {
+        let mut new = false;
         if self.core.engine != Engine::Sqlite {
             for name in &self.names {
-                self.core.ensure_row(name).await?;
+                new |= self.core.ensure_row(name).await?;
             }
         }
-        Ok(())
+        Ok(new)
     }
 
     async fn take(&mut self, sure: bool) -> Result<Taking, Error> {
@@ -451,9 +464,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     holder: Some(holder),
                 })))
             }
-            TxTaken::Twice => Err(Error::AlreadyLocked {
-                name: self.first().clone(),
-            }),
+            TxTaken::Twice | TxTaken::Perhaps(_) => Err(self.already_locked()),
             TxTaken::Blocking => Err(self.aborted("somebody else was granted it at the same time")),
         }
     }
@@ -469,7 +480,25 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     /// One try to be granted everything.
     pub(super) async fn grant(&mut self, asks: &[TxAsk], sure: bool) -> Result<TxTaken, Error> {
         let told = self.tx.connection().tx_take(asks, sure).await;
-        let taken = self.told(told)?;
+        let mut taken = self.told(told)?;
+        if let TxTaken::Perhaps(names) = taken {
+            for name in &names {
+                // What others do not see is of this transaction.
+                let before = self.core.granted_before(name);
+                if self.core.committed_fence(name).await? != before {
+                    return Ok(TxTaken::Twice);
+                }
+            }
+            let asks: Vec<TxAsk> = asks
+                .iter()
+                .map(|ask| TxAsk {
+                    before: None,
+                    ..ask.clone()
+                })
+                .collect();
+            let told = self.tx.connection().tx_take(&asks, true).await;
+            taken = self.told(told)?;
+        }
         if let TxTaken::Granted(fences) = &taken {
             for (ask, fence) in asks.iter().zip(fences) {
                 self.core.remember_grant(&ask.name, *fence);
@@ -529,7 +558,17 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         }
     }
 
-    pub(super) fn aborted(&self, detail: &str) -> Error {
+    pub(super) fn invisible(&self) -> Error {
+        self.aborted("the lock's row is newer than the transaction's snapshot")
+    }
+
+    pub(super) fn already_locked(&self) -> Error {
+        Error::AlreadyLocked {
+            name: self.first().clone(),
+        }
+    }
+
+    fn aborted(&self, detail: &str) -> Error {
         Error::TransactionAborted {
             doing: self.doing,
             name: self.first().clone(),

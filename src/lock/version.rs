@@ -30,7 +30,7 @@ use crate::hold::Core;
 use crate::lock::LockInfo;
 use crate::lock::transaction::{InTransaction, Transaction, conflict};
 use crate::store::{LockRow, Store, TxTaken};
-use crate::{Engine, Error, Name};
+use crate::{Error, Name};
 
 /// The version of a name at the time at which it was read: made by [`Rowlock::version`](crate::Rowlock::version)
 /// and [`InTx::version`](crate::InTx::version), used up by [`InTx::advance`](crate::InTx::advance).
@@ -115,12 +115,10 @@ impl Version {
         name: Name,
     ) -> Result<Self, Error> {
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "read the version of")?;
-        if core.engine != Engine::Sqlite {
-            core.ensure_row(&name).await?;
-        }
+        here.ensure_rows().await?;
         let told = here.connection().tx_row(&name).await;
         let Some(row) = here.told(told)? else {
-            return Err(here.aborted("the lock is newer than the transaction's snapshot"));
+            return Err(here.invisible());
         };
         Ok(Self {
             name,
@@ -146,9 +144,7 @@ impl Version {
                 fence: fences.first().copied().unwrap_or_default(),
             }),
             TxTaken::Missed(_) | TxTaken::Blocking => Ok(Advance::Conflict),
-            TxTaken::Twice => Err(Error::AlreadyLocked {
-                name: self.name.clone(),
-            }),
+            TxTaken::Twice | TxTaken::Perhaps(_) => Err(here.already_locked()),
         }
     }
 }

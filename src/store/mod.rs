@@ -118,8 +118,13 @@ pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
     /// The live holders of all names, by name.
     fn lock_list(&mut self) -> impl Future<Output = Result<Vec<LockRow>, Fault>> + Send;
 
-    /// The row of a name, which is made, free and with the clock as its fence, when there is none.
-    fn lock_row(&mut self, name: &Name) -> impl Future<Output = Result<LockRow, Fault>> + Send;
+    /// The row of a name. When there is none and `make` says so, it is made: free, with the clock as its
+    /// fence.
+    fn lock_row(
+        &mut self,
+        name: &Name,
+        make: bool,
+    ) -> impl Future<Output = Result<Option<LockRow>, Fault>> + Send;
 
     /// In the caller's transaction: keeps the row of a lease, if it is live and still the asked grant's,
     /// from being taken over until that transaction ends. Several transactions may pin one lease.
@@ -132,7 +137,7 @@ pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
     /// that transaction ends.
     ///
     /// Waits for nobody. `sure`: the rows are known to be there, and free a moment ago, whatever the
-    /// transaction's snapshot says.
+    /// transaction's snapshot says; or this very transaction was answered `Perhaps`.
     fn tx_take(
         &mut self,
         asks: &[TxAsk],
@@ -268,8 +273,8 @@ pub(crate) struct TxAsk {
     pub(crate) name: Name,
     /// Only if this is still the fence of the last grant.
     pub(crate) version: Option<i64>,
-    /// The last fence that this process was granted in a transaction. When the row still has it, this
-    /// may be the same transaction.
+    /// The last fence that a transaction of this process was granted: when the row still has it, this may be
+    /// the same transaction, which may not be granted it twice.
     pub(crate) before: Option<i64>,
 }
 
@@ -279,6 +284,8 @@ pub(crate) enum TxTaken {
     Granted(Vec<i64>),
     /// This transaction has been granted one of the names before.
     Twice,
+    /// Perhaps it has: these rows bear the ask's `before`. Where others see that too, it was committed.
+    Perhaps(Vec<Name>),
     /// One of the names is held, or locked, or has no row yet; with the holder, where the brand knows it.
     Missed(Option<LockRow>),
     /// A lease came in between, and its row is locked now: it cannot be renewed before the transaction

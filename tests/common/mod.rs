@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Engine, Held, Rowlock};
+use rowlock::{Advance, Engine, Error, Held, Locked, Rowlock, TryLock, Version};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
@@ -236,29 +236,39 @@ impl Db {
     }
 
     /// Locks the row of `name` as somebody's long transaction would (SQLite: the whole file).
-    pub(crate) async fn lock_row(&self, name: &str) -> RowLock {
-        let sql = format!(
-            "SELECT fence FROM rowlock_lock WHERE name = {} FOR UPDATE",
-            self.bytes(name)
-        );
+    pub(crate) async fn lock_row(&self, name: &str) -> Tx {
+        let mut tx = self.begin().await;
+        if self.engine != Engine::Sqlite {
+            let sql = format!(
+                "SELECT fence FROM rowlock_lock WHERE name = {} FOR UPDATE",
+                self.bytes(name)
+            );
+            tx.number(&sql).await;
+        }
+        tx
+    }
+
+    /// A transaction of the application's own, which may write.
+    pub(crate) async fn begin(&self) -> Tx {
+        match &self.app {
+            App::Postgres(pool) => Tx::Postgres(pool.begin().await.unwrap()),
+            App::MySql(pool) => Tx::MySql(pool.begin().await.unwrap()),
+            App::Sqlite(pool) => Tx::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await.unwrap()),
+        }
+    }
+
+    /// The same at an isolation level. (SQLite has one.)
+    pub(crate) async fn begin_at(&self, level: &str) -> Tx {
         match &self.app {
             App::Postgres(pool) => {
-                let mut tx = pool.begin().await.unwrap();
-                sqlx::raw_sql(AssertSqlSafe(sql))
-                    .fetch_one(&mut *tx)
-                    .await
-                    .unwrap();
-                RowLock::Postgres(tx)
+                let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
+                Tx::Postgres(pool.begin_with(begin).await.unwrap())
             }
             App::MySql(pool) => {
-                let mut tx = pool.begin().await.unwrap();
-                sqlx::raw_sql(AssertSqlSafe(sql))
-                    .fetch_one(&mut *tx)
-                    .await
-                    .unwrap();
-                RowLock::MySql(tx)
+                let set = format!("SET TRANSACTION ISOLATION LEVEL {level}; START TRANSACTION");
+                Tx::MySql(pool.begin_with(AssertSqlSafe(set)).await.unwrap())
             }
-            App::Sqlite(pool) => RowLock::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await.unwrap()),
+            App::Sqlite(_) => self.begin().await,
         }
     }
 
@@ -309,20 +319,109 @@ pub(crate) fn as_user(url: &str, user: &str, password: &str) -> String {
     format!("{}{user}:{password}@{}", &url[..authority], &url[host..])
 }
 
-/// Somebody's open transaction, with a lock row in it.
-pub(crate) enum RowLock {
+/// The levels of isolation that an application may choose.
+pub(crate) const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+
+/// An open transaction of the application's own.
+#[derive(Debug)]
+pub(crate) enum Tx {
     Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
     MySql(sqlx::Transaction<'static, sqlx::MySql>),
     Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
 }
 
-impl RowLock {
-    pub(crate) async fn release(self) {
-        match self {
-            Self::Postgres(tx) => tx.rollback().await.unwrap(),
-            Self::MySql(tx) => tx.rollback().await.unwrap(),
-            Self::Sqlite(tx) => tx.rollback().await.unwrap(),
+/// Runs the same on whichever transaction it is.
+macro_rules! on_tx {
+    ($tx:expr, $inner:ident => $body:expr) => {
+        match $tx {
+            $crate::common::Tx::Postgres($inner) => $body,
+            $crate::common::Tx::MySql($inner) => $body,
+            $crate::common::Tx::Sqlite($inner) => $body,
         }
+    };
+}
+pub(crate) use on_tx;
+
+impl Tx {
+    pub(crate) async fn commit(self) -> Result<(), sqlx::Error> {
+        on_tx!(self, tx => tx.commit().await)
+    }
+
+    /// Rolls back.
+    pub(crate) async fn release(self) {
+        on_tx!(self, tx => tx.rollback().await.unwrap());
+    }
+
+    pub(crate) async fn execute(&mut self, sql: &str) -> Result<u64, sqlx::Error> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        on_tx!(self, tx => {
+            let done = sqlx::raw_sql(sql).execute(&mut **tx).await?;
+            Ok(done.rows_affected())
+        })
+    }
+
+    pub(crate) async fn number(&mut self, sql: &str) -> i64 {
+        let sql = AssertSqlSafe(sql.to_owned());
+        on_tx!(self, tx => sqlx::query_scalar(sql).fetch_one(&mut **tx).await.unwrap())
+    }
+
+    pub(crate) async fn pin(&mut self, held: &Held) -> Result<(), Error> {
+        on_tx!(self, tx => held.pin(tx).await)
+    }
+
+    pub(crate) async fn try_lock(
+        &mut self,
+        rowlock: &Rowlock,
+        name: &str,
+    ) -> Result<TryLock, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).lock(name).try_acquire().await)
+    }
+
+    /// Locks what must be free.
+    pub(crate) async fn lock(&mut self, rowlock: &Rowlock, name: &str) -> Locked {
+        let lock = self.try_lock(rowlock, name).await.unwrap();
+        lock.locked().expect("the name is free")
+    }
+
+    pub(crate) async fn acquire(
+        &mut self,
+        rowlock: &Rowlock,
+        name: &str,
+        wait: Duration,
+    ) -> Result<Locked, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).lock(name).wait(wait).acquire().await)
+    }
+
+    pub(crate) async fn lock_all(
+        &mut self,
+        rowlock: &Rowlock,
+        names: &[&str],
+    ) -> Result<TryLock, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).lock_all(names.iter().copied()).try_acquire().await)
+    }
+
+    pub(crate) async fn acquire_all(
+        &mut self,
+        rowlock: &Rowlock,
+        names: &[&str],
+    ) -> Result<Locked, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).lock_all(names.iter().copied()).acquire().await)
+    }
+
+    pub(crate) async fn version(
+        &mut self,
+        rowlock: &Rowlock,
+        name: &str,
+    ) -> Result<Version, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).version(name).await)
+    }
+
+    pub(crate) async fn advance(
+        &mut self,
+        rowlock: &Rowlock,
+        version: &Version,
+    ) -> Result<Advance, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).advance(version).await)
     }
 }
 

@@ -279,11 +279,11 @@ impl<C: Connector> Lane<C> {
                 self.run(async |conn: &mut C::Connection| conn.lock_list().await)
                     .await
             }
-            LookAt::Row(name, _) => {
-                let name = name.clone();
-                self.run(async |conn: &mut C::Connection| conn.lock_row(&name).await)
+            LookAt::Row(name, make, _) => {
+                let (name, make) = (name.clone(), *make);
+                self.run(async |conn: &mut C::Connection| conn.lock_row(&name, make).await)
                     .await
-                    .map(|row| vec![row])
+                    .map(Vec::from_iter)
             }
             LookAt::ForceRelease(name, _) => {
                 let name = name.clone();
@@ -308,16 +308,13 @@ impl<C: Connector> Lane<C> {
                     rows.into_iter().map(LockRow::info).collect();
                 let _ = reply.send(infos);
             }
-            LookAt::Row(_, reply) => {
+            LookAt::Row(.., reply) => {
                 let seen = |row: LockRow| {
                     let fence = row.fence;
                     let live = row.is_live().then(|| row.info()).transpose();
                     live.map(|holder| Seen { fence, holder })
                 };
-                // There is one: that is what the verb is for.
-                if let Some(row) = rows.into_iter().next() {
-                    let _ = reply.send(seen(row));
-                }
+                let _ = reply.send(rows.into_iter().next().map(seen).transpose());
             }
             LookAt::ForceRelease(name, reply) => {
                 self.lines.freed(&name);

@@ -316,9 +316,13 @@ pub(super) async fn inspect(
     Ok(row.map(LockRow::from))
 }
 
-pub(super) async fn row(conn: &mut MySqlConnection, name: &Name) -> Result<LockRow, sqlx::Error> {
+pub(super) async fn row(
+    conn: &mut MySqlConnection,
+    name: &Name,
+    make: bool,
+) -> Result<Option<LockRow>, sqlx::Error> {
     let mut found = read(conn, std::iter::once(name)).await?;
-    if found.is_empty() {
+    if found.is_empty() && make {
         let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
         match make.execute(&mut *conn).await {
             Err(error) if is_duplicate(&error) => {}
@@ -326,9 +330,7 @@ pub(super) async fn row(conn: &mut MySqlConnection, name: &Name) -> Result<LockR
         }
         found = read(conn, std::iter::once(name)).await?;
     }
-    found
-        .remove(name.as_bytes())
-        .ok_or(sqlx::Error::RowNotFound)
+    Ok(found.remove(name.as_bytes()))
 }
 
 pub(super) async fn list(conn: &mut MySqlConnection) -> Result<Vec<LockRow>, sqlx::Error> {

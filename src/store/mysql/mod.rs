@@ -68,8 +68,8 @@ impl Store for MySqlConnection {
         Ok(lease::list(self).await?)
     }
 
-    async fn lock_row(&mut self, name: &Name) -> Result<LockRow, Fault> {
-        Ok(lease::row(self, name).await?)
+    async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault> {
+        Ok(lease::row(self, name, make).await?)
     }
 
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {

@@ -15,10 +15,11 @@
 //!   other inserts deadlock.
 
 use std::fmt::Write;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
+use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
+use uuid::Uuid;
 
 use crate::Name;
 use crate::store::fault::{Fault, FaultKind};
@@ -37,7 +38,7 @@ fn pin_text(ask: &PinAsk) -> String {
     let (name, owner) = (hex(ask.name.as_bytes()), hex(ask.owner.as_bytes()));
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT id FROM rowlock_database; \
+         SELECT (SELECT id FROM rowlock_database); \
          SELECT expires_at > UTC_TIMESTAMP(6)
                     + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND
          FROM rowlock_lock WHERE name = {name} AND owner = {owner} LIMIT 1
@@ -49,7 +50,7 @@ fn pin_text(ask: &PinAsk) -> String {
 fn find_text(wanted: &str) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT id FROM rowlock_database; \
+         SELECT (SELECT id FROM rowlock_database); \
          SELECT l.name, l.fence,
                 l.expires_at IS NULL OR l.expires_at <= UTC_TIMESTAMP(6)
                     + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND,
@@ -70,7 +71,7 @@ fn find_text(wanted: &str) -> String {
 fn find_sure_text(names: &str) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT id FROM rowlock_database; \
+         SELECT (SELECT id FROM rowlock_database); \
          SELECT name, fence,
                 expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
                     + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND,
@@ -83,15 +84,13 @@ fn find_sure_text(names: &str) -> String {
     )
 }
 
-/// The grant, and its mark: a savepoint, which ends with the transaction.
 fn grant_text(name: &Name, fence: i64) -> String {
-    let (mark, name) = (mark(name), hex(name.as_bytes()));
+    let name = hex(name.as_bytes());
     format!(
         "UPDATE rowlock_lock
          SET fence = {fence}, owner = NULL, holds = 0, holder = NULL, acquired_at = NULL,
              expires_at = NULL
-         WHERE name = {name}; \
-         SAVEPOINT {mark}; "
+         WHERE name = {name}; "
     )
 }
 
@@ -117,7 +116,7 @@ pub(super) async fn pin(conn: &mut MySqlConnection, ask: &PinAsk) -> Result<Told
         .fetch_all(conn)
         .await?;
     let mut rows = rows.into_iter();
-    let database = rows.next().map(|row| row.try_get(0)).transpose()?;
+    let database = database(rows.next())?;
     let live: Option<i64> = rows.next().map(|row| row.try_get(0)).transpose()?;
     let found = match live {
         Some(1) => Pinned::Live,
@@ -141,7 +140,7 @@ pub(super) async fn take(
         .fetch_all(&mut *conn)
         .await?;
     let mut rows = rows.into_iter();
-    let database = rows.next().map(|row| row.try_get(0)).transpose()?;
+    let database = database(rows.next())?;
     let mut found: Vec<Found> = Vec::new();
     for row in rows {
         found.push(Found {
@@ -155,7 +154,7 @@ pub(super) async fn take(
         let found = TxTaken::Blocking;
         return Ok(Told { database, found });
     }
-    let mut grants = Vec::new();
+    let (mut grants, mut perhaps) = (Vec::new(), Vec::new());
     for ask in asks {
         let row = found.iter().find(|row| row.name == ask.name.as_bytes());
         let wanted = |row: &&Found| ask.version.is_none_or(|version| version == row.fence);
@@ -163,11 +162,14 @@ pub(super) async fn take(
             let found = TxTaken::Missed(None);
             return Ok(Told { database, found });
         };
-        if ask.before == Some(row.fence) && is_marked(conn, &ask.name).await? {
-            let found = TxTaken::Twice;
-            return Ok(Told { database, found });
+        if ask.before == Some(row.fence) {
+            perhaps.push(ask.name.clone());
         }
         grants.push((&ask.name, row.now.max(row.fence + 1)));
+    }
+    if !perhaps.is_empty() {
+        let found = TxTaken::Perhaps(perhaps);
+        return Ok(Told { database, found });
     }
     let text: String = grants
         .iter()
@@ -181,6 +183,11 @@ pub(super) async fn take(
     })
 }
 
+/// The first row of each text.
+fn database(row: Option<MySqlRow>) -> Result<Option<Uuid>, sqlx::Error> {
+    row.map_or(Ok(None), |row| row.try_get(0))
+}
+
 /// A row that is locked now.
 struct Found {
     name: Vec<u8>,
@@ -188,18 +195,6 @@ struct Found {
     free: bool,
     /// Microseconds of the clock, read when the row was locked.
     now: i64,
-}
-
-/// Whether this transaction was granted the name before: only then there is such a savepoint.
-async fn is_marked(conn: &mut MySqlConnection, name: &Name) -> Result<bool, Fault> {
-    let release = format!("RELEASE SAVEPOINT {}", mark(name));
-    match sqlx::raw_sql(AssertSqlSafe(release)).execute(conn).await {
-        Ok(_) => Ok(true),
-        Err(error) => match Fault::from(error) {
-            fault if fault.kind == FaultKind::TransactionOver => Ok(false),
-            fault => Err(fault),
-        },
-    }
 }
 
 pub(super) async fn wait(
@@ -255,11 +250,4 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(hex, "{byte:02x}");
     }
     hex + "'"
-}
-
-/// The savepoint that says: this transaction was granted the name.
-fn mark(name: &Name) -> String {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    format!("rowlock_{:016x}", hasher.finish())
 }

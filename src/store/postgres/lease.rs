@@ -324,15 +324,20 @@ pub(super) async fn inspect(
     one(conn, INSPECT, name).await
 }
 
-pub(super) async fn row(conn: &mut PgConnection, name: &Name) -> Result<LockRow, sqlx::Error> {
-    if let Some(row) = one(conn, ROW, name).await? {
-        return Ok(row);
+pub(super) async fn row(
+    conn: &mut PgConnection,
+    name: &Name,
+    make: bool,
+) -> Result<Option<LockRow>, sqlx::Error> {
+    let found = one(conn, ROW, name).await?;
+    if found.is_some() || !make {
+        return Ok(found);
     }
     sqlx::query(MAKE_ROW)
         .bind(name.as_bytes())
         .execute(&mut *conn)
         .await?;
-    one(conn, ROW, name).await?.ok_or(sqlx::Error::RowNotFound)
+    one(conn, ROW, name).await
 }
 
 pub(super) async fn list(conn: &mut PgConnection) -> Result<Vec<LockRow>, sqlx::Error> {

@@ -246,18 +246,20 @@ pub(super) async fn inspect(
     Ok(row.map(LockRow::from))
 }
 
-pub(super) async fn row(conn: &mut SqliteConnection, name: &Name) -> Result<LockRow, sqlx::Error> {
+pub(super) async fn row(
+    conn: &mut SqliteConnection,
+    name: &Name,
+    make: bool,
+) -> Result<Option<LockRow>, sqlx::Error> {
     let mut found = read(conn, std::iter::once(name)).await?;
-    if found.is_empty() {
+    if found.is_empty() && make {
         sqlx::query(MAKE_ROW)
             .bind(name.as_bytes())
             .execute(&mut *conn)
             .await?;
         found = read(conn, std::iter::once(name)).await?;
     }
-    found
-        .remove(name.as_bytes())
-        .ok_or(sqlx::Error::RowNotFound)
+    Ok(found.remove(name.as_bytes()))
 }
 
 pub(super) async fn list(conn: &mut SqliteConnection) -> Result<Vec<LockRow>, sqlx::Error> {

@@ -8,11 +8,11 @@
 //! `BEGIN` inside a transaction fails: that is how each of these finds out that there is one. SQLite rolls
 //! back by itself when a disk is full (<https://sqlite.org/lang_transaction.html>, section 3), and sqlx would not know.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, SqliteConnection};
+use sqlx::SqliteConnection;
 use time::UtcDateTime;
+use uuid::Uuid;
 
 use super::lease;
 use crate::Name;
@@ -39,7 +39,7 @@ WHERE true
 ON CONFLICT (name) DO UPDATE
 SET owner = NULL, fence = max(fence + 1, excluded.fence), holds = 0, holder = NULL,
     acquired_at = NULL, expires_at = NULL
-RETURNING name, fence";
+RETURNING name, fence, (SELECT id FROM rowlock_database)";
 
 const ROW: &str = "
 SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
@@ -65,8 +65,11 @@ pub(super) async fn pin(conn: &mut SqliteConnection, ask: &PinAsk) -> Result<Tol
 pub(super) async fn take(
     conn: &mut SqliteConnection,
     asks: &[TxAsk],
-    _sure: bool,
+    sure: bool,
 ) -> Result<Told<TxTaken>, Fault> {
+    if sure {
+        return grant(conn, asks).await;
+    }
     in_transaction(conn).await?;
     let rows = look(conn, asks.iter().map(|ask| &ask.name)).await?;
     let database = rows.first().map(|row| row.0);
@@ -78,41 +81,52 @@ pub(super) async fn take(
         let found = TxTaken::Missed(Some(held.clone()));
         return Ok(Told { database, found });
     }
-    for ask in asks {
+    let fence = |ask: &TxAsk| {
         let row = rows.iter().find(|row| row.name == ask.name.as_bytes());
-        let fence = row.map(|row| row.fence);
-        if ask.version.is_some() && ask.version != fence {
-            let found = TxTaken::Missed(None);
-            return Ok(Told { database, found });
-        }
-        if fence.is_some() && ask.before == fence && is_marked(conn, &ask.name).await? {
-            let found = TxTaken::Twice;
-            return Ok(Told { database, found });
-        }
+        row.map(|row| row.fence)
+    };
+    if asks
+        .iter()
+        .any(|ask| ask.version.is_some() && ask.version != fence(ask))
+    {
+        let found = TxTaken::Missed(None);
+        return Ok(Told { database, found });
     }
+    let perhaps = asks
+        .iter()
+        .filter(|ask| ask.before.is_some() && ask.before == fence(ask));
+    let perhaps: Vec<Name> = perhaps.map(|ask| ask.name.clone()).collect();
+    if !perhaps.is_empty() {
+        let found = TxTaken::Perhaps(perhaps);
+        return Ok(Told { database, found });
+    }
+    let granted = grant(conn, asks).await?;
+    Ok(Told {
+        database,
+        found: granted.found,
+    })
+}
+
+/// Grants what is known to be free, in a transaction that has the write lock.
+async fn grant(conn: &mut SqliteConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
     // SQLite's clock is this host's, told in milliseconds. A transaction that is rolled back gives its fence
     // back, and the next one in the same millisecond would get the same: so the same clock is read here, in
     // microseconds, after the write lock was got.
     let now = i64::try_from(UtcDateTime::now().unix_timestamp_nanos() / 1_000).unwrap_or(0);
-    let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(GRANT)
+    let granted: Vec<(Vec<u8>, i64, Option<Uuid>)> = sqlx::query_as(GRANT)
         .bind(json::names(asks.iter().map(|ask| &ask.name)))
         .bind(now)
-        .fetch_all(&mut *conn)
-        .await?;
-    let marks: Vec<String> = asks
-        .iter()
-        .map(|ask| format!("SAVEPOINT {}", mark(&ask.name)))
-        .collect();
-    sqlx::raw_sql(AssertSqlSafe(marks.join("; ")))
-        .execute(conn)
+        .fetch_all(conn)
         .await?;
     let fence = |ask: &TxAsk| {
         let row = granted.iter().find(|row| row.0 == ask.name.as_bytes());
         row.map(|row| row.1)
     };
     let fences: Option<Vec<i64>> = asks.iter().map(fence).collect();
-    let found = fences.map_or(TxTaken::Missed(None), TxTaken::Granted);
-    Ok(Told { database, found })
+    Ok(Told {
+        database: granted.first().and_then(|row| row.2),
+        found: fences.map_or(TxTaken::Missed(None), TxTaken::Granted),
+    })
 }
 
 /// Whoever has the write lock waits for nobody.
@@ -134,7 +148,7 @@ pub(super) async fn row(
         return Ok(told);
     }
     // While this transaction may write, nobody else could make the row.
-    lease::row(conn, name).await?;
+    lease::row(conn, name, true).await?;
     read(conn, name).await
 }
 
@@ -168,24 +182,4 @@ async fn in_transaction(conn: &mut SqliteConnection) -> Result<(), Fault> {
     }
     sqlx::raw_sql("ROLLBACK").execute(conn).await?;
     Err(Fault::transaction_over())
-}
-
-/// Whether this transaction was granted the name before: only then there is such a savepoint.
-async fn is_marked(conn: &mut SqliteConnection, name: &Name) -> Result<bool, Fault> {
-    let release = format!("RELEASE {}", mark(name));
-    match sqlx::raw_sql(AssertSqlSafe(release)).execute(conn).await {
-        Ok(_) => Ok(true),
-        Err(error) => match Fault::from(error) {
-            // SQLITE_ERROR: "no such savepoint"
-            fault if fault.kind == FaultKind::Other => Ok(false),
-            fault => Err(fault),
-        },
-    }
-}
-
-/// The savepoint that says: this transaction was granted the name.
-fn mark(name: &Name) -> String {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    format!("rowlock_{:016x}", hasher.finish())
 }

@@ -1,0 +1,208 @@
+//! Promise 3: a pin proves the lease inside the caller's transaction, and keeps it so until that ends.
+
+use std::time::Duration;
+
+use rowlock::{Engine, Error, Loss, TryAcquire};
+
+use crate::common::{Db, LEVELS, eventually, on_every_engine, take};
+
+const TTL: Duration = Duration::from_secs(30);
+/// A lease that runs out within the test.
+const SHORT: Duration = Duration::from_millis(400);
+
+on_every_engine! {
+    async fn a_pinned_name_is_granted_to_nobody_until_the_transaction_ends(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", SHORT).await;
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        eventually("the lease runs out", async || held.loss() == Some(Loss::Expired)).await;
+        // By the database's clock too: a thousandth more than what may be trusted here.
+        tokio::time::sleep(SHORT / 100).await;
+        // SQLite: the transaction has the whole file, and nobody gets an answer.
+        assert!(!matches!(two.lock("a").try_acquire().await, Ok(TryAcquire::Held(_))));
+        tx.commit().await.unwrap();
+        let taken = two.lock("a").acquire().await.unwrap();
+        assert!(taken.fence() > held.fence());
+    }
+
+    async fn a_lease_that_was_taken_over_cannot_be_pinned(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", TTL).await;
+        two.force_release("a").await.unwrap();
+        let other = take(&two, "a", TTL).await;
+        assert!(held.is_held(), "its process has heard nothing yet");
+        let mut tx = db.begin().await;
+        let error = tx.pin(&held).await.unwrap_err();
+        assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
+        tx.release().await;
+        assert!(!held.is_held());
+        let mut tx = db.begin().await;
+        tx.pin(&other).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_lease_that_was_freed_cannot_be_pinned(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        rowlock.force_release("a").await.unwrap();
+        let mut tx = db.begin().await;
+        let error = tx.pin(&held).await.unwrap_err();
+        assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
+        tx.release().await;
+    }
+
+    async fn a_lease_that_has_run_out_in_the_database_cannot_be_pinned(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        db.execute("UPDATE rowlock_lock SET expires_at = acquired_at").await;
+        let mut tx = db.begin().await;
+        let error = tx.pin(&held).await.unwrap_err();
+        assert!(matches!(error, Error::Lost { loss: Loss::Expired, .. }), "{error}");
+        assert!(!held.is_held());
+        tx.release().await;
+    }
+
+    async fn what_was_written_under_a_lost_lease_is_not_committed(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        db.execute("CREATE TABLE app (n BIGINT)").await;
+        let held = take(&one, "a", TTL).await;
+        two.force_release("a").await.unwrap();
+        let mut tx = db.begin().await;
+        tx.execute("INSERT INTO app VALUES (1)").await.unwrap();
+        tx.pin(&held).await.unwrap_err();
+        drop(tx); // what `?` does
+        eventually("it is rolled back", async || db.open_transactions().await == 0).await;
+        assert_eq!(db.number("SELECT COUNT(*) FROM app").await, 0);
+    }
+
+    async fn renewals_go_on_behind_a_pin_and_beside_it(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let ttl = Duration::from_secs(1);
+        let (held, beside) = (take(&rowlock, "a", ttl).await, take(&rowlock, "b", ttl).await);
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        if db.engine != Engine::Sqlite {
+            // A third of the TTL: at least one renewal of "b" is due, "a" is passed over.
+            let before = beside.deadline();
+            eventually("the other lease is renewed", async || beside.deadline() > before).await;
+        }
+        tx.commit().await.unwrap();
+        let before = held.deadline();
+        eventually("the pinned one is renewed", async || held.deadline() > before).await;
+        assert!(held.is_held() && beside.is_held());
+    }
+
+    async fn a_pin_holds_up_no_other_name(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", TTL).await;
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        if db.engine != Engine::Sqlite {
+            let others = ["b", "c", "d", "e"].map(|name| two.lock(name));
+            for lock in &others {
+                let _ = lock.acquire().await.unwrap().release().await.unwrap();
+            }
+            let busy = two.lock("a").try_acquire().await.unwrap();
+            assert!(busy.held().is_none());
+        }
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_lease_may_be_pinned_twice_and_by_several_transactions(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        tx.pin(&held).await.unwrap();
+        if db.engine != Engine::Sqlite {
+            let mut other = db.begin().await;
+            other.pin(&held).await.unwrap();
+            other.commit().await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        assert!(held.is_held());
+    }
+
+    async fn a_released_guard_cannot_be_pinned(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        let _ = held.release().await.unwrap();
+        let mut tx = db.begin().await;
+        let error = tx.pin(&held).await.unwrap_err();
+        assert!(matches!(error, Error::Released { .. }), "{error}");
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_pin_works_at_every_level_of_isolation(db: &Db) {
+        let rowlock = db.rowlock().await;
+        db.execute("CREATE TABLE app (n BIGINT)").await;
+        for level in LEVELS {
+            let held = take(&rowlock, level, TTL).await;
+            let mut tx = db.begin_at(level).await;
+            tx.pin(&held).await.unwrap();
+            tx.execute("INSERT INTO app VALUES (1)").await.unwrap();
+            tx.pin(&held).await.unwrap();
+            tx.commit().await.unwrap();
+            let _ = held.release().await.unwrap();
+        }
+        assert_eq!(db.number("SELECT COUNT(*) FROM app").await, 3);
+    }
+
+    async fn a_renewal_behind_the_snapshot_is_no_false_verdict(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for level in LEVELS {
+            let held = take(&rowlock, level, TTL).await;
+            let mut tx = db.begin_at(level).await;
+            tx.number("SELECT COUNT(*) FROM rowlock_database").await; // takes the snapshot
+            if db.engine != Engine::Sqlite {
+                // As a renewal would.
+                db.execute("UPDATE rowlock_lock SET expires_at = expires_at + INTERVAL '1' SECOND").await;
+            }
+            match tx.pin(&held).await {
+                Ok(()) => tx.commit().await.unwrap(),
+                // PostgreSQL cannot lock what is newer than the snapshot.
+                Err(error) => {
+                    assert!(db.engine == Engine::Postgres && level != "READ COMMITTED", "{error}");
+                    assert!(matches!(error, Error::TransactionAborted { .. }), "{error}");
+                    assert!(error.is_retryable());
+                    tx.release().await;
+                }
+            }
+            assert!(held.is_held());
+            let _ = held.release().await.unwrap();
+        }
+    }
+
+    async fn a_cancelled_pin_leaves_the_pool_whole(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        for polls in 0..200 {
+            let mut tx = db.begin().await;
+            let mut pin = std::pin::pin!(tx.pin(&held));
+            for _ in 0..polls % 20 {
+                let mut done = false;
+                std::future::poll_fn(|cx| {
+                    done = pin.as_mut().poll(cx).is_ready();
+                    std::task::Poll::Ready(())
+                })
+                .await;
+                if done {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        eventually("all is rolled back", async || db.open_transactions().await == 0).await;
+        // Every slot of the pool is there, and works.
+        let mut all = Vec::new();
+        for _ in 0..if db.engine == Engine::Sqlite { 1 } else { 4 } {
+            let mut tx = db.begin().await;
+            tx.pin(&held).await.unwrap();
+            all.push(tx);
+        }
+        for tx in all {
+            tx.commit().await.unwrap();
+        }
+    }
+}
