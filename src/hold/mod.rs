@@ -68,9 +68,17 @@ pub(crate) struct Core {
     pub(crate) version: String,
     /// The database's own id.
     pub(crate) database: Uuid,
-    /// The names that are known to have a row, with the last fence that was granted to a transaction of
-    /// this process.
-    rows: Mutex<HashMap<Name, i64>>,
+    /// The names that are known to have a row.
+    rows: Mutex<HashMap<Name, Known>>,
+}
+
+/// What a client remembers of a name that a transaction asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Known {
+    /// The last fence that a transaction of this client was granted.
+    pub(crate) granted: Option<i64>,
+    /// Somebody was seen to have a lease of it.
+    pub(crate) leased: bool,
 }
 
 impl Core {
@@ -162,7 +170,7 @@ impl Core {
                 what: "somebody removes it as soon as it is made",
             });
         };
-        self.rows().entry(name.clone()).or_default();
+        self.rows().entry(name.clone()).or_default().leased |= seen.holder.is_some();
         Ok(seen)
     }
 
@@ -172,24 +180,27 @@ impl Core {
         Ok(self.look(look).await?.map(|seen| seen.fence))
     }
 
-    /// Makes the row of `name`, unless it is known to be there. Whether it had to look.
-    pub(crate) async fn ensure_row(&self, name: &Name) -> Result<bool, Error> {
-        if self.rows().contains_key(name) {
-            return Ok(false);
-        }
-        self.row(name).await.map(|_| true)
-    }
-
-    /// The fence of the last grant of `name` to a transaction of this process.
-    pub(crate) fn granted_before(&self, name: &Name) -> Option<i64> {
+    /// What this client knows of the row of `name`.
+    pub(crate) fn known(&self, name: &Name) -> Option<Known> {
         self.rows().get(name).copied()
     }
 
+    /// A transaction was granted `name`.
     pub(crate) fn remember_grant(&self, name: &Name, fence: i64) {
-        self.rows().insert(name.clone(), fence);
+        self.rows().entry(name.clone()).or_default().granted = Some(fence);
     }
 
-    fn rows(&self) -> MutexGuard<'_, HashMap<Name, i64>> {
+    /// Somebody had a lease of `name`.
+    pub(crate) fn remember_lease(&self, name: &Name) {
+        self.rows().entry(name.clone()).or_default().leased = true;
+    }
+
+    /// The row of `name` is gone.
+    pub(crate) fn forget(&self, name: &Name) {
+        self.rows().remove(name);
+    }
+
+    fn rows(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         // What is forgotten costs a look.
         if rows.len() > MAX_ROWS {

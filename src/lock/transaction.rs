@@ -283,8 +283,9 @@ impl<T: Transaction> LockInTx<'_, T> {
 
     /// Asks once, and waits for nobody.
     ///
-    /// After [`TryLock::Busy`] the transaction can go on, but end it soon: with several names, those that
-    /// were free stay locked until then.
+    /// After [`TryLock::Busy`] the transaction can go on, but end it soon: on MySQL and MariaDB the rows that it
+    /// has looked at may stay locked until then. (Those of several names before the busy one; under REPEATABLE READ
+    /// also one whose lease came as a surprise: it cannot be renewed meanwhile.)
     ///
     /// # Errors
     ///
@@ -298,24 +299,19 @@ impl<T: Transaction> LockInTx<'_, T> {
     pub async fn try_acquire(self) -> Result<TryLock, Error> {
         let names = self.names?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
-        let new = attempt.ensure_rows().await?;
-        match attempt.take(false).await? {
+        let new = match attempt.look_first().await? {
+            Looked::Leased(busy) => return Ok(TryLock::Busy(busy)),
+            Looked::Free { new } => new,
+        };
+        match attempt.take().await? {
             Taking::Locked(locked) => return Ok(TryLock::Locked(locked)),
             Taking::Missed(Some(busy)) => return Ok(TryLock::Busy(busy)),
-            Taking::Missed(None) => {}
-        }
-        let busy = attempt.busy().await?;
-        if busy.holder.is_some() {
-            return Ok(TryLock::Busy(busy));
-        }
-        // Free by now, or the transaction's snapshot is older than what there is.
-        if let Taking::Locked(locked) = attempt.take(true).await? {
-            return Ok(TryLock::Locked(locked));
+            Taking::Missed(None) | Taking::Blocking => {}
         }
         if new && attempt.wait(Some(Duration::ZERO)).await? == TxWaited::Invisible {
             return Err(attempt.invisible());
         }
-        Ok(TryLock::Busy(busy))
+        attempt.busy().await.map(TryLock::Busy)
     }
 
     /// Waits for the lock, as long as [`wait`](Self::wait) says.
@@ -351,17 +347,17 @@ impl<T: Transaction> LockInTx<'_, T> {
             busy: Box::new(busy),
         };
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
-        attempt.ensure_rows().await?;
         let mut backoff = retry::poll();
-        let mut sure = false;
         loop {
-            match attempt.take(sure).await? {
-                Taking::Locked(locked) => return Ok(locked),
-                Taking::Missed(Some(busy)) => return Err(conflict(&busy.name)),
-                Taking::Missed(None) => {}
-            }
-            sure = false;
-            let busy = attempt.busy().await?;
+            let busy = match attempt.look_first().await? {
+                Looked::Leased(busy) => busy,
+                Looked::Free { .. } => match attempt.take().await? {
+                    Taking::Locked(locked) => return Ok(locked),
+                    Taking::Missed(Some(busy)) => return Err(conflict(&busy.name)),
+                    Taking::Missed(None) => attempt.busy().await?,
+                    Taking::Blocking => return Err(attempt.blocking()),
+                },
+            };
             let left = limit.map(Moment::remaining);
             if left == Some(Duration::ZERO) {
                 return Err(timed_out(busy));
@@ -374,16 +370,11 @@ impl<T: Transaction> LockInTx<'_, T> {
             }
             backoff = retry::poll();
             match attempt.wait(left).await? {
-                TxWaited::Locked => sure = true,
                 TxWaited::TimedOut if limit.is_some_and(Moment::has_passed) => {
                     return Err(timed_out(busy));
                 }
-                TxWaited::TimedOut => {}
-                TxWaited::Invisible => {
-                    return Err(
-                        attempt.aborted("the lock is newer than the transaction's snapshot")
-                    );
-                }
+                TxWaited::Locked | TxWaited::TimedOut => {}
+                TxWaited::Invisible => return Err(attempt.invisible()),
             }
         }
     }
@@ -395,10 +386,19 @@ pub(super) fn conflict(name: &Name) -> Error {
     }
 }
 
+enum Looked {
+    /// Somebody has a lease.
+    Leased(Busy),
+    /// Nobody, as far as was looked. `new`: a row may be newer than the transaction's snapshot.
+    Free { new: bool },
+}
+
 enum Taking {
     Locked(Locked),
     /// With the holder, where that is known without another look.
     Missed(Option<Busy>),
+    /// Somebody has a lease, and this transaction its row.
+    Blocking,
 }
 
 /// One call in a transaction: the client, the transaction and the names, checked.
@@ -437,26 +437,52 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         self.tx.connection()
     }
 
-    /// Rows are made outside of the caller's transaction: inside, everybody else who makes it would wait for
-    /// that transaction's end. On SQLite everybody does so anyway.
-    pub(super) async fn ensure_rows(&self) -> Result<bool, Error> {
+    /// Looks at what has to be seen from outside of the transaction, before it locks anything.
+    ///
+    /// Rows are made outside: inside, everybody else who makes the same one would wait for the transaction's
+    /// end. And MySQL cannot look at a lease without locking it, so where leases have been seen, they are
+    /// looked for first. On SQLite everybody waits anyway, and a transaction sees everything.
+    async fn look_first(&self) -> Result<Looked, Error> {
         let mut new = false;
-        if self.core.engine != Engine::Sqlite {
-            for name in &self.names {
-                new |= self.core.ensure_row(name).await?;
+        let engine = self.core.engine;
+        if engine == Engine::Sqlite {
+            return Ok(Looked::Free { new });
+        }
+        let blocks = matches!(engine, Engine::MySql | Engine::MariaDb);
+        for name in &self.names {
+            let known = self.core.known(name);
+            if known.is_some_and(|known| !(known.leased && blocks)) {
+                continue;
+            }
+            new |= known.is_none();
+            let seen = self.core.row(name).await?;
+            if seen.holder.is_some() {
+                return Ok(Looked::Leased(Busy {
+                    name: name.clone(),
+                    holder: seen.holder,
+                }));
             }
         }
-        Ok(new)
+        Ok(Looked::Free { new })
     }
 
-    async fn take(&mut self, sure: bool) -> Result<Taking, Error> {
+    /// Makes the row of the name, as [`look_first`](Self::look_first) does.
+    pub(super) async fn ensure_row(&self) -> Result<(), Error> {
+        let name = self.first();
+        if self.core.engine != Engine::Sqlite && self.core.known(name).is_none() {
+            self.core.row(name).await?;
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self) -> Result<Taking, Error> {
         let asks: Vec<TxAsk> = self.names.iter().map(|name| self.ask(name, None)).collect();
-        match self.grant(&asks, sure).await? {
-            TxTaken::Granted(fences) => {
+        match self.grant(&asks).await? {
+            TxTaken::Granted { fences, .. } => {
                 let grants = self.names.iter().cloned().zip(fences).collect();
                 Ok(Taking::Locked(Locked { grants }))
             }
-            TxTaken::Missed(None) => Ok(Taking::Missed(None)),
+            TxTaken::Missed(None) | TxTaken::Early(_) => Ok(Taking::Missed(None)),
             TxTaken::Missed(Some(row)) => {
                 let holder = row.info()?;
                 Ok(Taking::Missed(Some(Busy {
@@ -464,8 +490,11 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     holder: Some(holder),
                 })))
             }
-            TxTaken::Twice | TxTaken::Perhaps(_) => Err(self.already_locked()),
-            TxTaken::Blocking => Err(self.aborted("somebody else was granted it at the same time")),
+            TxTaken::Again => Err(Error::AlreadyLocked {
+                name: self.first().clone(),
+            }),
+            TxTaken::Blocking => Ok(Taking::Blocking),
+            TxTaken::NoRow => Err(self.aborted("the lock's row was removed")),
         }
     }
 
@@ -473,36 +502,41 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         TxAsk {
             name: name.clone(),
             version,
-            before: self.core.granted_before(name),
+            before: self.core.known(name).and_then(|known| known.granted),
         }
     }
 
     /// One try to be granted everything.
-    pub(super) async fn grant(&mut self, asks: &[TxAsk], sure: bool) -> Result<TxTaken, Error> {
-        let told = self.tx.connection().tx_take(asks, sure).await;
-        let mut taken = self.told(told)?;
-        if let TxTaken::Perhaps(names) = taken {
-            for name in &names {
-                // What others do not see is of this transaction.
-                let before = self.core.granted_before(name);
-                if self.core.committed_fence(name).await? != before {
-                    return Ok(TxTaken::Twice);
+    pub(super) async fn grant(&mut self, asks: &[TxAsk]) -> Result<TxTaken, Error> {
+        let taken = loop {
+            let told = self.tx.connection().tx_take(asks).await;
+            match self.told(told)? {
+                TxTaken::Early(pause) => sleep_until(Moment::now() + pause).await,
+                taken => break taken,
+            }
+        };
+        match &taken {
+            TxTaken::Granted {
+                fences,
+                perhaps_again,
+            } => {
+                for (ask, fence) in asks.iter().zip(fences) {
+                    self.core.remember_grant(&ask.name, *fence);
+                }
+                for ask in asks.iter().filter(|ask| perhaps_again.contains(&ask.name)) {
+                    // What others do not see, this transaction has written.
+                    if self.core.committed_fence(&ask.name).await? != ask.before {
+                        return Err(Error::AlreadyLocked {
+                            name: ask.name.clone(),
+                        });
+                    }
                 }
             }
-            let asks: Vec<TxAsk> = asks
+            TxTaken::Blocking => asks
                 .iter()
-                .map(|ask| TxAsk {
-                    before: None,
-                    ..ask.clone()
-                })
-                .collect();
-            let told = self.tx.connection().tx_take(&asks, true).await;
-            taken = self.told(told)?;
-        }
-        if let TxTaken::Granted(fences) = &taken {
-            for (ask, fence) in asks.iter().zip(fences) {
-                self.core.remember_grant(&ask.name, *fence);
-            }
+                .for_each(|ask| self.core.remember_lease(&ask.name)),
+            TxTaken::NoRow => asks.iter().for_each(|ask| self.core.forget(&ask.name)),
+            TxTaken::Again | TxTaken::Missed(_) | TxTaken::Early(_) => {}
         }
         Ok(taken)
     }
@@ -558,14 +592,13 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         }
     }
 
-    pub(super) fn invisible(&self) -> Error {
-        self.aborted("the lock's row is newer than the transaction's snapshot")
+    /// Waiting for a lease that this transaction keeps from being renewed would be to rob it.
+    fn blocking(&self) -> Error {
+        self.aborted("somebody has a lease, which cannot be renewed before this transaction ends")
     }
 
-    pub(super) fn already_locked(&self) -> Error {
-        Error::AlreadyLocked {
-            name: self.first().clone(),
-        }
+    pub(super) fn invisible(&self) -> Error {
+        self.aborted("the lock's row is newer than the transaction's snapshot")
     }
 
     fn aborted(&self, detail: &str) -> Error {

@@ -115,7 +115,7 @@ impl Version {
         name: Name,
     ) -> Result<Self, Error> {
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "read the version of")?;
-        here.ensure_rows().await?;
+        here.ensure_row().await?;
         let told = here.connection().tx_row(&name).await;
         let Some(row) = here.told(told)? else {
             return Err(here.invisible());
@@ -139,12 +139,16 @@ impl Version {
             return Ok(Advance::Conflict);
         }
         let ask = here.ask(&self.name, Some(self.fence));
-        match here.grant(&[ask], false).await? {
-            TxTaken::Granted(fences) => Ok(Advance::Granted {
+        match here.grant(&[ask]).await? {
+            TxTaken::Granted { fences, .. } => Ok(Advance::Granted {
                 fence: fences.first().copied().unwrap_or_default(),
             }),
-            TxTaken::Missed(_) | TxTaken::Blocking => Ok(Advance::Conflict),
-            TxTaken::Twice | TxTaken::Perhaps(_) => Err(here.already_locked()),
+            TxTaken::Missed(_) | TxTaken::Blocking | TxTaken::NoRow | TxTaken::Early(_) => {
+                Ok(Advance::Conflict)
+            }
+            TxTaken::Again => Err(Error::AlreadyLocked {
+                name: self.name.clone(),
+            }),
         }
     }
 }

@@ -136,12 +136,11 @@ pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
     /// (and, where a version is asked for, no newer one), under the next fence, and keeps their rows until
     /// that transaction ends.
     ///
-    /// Waits for nobody. `sure`: the rows are known to be there, and free a moment ago, whatever the
-    /// transaction's snapshot says; or this very transaction was answered `Perhaps`.
+    /// Waits for nobody, and locks in the order of the names. Where the transaction's reads are of one
+    /// snapshot, that is not taken before the rows are locked.
     fn tx_take(
         &mut self,
         asks: &[TxAsk],
-        sure: bool,
     ) -> impl Future<Output = Result<Told<TxTaken>, Fault>> + Send;
 
     /// In the caller's transaction: waits until no other transaction has the rows locked, and locks them.
@@ -280,17 +279,24 @@ pub(crate) struct TxAsk {
 
 #[derive(Debug)]
 pub(crate) enum TxTaken {
-    /// The fences, in the order of the asks.
-    Granted(Vec<i64>),
+    Granted {
+        /// In the order of the asks.
+        fences: Vec<i64>,
+        /// These names bore their asks' `before`. Unless others saw that too, this transaction had been
+        /// granted them already.
+        perhaps_again: Vec<Name>,
+    },
     /// This transaction has been granted one of the names before.
-    Twice,
-    /// Perhaps it has: these rows bear the ask's `before`. Where others see that too, it was committed.
-    Perhaps(Vec<Name>),
-    /// One of the names is held, or locked, or has no row yet; with the holder, where the brand knows it.
+    Again,
+    /// The clock has to go on for so long before a fence can be told that will never be told again.
+    Early(Duration),
+    /// One of the names is held, or locked; with the holder, where the brand knows it.
     Missed(Option<LockRow>),
-    /// A lease came in between, and its row is locked now: it cannot be renewed before the transaction
-    /// ends.
+    /// One of the names has a live lease, and its row is locked now: it cannot be renewed before the
+    /// transaction ends.
     Blocking,
+    /// One of the names has no row, and nobody can make it before the transaction ends.
+    NoRow,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -141,7 +141,7 @@ on_every_engine! {
             assert!(matches!(error, Error::AlreadyLocked { .. }), "{error}");
             tx.commit().await.unwrap();
         }
-        assert_eq!(rowlock.version("a").await.unwrap().fence(), fence);
+        assert!(rowlock.version("a").await.unwrap().fence() >= fence);
     }
 
     async fn what_a_savepoint_gave_back_may_be_locked_again(db: &Db) {

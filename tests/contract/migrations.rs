@@ -2,12 +2,33 @@
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rowlock::{Error, Rowlock};
 
-use crate::common::{Db, on_every_engine};
+use crate::common::{Db, on_every_engine, take};
+
+/// The files in each folder below `migrations/`.
+const MIGRATIONS: i64 = 3;
+
+fn count(rowlock: &Rowlock) -> i64 {
+    rowlock.applied_migrations().len().try_into().unwrap()
+}
 
 on_every_engine! {
+    async fn tables_of_an_older_version_are_brought_up_to_date(db: &Db) {
+        let first = db.rowlock().await;
+        let fence = take(&first, "a", Duration::from_secs(30)).await.fence();
+        first.flush().await;
+        db.execute("DROP TABLE rowlock_database").await;
+        db.execute("DELETE FROM rowlock_schema_history WHERE version > 1").await;
+        let error = Rowlock::builder().migrate(false).connect(&db.url).await.unwrap_err();
+        assert!(matches!(error, Error::SchemaOlder { found: 1, .. }), "{error}");
+        let second = db.rowlock().await;
+        assert_eq!(count(&second), MIGRATIONS - 1);
+        assert!(take(&second, "a", Duration::from_secs(30)).await.fence() > fence);
+    }
+
     async fn sixteen_processes_start_at_once_on_an_empty_database(db: &Db) {
         let processes: Vec<_> = (0..16)
             .map(|_| {
@@ -26,7 +47,7 @@ on_every_engine! {
             applied += String::from_utf8_lossy(&output.stdout).matches("applied V1__lock").count();
         }
         assert_eq!(applied, 1, "somebody, and only one");
-        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_schema_history").await, 1);
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_schema_history").await, MIGRATIONS);
     }
 
     async fn sixteen_clients_start_at_the_same_instant(db: &Db) {
@@ -37,15 +58,15 @@ on_every_engine! {
                 let (url, start) = (db.url.clone(), Arc::clone(&start));
                 clients.spawn(async move {
                     start.wait().await;
-                    Rowlock::connect(&url).await.unwrap().applied_migrations().len()
+                    count(&Rowlock::connect(&url).await.unwrap())
                 });
             }
-            let mut applied = 0;
+            let mut applied = 0_i64;
             while let Some(client) = clients.join_next().await {
                 applied += client.unwrap();
             }
-            assert_eq!(applied, 1, "somebody, and only one");
-            for table in ["rowlock_lock", "rowlock_schema_history"] {
+            assert_eq!(applied, MIGRATIONS, "somebody, and only one");
+            for table in ["rowlock_lock", "rowlock_database", "rowlock_schema_history"] {
                 db.execute(&format!("DROP TABLE {table}")).await;
             }
         }
@@ -57,7 +78,7 @@ on_every_engine! {
         assert!(matches!(error, Error::SchemaMissing { .. }), "{error}");
         assert!(error.to_string().contains("rowlock migrate"), "{error}");
         let first = db.rowlock().await;
-        assert_eq!(first.applied_migrations().len(), 1);
+        assert_eq!(count(&first), MIGRATIONS);
         let second = unmigrated.connect(&db.url).await.unwrap();
         assert!(second.applied_migrations().is_empty());
     }

@@ -80,7 +80,7 @@ async fn the_rights_at_run_time_are_those_on_rows() {
         );
 
         db.execute(&rowlock::migration_sql(engine).unwrap()).await;
-        for table in ["rowlock_lock", "rowlock_schema_history"] {
+        for table in ["rowlock_lock", "rowlock_database", "rowlock_schema_history"] {
             db.execute(&format!(
                 "GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.{table} TO {user}@'127.0.0.1'"
             ))
@@ -88,6 +88,11 @@ async fn the_rights_at_run_time_are_those_on_rows() {
         }
         let rowlock = Rowlock::connect(&url).await.unwrap();
         let held = take(&rowlock, "a", TTL).await;
+        let pool = sqlx::MySqlPool::connect(&url).await.unwrap();
+        let mut tx = pool.begin().await.unwrap();
+        held.pin(&mut tx).await.unwrap();
+        let _ = rowlock.in_tx(&mut tx).lock("b").acquire().await.unwrap();
+        tx.commit().await.unwrap();
         let _ = held.release().await.unwrap();
         assert!(rowlock.list().await.unwrap().is_empty());
         drop(rowlock);

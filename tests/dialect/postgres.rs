@@ -53,12 +53,17 @@ async fn the_rights_at_run_time_are_those_on_rows() {
     db.execute(&rowlock::migration_sql(Engine::Postgres).unwrap())
         .await;
     db.execute(&format!(
-        "GRANT SELECT, INSERT, UPDATE, DELETE ON rowlock_lock, rowlock_schema_history TO {user}"
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON rowlock_lock, rowlock_database, rowlock_schema_history TO {user}"
     ))
     .await;
     // Connecting as usual, with migrating on: there is nothing to create.
     let rowlock = Rowlock::connect(&url).await.unwrap();
     let held = take(&rowlock, "a", TTL).await;
+    let pool = sqlx::PgPool::connect(&url).await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    held.pin(&mut tx).await.unwrap();
+    let _ = rowlock.in_tx(&mut tx).lock("b").acquire().await.unwrap();
+    tx.commit().await.unwrap();
     let _ = held.release().await.unwrap();
     assert!(rowlock.list().await.unwrap().is_empty());
     drop(rowlock);

@@ -4,15 +4,20 @@
 //! (`UTC_TIMESTAMP(6)` is from when the statement began; the difference of two local times brings it up to
 //! now).
 //!
-//! Each of these is one text with several statements and literals in hexadecimal, in one round trip:
+//! What is sent is one text with several statements and literals in hexadecimal, in one round trip:
 //!
 //! - A savepoint is made and released first. In a transaction that is over, releasing it fails: it was rolled
 //!   back by a deadlock, or committed by a DDL statement ("Statements That Cause an Implicit Commit"), and
 //!   sqlx would not know.
-//! - The rows to be locked are found by a derived table that does not lock: under REPEATABLE READ, the
-//!   default, `InnoDB` keeps the lock of every row that a locking read looks at, also of a row with a live
-//!   lease, which could then not be renewed; and keeps a lock of the gap where a row is missing, on which
-//!   other inserts deadlock.
+//! - Nothing is read without a lock before the row is locked: under REPEATABLE READ, the default, the first
+//!   such read decides what all later ones see ("Consistent Nonlocking Reads"), and what the caller reads
+//!   behind the lock would be older than the lock.
+//! - NOWAIT, not SKIP LOCKED: behind a row that was skipped, `InnoDB` locks the gap, and new names could not be
+//!   inserted. Its error leaves the transaction as it was.
+//!
+//! `InnoDB` keeps the lock of every row that a locking read looks at, also of one with a live lease, which can
+//! then not be renewed. Hence [`TxTaken::Blocking`], and the look from outside before it wherever leases have
+//! been seen.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -24,6 +29,9 @@ use uuid::Uuid;
 use crate::Name;
 use crate::store::fault::{Fault, FaultKind};
 use crate::store::{LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
+
+/// MAX makes a row of nothing, too.
+const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE";
 
 const ROW: &str = "
 SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder,
@@ -38,65 +46,59 @@ fn pin_text(ask: &PinAsk) -> String {
     let (name, owner) = (hex(ask.name.as_bytes()), hex(ask.owner.as_bytes()));
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT (SELECT id FROM rowlock_database); \
-         SELECT expires_at > UTC_TIMESTAMP(6)
+         SELECT owner = {owner},
+                expires_at > UTC_TIMESTAMP(6)
                     + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND
-         FROM rowlock_lock WHERE name = {name} AND owner = {owner} LIMIT 1
-         /*!80000 FOR SHARE */ /*M! LOCK IN SHARE MODE */ SKIP LOCKED"
+         FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name = {name}
+         /*!80000 FOR SHARE */ /*M! LOCK IN SHARE MODE */ NOWAIT; \
+         {DATABASE}"
     )
 }
 
-/// `wanted` is a condition on names and fences.
-fn find_text(wanted: &str) -> String {
+fn find_text(names: &str) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT (SELECT id FROM rowlock_database); \
-         SELECT l.name, l.fence,
-                l.expires_at IS NULL OR l.expires_at <= UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND,
-                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)
-         FROM (
-             SELECT name FROM rowlock_lock
-             WHERE ({wanted}) AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6))
-             ORDER BY name LIMIT 1000000
-         ) f
-         STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = f.name
-         FOR UPDATE /*!80000 OF l */ SKIP LOCKED"
-    )
-}
-
-/// Like [`find_text`], for rows that are known to be there and free: a transaction's snapshot may say
-/// otherwise, a locking read does not.
-fn find_sure_text(names: &str) -> String {
-    format!(
-        "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT (SELECT id FROM rowlock_database); \
          SELECT name, fence,
                 expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND,
-                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)
+                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND
          FROM rowlock_lock FORCE INDEX (PRIMARY)
-         WHERE name IN ({names})
-         ORDER BY name
-         FOR UPDATE SKIP LOCKED"
+         WHERE name IN ({names}) ORDER BY name
+         FOR UPDATE NOWAIT; \
+         {DATABASE}"
     )
 }
 
-fn grant_text(name: &Name, fence: i64) -> String {
-    let name = hex(name.as_bytes());
+fn grant_text(names: &str) -> String {
     format!(
         "UPDATE rowlock_lock
-         SET fence = {fence}, owner = NULL, holds = 0, holder = NULL, acquired_at = NULL,
-             expires_at = NULL
-         WHERE name = {name}; "
+         SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+             owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+         WHERE name IN ({names}); \
+         SELECT name, fence FROM rowlock_lock FORCE INDEX (PRIMARY)
+         WHERE name IN ({names}) ORDER BY name FOR UPDATE"
+    )
+}
+
+/// Both of them for a lone name, in one round trip.
+fn find_and_grant_text(ask: &TxAsk) -> String {
+    let name = hex(ask.name.as_bytes());
+    let version = ask
+        .version
+        .map_or(String::new(), |fence| format!("AND fence = {fence}"));
+    format!(
+        "{}; \
+         UPDATE rowlock_lock
+         SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+             owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+         WHERE name = {name} {version} AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)); \
+         SELECT name, fence FROM rowlock_lock WHERE name = {name} FOR UPDATE",
+        find_text(&name)
     )
 }
 
 /// MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix, in seconds.
 fn wait_text(names: &str, limit: Option<Duration>) -> String {
-    let limit = limit.map_or(String::new(), |limit| {
+    let select = limit.map_or(String::from("SELECT"), |limit| {
         let ms = limit.as_millis().max(1);
         let (seconds, rest) = (ms / 1_000, ms % 1_000);
         format!(
@@ -104,7 +106,6 @@ fn wait_text(names: &str, limit: Option<Duration>) -> String {
              SELECT /*+ MAX_EXECUTION_TIME({ms}) */"
         )
     });
-    let select = if limit.is_empty() { "SELECT" } else { &limit };
     format!(
         "{select} name FROM rowlock_lock FORCE INDEX (PRIMARY)
          WHERE name IN ({names}) ORDER BY name FOR UPDATE"
@@ -112,89 +113,96 @@ fn wait_text(names: &str, limit: Option<Duration>) -> String {
 }
 
 pub(super) async fn pin(conn: &mut MySqlConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-    let rows = sqlx::raw_sql(AssertSqlSafe(pin_text(ask)))
-        .fetch_all(conn)
-        .await?;
-    let mut rows = rows.into_iter();
-    let database = database(rows.next())?;
-    let live: Option<i64> = rows.next().map(|row| row.try_get(0)).transpose()?;
-    let found = match live {
-        Some(1) => Pinned::Live,
-        Some(_) => Pinned::Expired,
-        None => Pinned::Missed,
+    let Some(mut rows) = send(conn, pin_text(ask)).await? else {
+        return missed(conn, Pinned::Missed).await;
+    };
+    let database = database(rows.pop())?;
+    let row: Option<(Option<i64>, Option<i64>)> = rows
+        .pop()
+        .map(|row| Ok::<_, sqlx::Error>((row.try_get(0)?, row.try_get(1)?)))
+        .transpose()?;
+    let found = match row {
+        Some((Some(1), Some(1))) => Pinned::Live,
+        Some((Some(1), _)) => Pinned::Expired,
+        _ => Pinned::Missed,
     };
     Ok(Told { database, found })
+}
+
+/// A row that is locked now, as it was before.
+struct Found {
+    name: Vec<u8>,
+    fence: i64,
+    free: bool,
 }
 
 pub(super) async fn take(
     conn: &mut MySqlConnection,
     asks: &[TxAsk],
-    sure: bool,
 ) -> Result<Told<TxTaken>, Fault> {
-    let find = if sure {
-        find_sure_text(&list(asks.iter().map(|ask| &ask.name)))
-    } else {
-        find_text(&wanted(asks))
+    let names = list(asks.iter().map(|ask| &ask.name));
+    let text = match asks {
+        [ask] => find_and_grant_text(ask),
+        _ => find_text(&names),
     };
-    let rows = sqlx::raw_sql(AssertSqlSafe(find))
-        .fetch_all(&mut *conn)
-        .await?;
-    let mut rows = rows.into_iter();
-    let database = database(rows.next())?;
-    let mut found: Vec<Found> = Vec::new();
+    let Some(mut rows) = send(conn, text).await? else {
+        return missed(conn, TxTaken::Missed(None)).await;
+    };
+    // One row for each name that has one, then the database's id, then what was granted already.
+    let granted = if asks.len() == 1 && rows.len() > 2 {
+        rows.pop()
+    } else {
+        None
+    };
+    let database = database(rows.pop())?;
+    let mut found = Vec::new();
     for row in rows {
         found.push(Found {
             name: row.try_get(0)?,
             fence: row.try_get(1)?,
             free: row.try_get::<i64, _>(2)? == 1,
-            now: row.try_get(3)?,
         });
     }
-    if found.iter().any(|row| !row.free) {
+    if let Some(found) = refusal(asks, &found) {
+        return Ok(Told { database, found });
+    }
+    let granted = match granted {
+        Some(row) => vec![row],
+        None => send(conn, grant_text(&names)).await?.unwrap_or_default(),
+    };
+    let fences: Result<Vec<i64>, _> = granted.iter().map(|row| row.try_get(1)).collect();
+    let fences = fences?;
+    // Both come in the order of the names. A fence that stands still was not granted.
+    if fences.len() != found.len() || found.iter().zip(&fences).any(|(row, f)| *f <= row.fence) {
         let found = TxTaken::Blocking;
         return Ok(Told { database, found });
     }
-    let (mut grants, mut perhaps) = (Vec::new(), Vec::new());
-    for ask in asks {
+    let before = |ask: &&TxAsk| {
         let row = found.iter().find(|row| row.name == ask.name.as_bytes());
-        let wanted = |row: &&Found| ask.version.is_none_or(|version| version == row.fence);
-        let Some(row) = row.filter(wanted) else {
-            let found = TxTaken::Missed(None);
-            return Ok(Told { database, found });
+        ask.before.is_some() && ask.before == row.map(|row| row.fence)
+    };
+    let perhaps_again = asks.iter().filter(before);
+    let found = TxTaken::Granted {
+        fences,
+        perhaps_again: perhaps_again.map(|ask| ask.name.clone()).collect(),
+    };
+    Ok(Told { database, found })
+}
+
+/// Why rows that are locked now cannot be granted.
+fn refusal(asks: &[TxAsk], found: &[Found]) -> Option<TxTaken> {
+    if found.iter().any(|row| !row.free) {
+        return Some(TxTaken::Blocking);
+    }
+    for ask in asks {
+        let Some(row) = found.iter().find(|row| row.name == ask.name.as_bytes()) else {
+            return Some(TxTaken::NoRow);
         };
-        if ask.before == Some(row.fence) {
-            perhaps.push(ask.name.clone());
+        if ask.version.is_some_and(|version| version != row.fence) {
+            return Some(TxTaken::Missed(None));
         }
-        grants.push((&ask.name, row.now.max(row.fence + 1)));
     }
-    if !perhaps.is_empty() {
-        let found = TxTaken::Perhaps(perhaps);
-        return Ok(Told { database, found });
-    }
-    let text: String = grants
-        .iter()
-        .map(|(name, fence)| grant_text(name, *fence))
-        .collect();
-    sqlx::raw_sql(AssertSqlSafe(text)).execute(conn).await?;
-    let fences = grants.into_iter().map(|(_, fence)| fence).collect();
-    Ok(Told {
-        database,
-        found: TxTaken::Granted(fences),
-    })
-}
-
-/// The first row of each text.
-fn database(row: Option<MySqlRow>) -> Result<Option<Uuid>, sqlx::Error> {
-    row.map_or(Ok(None), |row| row.try_get(0))
-}
-
-/// A row that is locked now.
-struct Found {
-    name: Vec<u8>,
-    fence: i64,
-    free: bool,
-    /// Microseconds of the clock, read when the row was locked.
-    now: i64,
+    None
 }
 
 pub(super) async fn wait(
@@ -203,16 +211,14 @@ pub(super) async fn wait(
     limit: Option<Duration>,
 ) -> Result<TxWaited, Fault> {
     let text = wait_text(&list(names.iter()), limit);
-    match sqlx::raw_sql(AssertSqlSafe(text)).execute(conn).await {
-        Ok(_) => Ok(TxWaited::Locked),
-        Err(error) => match Fault::from(error) {
-            // ER_LOCK_WAIT_TIMEOUT ends the statement only: whoever has time left asks again.
-            fault if fault.kind == FaultKind::LockTimeout => Ok(TxWaited::TimedOut),
-            fault if fault.kind == FaultKind::Interrupted && limit.is_some() => {
-                Ok(TxWaited::TimedOut)
-            }
-            fault => Err(fault),
-        },
+    match send(conn, text).await {
+        Ok(Some(_)) => Ok(TxWaited::Locked),
+        // ER_LOCK_WAIT_TIMEOUT ends the statement only: whoever has time left asks again.
+        Ok(None) => Ok(TxWaited::TimedOut),
+        Err(fault) if fault.kind == FaultKind::Interrupted && limit.is_some() => {
+            Ok(TxWaited::TimedOut)
+        }
+        Err(fault) => Err(fault),
     }
 }
 
@@ -227,15 +233,25 @@ pub(super) async fn row(
     Ok(row.into())
 }
 
-fn wanted(asks: &[TxAsk]) -> String {
-    let one = |ask: &TxAsk| {
-        let name = hex(ask.name.as_bytes());
-        match ask.version {
-            None => format!("name = {name}"),
-            Some(version) => format!("name = {name} AND fence = {version}"),
-        }
-    };
-    asks.iter().map(one).collect::<Vec<_>>().join(" OR ")
+/// The rows of all statements of a text. `None`: somebody else has a lock.
+async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MySqlRow>>, Fault> {
+    let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await;
+    match rows.map_err(Fault::from) {
+        Ok(rows) => Ok(Some(rows)),
+        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// What was found where the text stopped at somebody else's lock.
+async fn missed<T>(conn: &mut MySqlConnection, found: T) -> Result<Told<T>, Fault> {
+    let rows = sqlx::raw_sql(DATABASE).fetch_all(conn).await?;
+    let database = database(rows.into_iter().next())?;
+    Ok(Told { database, found })
+}
+
+fn database(row: Option<MySqlRow>) -> Result<Option<Uuid>, sqlx::Error> {
+    row.map_or(Ok(None), |row| row.try_get(0))
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a Name>) -> String {

@@ -34,13 +34,13 @@ WITH ask AS (
 ), marks AS MATERIALIZED (
     SELECT COALESCE(bool_or(
         position(' ' || encode(name, 'hex') || ' ' IN
-                 COALESCE(current_setting('rowlock.locked', true), '')) > 0), false) AS twice
+                 COALESCE(current_setting('rowlock.locked', true), '')) > 0), false) AS again
     FROM ask
 ), free AS (
     SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name
     WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp())
       AND (a.version IS NULL OR a.version = l.fence)
-      AND NOT (SELECT twice FROM marks)
+      AND NOT (SELECT again FROM marks)
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), took AS (
@@ -54,7 +54,7 @@ WITH ask AS (
         COALESCE(current_setting('rowlock.locked', true), '') || ' ' || encode(l.name, 'hex') || ' ',
         true)
 )
-SELECT d.id, (SELECT twice FROM marks), t.name, t.fence
+SELECT d.id, (SELECT again FROM marks), t.name, t.fence
 FROM rowlock_database d LEFT JOIN took t ON true";
 
 const WAIT: &str = "
@@ -90,11 +90,25 @@ pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pi
     })
 }
 
-pub(super) async fn take(
-    conn: &mut PgConnection,
-    asks: &[TxAsk],
-    _sure: bool,
-) -> Result<Told<TxTaken>, Fault> {
+pub(super) async fn take(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
+    if asks.len() == 1 {
+        return take_all(conn, asks).await;
+    }
+    // Of several names those that are free are locked, in whatever order: when it is not all of them, they are
+    // given back, so that waiting in the order of the names can begin from nothing.
+    sqlx::raw_sql("SAVEPOINT rowlock_take")
+        .execute(&mut *conn)
+        .await?;
+    let told = take_all(conn, asks).await?;
+    let end = match told.found {
+        TxTaken::Granted { .. } => "RELEASE SAVEPOINT rowlock_take",
+        _ => "ROLLBACK TO SAVEPOINT rowlock_take; RELEASE SAVEPOINT rowlock_take",
+    };
+    sqlx::raw_sql(end).execute(conn).await?;
+    Ok(told)
+}
+
+async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
     let rows: Vec<TakeColumns> = sqlx::query_as(TAKE)
         .bind(names(asks.iter().map(|ask| &ask.name)))
         .bind(asks.iter().map(|ask| ask.version).collect::<Vec<_>>())
@@ -102,17 +116,21 @@ pub(super) async fn take(
         .await?;
     let database = rows.first().map(|row| row.0);
     if rows.first().is_some_and(|row| row.1) {
-        return Ok(Told {
-            database,
-            found: TxTaken::Twice,
-        });
+        let found = TxTaken::Again;
+        return Ok(Told { database, found });
     }
     let fence = |ask: &TxAsk| {
         let mine = |row: &&TakeColumns| row.2.as_deref() == Some(ask.name.as_bytes());
         rows.iter().find(mine).and_then(|row| row.3)
     };
     let fences: Option<Vec<i64>> = asks.iter().map(fence).collect();
-    let found = fences.map_or(TxTaken::Missed(None), TxTaken::Granted);
+    let found = match fences {
+        Some(fences) => TxTaken::Granted {
+            fences,
+            perhaps_again: Vec::new(),
+        },
+        None => TxTaken::Missed(None),
+    };
     Ok(Told { database, found })
 }
 

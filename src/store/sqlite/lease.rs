@@ -2,7 +2,9 @@
 //!
 //! A statement outside a transaction takes the write lock before it reads the clock, so that the
 //! clock is never the one from before the wait. The clock stands still within a statement. It counts
-//! whole milliseconds: an expiry is set one later, and what remains is told as one less.
+//! whole milliseconds: an expiry is set one later, and what remains is told as one less. A fence is the end
+//! of its millisecond: greater than that of every transaction before, also of one that was rolled back
+//! (`transaction.rs` counts in microseconds).
 //!
 //! A statement that writes is always read to its end (`fetch_all`, `execute`): the commit comes behind
 //! the last row, and sqlx drops its error when it is asked for one row only.
@@ -19,7 +21,7 @@ use crate::store::{
 
 const TAKE: &str = "
 INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
-SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us, 1, a.value ->> 3,
+SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us + 1000, 1, a.value ->> 3,
        now.us, now.us + (a.value ->> 2) + 1000
 FROM json_each(?1) a,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -37,7 +39,7 @@ RETURNING name, fence";
 /// Like [`TAKE`], for a lone operation.
 const TAKE_ONE: &str = "
 INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
-SELECT ?1, ?2, now.us, 1, ?4, now.us, now.us + ?3 + 1000
+SELECT ?1, ?2, now.us + 1000, 1, ?4, now.us, now.us + ?3 + 1000
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
 ON CONFLICT (name) DO UPDATE

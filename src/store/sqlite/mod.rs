@@ -77,8 +77,8 @@ impl Store for SqliteConnection {
         transaction::pin(self, ask).await
     }
 
-    async fn tx_take(&mut self, asks: &[TxAsk], sure: bool) -> Result<Told<TxTaken>, Fault> {
-        transaction::take(self, asks, sure).await
+    async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
+        transaction::take(self, asks).await
     }
 
     async fn tx_wait(

@@ -1,0 +1,342 @@
+//! Promises 1, 2 and 5 for locks in the caller's transaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rowlock::{Engine, Error, TryAcquire, TryLock};
+use tokio::task::JoinSet;
+
+use crate::common::{Db, LEVELS, eventually, on_every_engine, take};
+
+const TTL: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(30);
+
+/// Whether PostgreSQL wants a transaction begun again because of its snapshot.
+fn is_of_the_snapshot(db: &Db, error: &Error) -> bool {
+    let said = error.to_string().to_lowercase();
+    db.engine == Engine::Postgres && error.is_retryable() && !said.contains("deadlock")
+}
+
+on_every_engine! {
+    async fn a_locked_name_is_busy_until_the_transaction_ends(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let before = take(&one, "a", TTL).await.fence();
+        one.flush().await;
+        let mut tx = db.begin().await;
+        let locked = tx.lock(&one, "a").await;
+        assert!(locked.fence() > before);
+        if db.engine != Engine::Sqlite {
+            let mut other = db.begin().await;
+            let TryLock::Busy(busy) = other.try_lock(&two, "a").await.unwrap() else {
+                panic!("two transactions have it");
+            };
+            assert!(busy.to_string().contains("transaction"), "{busy}");
+            let _ = other.lock(&two, "b").await; // and it goes on
+            other.commit().await.unwrap();
+        }
+        assert!(!matches!(two.lock("a").try_acquire().await, Ok(TryAcquire::Held(_))));
+        tx.commit().await.unwrap();
+        let lease = two.lock("a").acquire().await.unwrap();
+        assert!(lease.fence() > locked.fence());
+    }
+
+    async fn rolling_back_frees_the_name_and_the_next_fence_is_greater(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let mut last = 0;
+        for round in 0..30 {
+            let mut tx = db.begin().await;
+            let fence = tx.lock(&rowlock, "a").await.fence();
+            assert!(fence > last, "{fence} {last}");
+            last = fence;
+            if round % 3 == 0 {
+                tx.commit().await.unwrap();
+            } else {
+                tx.release().await;
+            }
+        }
+        let lease = take(&rowlock, "a", TTL).await;
+        assert!(lease.fence() > last, "also of a lease");
+    }
+
+    async fn a_transaction_that_is_dropped_frees_the_name(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let mut tx = db.begin().await;
+        tx.lock(&rowlock, "a").await;
+        drop(tx);
+        drop(rowlock.lock("a").acquire().await.unwrap());
+    }
+
+    async fn a_waiter_gets_it_when_the_transaction_ends(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let mut tx = db.begin().await;
+        let first = tx.lock(&rowlock, "a").await;
+        let (waiting, waits) = tokio::sync::oneshot::channel();
+        let second = async {
+            let _ = waiting.send(());
+            let mut tx = db.begin().await;
+            let locked = tx.acquire(&rowlock, "a", LONG).await.unwrap();
+            tx.commit().await.unwrap();
+            locked
+        };
+        let ends = async {
+            waits.await.unwrap();
+            tx.commit().await.unwrap();
+        };
+        let (second, ()) = tokio::join!(second, ends);
+        assert!(second.fence() > first.fence());
+    }
+
+    async fn waiting_ends_in_time_and_the_transaction_goes_on(db: &Db) {
+        let rowlock = db.rowlock().await;
+        db.execute("CREATE TABLE app (n BIGINT)").await;
+        if db.engine == Engine::Sqlite {
+            return; // whoever has the file waits for nobody
+        }
+        let mut holder = db.begin().await;
+        holder.lock(&rowlock, "a").await;
+        let lease = take(&rowlock, "leased", TTL).await;
+        drop(rowlock.version("free").await.unwrap()); // its row is older than the snapshots
+        for level in LEVELS {
+            let mut tx = db.begin_at(level).await;
+            tx.execute("INSERT INTO app VALUES (1)").await.unwrap();
+            for name in ["a", "leased"] {
+                let wait = Duration::from_millis(300);
+                let started = std::time::Instant::now();
+                let error = tx.acquire(&rowlock, name, wait).await.unwrap_err();
+                assert!(matches!(error, Error::WaitTimeout { .. }), "{level} {name}: {error}");
+                assert!(started.elapsed() >= wait);
+            }
+            // Nothing of the session's has changed.
+            if db.engine == Engine::Postgres {
+                let zero = "SELECT (current_setting('lock_timeout') = '0')::int::bigint";
+                assert_eq!(tx.number(zero).await, 1);
+            }
+            tx.lock(&rowlock, "free").await;
+            tx.commit().await.unwrap();
+        }
+        assert_eq!(db.number("SELECT COUNT(*) FROM app").await, 3);
+        assert!(lease.is_held());
+        holder.release().await;
+    }
+
+    async fn a_lease_is_waited_for_outside_of_sqlite(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        for level in LEVELS {
+            let held = take(&one, "a", TTL).await;
+            let mut tx = db.begin_at(level).await;
+            if db.engine == Engine::Sqlite {
+                let error = tx.acquire(&two, "a", LONG).await.unwrap_err();
+                assert!(matches!(error, Error::Conflict { .. }), "{error}");
+                assert!(error.is_retryable());
+                tx.release().await;
+                let _ = held.release().await.unwrap();
+                continue;
+            }
+            let release = async {
+                // Two tries at least, so that it is waiting.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                held.release().await.unwrap()
+            };
+            let (locked, _) = tokio::join!(tx.acquire(&two, "a", LONG), release);
+            match locked {
+                Ok(locked) => {
+                    assert!(locked.fence() > held.fence());
+                    tx.commit().await.unwrap();
+                }
+                Err(error) => {
+                    // The release is newer than the snapshot.
+                    assert!(level != "READ COMMITTED" && is_of_the_snapshot(db, &error), "{error}");
+                    tx.release().await;
+                }
+            }
+        }
+    }
+
+    async fn a_busy_answer_does_not_cost_the_holder_its_lease(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", Duration::from_secs(1)).await;
+        for level in &LEVELS[..2] {
+            let mut tx = db.begin_at(level).await;
+            let busy = match tx.try_lock(&two, "a").await.unwrap() {
+                TryLock::Busy(busy) => busy,
+                TryLock::Locked(_) => panic!("it is held"),
+            };
+            assert_eq!(busy.holder.unwrap().fence, held.fence());
+            if db.engine != Engine::Sqlite {
+                // The transaction stays open, and the row can be renewed.
+                let before = held.deadline();
+                eventually("it is renewed", async || held.deadline() > before).await;
+            }
+            tx.release().await;
+        }
+        assert!(held.is_held());
+    }
+
+    async fn several_names_are_granted_together_or_not_at_all(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let before = one.version("b").await.unwrap().fence();
+        let held = take(&one, "c", TTL).await;
+        let mut tx = db.begin().await;
+        let busy = match tx.lock_all(&two, &["d", "c", "b"]).await.unwrap() {
+            TryLock::Busy(busy) => busy,
+            TryLock::Locked(_) => panic!("one of them is held"),
+        };
+        assert_eq!(busy.name.as_str(), "c");
+        tx.commit().await.unwrap();
+        assert_eq!(one.version("b").await.unwrap().fence(), before, "nothing was granted");
+        let _ = held.release().await.unwrap();
+
+        let mut tx = db.begin().await;
+        let locked = tx.lock_all(&two, &["d", "c", "b"]).await.unwrap().locked().unwrap();
+        let names: Vec<_> = locked.fences().map(|(name, _)| name.as_str().to_owned()).collect();
+        assert_eq!(names, ["b", "c", "d"]);
+        tx.commit().await.unwrap();
+        for (name, fence) in locked.fences() {
+            assert_eq!(one.version(name.as_str()).await.unwrap().fence(), fence);
+        }
+    }
+
+    async fn names_in_differing_orders_never_deadlock(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let some = |names: [&'static str; 3]| {
+            let rowlock = rowlock.clone();
+            async move {
+                for _ in 0..40 {
+                    let mut tx = db.begin().await;
+                    let locked = tx.acquire_all(&rowlock, &names).await.unwrap();
+                    assert_eq!(locked.fences().count(), 3);
+                    tx.commit().await.unwrap();
+                }
+            }
+        };
+        tokio::join!(some(["a", "b", "c"]), some(["c", "b", "a"]), some(["b", "c", "a"]));
+    }
+
+    async fn names_that_have_no_row_yet_do_not_deadlock(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for level in LEVELS {
+            let db_of = |task: usize, rowlock: rowlock::Rowlock| async move {
+                for round in 0..5 {
+                    // Neighbours in the index, each new; every other one is wanted by two at once.
+                    let name = format!("{level}-{round}-{}", task / 2);
+                    loop {
+                        let mut tx = db.begin_at(level).await;
+                        match tx.acquire(&rowlock, &name, LONG).await {
+                            Ok(_) => match tx.commit().await {
+                                Ok(()) => break,
+                                Err(error) => assert!(is_of_the_snapshot(db, &Error::from(error))),
+                            },
+                            Err(error) => {
+                                assert!(is_of_the_snapshot(db, &error), "{level}: {error}");
+                                tx.release().await;
+                            }
+                        }
+                    }
+                }
+            };
+            // As many as the pool has connections.
+            let (a, b, c, d) = (rowlock.clone(), rowlock.clone(), rowlock.clone(), rowlock.clone());
+            tokio::join!(db_of(0, a), db_of(1, b), db_of(2, c), db_of(3, d));
+        }
+    }
+
+    async fn a_transaction_on_a_new_name_holds_up_no_lane(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let mut tx = db.begin().await;
+        tx.lock(&one, "new").await;
+        if db.engine != Engine::Sqlite {
+            let busy = two.lock("new").try_acquire().await.unwrap();
+            assert!(busy.held().is_none());
+            for name in ["newer", "newest", "a", "z"] {
+                drop(two.lock(name).acquire().await.unwrap());
+            }
+        }
+        tx.release().await;
+        drop(two.lock("new").acquire().await.unwrap());
+    }
+
+    async fn a_lock_works_at_every_level_of_isolation(db: &Db) {
+        let rowlock = db.rowlock().await;
+        db.execute("CREATE TABLE app (n BIGINT)").await;
+        db.execute("INSERT INTO app VALUES (0)").await;
+        for level in LEVELS {
+            for _ in 0..5 {
+                let mut tx = db.begin_at(level).await;
+                tx.lock(&rowlock, "a").await;
+                let n = tx.number("SELECT n FROM app").await;
+                tx.execute(&format!("UPDATE app SET n = {}", n + 1)).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+        }
+        assert_eq!(db.number("SELECT n FROM app").await, 15);
+    }
+
+    async fn counting_under_the_lock_loses_nothing(db: &Db) {
+        let rowlock = db.rowlock().await;
+        db.execute("CREATE TABLE app (n BIGINT)").await;
+        db.execute("INSERT INTO app VALUES (0)").await;
+        let count = || async {
+            for _ in 0..25 {
+                let mut tx = db.begin().await;
+                tx.acquire(&rowlock, "a", LONG).await.unwrap();
+                // A plain read: under REPEATABLE READ its snapshot must not be older than the lock.
+                let n = tx.number("SELECT n FROM app").await;
+                tx.execute(&format!("UPDATE app SET n = {}", n + 1)).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+        };
+        tokio::join!(count(), count(), count(), count());
+        assert_eq!(db.number("SELECT n FROM app").await, 100);
+    }
+
+    async fn a_cancelled_wait_leaves_nothing_behind(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for round in 0..60 {
+            let mut tx = db.begin().await;
+            // The one that was cut off may have got it in its last moment, and is being rolled back.
+            tx.acquire(&rowlock, "a", LONG).await.unwrap();
+            {
+                let waiter = async {
+                    let mut tx = db.begin().await;
+                    drop(tx.acquire(&rowlock, "a", LONG).await);
+                };
+                let patience = Duration::from_micros(300 * (round % 20));
+                let _ = tokio::time::timeout(patience, waiter).await;
+            }
+            tx.commit().await.unwrap();
+        }
+        eventually("all is rolled back", async || db.open_transactions().await == 0).await;
+        drop(rowlock.lock("a").acquire().await.unwrap());
+        let all = if db.engine == Engine::Sqlite { 1 } else { 4 };
+        let mut open = Vec::new();
+        for n in 0..all {
+            let mut tx = db.begin().await;
+            tx.lock(&rowlock, &format!("slot-{n}")).await;
+            open.push(tx);
+        }
+        for tx in open {
+            tx.commit().await.unwrap();
+        }
+    }
+
+    async fn every_call_can_be_spawned(db: &Db) {
+        let rowlock = Arc::new(db.rowlock().await);
+        let mut tasks = JoinSet::new();
+        let held = take(&rowlock, "a", TTL).await;
+        let seen = rowlock.version("v").await.unwrap();
+        drop(rowlock.version("e").await.unwrap());
+        let mut tx = db.begin().await;
+        tasks.spawn(async move {
+
+            tx.pin(&held).await.unwrap();
+            let _ = tx.acquire(&rowlock, "b", LONG).await.unwrap();
+            let _ = tx.acquire_all(&rowlock, &["c", "d"]).await.unwrap();
+            let _ = tx.version(&rowlock, "e").await.unwrap();
+            let _ = tx.advance(&rowlock, &seen).await.unwrap();
+            tx.commit().await.unwrap();
+        });
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+    }
+}

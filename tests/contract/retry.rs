@@ -1,0 +1,264 @@
+//! Trying a transaction again: what is tried, how often, and what is left behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rowlock::{Engine, Error, Pool, Retry, Retryable};
+use sqlx::AssertSqlSafe;
+
+use crate::common::{Db, eventually, on_app, on_every_engine};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Without end, and without long pauses.
+const EAGER: Retry = Retry::new()
+    .attempts(u32::MAX)
+    .backoff(MS, Duration::from_millis(40));
+
+/// A statement on whichever transaction it is.
+macro_rules! run {
+    ($tx:expr, $sql:expr) => {
+        sqlx::raw_sql(AssertSqlSafe($sql)).execute(&mut **$tx).await
+    };
+}
+
+macro_rules! number {
+    ($tx:expr, $sql:expr) => {
+        sqlx::query_scalar::<_, i64>(AssertSqlSafe($sql))
+            .fetch_one(&mut **$tx)
+            .await
+    };
+}
+
+async fn table(db: &Db) {
+    db.execute("CREATE TABLE app (id BIGINT NOT NULL PRIMARY KEY, n BIGINT NOT NULL, version BIGINT NOT NULL)").await;
+    db.execute("INSERT INTO app VALUES (1, 0, 0), (2, 0, 0)")
+        .await;
+}
+
+on_every_engine! {
+    async fn counting_by_a_version_loses_nothing(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        let tries = AtomicU32::new(0);
+        let count = || async {
+            for _ in 0..10 {
+                let (rowlock, tries) = (&rowlock, &tries);
+                on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
+                    tries.fetch_add(1, Ordering::Relaxed);
+                    let seen = rowlock.in_tx(&mut tx).version("a").await?;
+                    let n = number!(tx, "SELECT n FROM app WHERE id = 1")?;
+                    run!(tx, format!("UPDATE app SET n = {} WHERE id = 1", n + 1))?;
+                    rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen)
+                }).await.unwrap());
+            }
+        };
+        tokio::join!(count(), count(), count(), count());
+        assert_eq!(db.number("SELECT n FROM app WHERE id = 1").await, 40);
+        if db.engine != Engine::Sqlite {
+            assert!(tries.into_inner() > 40, "they got in each other's way");
+        }
+    }
+
+    async fn counting_by_a_column_of_ones_own_loses_nothing(db: &Db) {
+        table(db).await;
+        let count = || async {
+            for _ in 0..10 {
+                on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
+                    // Both in one statement: under READ COMMITTED two might see different times.
+                    let row = "SELECT n, version FROM app WHERE id = 1";
+                    let (n, version): (i64, i64) = sqlx::query_as(row).fetch_one(&mut **tx).await?;
+                    let sql = format!(
+                        "UPDATE app SET n = {}, version = version + 1 WHERE id = 1 AND version = {version}",
+                        n + 1
+                    );
+                    rowlock::one_changed(run!(tx, sql)?.rows_affected())
+                }).await.unwrap());
+            }
+        };
+        tokio::join!(count(), count(), count(), count());
+        assert_eq!(db.number("SELECT n FROM app WHERE id = 1").await, 40);
+        let error = rowlock::one_changed(2).unwrap_err();
+        assert!(matches!(error, Error::NotOneRow { rows: 2 }) && !error.is_retryable(), "{error}");
+    }
+
+    async fn deadlocks_are_tried_again(db: &Db) {
+        table(db).await;
+        let (met, tries) = (tokio::sync::Barrier::new(2), AtomicU32::new(0));
+        let both = |first: i64, second: i64| {
+            let (met, tries) = (&met, &tries);
+            async move {
+                let run = AtomicU32::new(0);
+                let run = &run;
+                on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
+                    tries.fetch_add(1, Ordering::Relaxed);
+                    run!(tx, format!("UPDATE app SET n = n + 1 WHERE id = {first}"))?;
+                    if run.fetch_add(1, Ordering::Relaxed) == 0 && db.engine != Engine::Sqlite {
+                        met.wait().await; // each has one row, and wants the other's
+                    }
+                    run!(tx, format!("UPDATE app SET n = n + 1 WHERE id = {second}"))?;
+                    Ok::<_, Error>(())
+                }).await.unwrap());
+            }
+        };
+        tokio::join!(both(1, 2), both(2, 1));
+        assert_eq!(db.number("SELECT n FROM app WHERE id = 1").await, 2);
+        assert_eq!(db.number("SELECT n FROM app WHERE id = 2").await, 2);
+        let wanted = if db.engine == Engine::Sqlite { 2 } else { 3 };
+        assert_eq!(tries.into_inner(), wanted, "one was chosen to go");
+    }
+
+    async fn serialization_failures_are_tried_again(db: &Db) {
+        table(db).await;
+        let (met, tries) = (tokio::sync::Barrier::new(2), AtomicU32::new(0));
+        let swap = |read: i64, write: i64| {
+            let (met, tries) = (&met, &tries);
+            async move {
+                let run = AtomicU32::new(0);
+                let run = &run;
+                on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
+                    tries.fetch_add(1, Ordering::Relaxed);
+                    if db.engine == Engine::Postgres {
+                        run!(tx, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE".to_owned())?;
+                    }
+                    // MySQL: what SERIALIZABLE makes of every read.
+                    let share = match db.engine {
+                        Engine::MariaDb | Engine::MySql => " LOCK IN SHARE MODE",
+                        _ => "",
+                    };
+                    let n = number!(tx, format!("SELECT n FROM app WHERE id = {read}{share}"))?;
+                    if run.fetch_add(1, Ordering::Relaxed) == 0 && db.engine != Engine::Sqlite {
+                        met.wait().await;
+                    }
+                    run!(tx, format!("UPDATE app SET n = {} WHERE id = {write}", n + 1))?;
+                    Ok::<_, Error>(())
+                }).await.unwrap());
+            }
+        };
+        tokio::join!(swap(1, 2), swap(2, 1));
+        // One after the other, in whatever order: one of them is 1, the other 2.
+        let (one, two) = (
+            db.number("SELECT n FROM app WHERE id = 1").await,
+            db.number("SELECT n FROM app WHERE id = 2").await,
+        );
+        assert_eq!(one + two, 3, "{one} {two}");
+        let wanted = if db.engine == Engine::Sqlite { 2 } else { 3 };
+        assert_eq!(tries.into_inner(), wanted);
+    }
+
+    async fn what_is_not_retryable_is_returned_at_once_and_rolled_back(db: &Db) {
+        table(db).await;
+        let tries = AtomicU32::new(0);
+        let tries = &tries;
+        let error = on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
+            tries.fetch_add(1, Ordering::Relaxed);
+            run!(tx, "UPDATE app SET n = 9 WHERE id = 1".to_owned())?;
+            run!(tx, "INSERT INTO app VALUES (1, 0, 0)".to_owned())?; // a duplicate
+            Ok::<_, Error>(())
+        }).await.unwrap_err());
+        assert!(matches!(error, Error::Application { .. }), "{error}");
+        assert_eq!(tries.load(Ordering::Relaxed), 1);
+        assert_eq!(db.number("SELECT n FROM app WHERE id = 1").await, 0);
+        assert_eq!(db.open_transactions().await, 0);
+    }
+
+    async fn attempts_are_counted_and_the_last_error_is_told(db: &Db) {
+        let tries = AtomicU32::new(0);
+        let tries = &tries;
+        let policy = Retry::new().attempts(3).backoff(MS, MS);
+        let error = on_app!(&db.app, pool => policy.run(pool, |tx| async move {
+            drop(tx);
+            tries.fetch_add(1, Ordering::Relaxed);
+            rowlock::one_changed(0)
+        }).await.unwrap_err());
+        assert!(matches!(error, Error::Conflict { .. }), "{error}");
+        assert_eq!(tries.load(Ordering::Relaxed), 3);
+    }
+
+    async fn a_policy_that_makes_no_sense_is_refused(db: &Db) {
+        let hour = Duration::from_hours(1);
+        for policy in [
+            Retry::new().attempts(0),
+            Retry::new().backoff(hour, MS),
+            Retry::new().backoff(MS, hour + MS),
+        ] {
+            let error = on_app!(&db.app, pool => refused(&policy, pool).await);
+            let named = matches!(error, Error::InvalidSetting { .. } | Error::InvalidDuration { .. });
+            assert!(named, "{error}");
+        }
+    }
+
+    async fn a_closure_that_keeps_the_transaction_is_told(db: &Db) {
+        let error = on_app!(&db.app, pool => {
+            let kept = std::sync::Mutex::new(None);
+            let kept = &kept;
+            EAGER.run(pool, |tx| async move {
+                *kept.lock().unwrap() = Some(tx);
+                Ok::<_, Error>(())
+            }).await.unwrap_err()
+        });
+        assert!(error.to_string().contains("kept the transaction"), "{error}");
+    }
+
+    async fn boxed_errors_are_looked_into(db: &Db) {
+        type Boxed = Box<dyn std::error::Error + Send + Sync>;
+        let tries = AtomicU32::new(0);
+        let tries = &tries;
+        on_app!(&db.app, pool => EAGER.run(pool, |tx| async move {
+            drop(tx);
+            if tries.fetch_add(1, Ordering::Relaxed) == 0 {
+                rowlock::one_changed(0)?;
+            }
+            Ok::<_, Boxed>(())
+        }).await.unwrap());
+        assert_eq!(tries.load(Ordering::Relaxed), 2);
+        assert!(!Boxed::from("something else").is_retryable());
+        assert!(!Boxed::from(sqlx::Error::RowNotFound).is_retryable());
+    }
+
+    async fn a_cancelled_run_leaves_no_transaction_and_a_whole_pool(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        for round in 0..200_u64 {
+            let rowlock = &rowlock;
+            let run = async {
+                on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
+                    rowlock.in_tx(&mut tx).lock("a").acquire().await?;
+                    run!(tx, "UPDATE app SET n = n + 1 WHERE id = 1".to_owned())?;
+                    Ok::<_, Error>(())
+                }).await.unwrap());
+            };
+            let _ = tokio::time::timeout(Duration::from_micros(20 * (round % 100)), run).await;
+        }
+        eventually("all is rolled back", async || db.open_transactions().await == 0).await;
+        drop(rowlock.lock("a").acquire().await.unwrap());
+        let mut all = Vec::new();
+        for _ in 0..if db.engine == Engine::Sqlite { 1 } else { 4 } {
+            all.push(db.begin().await);
+        }
+        for tx in all {
+            tx.commit().await.unwrap();
+        }
+    }
+
+    async fn a_run_can_be_spawned(db: &Db) {
+        let rowlock = Arc::new(db.rowlock().await);
+        let name = String::from("a");
+        on_app!(db.app.clone(), pool => tokio::spawn(async move {
+            let (rowlock, name) = (&rowlock, &name);
+            EAGER.run(&pool, |mut tx| async move {
+                let locked = rowlock.in_tx(&mut tx).lock(name).acquire().await?;
+                Ok::<_, Error>(locked.fence())
+            }).await.unwrap()
+        }).await.unwrap());
+    }
+}
+
+async fn refused<P: Pool>(policy: &Retry, pool: &P) -> Error {
+    let work = |tx| async move {
+        drop(tx);
+        Ok::<(), Error>(())
+    };
+    policy.run(pool, work).await.unwrap_err()
+}
