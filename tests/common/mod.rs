@@ -70,6 +70,55 @@ macro_rules! on_app {
 }
 pub(crate) use on_app;
 
+impl App {
+    /// A pool of another process on the same database.
+    pub(crate) async fn connect(url: &str, connections: u32) -> Self {
+        // Who waits long is slow, not wrong.
+        let patience = Duration::from_mins(5);
+        if url.starts_with("postgres") {
+            let pool = PgPoolOptions::new().max_connections(connections);
+            Self::Postgres(pool.acquire_timeout(patience).connect(url).await.unwrap())
+        } else if url.starts_with("sqlite") {
+            let pool = SqlitePoolOptions::new().max_connections(connections);
+            Self::Sqlite(pool.acquire_timeout(patience).connect(url).await.unwrap())
+        } else {
+            let pool = MySqlPoolOptions::new().max_connections(connections);
+            Self::MySql(pool.acquire_timeout(patience).connect(url).await.unwrap())
+        }
+    }
+
+    /// One number.
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        on_app!(self, pool => {
+            sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(pool).await.unwrap()
+        })
+    }
+
+    /// A transaction of the application's own, which may write.
+    pub(crate) async fn begin(&self) -> Tx {
+        match self {
+            Self::Postgres(pool) => Tx::Postgres(pool.begin().await.unwrap()),
+            Self::MySql(pool) => Tx::MySql(pool.begin().await.unwrap()),
+            Self::Sqlite(pool) => Tx::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await.unwrap()),
+        }
+    }
+
+    /// The same at an isolation level. (SQLite has one.)
+    pub(crate) async fn begin_at(&self, level: &str) -> Tx {
+        match self {
+            Self::Postgres(pool) => {
+                let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
+                Tx::Postgres(pool.begin_with(begin).await.unwrap())
+            }
+            Self::MySql(pool) => {
+                let set = format!("SET TRANSACTION ISOLATION LEVEL {level}; START TRANSACTION");
+                Tx::MySql(pool.begin_with(AssertSqlSafe(set)).await.unwrap())
+            }
+            Self::Sqlite(_) => self.begin().await,
+        }
+    }
+}
+
 impl Db {
     pub(crate) async fn new(engine: Engine) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -191,9 +240,7 @@ impl Db {
 
     /// One number.
     pub(crate) async fn number(&self, sql: &str) -> i64 {
-        on_app!(&self.app, pool => {
-            sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(pool).await.unwrap()
-        })
+        self.app.number(sql).await
     }
 
     /// How many transactions of this database's users are open on the server.
@@ -250,26 +297,12 @@ impl Db {
 
     /// A transaction of the application's own, which may write.
     pub(crate) async fn begin(&self) -> Tx {
-        match &self.app {
-            App::Postgres(pool) => Tx::Postgres(pool.begin().await.unwrap()),
-            App::MySql(pool) => Tx::MySql(pool.begin().await.unwrap()),
-            App::Sqlite(pool) => Tx::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await.unwrap()),
-        }
+        self.app.begin().await
     }
 
     /// The same at an isolation level. (SQLite has one.)
     pub(crate) async fn begin_at(&self, level: &str) -> Tx {
-        match &self.app {
-            App::Postgres(pool) => {
-                let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
-                Tx::Postgres(pool.begin_with(begin).await.unwrap())
-            }
-            App::MySql(pool) => {
-                let set = format!("SET TRANSACTION ISOLATION LEVEL {level}; START TRANSACTION");
-                Tx::MySql(pool.begin_with(AssertSqlSafe(set)).await.unwrap())
-            }
-            App::Sqlite(_) => self.begin().await,
-        }
+        self.app.begin_at(level).await
     }
 
     /// The bytes of `name` as a literal of this engine.

@@ -14,7 +14,7 @@ use rowlock::{Engine, Rowlock};
 
 use crate::common::Db;
 use crate::history::{Event, History, the_checker_sees_violations};
-use crate::worker::Role;
+use crate::role::{Part, Role};
 
 const PROCESSES: usize = 8;
 const TTL: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const MAX_PAUSE: u64 = 3_000;
 /// How long after the TTL of a dead holder its name may still be bound.
 const SLACK: Duration = Duration::from_secs(1);
 
-fn seconds() -> u64 {
+pub(crate) fn seconds() -> u64 {
     std::env::var("ROWLOCK_FAULT_SECONDS").map_or(10, |text| text.parse().expect("a number"))
 }
 
@@ -79,6 +79,7 @@ pub(crate) async fn run(engine: Engine) {
     let db = Db::new(engine).await;
     let watcher = db.rowlock().await;
     let role = Role {
+        part: Part::Campaign,
         url: db.url.clone(),
         ttl: TTL,
     };

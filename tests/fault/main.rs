@@ -1,9 +1,13 @@
 //! Faults, on real processes and real servers: kills, pauses, cut and silent connections.
 //!
+//! - [`role`]: this binary, started again as one of the processes.
 //! - [`campaign`]: 8 processes on 3 names, one of them killed or paused every 100 ms.
-//! - [`worker`]: such a process. This binary is started again as one.
+//! - [`worker`]: such a process.
 //! - [`history`]: what the processes did, and the checker that judges it.
 //! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
+//! - [`zombie`]: a holder that is stopped before its commit, and wakes behind somebody else's.
+//! - [`dead_holder`]: a process that dies with a name in a transaction.
+//! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
@@ -11,11 +15,15 @@
 mod common;
 
 mod campaign;
+mod dead_holder;
 mod history;
+mod modes;
 mod network;
 mod proxy;
+mod role;
 mod server_kill;
 mod worker;
+mod zombie;
 
 use std::process::ExitCode;
 
@@ -23,8 +31,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rowlock::Engine;
 
 fn main() -> ExitCode {
-    if let Some(role) = worker::Role::of_this_process() {
-        worker::run(&role);
+    if let Some(role) = role::Role::of_this_process() {
+        role.play();
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
@@ -35,6 +43,13 @@ fn main() -> ExitCode {
         trials.push(trial("campaign", engine, move || {
             block_on(campaign::run(engine));
         }));
+        trials.push(trial("zombie", engine, move || {
+            block_on(zombie::run(engine));
+        }));
+        trials.push(trial("dead_holder", engine, move || {
+            block_on(dead_holder::run(engine));
+        }));
+        trials.push(trial("modes", engine, move || block_on(modes::run(engine))));
         if engine == Engine::Sqlite {
             continue; // no server to kill, no network to cut
         }

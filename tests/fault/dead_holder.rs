@@ -1,0 +1,90 @@
+//! A process dies (SIGKILL) while a transaction of its holds a name: in a transaction, the name is free at once,
+//! whatever the TTL; a pinned lease is free within its TTL.
+
+use std::time::{Duration, Instant};
+
+use rowlock::{Engine, TryAcquire};
+
+use crate::common::{App, Db};
+use crate::role::{Holding, Part, Process, Role, listen, tell};
+
+const ROUNDS: usize = 3;
+const TTL: Duration = Duration::from_secs(1);
+/// What the issue of a dead process may take.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+pub(crate) async fn hold(role: &Role, holding: Holding) {
+    let rowlock = role.connect().await;
+    let app = App::connect(&role.url, 1).await;
+    let mut tx;
+    let mut held = None;
+    match holding {
+        Holding::Pessimistic => {
+            tx = app.begin().await;
+            tx.lock(&rowlock, "a").await;
+        }
+        Holding::Optimistic => {
+            let seen = rowlock.version("a").await.unwrap();
+            tx = app.begin().await;
+            tx.advance(&rowlock, &seen)
+                .await
+                .unwrap()
+                .or_conflict(&seen)
+                .unwrap();
+        }
+        Holding::Pinned => {
+            let lease = rowlock.lock("a").ttl(role.ttl).acquire().await.unwrap();
+            tx = app.begin().await;
+            tx.pin(&lease).await.unwrap();
+            held = Some(lease);
+        }
+    }
+    tx.execute("UPDATE app SET n = n + 1").await.unwrap();
+    tell("held");
+    listen(); // for ever
+    drop((tx, held));
+}
+
+pub(crate) async fn run(engine: Engine) {
+    let db = Db::new(engine).await;
+    let rowlock = db.rowlock().await;
+    db.execute("CREATE TABLE app (n BIGINT NOT NULL)").await;
+    db.execute("INSERT INTO app VALUES (0)").await;
+    for holding in [Holding::Pessimistic, Holding::Optimistic, Holding::Pinned] {
+        let role = Role {
+            part: Part::DeadHolder(holding),
+            url: db.url.clone(),
+            ttl: TTL,
+        };
+        let mut slowest = Duration::ZERO;
+        for _ in 0..ROUNDS {
+            let mut process = Process::start(&role);
+            assert_eq!(process.listen(), "held");
+            if engine != Engine::Sqlite {
+                let busy = rowlock.lock("a").try_acquire().await.unwrap();
+                assert!(matches!(busy, TryAcquire::Busy(_)), "{holding:?}");
+            }
+            process.kill();
+            let died = Instant::now();
+            let held = rowlock.lock("a").acquire().await.unwrap();
+            slowest = slowest.max(died.elapsed());
+            let _ = held.release().await.unwrap();
+        }
+        let bound = if holding == Holding::Pinned {
+            TTL + AT_ONCE
+        } else {
+            AT_ONCE
+        };
+        println!(
+            "dead_holder {engine} {holding:?}: the slowest name was free after {} ms",
+            slowest.as_millis()
+        );
+        assert!(slowest < bound, "{holding:?}: {slowest:?}");
+    }
+    assert_eq!(
+        db.number("SELECT n FROM app").await,
+        0,
+        "nothing of the dead was committed"
+    );
+    db.remove().await;
+}

@@ -1,0 +1,208 @@
+//! The zombie: a holder is stopped with SIGSTOP between its work and its commit, for longer than its TTL or not;
+//! somebody else takes over and writes; the first one wakes and commits.
+//!
+//! Without the pin its write wipes out the other one's. With it, the late commit is refused. `ROWLOCK_ZOMBIE_ROUNDS`
+//! is how often.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rand::Rng;
+use rowlock::{Engine, Error, Rowlock};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::common::{App, Db};
+use crate::role::{Part, Process, Role, listen, tell};
+
+const TTL: Duration = Duration::from_millis(100);
+/// Zombies at a time, each with a name of its own. (SQLite: a stopped one may have the whole file.)
+const ZOMBIES: u64 = 6;
+
+fn rounds() -> u64 {
+    std::env::var("ROWLOCK_ZOMBIE_ROUNDS").map_or(24, |text| text.parse().expect("a number"))
+}
+
+/// The process that is stopped. It never asks its guard: only the pin stands between it and a lost update.
+pub(crate) async fn hold(role: &Role, pinned: bool) {
+    let rowlock = role.connect().await;
+    let app = App::connect(&role.url, 1).await;
+    // The parent says which row; it is stopped at "worked" or at "written", and goes on at the next line.
+    while let Some(id) = listen() {
+        let held = rowlock.lock(&id).ttl(role.ttl).acquire().await.unwrap();
+        let n = app
+            .number(&format!("SELECT n FROM zombie WHERE id = {id}"))
+            .await;
+        tell("worked");
+        listen();
+        let result = write(&app, &id, n + 1, pinned.then_some(&held)).await;
+        match result {
+            Ok(()) => tell("committed"),
+            Err(Error::Lost { .. }) => tell("refused"),
+            Err(error) => panic!("{error}"),
+        }
+        drop(held);
+    }
+}
+
+async fn write(app: &App, id: &str, n: i64, held: Option<&rowlock::Held>) -> Result<(), Error> {
+    let mut tx = app.begin().await;
+    tx.execute(&format!("UPDATE zombie SET n = {n} WHERE id = {id}"))
+        .await?;
+    if let Some(held) = held {
+        tx.pin(held).await?;
+    }
+    tell("written");
+    listen();
+    Ok(tx.commit().await?)
+}
+
+/// What the rounds of one zombie came to.
+#[derive(Debug, Default)]
+struct Tally {
+    rounds: u64,
+    committed: u64,
+    refused: u64,
+    taken_over: usize,
+    lost: i64,
+}
+
+pub(crate) async fn run(engine: Engine) {
+    let db = Db::new(engine).await;
+    let rowlock = db.rowlock().await;
+    db.execute("CREATE TABLE zombie (id BIGINT NOT NULL PRIMARY KEY, n BIGINT NOT NULL)")
+        .await;
+    for id in 0..ZOMBIES {
+        db.execute(&format!("INSERT INTO zombie VALUES ({id}, 0)"))
+            .await;
+    }
+    for pinned in [false, true] {
+        let role = Role {
+            part: Part::Zombie { pinned },
+            url: db.url.clone(),
+            ttl: TTL,
+        };
+        // Showing what is lost without the pin takes a few rounds.
+        let rounds = if pinned { rounds() } else { rounds().min(24) };
+        let at_a_time = if engine == Engine::Sqlite { 1 } else { ZOMBIES };
+        let mut tallies = JoinSet::new();
+        for id in 0..at_a_time {
+            let (app, rowlock, role) = (db.app.clone(), rowlock.clone(), role.clone());
+            tallies.spawn(haunt(app, rowlock, role, id, rounds.div_ceil(at_a_time)));
+        }
+        let mut all = Tally::default();
+        while let Some(tally) = tallies.join_next().await {
+            let tally = tally.unwrap();
+            all.rounds += tally.rounds;
+            all.committed += tally.committed;
+            all.refused += tally.refused;
+            all.taken_over += tally.taken_over;
+            all.lost += tally.lost;
+        }
+        println!(
+            "zombie {engine}, {}: {} rounds, {} committed, {} refused; taken over {} times meanwhile; \
+             {} updates lost",
+            if pinned { "pinned" } else { "not pinned" },
+            all.rounds,
+            all.committed,
+            all.refused,
+            all.taken_over,
+            all.lost
+        );
+        if pinned {
+            assert_eq!(all.lost, 0, "{all:?}");
+            assert!(
+                all.refused > 0 && all.taken_over > 0,
+                "the pauses were long enough: {all:?}"
+            );
+        } else {
+            assert!(
+                all.lost > 0,
+                "without the pin the test shows what is lost: {all:?}"
+            );
+        }
+    }
+    db.remove().await;
+}
+
+/// The rounds of one zombie, on one row.
+async fn haunt(app: App, rowlock: Rowlock, role: Role, id: u64, rounds: u64) -> Tally {
+    let mut zombie = Process::start(&role);
+    let mut tally = Tally::default();
+    let row = format!("SELECT n FROM zombie WHERE id = {id}");
+    for _ in 0..rounds {
+        tally.rounds += 1;
+        let before = app.number(&row).await;
+        // Stopped before its transaction, or right before its commit; or, now and then, in both places.
+        let (first, second) = (rand::rng().random_bool(0.7), rand::rng().random_bool(0.5));
+        let mut writes = Vec::new();
+        zombie.tell(&id.to_string());
+        let (again, said) = next(zombie).await;
+        zombie = again;
+        assert_eq!(said, "worked");
+        if first {
+            writes.extend(stopped(&app, &rowlock, &zombie, id).await);
+        }
+        zombie.tell("go");
+        let (again, mut said) = next(zombie).await;
+        zombie = again;
+        if said == "written" {
+            if second {
+                writes.extend(stopped(&app, &rowlock, &zombie, id).await);
+            }
+            zombie.tell("go");
+            (zombie, said) = next(zombie).await;
+        }
+        let mut written = i64::try_from(writes.len()).unwrap();
+        tally.taken_over += writes.len();
+        for write in writes {
+            write.await.unwrap();
+        }
+        match said.as_str() {
+            "committed" => {
+                tally.committed += 1;
+                written += 1;
+            }
+            "refused" => tally.refused += 1,
+            said => panic!("the zombie says {said}"),
+        }
+        tally.lost += before + written - app.number(&row).await;
+    }
+    tally
+}
+
+async fn next(mut zombie: Process) -> (Process, String) {
+    tokio::task::spawn_blocking(move || {
+        let line = zombie.listen();
+        (zombie, line)
+    })
+    .await
+    .unwrap()
+}
+
+/// Stops the zombie for 0.5 to 3 TTLs. Whoever was granted the name meanwhile goes on to write.
+async fn stopped(
+    app: &App,
+    rowlock: &Rowlock,
+    zombie: &Process,
+    id: u64,
+) -> Option<JoinHandle<()>> {
+    let pause = TTL.mul_f64(rand::rng().random_range(0.5..=3.0));
+    let over = tokio::time::Instant::now() + pause;
+    zombie.signal(Signal::SIGSTOP);
+    let lock = rowlock.lock(id.to_string()).ttl(Duration::from_secs(10));
+    let taken = tokio::time::timeout_at(over, lock.acquire()).await;
+    let write = taken.ok().map(|held| {
+        let (app, held) = (app.clone(), held.unwrap());
+        tokio::spawn(async move {
+            let mut tx = app.begin().await;
+            let sql = format!("UPDATE zombie SET n = n + 1 WHERE id = {id}");
+            tx.execute(&sql).await.unwrap();
+            tx.pin(&held).await.unwrap();
+            tx.commit().await.unwrap();
+            let _ = held.release().await.unwrap();
+        })
+    });
+    tokio::time::sleep_until(over).await;
+    zombie.signal(Signal::SIGCONT);
+    write
+}
