@@ -60,6 +60,8 @@ pub(crate) struct Settings {
 #[derive(Debug)]
 pub(crate) struct Core {
     lanes: Vec<mpsc::UnboundedSender<Op>>,
+    /// The last lane is beside the others, for what open transactions look at.
+    aside: bool,
     pub(crate) renewals: Renewals,
     pub(crate) lines: Arc<Lines>,
     pub(crate) settings: Settings,
@@ -89,8 +91,9 @@ impl Core {
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
         let target: Arc<str> = connector.target().into();
         let lines = Arc::new(Lines::default());
-        let (senders, queues): (Vec<_>, Vec<_>) =
-            (0..C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
+        let (senders, queues): (Vec<_>, Vec<_>) = (0..C::LANES + usize::from(C::LOOKS_ASIDE))
+            .map(|_| mpsc::unbounded_channel())
+            .unzip();
         let (ready, started) = oneshot::channel();
 
         let lanes: Vec<Lane<C>> = queues
@@ -114,6 +117,7 @@ impl Core {
         let renewals = Renewals::start(link, &target)?;
         let core = Self {
             lanes: senders,
+            aside: C::LOOKS_ASIDE,
             renewals,
             lines,
             settings,
@@ -131,7 +135,7 @@ impl Core {
     pub(crate) fn send(&self, name: &Name, op: Op) {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
-        let count = self.lanes.len() as u64;
+        let count = (self.lanes.len() - usize::from(self.aside)) as u64;
         let index = usize::try_from(hasher.finish() % count).unwrap_or(0);
         self.send_to(index, op);
     }
@@ -149,16 +153,37 @@ impl Core {
 
     /// Hands a look in, and waits for what it finds.
     pub(crate) async fn look<T>(&self, what: impl FnOnce(Reply<T>) -> LookAt) -> Result<T, Error> {
-        let (reply, answer) = oneshot::channel();
-        let op = Op::Look(Look {
-            what: what(reply),
-            fate: Fate::within(self.settings.patience),
-        });
+        let (op, answer) = self.looking(what);
         match op.name().cloned() {
             Some(name) => self.send(&name, op),
             None => self.send_any(op),
         }
         answer.await.unwrap_or_else(|_| Err(self.stopped()))
+    }
+
+    /// The same for a look that changes nothing, while a transaction of the caller's is open.
+    pub(crate) async fn look_aside<T>(
+        &self,
+        what: impl FnOnce(Reply<T>) -> LookAt,
+    ) -> Result<T, Error> {
+        if !self.aside {
+            return self.look(what).await;
+        }
+        let (op, answer) = self.looking(what);
+        self.send_to(self.lanes.len() - 1, op);
+        answer.await.unwrap_or_else(|_| Err(self.stopped()))
+    }
+
+    fn looking<T>(
+        &self,
+        what: impl FnOnce(Reply<T>) -> LookAt,
+    ) -> (Op, oneshot::Receiver<Result<T, Error>>) {
+        let (reply, answer) = oneshot::channel();
+        let op = Op::Look(Look {
+            what: what(reply),
+            fate: Fate::within(self.settings.patience),
+        });
+        (op, answer)
     }
 
     /// The row of `name`, made when there is none.
@@ -177,7 +202,7 @@ impl Core {
     /// The fence of `name` as everybody sees it; `None` when there is no row.
     pub(crate) async fn committed_fence(&self, name: &Name) -> Result<Option<i64>, Error> {
         let look = |reply| LookAt::Row(name.clone(), false, reply);
-        Ok(self.look(look).await?.map(|seen| seen.fence))
+        Ok(self.look_aside(look).await?.map(|seen| seen.fence))
     }
 
     /// What this client knows of the row of `name`.

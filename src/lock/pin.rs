@@ -114,7 +114,7 @@ impl Held {
                 Pinned::Missed => {
                     // It is somebody else's; or a renewal of our own is just at it.
                     let look = |reply| LookAt::Inspect(name.clone(), reply);
-                    let holder = core.look(look).await?;
+                    let holder = core.look_aside(look).await?;
                     if holder.is_some_and(|holder| holder.owner == grant.id) {
                         let pause = backoff.next().unwrap_or_default();
                         sleep_until(Moment::now() + pause).await;

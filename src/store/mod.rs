@@ -42,6 +42,10 @@ pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// How many lanes make sense: more only where the server works on several at once.
     const LANES: usize;
 
+    /// Whether what a caller's open transaction has to look at goes on a connection beside the lanes: where
+    /// that transaction keeps every lane from writing, a lane would wait for it, and it for the lane.
+    const LOOKS_ASIDE: bool;
+
     /// The database, for messages: never with its password.
     fn target(&self) -> String;
 

@@ -45,6 +45,8 @@ impl Connector for Postgres {
 
     const LANES: usize = 2;
 
+    const LOOKS_ASIDE: bool = false;
+
     fn target(&self) -> String {
         let o = &self.options;
         let host = o.get_socket().map_or_else(
