@@ -1,7 +1,7 @@
 //! The flash sale: 100 items, 500 buyers, 4 processes, one database.
 //!
-//! Every buyer reads the stock, thinks for a moment, and writes it back, by separate statements: the
-//! way of guarding the stock alone makes it right. Without a guard everybody sees it oversell.
+//! Every buyer reads the stock, thinks for a moment, and writes it back: the way of guarding the stock alone
+//! makes it right. Without a guard everybody sees it oversell.
 //!
 //! ```text
 //! cargo run --release --example flash_sale
@@ -10,7 +10,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
@@ -19,6 +19,9 @@ use serde::{Deserialize, Serialize};
 
 mod shop;
 use shop::Shop;
+
+/// What the buyers lock.
+const NAME: &str = "flash-sale";
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -38,7 +41,11 @@ struct Arguments {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     processes: u32,
     /// Ways of guarding the stock.
-    #[arg(long, value_delimiter = ',', default_value = "none,lease")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "none,lease,pinned,pessimistic,optimistic,unique"
+    )]
     modes: Vec<Mode>,
     /// Print one JSON object and nothing else.
     #[arg(long)]
@@ -54,6 +61,14 @@ enum Mode {
     None,
     /// A lease lock around reading and writing.
     Lease,
+    /// The same, and the transaction that writes commits only if the lease is held until its end.
+    Pinned,
+    /// A lock in the transaction that writes, which ends with it.
+    Pessimistic,
+    /// No lock: whoever finds that somebody was faster begins again.
+    Optimistic,
+    /// No lock of rowlock's: a unique index on the number of the order.
+    Unique,
 }
 
 impl Mode {
@@ -136,7 +151,7 @@ async fn sell(arguments: &Arguments) -> Result<(), Failure> {
     let mut runs = Vec::new();
     let mut wrong = Vec::new();
     for mode in &arguments.modes {
-        shop.restock(arguments.stock).await?;
+        shop.restock(arguments.stock, *mode == Mode::Unique).await?;
         let run = one_run(arguments, *mode, &url)?;
         let orders = shop.orders().await?;
         if orders != run.sold {
@@ -271,13 +286,22 @@ async fn serve(arguments: &Arguments, buyers: u32) -> Result<(), Failure> {
         let (rowlock, shop) = (rowlock.clone(), shop.clone());
         running.spawn(async move {
             let sold = match mode {
-                Mode::None => buy(&shop).await?,
+                Mode::None => shop.buy().await?,
                 Mode::Lease => {
-                    let held = rowlock.lock("flash-sale").acquire().await?;
-                    let sold = held.with(async || buy(&shop).await).await??;
+                    let held = rowlock.lock(NAME).acquire().await?;
+                    let sold = held.with(async || shop.buy().await).await??;
                     let _ = held.release().await?;
                     sold
                 }
+                Mode::Pinned => {
+                    let held = rowlock.lock(NAME).acquire().await?;
+                    let sold = shop.buy_pinned(&held).await?;
+                    let _ = held.release().await?;
+                    sold
+                }
+                Mode::Pessimistic => shop.buy_pessimistic(&rowlock, NAME).await?,
+                Mode::Optimistic => shop.buy_optimistic(&rowlock, NAME).await?,
+                Mode::Unique => shop.buy_unique().await?,
             };
             Ok::<_, Failure>((sold, started.elapsed()))
         });
@@ -294,16 +318,4 @@ async fn serve(arguments: &Arguments, buyers: u32) -> Result<(), Failure> {
     rowlock.flush().await;
     println!("{}", serde_json::to_string(&served)?);
     Ok(())
-}
-
-/// Buys one item, if there is one left. Right only if nobody else does it at the same time.
-async fn buy(shop: &Shop) -> Result<bool, Failure> {
-    let stock = shop.stock().await?;
-    if stock == 0 {
-        return Ok(false);
-    }
-    // Checking the address, asking for the price: what lies between reading and writing.
-    tokio::time::sleep(Duration::from_millis(1)).await;
-    shop.sell(stock - 1).await?;
-    Ok(true)
 }

@@ -1,11 +1,40 @@
-//! The shop's two tables, on whichever engine the URL names.
+//! The shop's two tables, on whichever engine the URL names, and the ways of buying there.
 
+use std::time::Duration;
+
+use rowlock::{Error, Held, Retry, Rowlock};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{MySqlPool, PgPool, SqlitePool};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
+
+/// Every buyer gets an answer, however often somebody else is faster.
+const RETRY: Retry = Retry::new()
+    .attempts(u32::MAX)
+    .backoff(Duration::from_millis(2), Duration::from_millis(200));
+
+/// What reads differently from engine to engine.
+struct Sql {
+    write_stock: &'static str,
+    order: &'static str,
+    order_if_new: &'static str,
+}
+
+/// PostgreSQL and SQLite.
+const NUMBERED: Sql = Sql {
+    write_stock: "UPDATE flash_sale_stock SET items = $1",
+    order: "INSERT INTO flash_sale_orders (number) VALUES ($1)",
+    order_if_new: "INSERT INTO flash_sale_orders (number) VALUES ($1) ON CONFLICT (number) DO NOTHING",
+};
+
+/// MySQL and MariaDB.
+const QUESTION: Sql = Sql {
+    write_stock: "UPDATE flash_sale_stock SET items = ?",
+    order: "INSERT INTO flash_sale_orders (number) VALUES (?)",
+    order_if_new: "INSERT INTO flash_sale_orders (number) VALUES (?)",
+};
 
 /// Connections per process.
 const CONNECTIONS: u32 = 8;
@@ -36,7 +65,44 @@ macro_rules! number {
             Shop::MySql(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
             Shop::Sqlite(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
         };
-        Ok(u32::try_from(number).unwrap_or(0))
+        Ok::<u32, sqlx::Error>(u32::try_from(number).unwrap_or(0))
+    }};
+}
+
+/// The same for the pool of whichever engine, and its SQL.
+macro_rules! on_shop {
+    ($shop:expr, $pool:ident, $sql:ident => $body:expr) => {
+        match $shop {
+            Shop::Postgres($pool) => {
+                let $sql = &NUMBERED;
+                $body
+            }
+            Shop::MySql($pool) => {
+                let $sql = &QUESTION;
+                $body
+            }
+            Shop::Sqlite($pool) => {
+                let $sql = &NUMBERED;
+                $body
+            }
+        }
+    };
+}
+
+/// Buys one item in a transaction, if there is one left: `true`, or `false`.
+macro_rules! buy_in {
+    ($tx:ident, $sql:ident) => {{
+        let stock: i64 = sqlx::query_scalar("SELECT items FROM flash_sale_stock")
+            .fetch_one(&mut **$tx)
+            .await?;
+        if stock > 0 {
+            think().await;
+            let update = sqlx::query($sql.write_stock).bind(stock - 1);
+            update.execute(&mut **$tx).await?;
+            let order = sqlx::query($sql.order).bind(stock);
+            order.execute(&mut **$tx).await?;
+        }
+        Ok::<bool, Error>(stock > 0)
     }};
 }
 
@@ -68,8 +134,8 @@ impl Shop {
         Ok(shop)
     }
 
-    /// Fresh tables with `stock` items.
-    pub(crate) async fn restock(&self, stock: u32) -> Result<()> {
+    /// Fresh tables with `stock` items. Where an order's number is unique, nobody sells an item twice.
+    pub(crate) async fn restock(&self, stock: u32, unique: bool) -> Result<()> {
         self.close().await?;
         execute!(
             self,
@@ -77,8 +143,14 @@ impl Shop {
         )?;
         execute!(
             self,
-            "CREATE TABLE flash_sale_orders (items_left BIGINT NOT NULL)"
+            "CREATE TABLE flash_sale_orders (number BIGINT NOT NULL)"
         )?;
+        if unique {
+            execute!(
+                self,
+                "CREATE UNIQUE INDEX flash_sale_number ON flash_sale_orders (number)"
+            )?;
+        }
         execute!(self, "INSERT INTO flash_sale_stock (items) VALUES (0)")?;
         self.write_stock(stock).await
     }
@@ -89,47 +161,91 @@ impl Shop {
         execute!(self, "DROP TABLE IF EXISTS flash_sale_orders")
     }
 
-    pub(crate) async fn stock(&self) -> Result<u32> {
-        number!(self, "SELECT items FROM flash_sale_stock")
-    }
-
     pub(crate) async fn orders(&self) -> Result<u32> {
         number!(self, "SELECT COUNT(*) FROM flash_sale_orders")
     }
 
-    /// Writes the new stock and the order.
-    pub(crate) async fn sell(&self, left: u32) -> Result<()> {
-        self.write_stock(left).await?;
-        match self {
-            Self::Postgres(pool) => {
-                let insert = sqlx::query("INSERT INTO flash_sale_orders (items_left) VALUES ($1)");
-                insert.bind(i64::from(left)).execute(pool).await.map(drop)
-            }
-            Self::MySql(pool) => {
-                let insert = sqlx::query("INSERT INTO flash_sale_orders (items_left) VALUES (?)");
-                insert.bind(i64::from(left)).execute(pool).await.map(drop)
-            }
-            Self::Sqlite(pool) => {
-                let insert = sqlx::query("INSERT INTO flash_sale_orders (items_left) VALUES (?)");
-                insert.bind(i64::from(left)).execute(pool).await.map(drop)
-            }
-        }
+    async fn write_stock(&self, items: u32) -> Result<()> {
+        on_shop!(self, pool, sql => {
+            let update = sqlx::query(sql.write_stock).bind(i64::from(items));
+            update.execute(pool).await.map(drop)
+        })
     }
 
-    async fn write_stock(&self, items: u32) -> Result<()> {
-        match self {
-            Self::Postgres(pool) => {
-                let update = sqlx::query("UPDATE flash_sale_stock SET items = $1");
-                update.bind(i64::from(items)).execute(pool).await.map(drop)
-            }
-            Self::MySql(pool) => {
-                let update = sqlx::query("UPDATE flash_sale_stock SET items = ?");
-                update.bind(i64::from(items)).execute(pool).await.map(drop)
-            }
-            Self::Sqlite(pool) => {
-                let update = sqlx::query("UPDATE flash_sale_stock SET items = ?");
-                update.bind(i64::from(items)).execute(pool).await.map(drop)
-            }
+    /// Buys one item, if there is one left, by statements of their own. Right only if nobody else does it at the
+    /// same time.
+    pub(crate) async fn buy(&self) -> Result<bool> {
+        let stock: u32 = number!(self, "SELECT items FROM flash_sale_stock")?;
+        if stock == 0 {
+            return Ok(false);
         }
+        think().await;
+        self.write_stock(stock - 1).await?;
+        on_shop!(self, pool, sql => {
+            let order = sqlx::query(sql.order).bind(i64::from(stock));
+            order.execute(pool).await.map(|_| true)
+        })
     }
+
+    /// The same in one transaction, which commits only if the lease is held until its end.
+    pub(crate) async fn buy_pinned(&self, held: &Held) -> std::result::Result<bool, Error> {
+        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+            let sold = buy_in!(tx, sql)?;
+            held.pin(&mut tx).await?;
+            Ok(sold)
+        }).await)
+    }
+
+    /// The same in one transaction that locks `name` first.
+    pub(crate) async fn buy_pessimistic(
+        &self,
+        rowlock: &Rowlock,
+        name: &str,
+    ) -> std::result::Result<bool, Error> {
+        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+            rowlock.in_tx(&mut tx).lock(name).acquire().await?;
+            buy_in!(tx, sql)
+        }).await)
+    }
+
+    /// The same without a lock, as often as somebody else is faster.
+    pub(crate) async fn buy_optimistic(
+        &self,
+        rowlock: &Rowlock,
+        name: &str,
+    ) -> std::result::Result<bool, Error> {
+        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+            let seen = rowlock.in_tx(&mut tx).version(name).await?;
+            let sold = buy_in!(tx, sql)?;
+            rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen)?;
+            Ok(sold)
+        }).await)
+    }
+
+    /// Without any lock of rowlock's: the number of an order is that of the item, and unique. Whoever finds his
+    /// item sold goes on to the next one, in the same transaction.
+    pub(crate) async fn buy_unique(&self) -> std::result::Result<bool, Error> {
+        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+            let mut item: i64 = sqlx::query_scalar(
+                "SELECT COALESCE((SELECT MIN(number) - 1 FROM flash_sale_orders), items) FROM flash_sale_stock",
+            ).fetch_one(&mut **tx).await?;
+            think().await;
+            while item > 0 {
+                match sqlx::query(sql.order_if_new).bind(item).execute(&mut **tx).await {
+                    Ok(done) if done.rows_affected() == 1 => return Ok(true),
+                    Ok(_) => {} // sold already
+                    // MySQL and MariaDB: the statement is rolled back, the transaction goes on.
+                    Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {}
+                    Err(error) => return Err(error.into()),
+                }
+                item -= 1;
+            }
+            Ok(false)
+        }).await)
+    }
+}
+
+/// Checking the address, asking for the price: what lies between reading and writing.
+async fn think() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
 }
