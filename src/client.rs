@@ -427,7 +427,7 @@ mod sealed {
 
         async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
             let pool = self.clone();
-            hold::owned(async move { pool.begin().await }).await
+            hold::finished(async move { pool.begin().await }).await
         }
 
         async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {
@@ -452,7 +452,7 @@ mod sealed {
 
         async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
             let pool = self.clone();
-            hold::owned(async move { pool.begin().await }).await
+            hold::finished(async move { pool.begin().await }).await
         }
 
         async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {
@@ -477,8 +477,10 @@ mod sealed {
 
         async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
             let pool = self.clone();
-            hold::owned(async move { pool.begin_with(crate::store::sqlite::BEGIN_TO_WRITE).await })
-                .await
+            hold::finished(
+                async move { pool.begin_with(crate::store::sqlite::BEGIN_TO_WRITE).await },
+            )
+            .await
         }
 
         async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {

@@ -2,16 +2,18 @@
 //! acquire and release a second brings. Medians of several rounds; the servers wait for the disk.
 
 mod bare;
+mod figures;
 mod servers;
 
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use rowlock::{Engine, Rowlock};
 use uuid::Uuid;
 
 use bare::Bare;
+use figures::{median, micros, table};
 use servers::Server;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -65,28 +67,6 @@ async fn main() -> Result<(), Failure> {
     );
     println!("\nPairs of acquire and release a second, on names of their own:\n\n{pairs}");
     Ok(())
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::ASCII_MARKDOWN)
-        .set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// The time per call, in microseconds.
-#[allow(clippy::cast_precision_loss, reason = "counts are small")]
-fn micros(total: Duration, count: usize) -> f64 {
-    total.as_secs_f64() * 1e6 / count as f64
 }
 
 /// What it costs to wake a task on another thread and be woken by it: what every operation pays for

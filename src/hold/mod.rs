@@ -26,7 +26,9 @@ pub(crate) mod wait;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
@@ -77,7 +79,7 @@ pub(crate) struct Core {
 /// What a client remembers of a name that a transaction asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Known {
-    /// The last fence that a transaction of this client was granted.
+    /// The last fence that a transaction of this client was granted, unless that is known to have ended.
     pub(crate) granted: Option<i64>,
     /// Somebody was seen to have a lease of it.
     pub(crate) leased: bool,
@@ -215,6 +217,13 @@ impl Core {
         self.rows().entry(name.clone()).or_default().granted = Some(fence);
     }
 
+    /// The transaction that was granted this has ended.
+    pub(crate) fn grant_ended(&self, name: &Name, fence: i64) {
+        if let Some(known) = self.rows().get_mut(name) {
+            known.granted = known.granted.filter(|granted| *granted != fence);
+        }
+    }
+
     /// Somebody had a lease of `name`.
     pub(crate) fn remember_lease(&self, name: &Name) {
         self.rows().entry(name.clone()).or_default().leased = true;
@@ -279,16 +288,37 @@ fn spawn(
     })
 }
 
-/// Runs `work` in a task of its own, on the caller's runtime: dropping the future does not drop it in the middle,
-/// what it brings is dropped when it is done. (sqlx leaves an open transaction in the pool when beginning
-/// one is cut off.)
-pub(crate) async fn owned<T: Send + 'static>(
-    work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
-) -> Result<T, sqlx::Error> {
-    match tokio::spawn(work).await {
-        Ok(result) => result,
-        Err(_) => Err(sqlx::Error::WorkerCrashed),
+/// Runs `work`, which is never dropped in the middle: when the future is, a task of the caller's runtime goes on
+/// with it, and drops what it brings. (sqlx leaves an open transaction in the pool when beginning one is cut off.)
+pub(crate) fn finished<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = T> + Send {
+    struct Finish<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+
+    impl<T: Send + 'static> Future for Finish<T> {
+        type Output = T;
+
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+            let Some(work) = &mut self.0 else {
+                return Poll::Pending; // polled after it was done
+            };
+            let done = work.as_mut().poll(cx);
+            if done.is_ready() {
+                self.0 = None;
+            }
+            done
+        }
     }
+
+    impl<T: Send + 'static> Drop for Finish<T> {
+        fn drop(&mut self) {
+            if let (Some(work), Ok(runtime)) = (self.0.take(), runtime::Handle::try_current()) {
+                runtime.spawn(work);
+            }
+        }
+    }
+
+    Finish(Some(Box::pin(work)))
 }
 
 fn own_runtime() -> std::io::Result<runtime::Runtime> {

@@ -1,5 +1,6 @@
 //! Locks, as callers see them: the request, its outcomes, and what can be read about a lock.
 
+mod call;
 mod lease;
 mod owner;
 mod pin;

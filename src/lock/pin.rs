@@ -31,7 +31,8 @@ use crate::Error;
 use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::op::LookAt;
 use crate::hold::retry;
-use crate::lock::transaction::{InTransaction, Transaction};
+use crate::lock::call::InTransaction;
+use crate::lock::transaction::Transaction;
 use crate::lock::{Held, Loss};
 use crate::store::{PinAsk, Pinned, Store};
 

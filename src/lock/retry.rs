@@ -23,7 +23,7 @@ use sqlx::error::DatabaseError;
 use crate::client::Pool;
 use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::retry;
-use crate::lock::sealed_transaction;
+use crate::lock::sealed_transaction::{self, AtEnd};
 use crate::lock::transaction::Transaction;
 use crate::store::fault::{FaultKind, classify, classify_database};
 use crate::{Engine, Error};
@@ -147,13 +147,17 @@ impl Retry {
         F: Future<Output = Result<T, E>>,
     {
         let slot = Arc::new(Mutex::new(None));
+        let open = Open {
+            tx: pool.begin_to_write().await?,
+            at_end: Vec::new(),
+        };
         let tx = RetryTx {
-            tx: Some(pool.begin_to_write().await?),
+            open: Some(open),
             slot: Arc::clone(&slot),
         };
         let result = work(tx).await;
-        let tx = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(tx) = tx else {
+        let open = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Open { tx, at_end }) = open else {
             let reason =
                 "the closure has kept the transaction: it must be dropped before it returns";
             let kept = Error::InvalidSetting {
@@ -162,7 +166,7 @@ impl Retry {
             };
             return Err(kept.into());
         };
-        match result {
+        let result = match result {
             Ok(done) => match P::commit(tx).await {
                 Ok(()) => Ok(done),
                 Err(error) if classify(&error) == FaultKind::Disconnected => {
@@ -176,7 +180,11 @@ impl Retry {
                 let _ = P::rollback(tx).await;
                 Err(error)
             }
+        };
+        for then in at_end {
+            then();
         }
+        result
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -200,8 +208,20 @@ impl Retry {
 /// The transaction of one attempt of [`Retry::run`]: dereferences to sqlx's. Dropping it hands it back, to be
 /// committed or rolled back.
 pub struct RetryTx<T> {
-    tx: Option<T>,
-    slot: Arc<Mutex<Option<T>>>,
+    open: Option<Open<T>>,
+    slot: Arc<Mutex<Option<Open<T>>>>,
+}
+
+/// A transaction, and what is to be done when it has ended.
+struct Open<T> {
+    tx: T,
+    at_end: Vec<AtEnd>,
+}
+
+impl<T> RetryTx<T> {
+    fn open(&mut self) -> &mut Open<T> {
+        self.open.as_mut().expect("it is there until it is dropped")
+    }
 }
 
 impl<T> fmt::Debug for RetryTx<T> {
@@ -214,19 +234,20 @@ impl<T> Deref for RetryTx<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.tx.as_ref().expect("it is there until it is dropped")
+        let open = self.open.as_ref();
+        &open.expect("it is there until it is dropped").tx
     }
 }
 
 impl<T> DerefMut for RetryTx<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.tx.as_mut().expect("it is there until it is dropped")
+        &mut self.open().tx
     }
 }
 
 impl<T> Drop for RetryTx<T> {
     fn drop(&mut self) {
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.tx.take();
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.open.take();
     }
 }
 
@@ -237,6 +258,10 @@ impl<T: Transaction> sealed_transaction::Sealed for RetryTx<T> {
 
     fn connection(&mut self) -> &mut T::Connection {
         T::connection(self)
+    }
+
+    fn at_end(&mut self, then: AtEnd) {
+        self.open().at_end.push(then);
     }
 }
 

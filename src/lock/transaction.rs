@@ -39,11 +39,10 @@ use std::time::Duration;
 
 use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::{Core, retry};
+use crate::lock::call::{InTransaction, Looked, Taking, conflict};
 use crate::lock::{Advance, Busy, Version, check_wait};
-use crate::store::fault::{Fault, FaultKind};
-use crate::store::{Store, Told, TxAsk, TxTaken, TxWaited};
+use crate::store::TxWaited;
 use crate::{Engine, Error, Name};
-use uuid::Uuid;
 
 /// An open transaction of sqlx: `Transaction<'_, Postgres>`, `Transaction<'_, MySql>` (MariaDB too),
 /// `Transaction<'_, Sqlite>`, or a [`RetryTx`](crate::RetryTx) of one of them. Sealed.
@@ -53,6 +52,9 @@ pub(crate) mod sealed {
     use crate::Engine;
     use crate::store::Store;
 
+    /// What is to be done when a transaction has ended.
+    pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;
+
     pub trait Sealed: Send {
         #[allow(private_bounds, reason = "sealed")]
         type Connection: Store;
@@ -60,8 +62,12 @@ pub(crate) mod sealed {
         /// The engine, or one of those that share its protocol.
         const ENGINE: Engine;
 
-        #[doc(hidden)]
         fn connection(&mut self) -> &mut Self::Connection;
+
+        /// Runs `then` when the transaction has ended; never, where nobody tells.
+        fn at_end(&mut self, then: AtEnd) {
+            drop(then);
+        }
     }
 }
 
@@ -240,6 +246,10 @@ pub struct Locked {
 }
 
 impl Locked {
+    pub(super) fn new(grants: Vec<(Name, i64)>) -> Self {
+        Self { grants }
+    }
+
     /// The fence of the grant: greater than that of every earlier grant of the name. Of several names,
     /// that of the first in their order.
     #[must_use]
@@ -376,260 +386,6 @@ impl<T: Transaction> LockInTx<'_, T> {
                 TxWaited::Locked | TxWaited::TimedOut => {}
                 TxWaited::Invisible => return Err(attempt.invisible()),
             }
-        }
-    }
-}
-
-pub(super) fn conflict(name: &Name) -> Error {
-    Error::Conflict {
-        what: format!("{name:?}"),
-    }
-}
-
-enum Looked {
-    /// Somebody has a lease.
-    Leased(Busy),
-    /// Nobody, as far as was looked. `new`: a row may be newer than the transaction's snapshot.
-    Free { new: bool },
-}
-
-enum Taking {
-    Locked(Locked),
-    /// With the holder, where that is known without another look.
-    Missed(Option<Busy>),
-    /// Somebody has a lease, and this transaction its row.
-    Blocking,
-}
-
-/// One call in a transaction: the client, the transaction and the names, checked.
-pub(super) struct InTransaction<'a, T> {
-    core: &'a Arc<Core>,
-    tx: &'a mut T,
-    names: Vec<Name>,
-    doing: &'static str,
-}
-
-impl<'a, T: Transaction> InTransaction<'a, T> {
-    pub(super) fn new(
-        core: &'a Arc<Core>,
-        tx: &'a mut T,
-        names: Vec<Name>,
-        doing: &'static str,
-    ) -> Result<Self, Error> {
-        let it = Self {
-            core,
-            tx,
-            names,
-            doing,
-        };
-        if core.engine.feature() == T::ENGINE.feature() {
-            Ok(it)
-        } else {
-            Err(it.wrong(format!(
-                "it is a transaction of {}, the client's is {}",
-                T::ENGINE.feature(),
-                core.engine
-            )))
-        }
-    }
-
-    pub(super) fn connection(&mut self) -> &mut T::Connection {
-        self.tx.connection()
-    }
-
-    /// Looks at what has to be seen from outside of the transaction, before it locks anything.
-    ///
-    /// Rows are made outside: inside, everybody else who makes the same one would wait for the transaction's
-    /// end. And MySQL cannot look at a lease without locking it, so where leases have been seen, they are
-    /// looked for first. On SQLite everybody waits anyway, and a transaction sees everything.
-    async fn look_first(&self) -> Result<Looked, Error> {
-        let mut new = false;
-        let engine = self.core.engine;
-        if engine == Engine::Sqlite {
-            return Ok(Looked::Free { new });
-        }
-        let blocks = matches!(engine, Engine::MySql | Engine::MariaDb);
-        for name in &self.names {
-            let known = self.core.known(name);
-            if known.is_some_and(|known| !(known.leased && blocks)) {
-                continue;
-            }
-            new |= known.is_none();
-            let seen = self.core.row(name).await?;
-            if seen.holder.is_some() {
-                return Ok(Looked::Leased(Busy {
-                    name: name.clone(),
-                    holder: seen.holder,
-                }));
-            }
-        }
-        Ok(Looked::Free { new })
-    }
-
-    /// Makes the row of the name, as [`look_first`](Self::look_first) does.
-    pub(super) async fn ensure_row(&self) -> Result<(), Error> {
-        let name = self.first();
-        if self.core.engine != Engine::Sqlite && self.core.known(name).is_none() {
-            self.core.row(name).await?;
-        }
-        Ok(())
-    }
-
-    async fn take(&mut self) -> Result<Taking, Error> {
-        let asks: Vec<TxAsk> = self.names.iter().map(|name| self.ask(name, None)).collect();
-        match self.grant(&asks).await? {
-            TxTaken::Granted { fences, .. } => {
-                let grants = self.names.iter().cloned().zip(fences).collect();
-                Ok(Taking::Locked(Locked { grants }))
-            }
-            TxTaken::Missed(None) | TxTaken::Early(_) => Ok(Taking::Missed(None)),
-            TxTaken::Missed(Some(row)) => {
-                let holder = row.info()?;
-                Ok(Taking::Missed(Some(Busy {
-                    name: holder.name.clone(),
-                    holder: Some(holder),
-                })))
-            }
-            TxTaken::Again => Err(Error::AlreadyLocked {
-                name: self.first().clone(),
-            }),
-            TxTaken::Blocking => Ok(Taking::Blocking),
-            TxTaken::NoRow => Err(self.aborted("the lock's row was removed")),
-        }
-    }
-
-    pub(super) fn ask(&self, name: &Name, version: Option<i64>) -> TxAsk {
-        TxAsk {
-            name: name.clone(),
-            version,
-            before: self.core.known(name).and_then(|known| known.granted),
-        }
-    }
-
-    /// One try to be granted everything.
-    pub(super) async fn grant(&mut self, asks: &[TxAsk]) -> Result<TxTaken, Error> {
-        let taken = loop {
-            let told = self.tx.connection().tx_take(asks).await;
-            match self.told(told)? {
-                TxTaken::Early(pause) => sleep_until(Moment::now() + pause).await,
-                taken => break taken,
-            }
-        };
-        match &taken {
-            TxTaken::Granted {
-                fences,
-                perhaps_again,
-            } => {
-                for (ask, fence) in asks.iter().zip(fences) {
-                    self.core.remember_grant(&ask.name, *fence);
-                }
-                for ask in asks.iter().filter(|ask| perhaps_again.contains(&ask.name)) {
-                    // What others do not see, this transaction has written.
-                    if self.core.committed_fence(&ask.name).await? != ask.before {
-                        return Err(Error::AlreadyLocked {
-                            name: ask.name.clone(),
-                        });
-                    }
-                }
-            }
-            TxTaken::Blocking => asks
-                .iter()
-                .for_each(|ask| self.core.remember_lease(&ask.name)),
-            TxTaken::NoRow => asks.iter().for_each(|ask| self.core.forget(&ask.name)),
-            TxTaken::Again | TxTaken::Missed(_) | TxTaken::Early(_) => {}
-        }
-        Ok(taken)
-    }
-
-    async fn wait(&mut self, limit: Option<Duration>) -> Result<TxWaited, Error> {
-        let waited = self.tx.connection().tx_wait(&self.names, limit).await;
-        waited.map_err(|fault| self.error(fault))
-    }
-
-    /// Who is in the way, as everybody sees it.
-    async fn busy(&self) -> Result<Busy, Error> {
-        for name in &self.names {
-            let seen = self.core.row(name).await?;
-            if seen.holder.is_some() {
-                return Ok(Busy {
-                    name: name.clone(),
-                    holder: seen.holder,
-                });
-            }
-        }
-        Ok(Busy {
-            name: self.first().clone(),
-            holder: None,
-        })
-    }
-
-    fn first(&self) -> &Name {
-        // Checked when the request was made.
-        &self.names[0]
-    }
-
-    /// What was found, if it was found in the client's own database.
-    pub(super) fn told<F>(&self, told: Result<Told<F>, Fault>) -> Result<F, Error> {
-        let told = told.map_err(|fault| self.error(fault))?;
-        self.check(told.database)?;
-        Ok(told.found)
-    }
-
-    pub(super) fn check(&self, database: Option<Uuid>) -> Result<(), Error> {
-        match database {
-            Some(id) if id == self.core.database => Ok(()),
-            Some(_) => Err(self.wrong("its tables are those of another database".into())),
-            None => Err(self.wrong("its table rowlock_database is empty".into())),
-        }
-    }
-
-    fn wrong(&self, detail: String) -> Error {
-        Error::WrongDatabase {
-            doing: self.doing,
-            name: self.first().clone(),
-            target: self.core.target.to_string(),
-            detail,
-        }
-    }
-
-    /// Waiting for a lease that this transaction keeps from being renewed would be to rob it.
-    fn blocking(&self) -> Error {
-        self.aborted("somebody has a lease, which cannot be renewed before this transaction ends")
-    }
-
-    pub(super) fn invisible(&self) -> Error {
-        self.aborted("the lock's row is newer than the transaction's snapshot")
-    }
-
-    fn aborted(&self, detail: &str) -> Error {
-        Error::TransactionAborted {
-            doing: self.doing,
-            name: self.first().clone(),
-            detail: detail.into(),
-        }
-    }
-
-    pub(super) fn error(&self, fault: Fault) -> Error {
-        let (doing, name) = (self.doing, self.first().clone());
-        let detail = fault.to_string();
-        match fault.kind {
-            kind if kind.is_retryable_in_tx() => Error::TransactionAborted {
-                doing,
-                name,
-                detail,
-            },
-            FaultKind::TransactionOver | FaultKind::Disconnected => Error::TransactionOver {
-                doing,
-                name,
-                detail,
-            },
-            FaultKind::ReadOnly | FaultKind::Unwritable => Error::ReadOnlyTransaction {
-                doing,
-                name,
-                detail,
-            },
-            FaultKind::NoSuchTable => self.wrong(format!("there are no rowlock tables: {detail}")),
-            _ => fault.into_error(doing, &self.core.target),
         }
     }
 }

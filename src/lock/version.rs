@@ -28,7 +28,8 @@ use uuid::Uuid;
 
 use crate::hold::Core;
 use crate::lock::LockInfo;
-use crate::lock::transaction::{InTransaction, Transaction, conflict};
+use crate::lock::call::{InTransaction, conflict};
+use crate::lock::transaction::Transaction;
 use crate::store::{LockRow, Store, TxTaken};
 use crate::{Error, Name};
 

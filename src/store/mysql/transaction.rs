@@ -9,9 +9,9 @@
 //! - A savepoint is made and released first. In a transaction that is over, releasing it fails: it was rolled
 //!   back by a deadlock, or committed by a DDL statement ("Statements That Cause an Implicit Commit"), and
 //!   sqlx would not know.
-//! - Nothing is read without a lock before the row is locked: under REPEATABLE READ, the default, the first
+//! - Nothing is read without a lock before a name is granted: under REPEATABLE READ, the default, the first
 //!   such read decides what all later ones see ("Consistent Nonlocking Reads"), and what the caller reads
-//!   behind the lock would be older than the lock.
+//!   behind the lock would be older than the lock. (A pin may: its lease is older.)
 //! - NOWAIT, not SKIP LOCKED: behind a row that was skipped, `InnoDB` locks the gap, and new names could not be
 //!   inserted. Its error leaves the transaction as it was.
 //!
@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
-use uuid::Uuid;
 
 use crate::Name;
 use crate::store::fault::{Fault, FaultKind};
@@ -48,10 +47,10 @@ fn pin_text(ask: &PinAsk) -> String {
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          SELECT owner = {owner},
                 expires_at > UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND
+                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND,
+                (SELECT id FROM rowlock_database)
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name = {name}
-         /*!80000 FOR SHARE */ /*M! LOCK IN SHARE MODE */ NOWAIT; \
-         {DATABASE}"
+         /*!80000 FOR SHARE */ /*M! LOCK IN SHARE MODE */ NOWAIT"
     )
 }
 
@@ -63,8 +62,7 @@ fn find_text(names: &str) -> String {
                     + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND
          FROM rowlock_lock FORCE INDEX (PRIMARY)
          WHERE name IN ({names}) ORDER BY name
-         FOR UPDATE NOWAIT; \
-         {DATABASE}"
+         FOR UPDATE NOWAIT"
     )
 }
 
@@ -74,8 +72,8 @@ fn grant_text(names: &str) -> String {
          SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
              owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
          WHERE name IN ({names}); \
-         SELECT name, fence FROM rowlock_lock FORCE INDEX (PRIMARY)
-         WHERE name IN ({names}) ORDER BY name FOR UPDATE"
+         SELECT fence FROM rowlock_lock FORCE INDEX (PRIMARY)
+         WHERE name IN ({names}) ORDER BY name"
     )
 }
 
@@ -91,7 +89,7 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
          SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
              owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
          WHERE name = {name} {version} AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)); \
-         SELECT name, fence FROM rowlock_lock WHERE name = {name} FOR UPDATE",
+         SELECT (SELECT id FROM rowlock_database), fence FROM rowlock_lock WHERE name = {name}",
         find_text(&name)
     )
 }
@@ -113,20 +111,22 @@ fn wait_text(names: &str, limit: Option<Duration>) -> String {
 }
 
 pub(super) async fn pin(conn: &mut MySqlConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-    let Some(mut rows) = send(conn, pin_text(ask)).await? else {
+    let row = send(conn, pin_text(ask))
+        .await?
+        .and_then(|mut rows| rows.pop());
+    let Some(row) = row else {
         return missed(conn, Pinned::Missed).await;
     };
-    let database = database(rows.pop())?;
-    let row: Option<(Option<i64>, Option<i64>)> = rows
-        .pop()
-        .map(|row| Ok::<_, sqlx::Error>((row.try_get(0)?, row.try_get(1)?)))
-        .transpose()?;
-    let found = match row {
-        Some((Some(1), Some(1))) => Pinned::Live,
-        Some((Some(1), _)) => Pinned::Expired,
+    let (mine, live): (Option<i64>, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
+    let found = match (mine, live) {
+        (Some(1), Some(1)) => Pinned::Live,
+        (Some(1), _) => Pinned::Expired,
         _ => Pinned::Missed,
     };
-    Ok(Told { database, found })
+    Ok(Told {
+        database: row.try_get(2)?,
+        found,
+    })
 }
 
 /// A row that is locked now, as it was before.
@@ -143,18 +143,19 @@ pub(super) async fn take(
     let names = list(asks.iter().map(|ask| &ask.name));
     let text = match asks {
         [ask] => find_and_grant_text(ask),
-        _ => find_text(&names),
+        _ => format!("{}; {DATABASE}", find_text(&names)),
     };
     let Some(mut rows) = send(conn, text).await? else {
         return missed(conn, TxTaken::Missed(None)).await;
     };
-    // One row for each name that has one, then the database's id, then what was granted already.
-    let granted = if asks.len() == 1 && rows.len() > 2 {
-        rows.pop()
-    } else {
-        None
+    if rows.len() <= asks.len() {
+        return missed(conn, TxTaken::NoRow).await;
+    }
+    // A row for each name; behind them the database's id, and with a lone name what was granted.
+    let Some(last) = rows.pop() else {
+        return missed(conn, TxTaken::NoRow).await;
     };
-    let database = database(rows.pop())?;
+    let database = last.try_get(0)?;
     let mut found = Vec::new();
     for row in rows {
         found.push(Found {
@@ -166,11 +167,12 @@ pub(super) async fn take(
     if let Some(found) = refusal(asks, &found) {
         return Ok(Told { database, found });
     }
-    let granted = match granted {
-        Some(row) => vec![row],
-        None => send(conn, grant_text(&names)).await?.unwrap_or_default(),
+    let fences: Result<Vec<i64>, sqlx::Error> = if asks.len() == 1 {
+        last.try_get(1).map(|fence| vec![fence])
+    } else {
+        let rows = send(conn, grant_text(&names)).await?.unwrap_or_default();
+        rows.iter().map(|row| row.try_get(0)).collect()
     };
-    let fences: Result<Vec<i64>, _> = granted.iter().map(|row| row.try_get(1)).collect();
     let fences = fences?;
     // Both come in the order of the names. A fence that stands still was not granted.
     if fences.len() != found.len() || found.iter().zip(&fences).any(|(row, f)| *f <= row.fence) {
@@ -246,12 +248,8 @@ async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MyS
 /// What was found where the text stopped at somebody else's lock.
 async fn missed<T>(conn: &mut MySqlConnection, found: T) -> Result<Told<T>, Fault> {
     let rows = sqlx::raw_sql(DATABASE).fetch_all(conn).await?;
-    let database = database(rows.into_iter().next())?;
+    let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
     Ok(Told { database, found })
-}
-
-fn database(row: Option<MySqlRow>) -> Result<Option<Uuid>, sqlx::Error> {
-    row.map_or(Ok(None), |row| row.try_get(0))
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a Name>) -> String {

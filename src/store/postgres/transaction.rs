@@ -57,6 +57,24 @@ WITH ask AS (
 SELECT d.id, (SELECT again FROM marks), t.name, t.fence
 FROM rowlock_database d LEFT JOIN took t ON true";
 
+/// Like [`TAKE`], for a lone name: half the work. When it grants nothing, that one says why.
+const TAKE_ONE: &str = "
+UPDATE rowlock_lock
+SET fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+    owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+WHERE name = (
+    SELECT name FROM rowlock_lock
+    WHERE name = $1 AND ($2::bigint IS NULL OR fence = $2)
+      AND (expires_at IS NULL OR expires_at <= clock_timestamp())
+      AND position(' ' || encode($1, 'hex') || ' ' IN
+                   COALESCE(current_setting('rowlock.locked', true), '')) = 0
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING (SELECT id FROM rowlock_database), fence, set_config(
+    'rowlock.locked',
+    COALESCE(current_setting('rowlock.locked', true), '') || ' ' || encode(name, 'hex') || ' ',
+    true)";
+
 const WAIT: &str = "
 SELECT name FROM rowlock_lock
 WHERE name = ANY ($1) AND (expires_at IS NULL OR expires_at <= clock_timestamp())
@@ -91,8 +109,22 @@ pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pi
 }
 
 pub(super) async fn take(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
-    if asks.len() == 1 {
-        return take_all(conn, asks).await;
+    if let [ask] = asks {
+        let row: Option<(Option<Uuid>, i64, String)> = sqlx::query_as(TAKE_ONE)
+            .bind(ask.name.as_bytes())
+            .bind(ask.version)
+            .fetch_optional(&mut *conn)
+            .await?;
+        return match row {
+            Some((database, fence, _)) => Ok(Told {
+                database,
+                found: TxTaken::Granted {
+                    fences: vec![fence],
+                    perhaps_again: Vec::new(),
+                },
+            }),
+            None => take_all(conn, asks).await,
+        };
     }
     // Of several names those that are free are locked, in whatever order: when it is not all of them, they are
     // given back, so that waiting in the order of the names can begin from nothing.

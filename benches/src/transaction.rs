@@ -1,0 +1,217 @@
+//! What a lock adds to a business transaction of one update, in the same run: a pin, a pessimistic lock, an optimistic
+//! one of which one in a hundred meets somebody faster. Medians of several rounds; every commit is on disk.
+
+mod figures;
+mod servers;
+
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use comfy_table::Table;
+use figures::{median, micros, table};
+use rowlock::{Engine, Error, Held, Retry, Rowlock};
+use servers::Server;
+use sqlx::mysql::MySqlPool;
+use sqlx::postgres::PgPool;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Engines to measure.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "sqlite,postgres,mariadb,mysql"
+    )]
+    engines: Vec<Engine>,
+    /// Rounds, of which the median counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Transactions of each kind per round.
+    #[arg(long, default_value_t = 500)]
+    transactions: usize,
+}
+
+/// One in so many optimistic transactions meets somebody faster.
+const CONFLICT: usize = 100;
+
+const RETRY: Retry = Retry::new()
+    .attempts(u32::MAX)
+    .backoff(Duration::from_millis(1), Duration::from_millis(100));
+
+/// The application's pool.
+#[derive(Debug, Clone)]
+enum Shop {
+    Postgres(PgPool),
+    MySql(MySqlPool),
+    Sqlite(SqlitePool),
+}
+
+macro_rules! on_shop {
+    ($shop:expr, $pool:ident => $body:expr) => {
+        match $shop {
+            Shop::Postgres($pool) => $body,
+            Shop::MySql($pool) => $body,
+            Shop::Sqlite($pool) => $body,
+        }
+    };
+}
+
+const UPDATE: &str = "UPDATE bench_stock SET items = items - 1 WHERE id = 1";
+
+impl Shop {
+    async fn open(server: &Server) -> Result<Self, sqlx::Error> {
+        let shop = match server.engine {
+            Engine::Postgres => Self::Postgres(PgPool::connect(&server.url).await?),
+            Engine::Sqlite => {
+                // As an application has it: WAL, which rowlock has made it, and an fsync per commit.
+                let options: SqliteConnectOptions = server.url.parse()?;
+                Self::Sqlite(SqlitePool::connect_with(options).await?)
+            }
+            _ => Self::MySql(MySqlPool::connect(&server.url).await?),
+        };
+        let create =
+            "CREATE TABLE bench_stock (id BIGINT NOT NULL PRIMARY KEY, items BIGINT NOT NULL)";
+        let insert = "INSERT INTO bench_stock (id, items) VALUES (1, 0)";
+        on_shop!(&shop, pool => {
+            sqlx::raw_sql(create).execute(pool).await?;
+            sqlx::raw_sql(insert).execute(pool).await?;
+        });
+        Ok(shop)
+    }
+
+    /// Begins, updates, commits.
+    async fn bare(&self) -> Result<(), Error> {
+        match self {
+            Self::Postgres(pool) => {
+                let mut tx = pool.begin().await?;
+                sqlx::query(UPDATE).execute(&mut *tx).await?;
+                Ok(tx.commit().await?)
+            }
+            Self::MySql(pool) => {
+                let mut tx = pool.begin().await?;
+                sqlx::query(UPDATE).execute(&mut *tx).await?;
+                Ok(tx.commit().await?)
+            }
+            Self::Sqlite(pool) => {
+                let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+                sqlx::query(UPDATE).execute(&mut *tx).await?;
+                Ok(tx.commit().await?)
+            }
+        }
+    }
+
+    async fn pinned(&self, held: &Held) -> Result<(), Error> {
+        on_shop!(self, pool => RETRY.run(pool, |mut tx| async move {
+            sqlx::query(UPDATE).execute(&mut **tx).await?;
+            held.pin(&mut tx).await
+        }).await)
+    }
+
+    async fn pessimistic(&self, rowlock: &Rowlock, name: &str) -> Result<(), Error> {
+        on_shop!(self, pool => RETRY.run(pool, |mut tx| async move {
+            rowlock.in_tx(&mut tx).lock(name).acquire().await?;
+            sqlx::query(UPDATE).execute(&mut **tx).await?;
+            Ok::<_, Error>(())
+        }).await)
+    }
+
+    /// `conflict`: somebody else is granted the name between this one's look and its commit. His time is not
+    /// counted. Returns how long he took.
+    async fn optimistic(&self, rowlock: &Rowlock, conflict: bool) -> Result<Duration, Error> {
+        let others = std::sync::Mutex::new((conflict, Duration::ZERO));
+        let them = &others;
+        on_shop!(self, pool => RETRY.run(pool, |mut tx| async move {
+            // SQLite: this transaction has the file, so he has to come before it.
+            let mut seen = rowlock.in_tx(&mut tx).version("optimistic").await?;
+            if std::mem::take(&mut them.lock().unwrap_or_else(std::sync::PoisonError::into_inner).0) {
+                let started = Instant::now();
+                if rowlock.engine() == Engine::Sqlite {
+                    drop(tx);
+                    return Err(rowlock::one_changed(0).unwrap_err());
+                }
+                let held = rowlock.lock("optimistic").acquire().await?;
+                let _ = held.release().await?;
+                them.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1 = started.elapsed();
+                seen = seen.clone();
+            }
+            sqlx::query(UPDATE).execute(&mut **tx).await?;
+            rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen).map(drop)
+        }).await)?;
+        Ok(others
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .1)
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let arguments = Arguments::parse();
+    let mut costs = table(&[
+        "engine",
+        "bare µs",
+        "pinned",
+        "ratio",
+        "pessimistic",
+        "ratio",
+        "optimistic",
+        "ratio",
+    ]);
+    for engine in &arguments.engines {
+        let server = Server::start(*engine)?;
+        cost(&arguments, &server, &mut costs).await?;
+    }
+    println!(
+        "\nA transaction of one update, one task (median of {} rounds of {}), 1 % of the optimistic ones in conflict:\n\n{costs}",
+        arguments.rounds, arguments.transactions
+    );
+    Ok(())
+}
+
+async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Result<(), Failure> {
+    let rowlock = Rowlock::connect(&server.url).await?;
+    let shop = Shop::open(server).await?;
+    let held = rowlock
+        .lock("pinned")
+        .ttl(Duration::from_mins(10))
+        .acquire()
+        .await?;
+    let mut figures: [Vec<f64>; 4] = Default::default();
+    // One round more: the first warms up and does not count.
+    for round in 0..=arguments.rounds {
+        let mut spent = [Duration::ZERO; 4];
+        // Interleaved, so that whatever else the machine does meets all of them.
+        for number in 0..arguments.transactions {
+            let mut started = Instant::now();
+            let mut lap = |slot: usize, others: Duration| {
+                let now = Instant::now();
+                spent[slot] += (now - std::mem::replace(&mut started, now)).saturating_sub(others);
+            };
+            shop.bare().await?;
+            lap(0, Duration::ZERO);
+            shop.pinned(&held).await?;
+            lap(1, Duration::ZERO);
+            shop.pessimistic(&rowlock, "pessimistic").await?;
+            lap(2, Duration::ZERO);
+            let others = shop.optimistic(&rowlock, number % CONFLICT == 0).await?;
+            lap(3, others);
+        }
+        if round > 0 {
+            for (figure, spent) in figures.iter_mut().zip(spent) {
+                figure.push(micros(spent, arguments.transactions));
+            }
+        }
+    }
+    let _ = held.release().await?;
+    let [bare, pinned, pessimistic, optimistic] = figures.map(median);
+    let mut row = vec![server.engine.name().to_owned(), format!("{bare:.0}")];
+    for ours in [pinned, pessimistic, optimistic] {
+        row.push(format!("{ours:.0}"));
+        row.push(format!("{:.2}", ours / bare));
+    }
+    table.add_row(row);
+    Ok(())
+}
