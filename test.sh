@@ -10,8 +10,9 @@
 # ROWLOCK_TEST_MARIADB_URL or ROWLOCK_TEST_MYSQL_URL replaces a server of our own; its user must be allowed
 # to create databases. A server that cannot be had fails the run.
 #
-# ROWLOCK_FAULT_SECONDS (default 10) is the length of each fault campaign, ROWLOCK_CANCELS (default 2000) the
-# number of cancelled operations per engine; 60 and 10000 are what the documentation's figures were made with.
+# ROWLOCK_FAULT_SECONDS (default 10) is the length of each fault campaign, ROWLOCK_ZOMBIE_ROUNDS (default 24) the
+# number of paused holders, ROWLOCK_CANCELS (default 2000) that of cancelled operations per engine; 60, 300 and 10000 are
+# what the documentation's figures were made with.
 set -euo pipefail
 cd "$(dirname "$0")"
 

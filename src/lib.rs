@@ -24,6 +24,10 @@
 //!   waits.
 //! - [`Held`] is the lease: renewed in the background until it is released, dropped or lost. Read there
 //!   what is promised when a process crashes, is paused, or loses its database.
+//! - [`Held::pin`] proves the lease inside the application's own transaction, so that the check and the write
+//!   commit together.
+//! - [`InTx`] has locks that are a transaction's own: [pessimistic](LockInTx) and [optimistic](Version) ones.
+//!   [`Retry`] runs a transaction again when somebody else was faster.
 //! - [`Owner`] may enter a lock again that it holds.
 //! - [`Error`] tells what went wrong and what to do. Contention is not an error.
 //!
@@ -34,8 +38,8 @@
 //!
 //! # Tables
 //!
-//! Connecting creates or updates two tables, `rowlock_lock` and `rowlock_schema_history`, under a lock in
-//! the database. [`Builder::migrate`] switches that off; [`migration_sql`] is the SQL for a DBA. At run
+//! Connecting creates or updates three tables, `rowlock_lock`, `rowlock_database` and `rowlock_schema_history`,
+//! under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] is the SQL for a DBA. At run
 //! time only SELECT, INSERT, UPDATE and DELETE on them are needed.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

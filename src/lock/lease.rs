@@ -32,7 +32,8 @@
 //! - *The process is paused* (SIGSTOP, a VM that moves, a suspended laptop): it notices nothing while
 //!   it is paused, and the name may be granted to somebody else meanwhile. When it wakes,
 //!   [`Held::is_held`] is false at once, and the loss is announced. **A write that was already under
-//!   way is not stopped by that**: have the resource refuse a smaller [fence](Held::fence).
+//!   way is not stopped by that**: write in a transaction of the same database and [pin](Held::pin) the lease in it,
+//!   or have the resource refuse a smaller [fence](Held::fence).
 //! - *The process crashes*: the name is free within the TTL.
 //! - *The runtime is blocked*: nothing happens; renewals run on a thread of their own.
 //! - *The connection breaks after a statement was sent*: what became of it is re-read by the grant's
@@ -77,8 +78,8 @@ impl Held {
 
     /// The fence of this grant: greater than that of every earlier grant of the name, for ever.
     ///
-    /// Pass it on with every write to a resource that cannot take part in a transaction, and have it
-    /// refuse a smaller one than it has seen.
+    /// Pass it on with every write to a resource that cannot take part in a transaction (for what can, see
+    /// [`pin`](Self::pin)), and have it refuse a smaller one than it has seen.
     #[must_use]
     pub fn fence(&self) -> i64 {
         self.guard.grant().fence
