@@ -136,3 +136,32 @@ async fn a_session_time_zone_does_not_move_the_clock() {
         db.remove().await;
     }
 }
+
+#[tokio::test]
+async fn the_applications_time_zone_decides_nothing_in_its_transactions() {
+    for engine in BRANDS {
+        let db = Db::new(engine).await;
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        let before = take(&rowlock, "b", TTL).await;
+        let _ = before.release().await.unwrap();
+        for zone in ["+13:00", "-11:00"] {
+            let options: sqlx::mysql::MySqlConnectOptions = db.url.parse().unwrap();
+            let options = options.timezone(Some(zone.to_owned()));
+            let pool = sqlx::MySqlPool::connect_with(options).await.unwrap();
+            let mut tx = pool.begin().await.unwrap();
+            held.pin(&mut tx).await.unwrap();
+            let busy = rowlock.in_tx(&mut tx).lock("a").try_acquire().await;
+            assert!(busy.unwrap().locked().is_none(), "{zone}: it is held");
+            let fence = rowlock.in_tx(&mut tx).lock("b").acquire().await;
+            let fence = fence.unwrap().fence();
+            assert!(fence > before.fence(), "{zone}");
+            // Within a minute of the clock that made the first one.
+            assert!(fence - before.fence() < 60_000_000, "{zone}");
+            tx.commit().await.unwrap();
+            pool.close().await;
+        }
+        drop((held, before));
+        db.remove().await;
+    }
+}

@@ -180,3 +180,90 @@ async fn the_bundled_library_is_new_enough() {
     assert_eq!(version, told);
     db.remove().await;
 }
+
+#[tokio::test]
+async fn a_deferred_transaction_gets_the_write_lock_when_it_asks_for_a_lock() {
+    let db = Db::new(Engine::Sqlite).await;
+    let rowlock = db.rowlock().await;
+    let held = take(&rowlock, "a", TTL).await;
+    let App::Sqlite(pool) = &db.app else {
+        unreachable!("it is SQLite")
+    };
+    let mut tx = pool.begin().await.unwrap();
+    held.pin(&mut tx).await.unwrap();
+    assert_eq!(db.open_transactions().await, 1, "nobody else can write");
+    tx.commit().await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    let _ = rowlock.in_tx(&mut tx).lock("b").acquire().await.unwrap();
+    assert_eq!(db.open_transactions().await, 1);
+    tx.commit().await.unwrap();
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_deferred_transaction_that_has_read_what_is_out_of_date_is_told_so() {
+    let db = Db::new(Engine::Sqlite).await;
+    let rowlock = db.rowlock().await;
+    let held = take(&rowlock, "a", TTL).await;
+    let seen = rowlock.version("b").await.unwrap();
+    let App::Sqlite(pool) = &db.app else {
+        unreachable!("it is SQLite")
+    };
+    db.execute("CREATE TABLE app (n BIGINT)").await;
+    for verb in ["pin", "lock", "advance"] {
+        let mut tx = pool.begin().await.unwrap();
+        sqlx::query("SELECT * FROM app")
+            .fetch_all(&mut *tx)
+            .await
+            .unwrap();
+        db.execute("INSERT INTO app VALUES (1)").await;
+        let error = match verb {
+            "pin" => held.pin(&mut tx).await.unwrap_err(),
+            "lock" => rowlock
+                .in_tx(&mut tx)
+                .lock("b")
+                .acquire()
+                .await
+                .unwrap_err(),
+            _ => rowlock.in_tx(&mut tx).advance(&seen).await.unwrap_err(),
+        };
+        assert!(
+            matches!(error, Error::TransactionAborted { .. }) && error.is_retryable(),
+            "{verb}: {error}"
+        );
+        tx.rollback().await.unwrap();
+    }
+    assert!(held.is_held());
+    let mut tx = pool.begin().await.unwrap();
+    held.pin(&mut tx).await.unwrap();
+    tx.commit().await.unwrap();
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_fence_is_never_told_twice_within_a_millisecond() {
+    // A lease's fence is the end of its millisecond, a transaction's is in microseconds and may be rolled back.
+    let db = Db::new(Engine::Sqlite).await;
+    let rowlock = db.rowlock().await;
+    let mut last = 0;
+    for round in 0..300 {
+        let fence = if round % 4 == 3 {
+            let held = take(&rowlock, "a", TTL).await;
+            let fence = held.fence();
+            let _ = held.release().await.unwrap();
+            fence
+        } else {
+            let mut tx = db.begin().await;
+            let fence = tx.lock(&rowlock, "a").await.fence();
+            if round % 4 == 0 {
+                tx.commit().await.unwrap();
+            } else {
+                tx.release().await;
+            }
+            fence
+        };
+        assert!(fence > last, "round {round}: {fence} {last}");
+        last = fence;
+    }
+    db.remove().await;
+}
