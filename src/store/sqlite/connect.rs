@@ -13,6 +13,10 @@ use crate::{Engine, Error};
 /// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
 const OLDEST: (u32, u32, u32) = (3, 51, 3);
 
+/// A lane asks again by itself, and more often than SQLite would, whose pauses grow to a tenth of a second:
+/// whoever asks often gets the file when many write.
+pub(super) const ASK_AGAIN: &str = "PRAGMA busy_timeout = 50";
+
 #[derive(Debug, Clone)]
 pub(crate) struct Sqlite {
     options: SqliteConnectOptions,
@@ -44,6 +48,7 @@ impl Connector for Sqlite {
 
     /// One writer at a time is all there is.
     const LANES: usize = 1;
+
     const LOOKS_ASIDE: bool = true;
 
     fn target(&self) -> String {
@@ -61,6 +66,7 @@ impl Connector for Sqlite {
                 .execute(&mut conn)
                 .await?;
         }
+        sqlx::raw_sql(ASK_AGAIN).execute(&mut conn).await?;
         Ok(conn)
     }
 }

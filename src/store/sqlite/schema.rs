@@ -3,6 +3,7 @@
 use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;
 
+use super::connect;
 use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
 
@@ -33,9 +34,14 @@ pub(super) async fn history(
 pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<Vec<String>, MigrateFault> {
     // IMMEDIATE is the lock: a deferred transaction that starts to write fails at once when
     // somebody else writes, whatever the busy timeout.
+    // Nobody else asks again for it: it waits for others that migrate.
+    sqlx::raw_sql("PRAGMA busy_timeout = 60000")
+        .execute(&mut *conn)
+        .await?;
     let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
     let applied = migrate::run(&mut *tx, runner()).await?;
     tx.commit().await?;
+    sqlx::raw_sql(connect::ASK_AGAIN).execute(conn).await?;
     Ok(applied)
 }
 
