@@ -143,7 +143,8 @@ impl Rowlock {
     }
 
     /// The version of `name`, to be [advanced](InTx::advance) later if nobody was granted the name
-    /// since; see [`Version`]. Read it *before* the data that it stands for.
+    /// since; see [`Version`]. Read it *before* the data that it stands for, and begin the transaction that reads
+    /// them behind it, not before. Inside a transaction, [`InTx::version`] is the one to use.
     ///
     /// # Errors
     ///
@@ -190,6 +191,9 @@ impl Rowlock {
     }
 
     /// Frees `name`, whoever holds it, and tells who did. For administrators.
+    ///
+    /// A lease, that is: a transaction that has the name locked or pinned is waited for, for half of the
+    /// [`operation_timeout`](Builder::operation_timeout); end it in the server.
     ///
     /// The holder learns it with its next renewal, within a third of its TTL. Until then it may go on
     /// working: only a resource that checks the fence, or stopping the holder first, prevents an
@@ -426,8 +430,8 @@ mod sealed {
         type Transaction = sqlx::Transaction<'static, sqlx::Postgres>;
 
         async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
-            let pool = self.clone();
-            hold::finished(async move { pool.begin().await }).await
+            let conn = self.acquire().await?;
+            hold::finished(sqlx::Transaction::begin(conn, None)).await
         }
 
         async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {
@@ -451,8 +455,8 @@ mod sealed {
         type Transaction = sqlx::Transaction<'static, sqlx::MySql>;
 
         async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
-            let pool = self.clone();
-            hold::finished(async move { pool.begin().await }).await
+            let conn = self.acquire().await?;
+            hold::finished(sqlx::Transaction::begin(conn, None)).await
         }
 
         async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {

@@ -261,9 +261,10 @@ pub enum Error {
         name: Name,
     },
 
-    /// The transaction belongs to another database, engine or schema than this client.
+    /// The transaction belongs to another database, engine or schema than this client. (A copy of a database, or a
+    /// restored one, has the id of the first, and is not told from it.)
     #[error(
-        "{doing} {name:?}: the transaction is not one of {target} ({detail}):          begin it on a pool of the database that this client was connected to"
+        "{doing} {name:?}: the transaction is not one of {target} ({detail}): begin it on a pool of the database that this client was connected to"
     )]
     WrongDatabase {
         /// What was tried.
@@ -278,7 +279,7 @@ pub enum Error {
 
     /// The transaction had failed or ended before, or its connection broke.
     #[error(
-        "{doing} {name:?}: the transaction is over ({detail}):          nothing done in it from here on counts; roll it back and begin a new one"
+        "{doing} {name:?}: the transaction has failed or ended before ({detail}): roll it back and begin a new one"
     )]
     TransactionOver {
         /// What was tried.
@@ -300,8 +301,9 @@ pub enum Error {
         detail: String,
     },
 
-    /// The database ended the transaction in favour of another one (a deadlock, a serialization failure, a
-    /// lock that was waited for in vain): roll back and try again, as [`Retry`](crate::Retry) does.
+    /// The transaction has to make way for another one (a deadlock, a serialization failure, a lock that was
+    /// waited for in vain, a lease that it would keep from being renewed): roll back and try again, as
+    /// [`Retry`](crate::Retry) does.
     #[error("{doing} {name:?}: the transaction has to be begun again ({detail})")]
     TransactionAborted {
         /// What was tried.
@@ -314,7 +316,7 @@ pub enum Error {
 
     /// The same transaction was granted the name before: it holds it until it ends.
     #[error(
-        "{name:?} is locked by this very transaction already, until it ends:          lock it once, and pass the first grant on"
+        "{name:?} is locked by this very transaction already, until it ends: lock it once, and pass the first grant on"
     )]
     AlreadyLocked {
         /// The lock.

@@ -38,6 +38,7 @@ use uuid::Uuid;
 
 use crate::store::{Connector, Server, Store};
 use crate::{Engine, Error, Name, migrate};
+use clock::Moment;
 use lanes::Lane;
 use line::Lines;
 use link::Link;
@@ -46,6 +47,10 @@ use renew::Renewals;
 
 /// How many names a client remembers to have rows.
 const MAX_ROWS: usize = 10_000;
+
+/// What is looked at aside is read at once, or cannot be read before the caller's transaction ends (a database in
+/// memory, whose tables are locked whole).
+const ASIDE_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Migrating waits for other processes that migrate, and for DDL.
 const MIGRATION_PATIENCE: Duration = Duration::from_mins(2);
@@ -171,7 +176,10 @@ impl Core {
         if !self.aside {
             return self.look(what).await;
         }
-        let (op, answer) = self.looking(what);
+        let (mut op, answer) = self.looking(what);
+        if let Some(fate) = op.fate_mut() {
+            fate.give_up = fate.give_up.min(Moment::now() + ASIDE_PATIENCE);
+        }
         self.send_to(self.lanes.len() - 1, op);
         answer.await.unwrap_or_else(|_| Err(self.stopped()))
     }
@@ -199,6 +207,30 @@ impl Core {
         };
         self.rows().entry(name.clone()).or_default().leased |= seen.holder.is_some();
         Ok(seen)
+    }
+
+    /// The same for a version. Where a transaction of the caller's may keep the lane from writing, what there is is
+    /// looked at beside it first.
+    pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
+        if self.aside {
+            let look = |reply| LookAt::Row(name.clone(), false, reply);
+            if let Ok(Some(seen)) = self.look_aside(look).await {
+                if seen.owner.is_none() || seen.holder.is_some() {
+                    return Ok(seen);
+                }
+                // To be freed, unless a transaction has the file: then it may have the lease pinned.
+                let (mut op, answer) = self.looking(|r| LookAt::Row(name.clone(), true, r));
+                if let Some(fate) = op.fate_mut() {
+                    fate.give_up = fate.give_up.min(Moment::now() + ASIDE_PATIENCE);
+                }
+                self.send(name, op);
+                return match answer.await {
+                    Ok(Ok(Some(freed))) => Ok(freed),
+                    _ => Ok(seen),
+                };
+            }
+        }
+        self.row(name).await
     }
 
     /// The fence of `name` as everybody sees it; `None` when there is no row.

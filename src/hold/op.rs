@@ -89,6 +89,8 @@ pub(crate) struct Seen {
     pub(crate) fence: i64,
     /// Who has a live lease.
     pub(crate) holder: Option<LockInfo>,
+    /// Who has the row: a lease that has run out may still be pinned.
+    pub(crate) owner: Option<LockInfo>,
 }
 
 /// How far an operation has come.

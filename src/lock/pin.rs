@@ -42,17 +42,19 @@ impl Held {
     ///
     /// - **Right before the commit**: everything that the transaction has written is committed only if the lease
     ///   was held throughout. The shortest time in which a renewal has to wait. Take this one.
-    /// - **At the start**: nobody is granted the name while the transaction runs, so that what it *reads* is
-    ///   the holder's alone as well. The lease is not renewed meanwhile: where the transaction outlasts what is
+    /// - **At the start**, before its first read: nobody is granted the name while the transaction runs, so that
+    ///   what it *reads* is the holder's alone as well. The lease is not renewed meanwhile: where the transaction outlasts what is
     ///   left of it, [`is_held`](Self::is_held) turns false and [`lost`](Self::lost) resolves, although the
     ///   name is still nobody else's until the transaction ends.
     ///
     /// Several transactions may pin one lease at the same time. Pinning twice in one is harmless. Nothing else
     /// is held up: not other names, and not this process's other renewals (but on SQLite whoever writes has the
-    /// whole file).
+    /// whole file). Where so many pin one lease, and for so long, that its row is always locked, it is not renewed
+    /// and gets lost: pin at the end. Release the lease behind the commit, not before: a release waits for the pin.
     ///
     /// Under REPEATABLE READ and SERIALIZABLE, PostgreSQL cannot lock a row that has changed since the
-    /// transaction's snapshot: a renewal in between makes pinning at the end an [`Error::TransactionAborted`].
+    /// transaction's snapshot (nor can MariaDB with `innodb_snapshot_isolation`): a renewal in between makes pinning
+    /// at the end an [`Error::TransactionAborted`].
     /// Pin at the start there, or use [`Retry`](crate::Retry).
     ///
     /// # Errors
@@ -63,8 +65,8 @@ impl Held {
     /// - [`Error::Released`]: this guard was released before.
     /// - [`Error::WrongDatabase`]: `tx` belongs to another database, engine or schema.
     /// - [`Error::TransactionAborted`]: the database wants `tx` begun again.
-    /// - [`Error::TransactionOver`]: `tx` had failed or ended before, or its connection broke. Nothing is
-    ///   committed by it.
+    /// - [`Error::TransactionOver`]: `tx` had failed or ended before, or its connection broke. (On MySQL and
+    ///   MariaDB, DDL ends a transaction by committing it.)
     /// - [`Error::Unreachable`]: it cannot be told whether the lease is held. `tx` proves nothing.
     ///
     /// # Cancel safety
@@ -91,12 +93,6 @@ impl Held {
     pub async fn pin<T: Transaction>(&self, tx: &mut T) -> Result<(), Error> {
         let (core, grant) = (self.guard.core(), self.guard.grant());
         let name = &grant.name;
-        if self.guard.is_released() {
-            return Err(Error::Released {
-                doing: "pin",
-                name: name.clone(),
-            });
-        }
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "pin")?;
         let ask = PinAsk {
             name: name.clone(),
@@ -104,6 +100,12 @@ impl Held {
         };
         let mut backoff = retry::poll();
         loop {
+            if self.guard.is_released() {
+                return Err(Error::Released {
+                    doing: "pin",
+                    name: name.clone(),
+                });
+            }
             if let Some(loss) = grant.loss() {
                 let name = name.clone();
                 return Err(Error::Lost { name, loss });
@@ -112,15 +114,18 @@ impl Held {
             match here.told(told)? {
                 Pinned::Live => return Ok(()),
                 Pinned::Expired => grant.lose(Loss::Expired),
-                Pinned::Missed => {
+                Pinned::Gone => grant.lose(Loss::TakenOver),
+                missed @ (Pinned::Missed | Pinned::Invisible) => {
                     // It is somebody else's; or a renewal of our own is just at it.
                     let look = |reply| LookAt::Inspect(name.clone(), reply);
                     let holder = core.look_aside(look).await?;
-                    if holder.is_some_and(|holder| holder.owner == grant.id) {
+                    if holder.is_none_or(|holder| holder.owner != grant.id) {
+                        grant.lose(Loss::TakenOver);
+                    } else if missed == Pinned::Invisible {
+                        return Err(here.invisible());
+                    } else {
                         let pause = backoff.next().unwrap_or_default();
                         sleep_until(Moment::now() + pause).await;
-                    } else {
-                        grant.lose(Loss::TakenOver);
                     }
                 }
             }

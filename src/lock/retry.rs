@@ -96,6 +96,9 @@ impl Retry {
     /// Runs `work` in a fresh transaction of `pool` and commits; tries again, under this policy, when that failed
     /// for a reason that may have passed ([`Retryable`]).
     ///
+    /// Return the errors of your statements: a transaction that has failed, and whose closure says `Ok` all the
+    /// same, is not committed by PostgreSQL, which reports that as success.
+    ///
     /// `work` may run several times: what it does outside of the transaction happens as often. It gets the
     /// transaction, and need not give it back. On SQLite it is begun with BEGIN IMMEDIATE, so that it
     /// cannot be refused the right to write in the middle.

@@ -108,6 +108,20 @@ transaction!(
 /// The transaction is one of the application's own pool, on the database of the client. It is only
 /// borrowed: statements of the application's own go before, between and behind.
 ///
+/// # Lock first, then read
+///
+/// A lock protects what is read behind it. Under REPEATABLE READ (the default of MySQL and MariaDB) and
+/// SERIALIZABLE the first plain SELECT of a transaction decides what all later ones see: where it comes before the
+/// lock, those behind it read what was there before, and what others have written meanwhile is overwritten. So lock
+/// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL notices, and the call is
+/// [`Error::TransactionAborted`].
+///
+/// # When the process dies, or is paused
+///
+/// A process that dies frees the name at once: the server sees its connection close. (A host that vanishes without
+/// a word is noticed by TCP keep-alives: set them to less than two hours.) A process that is paused keeps it for as
+/// long as its connection lives: bound that in the server (`idle_in_transaction_session_timeout`, `wait_timeout`).
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -170,12 +184,13 @@ impl<'t, T: Transaction> InTx<'t, T> {
     }
 
     /// The version of `name`, as this transaction sees it; see [`Version`]. Read it *before* the data that
-    /// it stands for.
+    /// it stands for, and read both in this transaction. (MySQL and MariaDB at SERIALIZABLE lock every row that is
+    /// read, this one too, until the transaction ends.)
     ///
     /// # Errors
     ///
-    /// A refused name; a transaction that belongs to another database or is over; a database out of reach; a
-    /// damaged row.
+    /// A refused name; a transaction that belongs to another database, has failed, or has to be begun again; a
+    /// database out of reach; a damaged row.
     pub async fn version<N>(self, name: N) -> Result<Version, Error>
     where
         N: TryInto<Name>,
@@ -193,8 +208,9 @@ impl<'t, T: Transaction> InTx<'t, T> {
     ///
     /// # Errors
     ///
-    /// A transaction that belongs to another database, is read only, is over, or has to be begun again; a
-    /// database out of reach. A conflict is not an error.
+    /// A transaction that belongs to another database, is read only, is over, or has to be begun again;
+    /// a database out of reach. A conflict is not an error. (When this very transaction has been granted the name
+    /// before, that is [`Error::AlreadyLocked`], or a conflict.)
     ///
     /// # Cancel safety
     ///
@@ -252,6 +268,9 @@ impl Locked {
 
     /// The fence of the grant: greater than that of every earlier grant of the name. Of several names,
     /// that of the first in their order.
+    ///
+    /// When the transaction is rolled back, so is its fence. It is never given again, unless the database's clock
+    /// stands behind the row's fences (it was set back by hand).
     #[must_use]
     pub fn fence(&self) -> i64 {
         self.grants.first().map_or(0, |(_, fence)| *fence)
@@ -294,8 +313,9 @@ impl<T: Transaction> LockInTx<'_, T> {
     /// Asks once, and waits for nobody.
     ///
     /// After [`TryLock::Busy`] the transaction can go on, but end it soon: on MySQL and MariaDB the rows that it
-    /// has looked at may stay locked until then. (Those of several names before the busy one; under REPEATABLE READ
-    /// also one whose lease came as a surprise: it cannot be renewed meanwhile.)
+    /// has looked at may stay locked until then. (Those of several names before the busy one; also one whose lease
+    /// came as a surprise, because this client had not seen a lease of that name before: it cannot be renewed
+    /// meanwhile.)
     ///
     /// # Errors
     ///
@@ -318,7 +338,8 @@ impl<T: Transaction> LockInTx<'_, T> {
             Taking::Missed(Some(busy)) => return Ok(TryLock::Busy(busy)),
             Taking::Missed(None) | Taking::Blocking => {}
         }
-        if new && attempt.wait(Some(Duration::ZERO)).await? == TxWaited::Invisible {
+        // PostgreSQL's locking reads see no more than its snapshot.
+        if new && self.core.engine == Engine::Postgres && !attempt.sees_all().await? {
             return Err(attempt.invisible());
         }
         attempt.busy().await.map(TryLock::Busy)
@@ -338,8 +359,10 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`] when it was not free in time, [`Error::TransactionAborted`] when the database chose
-    /// this transaction to end a deadlock, and those of [`try_acquire`](Self::try_acquire).
+    /// [`Error::WaitTimeout`] when it was not free in time; [`Error::TransactionAborted`] when the database chose
+    /// this transaction to end a deadlock, or (MySQL and MariaDB) when somebody was granted a lease that this
+    /// transaction would keep from being renewed if it went on waiting; and those of
+    /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
     ///
@@ -356,18 +379,27 @@ impl<T: Transaction> LockInTx<'_, T> {
             waited: started.elapsed(),
             busy: Box::new(busy),
         };
+        let several = names.len() > 1;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
         let mut backoff = retry::poll();
+        // Whether rows may be locked that somebody has a lease of by now.
+        let mut may_block = false;
         loop {
             let busy = match attempt.look_first().await? {
                 Looked::Leased(busy) => busy,
                 Looked::Free { .. } => match attempt.take().await? {
                     Taking::Locked(locked) => return Ok(locked),
                     Taking::Missed(Some(busy)) => return Err(conflict(&busy.name)),
-                    Taking::Missed(None) => attempt.busy().await?,
+                    Taking::Missed(None) => {
+                        may_block |= attempt.blocks() && several;
+                        attempt.busy().await?
+                    }
                     Taking::Blocking => return Err(attempt.blocking()),
                 },
             };
+            if may_block && busy.holder.is_some() {
+                return Err(attempt.blocking());
+            }
             let left = limit.map(Moment::remaining);
             if left == Some(Duration::ZERO) {
                 return Err(timed_out(busy));
@@ -379,6 +411,7 @@ impl<T: Transaction> LockInTx<'_, T> {
                 continue;
             }
             backoff = retry::poll();
+            may_block |= attempt.blocks();
             match attempt.wait(left).await? {
                 TxWaited::TimedOut if limit.is_some_and(Moment::has_passed) => {
                     return Err(timed_out(busy));

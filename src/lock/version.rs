@@ -94,18 +94,19 @@ impl Version {
     }
 
     /// Who held a lease of the name when this was read. What was read while somebody held it may be half of
-    /// that one's work: such a version never advances.
+    /// that one's work: such a version never advances. (That also goes for a lease that has run out, as long
+    /// as a transaction has its row locked: it may be pinned.)
     #[must_use]
     pub fn holder(&self) -> Option<&LockInfo> {
         self.holder.as_ref()
     }
 
     pub(crate) async fn read(core: &Core, name: Name) -> Result<Self, Error> {
-        let seen = core.row(&name).await?;
+        let seen = core.look_version(&name).await?;
         Ok(Self {
             name,
             fence: seen.fence,
-            holder: seen.holder,
+            holder: seen.owner,
             database: core.database,
         })
     }
@@ -118,13 +119,20 @@ impl Version {
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "read the version of")?;
         here.ensure_row().await?;
         let told = here.connection().tx_row(&name).await;
-        let Some(row) = here.told(told)? else {
+        let mut row = here.told(told)?;
+        if row.as_ref().is_some_and(LockRow::has_lapsed) {
+            // Freed from outside, if nobody has it pinned. An older snapshot does not see that: held, then.
+            core.row(&name).await?;
+            let told = here.connection().tx_row(&name).await;
+            row = here.told(told)?;
+        }
+        let Some(row) = row else {
             return Err(here.invisible());
         };
         Ok(Self {
             name,
             fence: row.fence,
-            holder: row.is_live().then(|| LockRow::info(row)).transpose()?,
+            holder: row.owned()?,
             database: core.database,
         })
     }

@@ -123,7 +123,8 @@ pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
     fn lock_list(&mut self) -> impl Future<Output = Result<Vec<LockRow>, Fault>> + Send;
 
     /// The row of a name. When there is none and `make` says so, it is made: free, with the clock as its
-    /// fence.
+    /// fence. `make` also frees one whose lease has run out, unless somebody has it locked: he may have it
+    /// pinned.
     fn lock_row(
         &mut self,
         name: &Name,
@@ -155,7 +156,8 @@ pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
         limit: Option<Duration>,
     ) -> impl Future<Output = Result<TxWaited, Fault>> + Send;
 
-    /// In the caller's transaction: the row of a name, as the transaction sees it. No lock is taken.
+    /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes it and frees it as
+    /// [`lock_row`](Self::lock_row) does: nobody else could.)
     fn tx_row(
         &mut self,
         name: &Name,
@@ -267,8 +269,12 @@ pub(crate) enum Pinned {
     Live,
     /// Its time has run out.
     Expired,
-    /// The name is not this grant's, or somebody has its row locked just now.
+    /// The name is not this grant's any more.
+    Gone,
+    /// It is not, or somebody has its row locked just now.
     Missed,
+    /// It is not, or somebody has its row locked, or the row is newer than what the transaction can see.
+    Invisible,
 }
 
 #[derive(Debug, Clone)]
@@ -411,6 +417,17 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
 impl LockRow {
     pub(crate) fn is_live(&self) -> bool {
         self.remaining.is_some_and(|left| left > 0)
+    }
+
+    /// Whether somebody has it whose time has run out.
+    pub(crate) fn has_lapsed(&self) -> bool {
+        self.owner.is_some() && !self.is_live()
+    }
+
+    /// Who has the row, whether his time has run out or not.
+    pub(crate) fn owned(self) -> Result<Option<LockInfo>, Error> {
+        let is_owned = self.owner.is_some() || self.expires_at.is_some();
+        is_owned.then(|| self.info()).transpose()
     }
 
     /// The row as callers see it.

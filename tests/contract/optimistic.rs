@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Advance, Error};
 
-use crate::common::{Db, LEVELS, on_every_engine, take};
+use crate::common::{Db, LEVELS, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -97,6 +97,54 @@ on_every_engine! {
             assert_eq!(tx.advance(&one, &seen).await.unwrap(), Advance::Conflict);
             tx.release().await;
         }
+    }
+
+    async fn what_was_read_while_a_lease_that_has_run_out_was_pinned_never_advances(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", Duration::from_millis(200)).await;
+        let mut pinned = db.begin().await;
+        pinned.pin(&held).await.unwrap();
+        eventually("it runs out", async || held.loss().is_some()).await;
+        tokio::time::sleep(Duration::from_millis(5)).await; // by the database's clock, too
+        let seen = two.version("a").await.unwrap();
+        assert!(seen.holder().is_some(), "its transaction may be writing");
+        pinned.commit().await.unwrap();
+        let mut tx = db.begin().await;
+        assert_eq!(tx.advance(&two, &seen).await.unwrap(), Advance::Conflict);
+        tx.release().await;
+        // A new look frees it.
+        let seen = two.version("a").await.unwrap();
+        assert!(seen.holder().is_none());
+        let mut tx = db.begin().await;
+        let seen_in = tx.version(&two, "a").await.unwrap();
+        assert_eq!(seen_in.fence(), seen.fence());
+        assert!(matches!(tx.advance(&two, &seen).await.unwrap(), Advance::Granted { .. }));
+        tx.commit().await.unwrap();
+    }
+
+    async fn a_lease_that_has_run_out_is_freed_by_a_look_in_the_transaction(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let _held = take(&rowlock, "a", TTL).await;
+        db.execute("UPDATE rowlock_lock SET expires_at = acquired_at").await;
+        let mut tx = db.begin_at("READ COMMITTED").await;
+        let seen = tx.version(&rowlock, "a").await.unwrap();
+        assert!(matches!(tx.advance(&rowlock, &seen).await.unwrap(), Advance::Granted { .. }));
+        tx.commit().await.unwrap();
+    }
+
+    async fn what_one_has_been_granted_does_not_advance_again(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let seen = rowlock.version("a").await.unwrap();
+        let mut tx = db.begin().await;
+        tx.lock(&rowlock, "a").await;
+        let again = tx.advance(&rowlock, &seen).await;
+        assert!(matches!(again, Err(Error::AlreadyLocked { .. }) | Ok(Advance::Conflict)), "{again:?}");
+        tx.release().await;
+        let mut tx = db.begin().await;
+        assert!(matches!(tx.advance(&rowlock, &seen).await.unwrap(), Advance::Granted { .. }));
+        let again = tx.advance(&rowlock, &seen).await;
+        assert!(matches!(again, Err(Error::AlreadyLocked { .. }) | Ok(Advance::Conflict)), "{again:?}");
+        tx.release().await;
     }
 
     async fn a_version_may_be_read_in_the_transaction(db: &Db) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rowlock::{Engine, Error, TryAcquire, TryLock};
 use tokio::task::JoinSet;
 
-use crate::common::{Db, LEVELS, eventually, on_every_engine, take};
+use crate::common::{Db, LEVELS, eventually, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(30);
@@ -172,6 +172,64 @@ on_every_engine! {
         assert!(held.is_held());
     }
 
+    async fn a_lease_that_comes_as_a_surprise_is_not_robbed(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        for level in LEVELS {
+            let name = format!("surprise {level}");
+            drop(two.version(name.as_str()).await.unwrap());
+            let mut tx = db.begin_at(level).await;
+            // From now on this client knows the name, and has seen no lease of it.
+            let _ = tx.acquire(&two, &name, LONG).await.unwrap();
+            tx.commit().await.unwrap();
+            let held = take(&one, &name, Duration::from_secs(1)).await;
+            let mut tx = db.begin_at(level).await;
+            let error = tx.acquire(&two, &name, Duration::from_millis(1_500)).await.unwrap_err();
+            let told = matches!(
+                error,
+                Error::WaitTimeout { .. } | Error::TransactionAborted { .. } | Error::Conflict { .. }
+            );
+            assert!(told, "{level}: {error}");
+            tx.release().await;
+            let before = held.deadline();
+            eventually("it is renewed", async || held.deadline() > before).await;
+            assert!(held.is_held(), "{level}");
+        }
+    }
+
+    async fn the_wait_is_for_all_names_together(db: &Db) {
+        if db.engine == Engine::Sqlite {
+            return; // whoever has the file waits for nobody
+        }
+        let rowlock = db.rowlock().await;
+        let mut holders = Vec::new();
+        for name in ["a", "b", "c"] {
+            let mut tx = db.begin().await;
+            tx.lock(&rowlock, name).await;
+            holders.push(tx);
+        }
+        // The first one ends half way: the rest of the time is for the others.
+        let (limit, started) = (Duration::from_millis(600), std::time::Instant::now());
+        let mut tx = db.begin().await;
+        let wait = async {
+            on_tx!(&mut tx, tx => {
+                rowlock.in_tx(tx).lock_all(["a", "b", "c"]).wait(limit).acquire().await
+            })
+        };
+        let first = holders.remove(0);
+        let ends = async {
+            tokio::time::sleep(limit / 2).await;
+            first.commit().await.unwrap();
+        };
+        let (waited, ()) = tokio::join!(wait, ends);
+        assert!(matches!(waited, Err(Error::WaitTimeout { .. })), "{waited:?}");
+        let took = started.elapsed();
+        assert!(took >= limit && took < limit * 2, "{took:?}");
+        tx.release().await;
+        for tx in holders {
+            tx.release().await;
+        }
+    }
+
     async fn several_names_are_granted_together_or_not_at_all(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let before = one.version("b").await.unwrap().fence();
@@ -182,6 +240,12 @@ on_every_engine! {
             TryLock::Locked(_) => panic!("one of them is held"),
         };
         assert_eq!(busy.name.as_str(), "c");
+        if db.engine == Engine::Postgres {
+            // What was free has been given back.
+            let mut other = db.begin().await;
+            other.lock(&one, "b").await;
+            other.release().await;
+        }
         tx.commit().await.unwrap();
         assert_eq!(one.version("b").await.unwrap().fence(), before, "nothing was granted");
         let _ = held.release().await.unwrap();
@@ -295,13 +359,11 @@ on_every_engine! {
             let mut tx = db.begin().await;
             // The one that was cut off may have got it in its last moment, and is being rolled back.
             tx.acquire(&rowlock, "a", LONG).await.unwrap();
-            {
-                let waiter = async {
-                    let mut tx = db.begin().await;
-                    drop(tx.acquire(&rowlock, "a", LONG).await);
-                };
+            if db.engine != Engine::Sqlite {
+                let mut waiting = db.begin().await;
                 let patience = Duration::from_micros(300 * (round % 20));
-                let _ = tokio::time::timeout(patience, waiter).await;
+                let wait = waiting.acquire(&rowlock, "a", LONG);
+                assert!(tokio::time::timeout(patience, wait).await.is_err());
             }
             tx.commit().await.unwrap();
         }

@@ -174,6 +174,58 @@ on_every_engine! {
         }
     }
 
+    async fn a_lease_that_is_younger_than_the_snapshot_is_pinned_or_told(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for level in LEVELS {
+            let mut tx = db.begin_at(level).await;
+            tx.number("SELECT COUNT(*) FROM rowlock_database").await; // takes the snapshot
+            if db.engine == Engine::Sqlite {
+                tx.release().await; // a lease could not be granted while it has the file
+                continue;
+            }
+            let held = take(&rowlock, level, TTL).await;
+            match tx.pin(&held).await {
+                Ok(()) => tx.commit().await.unwrap(),
+                Err(error) => {
+                    assert!(db.engine == Engine::Postgres && level != "READ COMMITTED", "{error}");
+                    assert!(matches!(error, Error::TransactionAborted { .. }), "{error}");
+                    tx.release().await;
+                }
+            }
+            assert!(held.is_held());
+        }
+    }
+
+    async fn a_pin_ends_when_the_guard_is_released_meanwhile(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for round in 0..40 {
+            let held = take(&rowlock, "a", TTL).await;
+            let mut tx = db.begin().await;
+            let release = async {
+                for _ in 0..round % 8 {
+                    tokio::task::yield_now().await;
+                }
+                drop(held.release().await);
+            };
+            if db.engine == Engine::Sqlite {
+                // The release needs the file that the transaction has.
+                drop(tx.pin(&held).await);
+                tx.release().await;
+                release.await;
+                continue;
+            }
+            let pin = async {
+                let pinned = tx.pin(&held).await;
+                tx.release().await;
+                pinned
+            };
+            let (pinned, ()) = tokio::join!(pin, release);
+            if let Err(error) = pinned {
+                assert!(matches!(error, Error::Released { .. }), "{error}");
+            }
+        }
+    }
+
     async fn a_cancelled_pin_leaves_the_pool_whole(db: &Db) {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;

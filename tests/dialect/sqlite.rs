@@ -124,6 +124,14 @@ async fn a_pool_in_memory_is_shared() {
         .unwrap();
     assert_eq!(rows, 1);
     let _ = held.release().await.unwrap();
+    // Its tables are locked whole: nobody can look at what a transaction is writing.
+    let started = Instant::now();
+    for _ in 0..3 {
+        let mut tx = pool.begin().await.unwrap();
+        let _ = rowlock.in_tx(&mut tx).lock("b").acquire().await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    assert!(started.elapsed() < Duration::from_secs(4));
 }
 
 #[tokio::test]

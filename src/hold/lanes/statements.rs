@@ -310,9 +310,13 @@ impl<C: Connector> Lane<C> {
             }
             LookAt::Row(.., reply) => {
                 let seen = |row: LockRow| {
-                    let fence = row.fence;
-                    let live = row.is_live().then(|| row.info()).transpose();
-                    live.map(|holder| Seen { fence, holder })
+                    let (fence, is_live) = (row.fence, row.is_live());
+                    let owner = row.owned()?;
+                    Ok(Seen {
+                        fence,
+                        holder: owner.clone().filter(|_| is_live),
+                        owner,
+                    })
                 };
                 let _ = reply.send(rows.into_iter().next().map(seen).transpose());
             }

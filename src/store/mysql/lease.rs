@@ -132,6 +132,16 @@ SELECT l.name, l.owner, l.fence, l.holds, l.holder,
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
 
+const FREE_LAPSED: &str = "
+UPDATE (
+    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
+    WHERE f.name = ? AND f.expires_at <= SYSDATE(6)
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET l.owner = NULL, l.holds = 0, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+
 /// A duplicate is caught.
 const MAKE_ROW: &str = "
 INSERT INTO rowlock_lock (name, fence, holds)
@@ -328,6 +338,13 @@ pub(super) async fn row(
             Err(error) if is_duplicate(&error) => {}
             other => other.map(|_| ())?,
         }
+        found = read(conn, std::iter::once(name)).await?;
+    }
+    if make && found.values().any(LockRow::has_lapsed) {
+        sqlx::query(FREE_LAPSED)
+            .bind(name.as_bytes())
+            .execute(&mut *conn)
+            .await?;
         found = read(conn, std::iter::once(name)).await?;
     }
     Ok(found.remove(name.as_bytes()))

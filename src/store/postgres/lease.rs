@@ -176,6 +176,15 @@ INSERT INTO rowlock_lock (name, fence, holds)
 VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0)
 ON CONFLICT (name) DO NOTHING";
 
+const FREE_LAPSED: &str = "
+UPDATE rowlock_lock
+SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+WHERE name = (
+    SELECT name FROM rowlock_lock
+    WHERE name = $1 AND expires_at <= clock_timestamp()
+    FOR UPDATE SKIP LOCKED
+)";
+
 const LIST: &str = "
 SELECT name, owner, fence, holds, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
@@ -330,10 +339,15 @@ pub(super) async fn row(
     make: bool,
 ) -> Result<Option<LockRow>, sqlx::Error> {
     let found = one(conn, ROW, name).await?;
-    if found.is_some() || !make {
+    if !make || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
         return Ok(found);
     }
-    sqlx::query(MAKE_ROW)
+    let change = if found.is_some() {
+        FREE_LAPSED
+    } else {
+        MAKE_ROW
+    };
+    sqlx::query(change)
         .bind(name.as_bytes())
         .execute(&mut *conn)
         .await?;

@@ -23,7 +23,8 @@ const PIN: &str = "
 WITH mine AS (
     SELECT expires_at FROM rowlock_lock WHERE name = $1 AND owner = $2 FOR SHARE SKIP LOCKED
 )
-SELECT d.id, m.expires_at > clock_timestamp()
+SELECT d.id, m.expires_at > clock_timestamp(),
+       current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
 FROM rowlock_database d LEFT JOIN mine m ON true";
 
 /// `rowlock.locked` is a setting of the transaction's own (it ends with it, and goes back with its savepoints):
@@ -92,15 +93,16 @@ FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1";
 type TakeColumns = (Uuid, bool, Option<Vec<u8>>, Option<i64>);
 
 pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-    let row: Option<(Uuid, Option<bool>)> = sqlx::query_as(PIN)
+    let row: Option<(Uuid, Option<bool>, bool)> = sqlx::query_as(PIN)
         .bind(ask.name.as_bytes())
         .bind(ask.owner)
         .fetch_optional(conn)
         .await?;
-    let found = match row.and_then(|row| row.1) {
-        Some(true) => Pinned::Live,
-        Some(false) => Pinned::Expired,
-        None => Pinned::Missed,
+    let found = match row {
+        Some((_, Some(true), _)) => Pinned::Live,
+        Some((_, Some(false), _)) => Pinned::Expired,
+        Some((_, None, false)) => Pinned::Invisible,
+        Some((_, None, true)) | None => Pinned::Missed,
     };
     Ok(Told {
         database: row.map(|row| row.0),
@@ -174,18 +176,19 @@ pub(super) async fn wait(
     let Some(limit) = limit else {
         return lock(conn, wanted).await;
     };
-    let limit = (to_micros(limit) / 1_000).max(1);
-    let before: String = sqlx::query_scalar("SELECT current_setting('lock_timeout')")
+    // Of the whole statement: lock_timeout counts anew for every row, and twice for one with a queue.
+    let limit = (to_micros(limit) / 1_000).clamp(1, i64::from(i32::MAX));
+    let before: String = sqlx::query_scalar("SELECT current_setting('statement_timeout')")
         .fetch_one(&mut *conn)
         .await?;
-    let begin = format!("SAVEPOINT rowlock_wait; SET LOCAL lock_timeout = {limit}");
+    let begin = format!("SAVEPOINT rowlock_wait; SET LOCAL statement_timeout = {limit}");
     sqlx::raw_sql(AssertSqlSafe(begin))
         .execute(&mut *conn)
         .await?;
     match lock(conn, wanted).await {
         Ok(waited) => {
             // What is released keeps its settings: the caller's own comes back.
-            sqlx::query("SELECT set_config('lock_timeout', $1, true)")
+            sqlx::query("SELECT set_config('statement_timeout', $1, true)")
                 .bind(before)
                 .execute(&mut *conn)
                 .await?;
@@ -194,7 +197,7 @@ pub(super) async fn wait(
                 .await?;
             Ok(waited)
         }
-        Err(fault) if fault.kind == FaultKind::LockTimeout => {
+        Err(fault) if matches!(fault.kind, FaultKind::Interrupted | FaultKind::LockTimeout) => {
             sqlx::raw_sql("ROLLBACK TO SAVEPOINT rowlock_wait; RELEASE SAVEPOINT rowlock_wait")
                 .execute(conn)
                 .await?;

@@ -92,6 +92,11 @@ INSERT INTO rowlock_lock (name, fence, holds)
 VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, 0)
 ON CONFLICT (name) DO NOTHING";
 
+const FREE_LAPSED: &str = "
+UPDATE rowlock_lock
+SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+WHERE name = ?1 AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+
 const INSPECT: &str = "
 SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
        expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
@@ -256,6 +261,13 @@ pub(super) async fn row(
     let mut found = read(conn, std::iter::once(name)).await?;
     if found.is_empty() && make {
         sqlx::query(MAKE_ROW)
+            .bind(name.as_bytes())
+            .execute(&mut *conn)
+            .await?;
+        found = read(conn, std::iter::once(name)).await?;
+    }
+    if make && found.values().any(LockRow::has_lapsed) {
+        sqlx::query(FREE_LAPSED)
             .bind(name.as_bytes())
             .execute(&mut *conn)
             .await?;

@@ -52,10 +52,10 @@ pub(super) async fn pin(conn: &mut SqliteConnection, ask: &PinAsk) -> Result<Tol
     let rows = look(conn, [&ask.name]).await?;
     let told = Told::from(rows.into_iter().next());
     let found = match told.found {
-        Some(row) if row.owner != Some(ask.owner) => Pinned::Missed,
+        Some(row) if row.owner != Some(ask.owner) => Pinned::Gone,
         Some(row) if row.is_live() => Pinned::Live,
         Some(_) => Pinned::Expired,
-        None => Pinned::Missed,
+        None => Pinned::Gone,
     };
     Ok(Told {
         database: told.database,
@@ -136,10 +136,11 @@ pub(super) async fn row(
     name: &Name,
 ) -> Result<Told<Option<LockRow>>, Fault> {
     let told = read(conn, name).await?;
-    if told.database.is_none() || told.found.is_some() {
+    let is_settled = told.found.as_ref().is_some_and(|row| !row.has_lapsed());
+    if told.database.is_none() || is_settled {
         return Ok(told);
     }
-    // While this transaction may write, nobody else could make the row.
+    // While this transaction may write, nobody else could make the row, or free it.
     lease::row(conn, name, true).await?;
     read(conn, name).await
 }
