@@ -208,7 +208,7 @@ on_every_engine! {
             holders.push(tx);
         }
         // The first one ends half way: the rest of the time is for the others.
-        let (limit, started) = (Duration::from_millis(600), std::time::Instant::now());
+        let (limit, started) = (Duration::from_millis(1_500), std::time::Instant::now());
         let mut tx = db.begin().await;
         let wait = async {
             on_tx!(&mut tx, tx => {
@@ -223,7 +223,7 @@ on_every_engine! {
         let (waited, ()) = tokio::join!(wait, ends);
         assert!(matches!(waited, Err(Error::WaitTimeout { .. })), "{waited:?}");
         let took = started.elapsed();
-        assert!(took >= limit && took < limit * 2, "{took:?}");
+        assert!(took >= limit && took < limit * 4 / 3, "{took:?}");
         tx.release().await;
         for tx in holders {
             tx.release().await;
