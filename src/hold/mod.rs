@@ -7,6 +7,7 @@
 //! - `rowlock-lanes` runs the [lanes](lanes). Each has a connection, gathers the operations that
 //!   arrive while its statement is in flight, and sends them as the next one. A caller's future only
 //!   awaits the answer; it never owns a statement, so that dropping it can damage no connection.
+//!   (On SQLite one more is beside them, for what a caller's open transaction has to look at.)
 //! - `rowlock-renew` [renews](renew) all leases that this client holds, on a connection of its own,
 //!   and announces warnings and losses.
 //!
