@@ -85,6 +85,11 @@ fn no_clock_of_the_application_decides() {
         outside(&[], &["SystemTime", "Utc::now", "Local::now"]),
         Vec::<String>::new()
     );
+    // SQLite's clock is this host's: the fence of a transaction reads it in microseconds.
+    assert_eq!(
+        outside(&["src/store/sqlite/transaction.rs"], &["UtcDateTime"]),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
