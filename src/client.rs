@@ -407,39 +407,26 @@ pub trait Pool: sealed::Sealed {}
 
 mod sealed {
     use super::{Builder, Error, Rowlock};
-    use crate::hold;
-    use crate::lock::Transaction;
 
     pub trait Sealed: Sync {
-        type Transaction: Transaction;
+        type Brand: sqlx::Database;
+
+        /// How a transaction that may write is begun, where that is not plain BEGIN.
+        const BEGIN: Option<&'static str>;
+
+        fn pool(&self) -> &sqlx::Pool<Self::Brand>;
 
         fn start(&self, builder: Builder) -> impl Future<Output = Result<Rowlock, Error>> + Send;
-
-        /// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
-        fn begin_to_write(
-            &self,
-        ) -> impl Future<Output = Result<Self::Transaction, sqlx::Error>> + Send;
-
-        fn commit(tx: Self::Transaction) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-
-        fn rollback(tx: Self::Transaction) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     }
 
     #[cfg(feature = "postgres")]
     impl Sealed for sqlx::PgPool {
-        type Transaction = sqlx::Transaction<'static, sqlx::Postgres>;
+        type Brand = sqlx::Postgres;
 
-        async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
-            let conn = self.acquire().await?;
-            hold::finished(sqlx::Transaction::begin(conn, None)).await
-        }
+        const BEGIN: Option<&'static str> = None;
 
-        async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {
-            tx.commit().await
-        }
-
-        async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {
-            tx.rollback().await
+        fn pool(&self) -> &Self {
+            self
         }
 
         async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
@@ -452,19 +439,12 @@ mod sealed {
 
     #[cfg(feature = "mysql")]
     impl Sealed for sqlx::MySqlPool {
-        type Transaction = sqlx::Transaction<'static, sqlx::MySql>;
+        type Brand = sqlx::MySql;
 
-        async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
-            let conn = self.acquire().await?;
-            hold::finished(sqlx::Transaction::begin(conn, None)).await
-        }
+        const BEGIN: Option<&'static str> = None;
 
-        async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {
-            tx.commit().await
-        }
-
-        async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {
-            tx.rollback().await
+        fn pool(&self) -> &Self {
+            self
         }
 
         async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
@@ -477,22 +457,12 @@ mod sealed {
 
     #[cfg(feature = "sqlite")]
     impl Sealed for sqlx::SqlitePool {
-        type Transaction = sqlx::Transaction<'static, sqlx::Sqlite>;
+        type Brand = sqlx::Sqlite;
 
-        async fn begin_to_write(&self) -> Result<Self::Transaction, sqlx::Error> {
-            let pool = self.clone();
-            hold::finished(
-                async move { pool.begin_with(crate::store::sqlite::BEGIN_TO_WRITE).await },
-            )
-            .await
-        }
+        const BEGIN: Option<&'static str> = Some(crate::store::sqlite::BEGIN_TO_WRITE);
 
-        async fn commit(tx: Self::Transaction) -> Result<(), sqlx::Error> {
-            tx.commit().await
-        }
-
-        async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {
-            tx.rollback().await
+        fn pool(&self) -> &Self {
+            self
         }
 
         async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {

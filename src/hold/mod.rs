@@ -39,7 +39,6 @@ use uuid::Uuid;
 
 use crate::store::{Connector, Server, Store};
 use crate::{Engine, Error, Name, migrate};
-use clock::Moment;
 use lanes::Lane;
 use line::Lines;
 use link::Link;
@@ -161,7 +160,7 @@ impl Core {
 
     /// Hands a look in, and waits for what it finds.
     pub(crate) async fn look<T>(&self, what: impl FnOnce(Reply<T>) -> LookAt) -> Result<T, Error> {
-        let (op, answer) = self.looking(what);
+        let (op, answer) = Self::looking(self.settings.patience, what);
         match op.name().cloned() {
             Some(name) => self.send(&name, op),
             None => self.send_any(op),
@@ -177,22 +176,19 @@ impl Core {
         if !self.aside {
             return self.look(what).await;
         }
-        let (mut op, answer) = self.looking(what);
-        if let Some(fate) = op.fate_mut() {
-            fate.give_up = fate.give_up.min(Moment::now() + ASIDE_PATIENCE);
-        }
+        let (op, answer) = Self::looking(ASIDE_PATIENCE, what);
         self.send_to(self.lanes.len() - 1, op);
         answer.await.unwrap_or_else(|_| Err(self.stopped()))
     }
 
     fn looking<T>(
-        &self,
+        patience: Duration,
         what: impl FnOnce(Reply<T>) -> LookAt,
     ) -> (Op, oneshot::Receiver<Result<T, Error>>) {
         let (reply, answer) = oneshot::channel();
         let op = Op::Look(Look {
             what: what(reply),
-            fate: Fate::within(self.settings.patience),
+            fate: Fate::within(patience),
         });
         (op, answer)
     }
@@ -206,7 +202,7 @@ impl Core {
                 what: "somebody removes it as soon as it is made",
             });
         };
-        self.rows().entry(name.clone()).or_default().leased |= seen.holder.is_some();
+        self.rows().entry(name.clone()).or_default().leased |= seen.holder().is_some();
         Ok(seen)
     }
 
@@ -216,14 +212,12 @@ impl Core {
         if self.aside {
             let look = |reply| LookAt::Row(name.clone(), false, reply);
             if let Ok(Some(seen)) = self.look_aside(look).await {
-                if seen.owner.is_none() || seen.holder.is_some() {
+                if seen.owner.is_none() || seen.holder().is_some() {
                     return Ok(seen);
                 }
                 // To be freed, unless a transaction has the file: then it may have the lease pinned.
-                let (mut op, answer) = self.looking(|r| LookAt::Row(name.clone(), true, r));
-                if let Some(fate) = op.fate_mut() {
-                    fate.give_up = fate.give_up.min(Moment::now() + ASIDE_PATIENCE);
-                }
+                let make = |reply| LookAt::Row(name.clone(), true, reply);
+                let (op, answer) = Self::looking(ASIDE_PATIENCE, make);
                 self.send(name, op);
                 return match answer.await {
                     Ok(Ok(Some(freed))) => Ok(freed),

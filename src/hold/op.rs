@@ -87,10 +87,17 @@ pub(crate) enum LookAt {
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) fence: i64,
-    /// Who has a live lease.
-    pub(crate) holder: Option<LockInfo>,
     /// Who has the row: a lease that has run out may still be pinned.
     pub(crate) owner: Option<LockInfo>,
+}
+
+impl Seen {
+    /// Who has a live lease.
+    pub(crate) fn holder(&self) -> Option<&LockInfo> {
+        self.owner
+            .as_ref()
+            .filter(|owner| !owner.remaining.is_zero())
+    }
 }
 
 /// How far an operation has come.

@@ -89,12 +89,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 continue;
             }
             new |= known.is_none();
-            let seen = self.core.row(name).await?;
-            if seen.holder.is_some() {
-                return Ok(Looked::Leased(Busy {
-                    name: name.clone(),
-                    holder: seen.holder,
-                }));
+            let holder = self.core.row(name).await?.holder().cloned();
+            if holder.is_some() {
+                let name = name.clone();
+                return Ok(Looked::Leased(Busy { name, holder }));
             }
         }
         Ok(Looked::Free { new })
@@ -216,12 +214,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     /// Who is in the way, as everybody sees it.
     pub(super) async fn busy(&self) -> Result<Busy, Error> {
         for name in &self.names {
-            let seen = self.core.row(name).await?;
-            if seen.holder.is_some() {
-                return Ok(Busy {
-                    name: name.clone(),
-                    holder: seen.holder,
-                });
+            let holder = self.core.row(name).await?.holder().cloned();
+            if holder.is_some() {
+                let name = name.clone();
+                return Ok(Busy { name, holder });
             }
         }
         Ok(Busy {

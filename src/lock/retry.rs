@@ -18,11 +18,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sqlx::SqlSafeStr;
 use sqlx::error::DatabaseError;
 
 use crate::client::Pool;
 use crate::hold::clock::{Moment, sleep_until};
-use crate::hold::retry;
+use crate::hold::{self, retry};
 use crate::lock::sealed_transaction::{self, AtEnd};
 use crate::lock::transaction::Transaction;
 use crate::store::fault::{FaultKind, classify, classify_database};
@@ -115,7 +116,7 @@ impl Retry {
     pub async fn run<P, T, E, F>(
         &self,
         pool: &P,
-        mut work: impl FnMut(RetryTx<P::Transaction>) -> F,
+        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<T, E>
     where
         P: Pool,
@@ -142,7 +143,7 @@ impl Retry {
     async fn once<P, T, E, F>(
         &self,
         pool: &P,
-        work: &mut impl FnMut(RetryTx<P::Transaction>) -> F,
+        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<T, E>
     where
         P: Pool,
@@ -151,7 +152,7 @@ impl Retry {
     {
         let slot = Arc::new(Mutex::new(None));
         let open = Open {
-            tx: pool.begin_to_write().await?,
+            tx: begin(pool).await?,
             at_end: Vec::new(),
         };
         let tx = RetryTx {
@@ -170,7 +171,7 @@ impl Retry {
             return Err(kept.into());
         };
         let result = match result {
-            Ok(done) => match P::commit(tx).await {
+            Ok(done) => match tx.commit().await {
                 Ok(()) => Ok(done),
                 Err(error) if classify(&error) == FaultKind::Disconnected => {
                     let detail = error.to_string();
@@ -180,7 +181,7 @@ impl Retry {
             },
             Err(error) => {
                 // What cannot be rolled back is a connection that is gone, and its transaction with it.
-                let _ = P::rollback(tx).await;
+                let _ = tx.rollback().await;
                 Err(error)
             }
         };
@@ -206,6 +207,13 @@ impl Retry {
         }
         Ok(())
     }
+}
+
+/// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
+async fn begin<P: Pool>(pool: &P) -> Result<sqlx::Transaction<'static, P::Brand>, sqlx::Error> {
+    let conn = pool.pool().acquire().await?;
+    let statement = P::BEGIN.map(SqlSafeStr::into_sql_str);
+    hold::finished(sqlx::Transaction::begin(conn, statement)).await
 }
 
 /// The transaction of one attempt of [`Retry::run`]: dereferences to sqlx's. Dropping it hands it back, to be

@@ -105,7 +105,10 @@ on_every_engine! {
         let mut pinned = db.begin().await;
         pinned.pin(&held).await.unwrap();
         eventually("it runs out", async || held.loss().is_some()).await;
-        tokio::time::sleep(Duration::from_millis(5)).await; // by the database's clock, too
+        eventually("by the database's clock, too", async || {
+            two.inspect("a").await.unwrap().is_none()
+        })
+        .await;
         let seen = two.version("a").await.unwrap();
         assert!(seen.holder().is_some(), "its transaction may be writing");
         pinned.commit().await.unwrap();

@@ -81,6 +81,32 @@ on_every_engine! {
         }
     }
 
+    async fn a_duplicate_that_is_newer_than_the_snapshot_is_found_or_told(db: &Db) {
+        if db.engine == Engine::Sqlite {
+            return; // while one writes, nobody else does
+        }
+        tables(db).await;
+        for (number, level) in (1..).zip(LEVELS) {
+            let mut tx = db.begin_at(level).await;
+            tx.number("SELECT COUNT(*) FROM seen").await; // takes the snapshot
+            let mut other = db.begin().await;
+            assert_eq!(place(db, &mut other, number, 500).await.unwrap(), Placed::New);
+            other.commit().await.unwrap();
+            match place(db, &mut tx, number, 600).await {
+                Ok(placed) => {
+                    assert_eq!(placed, Placed::Duplicate { cents: 500 }, "{level}");
+                    tx.commit().await.unwrap();
+                }
+                Err(error) => {
+                    let error = rowlock::Error::from(error);
+                    assert!(db.engine == Engine::Postgres && level != "READ COMMITTED", "{error}");
+                    assert!(error.is_retryable(), "{error}");
+                    tx.release().await;
+                }
+            }
+        }
+    }
+
     async fn of_many_at_once_one_is_new_and_all_get_its_row(db: &Db) {
         tables(db).await;
         let start = Barrier::new(4);

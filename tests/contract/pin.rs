@@ -17,8 +17,10 @@ on_every_engine! {
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
         eventually("the lease runs out", async || held.loss() == Some(Loss::Expired)).await;
-        // By the database's clock too: a thousandth more than what may be trusted here.
-        tokio::time::sleep(SHORT / 100).await;
+        eventually("by the database's clock, too", async || {
+            two.inspect("a").await.unwrap().is_none()
+        })
+        .await;
         // SQLite: the transaction has the whole file, and nobody gets an answer.
         assert!(!matches!(two.lock("a").try_acquire().await, Ok(TryAcquire::Held(_))));
         tx.commit().await.unwrap();

@@ -98,29 +98,20 @@ macro_rules! one {
                     })
                     .await
             }
+            // Advanced behind the write, logged behind that.
             Mode::Optimistic => {
                 POLICY
                     .run($pool, |mut tx| async move {
                         let seen = rowlock.in_tx(&mut tx).version(name).await?;
-                        let read = format!("SELECT n FROM counter WHERE id = {id}");
-                        let n: i64 = sqlx::query_scalar(AssertSqlSafe(read))
-                            .fetch_one(&mut **tx)
-                            .await?;
-                        let fence = rowlock
-                            .in_tx(&mut tx)
-                            .advance(&seen)
-                            .await?
-                            .or_conflict(&seen)?;
-                        let write = format!("UPDATE counter SET n = {} WHERE id = {id}", n + 1);
-                        sqlx::raw_sql(AssertSqlSafe(write))
-                            .execute(&mut **tx)
-                            .await?;
-                        let log = format!(
-                            "INSERT INTO log (id, n, fence) VALUES ({id}, {}, {fence})",
-                            n + 1
-                        );
-                        sqlx::raw_sql(AssertSqlSafe(log)).execute(&mut **tx).await?;
-                        Ok::<(), Error>(())
+                        count!(
+                            tx,
+                            id,
+                            rowlock
+                                .in_tx(&mut tx)
+                                .advance(&seen)
+                                .await?
+                                .or_conflict(&seen)?
+                        )
                     })
                     .await
             }

@@ -310,13 +310,8 @@ impl<C: Connector> Lane<C> {
             }
             LookAt::Row(.., reply) => {
                 let seen = |row: LockRow| {
-                    let (fence, is_live) = (row.fence, row.is_live());
-                    let owner = row.owned()?;
-                    Ok(Seen {
-                        fence,
-                        holder: owner.clone().filter(|_| is_live),
-                        owner,
-                    })
+                    let fence = row.fence;
+                    row.owned().map(|owner| Seen { fence, owner })
                 };
                 let _ = reply.send(rows.into_iter().next().map(seen).transpose());
             }

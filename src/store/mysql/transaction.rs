@@ -66,14 +66,15 @@ fn find_text(names: &str) -> String {
     )
 }
 
-fn grant_text(names: &str) -> String {
+/// `only_if` is a condition on top of the names.
+fn grant_text(names: &str, only_if: &str) -> String {
     format!(
         "UPDATE rowlock_lock
          SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
              owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
-         WHERE name IN ({names}); \
-         SELECT fence FROM rowlock_lock FORCE INDEX (PRIMARY)
-         WHERE name IN ({names}) ORDER BY name"
+         WHERE name IN ({names}) {only_if}; \
+         SELECT (SELECT id FROM rowlock_database), fence
+         FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name"
     )
 }
 
@@ -83,15 +84,8 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
     let version = ask
         .version
         .map_or(String::new(), |fence| format!("AND fence = {fence}"));
-    format!(
-        "{}; \
-         UPDATE rowlock_lock
-         SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-             owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
-         WHERE name = {name} {version} AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)); \
-         SELECT (SELECT id FROM rowlock_database), fence FROM rowlock_lock WHERE name = {name}",
-        find_text(&name)
-    )
+    let only_if = format!("{version} AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6))");
+    format!("{}; {}", find_text(&name), grant_text(&name, &only_if))
 }
 
 /// MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix, in seconds.
@@ -121,7 +115,7 @@ pub(super) async fn pin(conn: &mut MySqlConnection, ask: &PinAsk) -> Result<Told
     let found = match (mine, live) {
         (Some(1), Some(1)) => Pinned::Live,
         (Some(1), _) => Pinned::Expired,
-        _ => Pinned::Missed,
+        _ => Pinned::Gone,
     };
     Ok(Told {
         database: row.try_get(2)?,
@@ -148,11 +142,9 @@ pub(super) async fn take(
     let Some(mut rows) = send(conn, text).await? else {
         return missed(conn, TxTaken::Missed(None)).await;
     };
-    if rows.len() <= asks.len() {
-        return missed(conn, TxTaken::NoRow).await;
-    }
     // A row for each name; behind them the database's id, and with a lone name what was granted.
-    let Some(last) = rows.pop() else {
+    let is_whole = rows.len() > asks.len();
+    let Some(last) = rows.pop().filter(|_| is_whole) else {
         return missed(conn, TxTaken::NoRow).await;
     };
     let database = last.try_get(0)?;
@@ -170,8 +162,10 @@ pub(super) async fn take(
     let fences: Result<Vec<i64>, sqlx::Error> = if asks.len() == 1 {
         last.try_get(1).map(|fence| vec![fence])
     } else {
-        let rows = send(conn, grant_text(&names)).await?.unwrap_or_default();
-        rows.iter().map(|row| row.try_get(0)).collect()
+        let rows = send(conn, grant_text(&names, ""))
+            .await?
+            .unwrap_or_default();
+        rows.iter().map(|row| row.try_get(1)).collect()
     };
     let fences = fences?;
     // Both come in the order of the names. A fence that stands still was not granted.
