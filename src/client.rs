@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::hold::op::LookAt;
 use crate::hold::{Core, Settings};
+use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, LockInfo, Owner, Transaction, Version, check_holder};
 use crate::{Error, Name};
 
@@ -159,6 +160,16 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         Version::read(&self.core, name.try_into().map_err(Into::into)?).await
+    }
+
+    /// Idempotency: an effect that happens once for a key; see [`Idempotency`].
+    pub fn idempotency(&self) -> Idempotency {
+        Idempotency::new(&self.core)
+    }
+
+    /// Tokens for forms that are to be submitted once; see [`FormTokens`].
+    pub fn form_tokens(&self) -> FormTokens {
+        FormTokens::new(&self.core)
     }
 
     /// A new owner, for locks that are entered again; see [`Owner`].
@@ -406,15 +417,26 @@ fn host() -> String {
 pub trait Pool: sealed::Sealed {}
 
 mod sealed {
-    use super::{Builder, Error, Rowlock};
+    use super::{Builder, Engine, Error, Rowlock};
+    use crate::store::Store;
 
     pub trait Sealed: Sync {
         type Brand: sqlx::Database;
+
+        #[allow(private_bounds, reason = "sealed")]
+        type Connection: Store;
+
+        /// The engine, or one of those that share its protocol.
+        const ENGINE: Engine;
 
         /// How a transaction that may write is begun, where that is not plain BEGIN.
         const BEGIN: Option<&'static str>;
 
         fn pool(&self) -> &sqlx::Pool<Self::Brand>;
+
+        fn connection<'t>(
+            tx: &'t mut sqlx::Transaction<'static, Self::Brand>,
+        ) -> &'t mut Self::Connection;
 
         fn start(&self, builder: Builder) -> impl Future<Output = Result<Rowlock, Error>> + Send;
     }
@@ -422,11 +444,20 @@ mod sealed {
     #[cfg(feature = "postgres")]
     impl Sealed for sqlx::PgPool {
         type Brand = sqlx::Postgres;
+        type Connection = sqlx::PgConnection;
+
+        const ENGINE: Engine = Engine::Postgres;
 
         const BEGIN: Option<&'static str> = None;
 
         fn pool(&self) -> &Self {
             self
+        }
+
+        fn connection<'t>(
+            tx: &'t mut sqlx::Transaction<'static, sqlx::Postgres>,
+        ) -> &'t mut sqlx::PgConnection {
+            tx
         }
 
         async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
@@ -440,11 +471,20 @@ mod sealed {
     #[cfg(feature = "mysql")]
     impl Sealed for sqlx::MySqlPool {
         type Brand = sqlx::MySql;
+        type Connection = sqlx::MySqlConnection;
+
+        const ENGINE: Engine = Engine::MySql;
 
         const BEGIN: Option<&'static str> = None;
 
         fn pool(&self) -> &Self {
             self
+        }
+
+        fn connection<'t>(
+            tx: &'t mut sqlx::Transaction<'static, sqlx::MySql>,
+        ) -> &'t mut sqlx::MySqlConnection {
+            tx
         }
 
         async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
@@ -458,11 +498,20 @@ mod sealed {
     #[cfg(feature = "sqlite")]
     impl Sealed for sqlx::SqlitePool {
         type Brand = sqlx::Sqlite;
+        type Connection = sqlx::SqliteConnection;
+
+        const ENGINE: Engine = Engine::Sqlite;
 
         const BEGIN: Option<&'static str> = Some(crate::store::sqlite::BEGIN_TO_WRITE);
 
         fn pool(&self) -> &Self {
             self
+        }
+
+        fn connection<'t>(
+            tx: &'t mut sqlx::Transaction<'static, sqlx::Sqlite>,
+        ) -> &'t mut sqlx::SqliteConnection {
+            tx
         }
 
         async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {

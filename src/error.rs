@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::idempotency::RecordKey;
 use crate::lock::{Busy, Loss};
 use crate::store::fault::classify;
-use crate::{Engine, Name};
+use crate::{Engine, Name, Subject};
 
 /// The driver's error behind one of ours; prints what the database said.
 #[derive(Debug, Clone)]
@@ -239,13 +240,13 @@ pub enum Error {
     /// The connection broke after the statement was sent, and what became of it could not be
     /// found out in time. An acquire that may have happened is being undone.
     #[error(
-        "{doing} {name:?}: the connection to {target} broke, and the outcome is unknown ({detail})"
+        "{doing} {on}: the connection to {target} broke, and the outcome is unknown ({detail})"
     )]
     OutcomeUnknown {
         /// What was tried (`acquire`, `release`, …).
         doing: &'static str,
-        /// The lock.
-        name: Name,
+        /// The lock, or the record.
+        on: Subject,
         /// The database, without its password.
         target: String,
         /// The last error seen.
@@ -264,13 +265,13 @@ pub enum Error {
     /// The transaction belongs to another database, engine or schema than this client. (A copy of a database, or a
     /// restored one, has the id of the first, and is not told from it.)
     #[error(
-        "{doing} {name:?}: the transaction is not one of {target} ({detail}): begin it on a pool of the database that this client was connected to"
+        "{doing} {on}: the transaction is not one of {target} ({detail}): begin it on a pool of the database that this client was connected to"
     )]
     WrongDatabase {
         /// What was tried.
         doing: &'static str,
-        /// The lock.
-        name: Name,
+        /// The lock, or the record.
+        on: Subject,
         /// The client's database, without its password.
         target: String,
         /// How that was seen.
@@ -279,24 +280,24 @@ pub enum Error {
 
     /// The transaction had failed or ended before, or its connection broke.
     #[error(
-        "{doing} {name:?}: the transaction has failed or ended before ({detail}): roll it back and begin a new one"
+        "{doing} {on}: the transaction has failed or ended before ({detail}): roll it back and begin a new one"
     )]
     TransactionOver {
         /// What was tried.
         doing: &'static str,
-        /// The lock.
-        name: Name,
+        /// The lock, or the record.
+        on: Subject,
         /// What the database said.
         detail: String,
     },
 
     /// The transaction may not write.
-    #[error("{doing} {name:?}: the transaction is read only ({detail}): begin one that may write")]
+    #[error("{doing} {on}: the transaction is read only ({detail}): begin one that may write")]
     ReadOnlyTransaction {
         /// What was tried.
         doing: &'static str,
-        /// The lock.
-        name: Name,
+        /// The lock, or the record.
+        on: Subject,
         /// What the database said.
         detail: String,
     },
@@ -304,12 +305,12 @@ pub enum Error {
     /// The transaction has to make way for another one (a deadlock, a serialization failure, a lock that was
     /// waited for in vain, a lease that it would keep from being renewed): roll back and try again, as
     /// [`Retry`](crate::Retry) does.
-    #[error("{doing} {name:?}: the transaction has to be begun again ({detail})")]
+    #[error("{doing} {on}: the transaction has to be begun again ({detail})")]
     TransactionAborted {
         /// What was tried.
         doing: &'static str,
-        /// The lock.
-        name: Name,
+        /// The lock, or the record.
+        on: Subject,
         /// What the database said.
         detail: String,
     },
@@ -352,6 +353,79 @@ pub enum Error {
     Application {
         /// The driver's error.
         cause: Cause,
+    },
+
+    /// A scope, a key or a step that is refused before the database is asked.
+    #[error("the {what} is refused: {reason}; 1 to 255 bytes are allowed")]
+    InvalidKey {
+        /// `scope`, `key` or `step`.
+        what: &'static str,
+        /// Which rule it breaks.
+        reason: &'static str,
+    },
+
+    /// The attempt is not the running one any more: it can neither record nor, in a transaction, commit. Roll back,
+    /// and do not answer: whoever has taken over does.
+    #[error("{doing} {record}: {reason}; roll back")]
+    Superseded {
+        /// What was tried.
+        doing: &'static str,
+        /// The record.
+        record: RecordKey,
+        /// How that came.
+        reason: &'static str,
+    },
+
+    /// A step that must not be repeated was begun before, and nobody knows whether it happened.
+    #[error(
+        "{record}: whether the step {step:?} happened is not known, and it must not be repeated: \
+         find out, then run `rowlock idempotency resolve`"
+    )]
+    StepUnknown {
+        /// The record.
+        record: RecordKey,
+        /// The step in doubt.
+        step: String,
+    },
+
+    /// An outcome that is larger than what is kept.
+    #[error(
+        "{what} has {bytes} bytes, and at most {limit} are kept: keep less, or raise the limit"
+    )]
+    OutcomeTooLarge {
+        /// What was to be kept.
+        what: &'static str,
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+
+    /// A value that cannot be said in JSON, or JSON that is not such a value.
+    #[error("a value cannot be kept as JSON, or read from it: {detail}")]
+    Json {
+        /// What the parser said.
+        detail: String,
+    },
+
+    /// A record that cannot be changed as an administrator asked.
+    #[error("{record}: {reason}")]
+    NotDecided {
+        /// The record.
+        record: RecordKey,
+        /// Why not.
+        reason: &'static str,
+    },
+
+    /// A record that rowlock cannot have written: somebody edited it by hand.
+    #[error(
+        "the row of {record} in rowlock_idempotency is damaged: {what}; repair or delete it by hand"
+    )]
+    CorruptRecord {
+        /// The record, as far as it can be read.
+        record: String,
+        /// What is wrong with the row.
+        what: &'static str,
     },
 
     /// The lease was lost while it was needed.

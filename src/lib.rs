@@ -57,10 +57,12 @@ mod readme {}
 mod client;
 mod error;
 mod hold;
+mod idempotency;
 mod lock;
 mod migrate;
 mod name;
 mod store;
+mod subject;
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
@@ -69,6 +71,11 @@ pub mod cli;
 pub use client::{Builder, Engine, Pool, Rowlock};
 pub use error::{Cause, Error};
 pub use hold::clock::Deadline;
+pub use idempotency::{
+    Begun, Fingerprint, FingerprintBuilder, FormToken, FormTokens, Idempotency, IdempotencyGuard,
+    InFlight, Outcome, Reconciled, RecordInfo, RecordKey, RecordState, Resolution, StepFailed,
+    StepInfo, Submitted, UnknownStep,
+};
 pub use lock::{
     Advance, Busy, Held, InTx, Lock, LockInTx, LockInfo, Locked, Loss, Mode, Owner, ReleaseOutcome,
     Retry, RetryTx, Retryable, Transaction, TryAcquire, TryLock, Version, is_retryable,
@@ -76,3 +83,4 @@ pub use lock::{
 };
 pub use migrate::migration_sql;
 pub use name::Name;
+pub use subject::Subject;

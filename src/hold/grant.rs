@@ -9,12 +9,13 @@ use super::clock::Moment;
 use crate::Name;
 use crate::lock::Loss;
 
-/// One grant of one name. Guards, the renewals and a lane share it.
+/// One grant of one name, or one attempt of one record. Guards, the renewals and a lane share it.
 #[derive(Debug)]
-pub(crate) struct Grant {
-    pub(crate) name: Name,
+pub(crate) struct Grant<K = Name> {
+    pub(crate) name: K,
     /// The owner in the row: fresh for every grant.
     pub(crate) id: Uuid,
+    /// The grant's, or the number of the attempt.
     pub(crate) fence: i64,
     pub(crate) ttl: Duration,
     /// Never renewed beyond this point.
@@ -39,10 +40,10 @@ pub(crate) enum End {
     Lost(Loss),
 }
 
-impl Grant {
+impl<K> Grant<K> {
     /// A grant that was confirmed; its request was sent at `sent`.
     pub(crate) fn new(
-        name: Name,
+        name: K,
         id: Uuid,
         fence: i64,
         ttl: Duration,

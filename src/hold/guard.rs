@@ -59,7 +59,7 @@ impl Guard {
         let grant = &self.grant;
         let partial = !grant.drop_guard();
         if !partial {
-            self.core.renewals.remove(grant);
+            self.core.renewals.remove(grant.id);
         }
         let mut fate = Fate::within(self.core.settings.patience);
         if reply.is_none() {
@@ -78,7 +78,7 @@ impl Guard {
             reply,
             fate,
         };
-        self.core.send(&grant.name, Op::Release(op));
+        self.core.send(Op::Release(op));
         true
     }
 

@@ -21,6 +21,7 @@ mod lanes;
 mod line;
 mod link;
 pub(crate) mod op;
+pub(crate) mod record;
 mod renew;
 pub(crate) mod retry;
 pub(crate) mod wait;
@@ -38,7 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::store::{Connector, Server, Store};
-use crate::{Engine, Error, Name, migrate};
+use crate::{Engine, Error, Name, Subject, migrate};
 use lanes::Lane;
 use line::Lines;
 use link::Link;
@@ -137,19 +138,16 @@ impl Core {
         Ok((Arc::new(core), applied))
     }
 
-    /// Hands `op` to the lane of `name`. A name always goes to the same lane, so that its
-    /// operations keep their order.
-    pub(crate) fn send(&self, name: &Name, op: Op) {
-        let mut hasher = DefaultHasher::new();
-        name.hash(&mut hasher);
+    /// Hands `op` to the lane of what it is about, always the same one, so that the operations on it keep their
+    /// order; one that is about nothing in particular to the first lane.
+    pub(crate) fn send(&self, op: Op) {
         let count = (self.lanes.len() - usize::from(self.aside)) as u64;
-        let index = usize::try_from(hasher.finish() % count).unwrap_or(0);
-        self.send_to(index, op);
-    }
-
-    /// Hands an operation that belongs to no name to the first lane.
-    pub(crate) fn send_any(&self, op: Op) {
-        self.send_to(0, op);
+        let lane = |subject: Subject| {
+            let mut hasher = DefaultHasher::new();
+            subject.hash(&mut hasher);
+            usize::try_from(hasher.finish() % count).unwrap_or(0)
+        };
+        self.send_to(op.subject().map_or(0, lane), op);
     }
 
     fn send_to(&self, lane: usize, op: Op) {
@@ -161,10 +159,7 @@ impl Core {
     /// Hands a look in, and waits for what it finds.
     pub(crate) async fn look<T>(&self, what: impl FnOnce(Reply<T>) -> LookAt) -> Result<T, Error> {
         let (op, answer) = Self::looking(self.settings.patience, what);
-        match op.name().cloned() {
-            Some(name) => self.send(&name, op),
-            None => self.send_any(op),
-        }
+        self.send(op);
         answer.await.unwrap_or_else(|_| Err(self.stopped()))
     }
 
@@ -218,7 +213,7 @@ impl Core {
                 // To be freed, unless a transaction has the file: then it may have the lease pinned.
                 let make = |reply| LookAt::Row(name.clone(), true, reply);
                 let (op, answer) = Self::looking(ASIDE_PATIENCE, make);
-                self.send(name, op);
+                self.send(op);
                 return match answer.await {
                     Ok(Ok(Some(freed))) => Ok(freed),
                     _ => Ok(seen),
@@ -284,6 +279,8 @@ impl Core {
         }
     }
 
+    pub(crate) fn keep_clean(&self) {}
+
     /// The error for an operation whose lane is gone.
     pub(crate) fn stopped(&self) -> Error {
         stopped(&self.target)
@@ -346,6 +343,14 @@ pub(crate) fn finished<T: Send + 'static>(
     }
 
     Finish(Some(Box::pin(work)))
+}
+
+/// Runs `work` on the caller's runtime to its end, also when the future that waits for it is dropped.
+#[cfg(feature = "tower")]
+pub(crate) fn detached<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    tokio::spawn(work)
 }
 
 fn own_runtime() -> std::io::Result<runtime::Runtime> {

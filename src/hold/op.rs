@@ -9,9 +9,10 @@ use super::Core;
 use super::clock::Moment;
 use super::grant::Grant;
 use super::guard::Guard;
+use super::record::RecordOp;
 use crate::lock::{Busy, LockInfo, ReleaseOutcome};
 use crate::store::{ReleaseAsk, TakeAsk};
-use crate::{Error, Name};
+use crate::{Error, Name, Subject};
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
@@ -29,6 +30,7 @@ pub(crate) enum Op {
     Enter(Enter),
     Release(Release),
     Look(Look),
+    Record(RecordOp),
     /// Answered when everything before it is done.
     Flush(oneshot::Sender<()>),
 }
@@ -128,20 +130,22 @@ impl Fate {
 }
 
 impl Op {
-    /// The name that it is about; two operations on one name never share a statement.
-    pub(crate) fn name(&self) -> Option<&Name> {
-        match self {
-            Self::Take(op) => Some(&op.ask.name),
-            Self::Enter(op) => Some(&op.grant.name),
-            Self::Release(op) => Some(&op.ask.name),
+    /// What it is about; two operations on one subject never share a statement.
+    pub(crate) fn subject(&self) -> Option<Subject> {
+        let name = match self {
+            Self::Take(op) => &op.ask.name,
+            Self::Enter(op) => &op.grant.name,
+            Self::Release(op) => &op.ask.name,
             Self::Look(op) => match &op.what {
                 LookAt::Inspect(name, _)
                 | LookAt::Row(name, ..)
-                | LookAt::ForceRelease(name, _) => Some(name),
-                LookAt::List(_) => None,
+                | LookAt::ForceRelease(name, _) => name,
+                LookAt::List(_) => return None,
             },
-            Self::Flush(_) => None,
-        }
+            Self::Record(op) => return op.work.key().cloned().map(Subject::Record),
+            Self::Flush(_) => return None,
+        };
+        Some(Subject::Lock(name.clone()))
     }
 
     pub(crate) fn fate(&self) -> Option<Fate> {
@@ -150,6 +154,7 @@ impl Op {
             Self::Enter(op) => Some(op.fate),
             Self::Release(op) => Some(op.fate),
             Self::Look(op) => Some(op.fate),
+            Self::Record(op) => Some(op.fate),
             Self::Flush(_) => None,
         }
     }
@@ -160,6 +165,7 @@ impl Op {
             Self::Enter(op) => Some(&mut op.fate),
             Self::Release(op) => Some(&mut op.fate),
             Self::Look(op) => Some(&mut op.fate),
+            Self::Record(op) => Some(&mut op.fate),
             Self::Flush(_) => None,
         }
     }
@@ -171,7 +177,11 @@ impl Op {
 
     /// The connection broke under it. A look changes nothing: there is nothing to doubt.
     pub(crate) fn doubt(&mut self) {
-        let looks = matches!(self, Self::Look(_)) && !self.is_forced();
+        let looks = match self {
+            Self::Look(_) => !self.is_forced(),
+            Self::Record(op) => op.work.only_looks(),
+            _ => false,
+        };
         if let Some(fate) = self.fate_mut().filter(|_| !looks) {
             fate.in_doubt = true;
         }
@@ -189,6 +199,7 @@ impl Op {
                 LookAt::Row(.., reply) => reply.is_closed(),
                 LookAt::ForceRelease(..) => false,
             },
+            Self::Record(op) => op.work.is_closed() && (op.work.only_looks() || !op.fate.sent),
             Self::Flush(reply) => reply.is_closed(),
         }
     }
@@ -210,6 +221,7 @@ impl Op {
                 LookAt::List(reply) => drop(reply.send(Err(error))),
                 LookAt::Row(.., reply) => drop(reply.send(Err(error))),
             },
+            Self::Record(op) => op.work.fail(error),
             Self::Flush(reply) => drop(reply.send(())),
         }
     }
@@ -225,6 +237,7 @@ impl Op {
                 LookAt::Row(..) => "look up",
                 LookAt::ForceRelease(..) => "force release",
             },
+            Self::Record(op) => op.work.doing(),
             Self::Flush(_) => "flush",
         }
     }

@@ -21,12 +21,14 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::clock::{Moment, sleep_until, trusted};
-use super::grant::Grant;
+use super::grant::{Grant, Status};
 use super::link::Link;
 use super::retry;
 use crate::Error;
+use crate::idempotency::RecordKey;
 use crate::lock::Loss;
 use crate::store::fault::Fault;
+use crate::store::record::{KeepAsk, Records};
 use crate::store::{Connector, RenewAsk, Renewed, Store};
 
 /// The bounds of the bound on a renewal statement: one that hangs is better sent again on a new
@@ -52,12 +54,72 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    live: HashMap<Uuid, Arc<Grant>>,
+    live: HashMap<Uuid, Kept>,
     /// When the tasks wake next. A grant that is added wakes them only when it needs them earlier:
     /// most grants are released long before.
     announce_at: Option<Moment>,
     renew_at: Option<Moment>,
     closed: bool,
+}
+
+/// What is renewed.
+#[derive(Debug, Clone)]
+enum Kept {
+    Lease(Arc<Grant>),
+    Attempt(Arc<Grant<RecordKey>>),
+}
+
+/// The same for both.
+macro_rules! on {
+    ($kept:expr, $grant:ident => $body:expr) => {
+        match $kept {
+            Kept::Lease($grant) => $body,
+            Kept::Attempt($grant) => $body,
+        }
+    };
+}
+
+impl Kept {
+    fn id(&self) -> Uuid {
+        on!(self, grant => grant.id)
+    }
+
+    fn ttl(&self) -> Duration {
+        on!(self, grant => grant.ttl)
+    }
+
+    fn status(&self) -> Status {
+        on!(self, grant => grant.status())
+    }
+
+    fn is_held(&self) -> bool {
+        on!(self, grant => grant.is_held())
+    }
+
+    fn announce(&self) {
+        on!(self, grant => grant.announce());
+    }
+
+    fn warn_at(&self) -> Moment {
+        on!(self, grant => grant.warn_at())
+    }
+
+    fn renew_at(&self) -> Moment {
+        on!(self, grant => grant.renew_at())
+    }
+
+    fn renewal_ttl(&self) -> Option<Duration> {
+        on!(self, grant => grant.renewal_ttl())
+    }
+
+    fn settle(&self, outcome: Renewed, sent: Moment) {
+        match outcome {
+            Renewed::Live { remaining, .. } => {
+                on!(self, grant => grant.confirm(sent + trusted(remaining)));
+            }
+            Renewed::Gone => on!(self, grant => grant.lose(Loss::TakenOver)),
+        }
+    }
 }
 
 impl Shared {
@@ -82,19 +144,28 @@ impl Renewals {
 
     /// From now on `grant` is renewed and watched, until it ends.
     pub(crate) fn add(&self, grant: &Arc<Grant>) {
-        let mut state = self.0.state();
-        state.live.insert(grant.id, Arc::clone(grant));
-        if state.announce_at.is_none_or(|at| grant.warn_at() < at) {
-            self.0.announce.notify_one();
-        }
-        if state.renew_at.is_none_or(|at| grant.renew_at() < at) {
-            self.0.renew.notify_one();
-        }
+        self.keep(Kept::Lease(Arc::clone(grant)));
     }
 
-    /// `grant` was released.
-    pub(crate) fn remove(&self, grant: &Grant) {
-        self.0.state().live.remove(&grant.id);
+    /// The same for an attempt.
+    pub(crate) fn add_record(&self, grant: &Arc<Grant<RecordKey>>) {
+        self.keep(Kept::Attempt(Arc::clone(grant)));
+    }
+
+    fn keep(&self, kept: Kept) {
+        let mut state = self.0.state();
+        if state.announce_at.is_none_or(|at| kept.warn_at() < at) {
+            self.0.announce.notify_one();
+        }
+        if state.renew_at.is_none_or(|at| kept.renew_at() < at) {
+            self.0.renew.notify_one();
+        }
+        state.live.insert(kept.id(), kept);
+    }
+
+    /// The grant was released, or the attempt has ended.
+    pub(crate) fn remove(&self, id: Uuid) {
+        self.0.state().live.remove(&id);
     }
 }
 
@@ -114,9 +185,9 @@ async fn announce(shared: &Shared) {
             if state.closed {
                 return;
             }
-            state.live.values().for_each(|grant| grant.announce());
+            state.live.values().for_each(Kept::announce);
             state.live.retain(|_, grant| grant.status().end.is_none());
-            let due = |grant: &Arc<Grant>| {
+            let due = |grant: &Kept| {
                 let status = grant.status();
                 if status.at_risk {
                     status.deadline
@@ -154,8 +225,8 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
             }
             state.live.retain(|_, grant| grant.status().end.is_none());
             put_off.retain(|id, _| state.live.contains_key(id));
-            let at = |grant: &Arc<Grant>| {
-                let put_off = put_off.get(&grant.id).map(|(until, _)| *until);
+            let at = |grant: &Kept| {
+                let put_off = put_off.get(&grant.id()).map(|(until, _)| *until);
                 put_off.map_or(grant.renew_at(), |until| until.max(grant.renew_at()))
             };
             let renewable = || {
@@ -165,7 +236,7 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
             let next = renewable().map(at).min();
             // What is due, and what will be within a tenth of its TTL: one statement for all.
             let due: Vec<_> = renewable()
-                .filter(|grant| (at(grant) - grant.ttl / 10).has_passed())
+                .filter(|grant| (at(grant) - grant.ttl() / 10).has_passed())
                 .cloned()
                 .collect();
             state.renew_at = next;
@@ -187,11 +258,12 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
                 backoff = retry::reconnect();
                 for (grant, settled) in settled {
                     if settled {
-                        put_off.remove(&grant.id);
+                        put_off.remove(&grant.id());
                     } else {
-                        let (until, tries) = put_off.entry(grant.id).or_insert((Moment::now(), 2));
+                        let (until, tries) =
+                            put_off.entry(grant.id()).or_insert((Moment::now(), 2));
                         *tries += 1;
-                        *until = Moment::now() + retry::again(*tries, grant.ttl / 10);
+                        *until = Moment::now() + retry::again(*tries, grant.ttl() / 10);
                     }
                 }
             }
@@ -204,13 +276,81 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
     }
 }
 
-/// Renews in one statement, and tells for each grant whether that is settled. It is not when the row
-/// is locked by somebody.
+/// Renews all leases in one statement, and all attempts in another, and tells for each whether that is settled. It is
+/// not when the row is locked by somebody.
 async fn renew_due<C: Connector>(
     link: &mut Link<C>,
-    mut due: Vec<Arc<Grant>>,
-) -> Result<Vec<(Arc<Grant>, bool)>, Fault> {
-    // Of two grants of one name the older one is lost, and does not know it yet.
+    due: Vec<Kept>,
+) -> Result<Vec<(Kept, bool)>, Fault> {
+    // What hangs must leave time for another try before the shortest lease ends.
+    let shortest = due.iter().map(Kept::ttl).min().unwrap_or_default();
+    let bound = (shortest / 4).clamp(MIN_BOUND, MAX_BOUND);
+    match tokio::time::timeout(bound.max(MIN_DIAL_BOUND), link.connect()).await {
+        Ok(made) => made?,
+        Err(_) => return Err(Fault::timed_out()),
+    }
+    let (mut leases, mut attempts) = (Vec::new(), Vec::new());
+    for kept in due.into_iter().filter(Kept::is_held) {
+        match kept {
+            Kept::Lease(grant) => leases.push(grant),
+            Kept::Attempt(grant) => attempts.push(grant),
+        }
+    }
+    let mut renewed = Vec::new();
+    let leases = newest_only(leases);
+    if !leases.is_empty() {
+        let ask = |grant: &Arc<Grant>| RenewAsk {
+            name: grant.name.clone(),
+            owner: grant.id,
+            ttl: grant.renewal_ttl().unwrap_or_default(),
+            holds: None,
+        };
+        let asks: Vec<RenewAsk> = leases.iter().map(ask).collect();
+        let sent = Moment::now();
+        let outcomes = link
+            .run(bound, async |conn: &mut C::Connection| {
+                conn.lease_renew(&asks).await
+            })
+            .await?;
+        let leases = leases.into_iter().map(Kept::Lease);
+        renewed.extend(
+            leases
+                .zip(outcomes)
+                .map(|(kept, outcome)| (kept, outcome, sent)),
+        );
+    }
+    let attempts = newest_only(attempts);
+    if !attempts.is_empty() {
+        let ask = |grant: &Arc<Grant<RecordKey>>| KeepAsk {
+            key: grant.name.clone(),
+            owner: grant.id,
+            lease: grant.ttl,
+        };
+        let asks: Vec<KeepAsk> = attempts.iter().map(ask).collect();
+        let sent = Moment::now();
+        let outcomes = link
+            .run(bound, async |conn: &mut C::Connection| {
+                conn.record_renew(&asks).await
+            })
+            .await?;
+        let attempts = attempts.into_iter().map(Kept::Attempt);
+        renewed.extend(
+            attempts
+                .zip(outcomes)
+                .map(|(kept, outcome)| (kept, outcome, sent)),
+        );
+    }
+    let settle = |(kept, outcome, sent): (Kept, Renewed, Moment)| {
+        kept.settle(outcome, sent);
+        let still_due =
+            kept.is_held() && kept.renewal_ttl().is_some() && kept.renew_at().has_passed();
+        (kept, !still_due)
+    };
+    Ok(renewed.into_iter().map(settle).collect())
+}
+
+/// Sorted by name. Of two grants of one name the older one is lost, and does not know it yet.
+fn newest_only<K: Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
     due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence.cmp(&a.fence)));
     due.dedup_by(|older, newest| {
         let same = older.name == newest.name;
@@ -219,40 +359,5 @@ async fn renew_due<C: Connector>(
         }
         same
     });
-    // What hangs must leave time for another try before the shortest lease ends.
-    let shortest = due.iter().map(|grant| grant.ttl).min().unwrap_or_default();
-    let bound = (shortest / 4).clamp(MIN_BOUND, MAX_BOUND);
-    match tokio::time::timeout(bound.max(MIN_DIAL_BOUND), link.connect()).await {
-        Ok(made) => made?,
-        Err(_) => return Err(Fault::timed_out()),
-    }
-    due.retain(|grant| grant.is_held());
-    let asks: Vec<RenewAsk> = due
-        .iter()
-        .map(|grant| RenewAsk {
-            name: grant.name.clone(),
-            owner: grant.id,
-            ttl: grant.renewal_ttl().unwrap_or_default(),
-            holds: None,
-        })
-        .collect();
-    let sent = Moment::now();
-    let outcomes = link
-        .run(bound, async |conn: &mut C::Connection| {
-            conn.lease_renew(&asks).await
-        })
-        .await?;
-    for (grant, outcome) in due.iter().zip(outcomes) {
-        match outcome {
-            Renewed::Live { remaining, .. } => grant.confirm(sent + trusted(remaining)),
-            Renewed::Gone => grant.lose(Loss::TakenOver),
-        }
-    }
-    let still_due = |grant: &Arc<Grant>| {
-        grant.is_held() && grant.renewal_ttl().is_some() && grant.renew_at().has_passed()
-    };
-    Ok(due
-        .into_iter()
-        .map(|grant| (Arc::clone(&grant), !still_due(&grant)))
-        .collect())
+    due
 }

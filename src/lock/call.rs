@@ -9,10 +9,11 @@ use uuid::Uuid;
 use crate::hold::Core;
 use crate::hold::clock::{Moment, sleep_until};
 use crate::lock::Busy;
+use crate::lock::context::Context;
 use crate::lock::transaction::{Locked, Transaction};
-use crate::store::fault::{Fault, FaultKind};
+use crate::store::fault::Fault;
 use crate::store::{Store, Told, TxAsk, TxTaken, TxWaited};
-use crate::{Engine, Error, Name};
+use crate::{Engine, Error, Name, Subject};
 
 pub(super) fn conflict(name: &Name) -> Error {
     Error::Conflict {
@@ -40,7 +41,7 @@ pub(super) struct InTransaction<'a, T> {
     core: &'a Arc<Core>,
     tx: &'a mut T,
     names: Vec<Name>,
-    doing: &'static str,
+    context: Context<'a>,
 }
 
 impl<'a, T: Transaction> InTransaction<'a, T> {
@@ -50,21 +51,14 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         names: Vec<Name>,
         doing: &'static str,
     ) -> Result<Self, Error> {
-        let it = Self {
+        // Checked when the request was made: there is at least one.
+        let on = Subject::Lock(names[0].clone());
+        Ok(Self {
             core,
             tx,
             names,
-            doing,
-        };
-        if core.engine.feature() == T::ENGINE.feature() {
-            Ok(it)
-        } else {
-            Err(it.wrong(format!(
-                "it is a transaction of {}, the client's is {}",
-                T::ENGINE.feature(),
-                core.engine
-            )))
-        }
+            context: Context::new(core, on, doing, T::ENGINE)?,
+        })
     }
 
     pub(super) fn connection(&mut self) -> &mut T::Connection {
@@ -126,7 +120,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 name: self.first().clone(),
             }),
             TxTaken::Blocking => Ok(Taking::Blocking),
-            TxTaken::NoRow => Err(self.aborted("the lock's row was removed")),
+            TxTaken::NoRow => Err(self.context.aborted("the lock's row was removed")),
         }
     }
 
@@ -227,74 +221,29 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     }
 
     fn first(&self) -> &Name {
-        // Checked when the request was made.
         &self.names[0]
     }
 
-    /// What was found, if it was found in the client's own database.
     pub(super) fn told<F>(&self, told: Result<Told<F>, Fault>) -> Result<F, Error> {
-        let told = told.map_err(|fault| self.error(fault))?;
-        self.check(told.database)?;
-        Ok(told.found)
+        self.context.told(told)
     }
 
     pub(super) fn check(&self, database: Option<Uuid>) -> Result<(), Error> {
-        match database {
-            Some(id) if id == self.core.database => Ok(()),
-            Some(_) => Err(self.wrong("its tables are those of another database".into())),
-            None => Err(self.wrong("its table rowlock_database is empty".into())),
-        }
-    }
-
-    fn wrong(&self, detail: String) -> Error {
-        Error::WrongDatabase {
-            doing: self.doing,
-            name: self.first().clone(),
-            target: self.core.target.to_string(),
-            detail,
-        }
+        self.context.check(database)
     }
 
     /// Waiting for a lease that this transaction keeps from being renewed would be to rob it.
     pub(super) fn blocking(&self) -> Error {
-        self.aborted("somebody has a lease, which cannot be renewed before this transaction ends")
+        let detail = "somebody has a lease, which cannot be renewed before this transaction ends";
+        self.context.aborted(detail)
     }
 
     pub(super) fn invisible(&self) -> Error {
-        self.aborted("the lock's row is newer than the transaction's snapshot")
-    }
-
-    fn aborted(&self, detail: &str) -> Error {
-        Error::TransactionAborted {
-            doing: self.doing,
-            name: self.first().clone(),
-            detail: detail.into(),
-        }
+        let detail = "the lock's row is newer than the transaction's snapshot";
+        self.context.aborted(detail)
     }
 
     pub(super) fn error(&self, fault: Fault) -> Error {
-        let (doing, name) = (self.doing, self.first().clone());
-        let detail = fault.to_string();
-        match fault.kind {
-            kind if kind.is_retryable_in_tx() => Error::TransactionAborted {
-                doing,
-                name,
-                detail,
-            },
-            FaultKind::TransactionOver | FaultKind::Disconnected | FaultKind::Interrupted => {
-                Error::TransactionOver {
-                    doing,
-                    name,
-                    detail,
-                }
-            }
-            FaultKind::ReadOnly | FaultKind::Unwritable => Error::ReadOnlyTransaction {
-                doing,
-                name,
-                detail,
-            },
-            FaultKind::NoSuchTable => self.wrong(format!("there are no rowlock tables: {detail}")),
-            _ => fault.into_error(doing, &self.core.target),
-        }
+        self.context.error(fault)
     }
 }

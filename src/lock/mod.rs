@@ -1,11 +1,12 @@
 //! Locks, as callers see them: the request, its outcomes, and what can be read about a lock.
 
 mod call;
+pub(crate) mod context;
 mod lease;
 mod owner;
 mod pin;
-mod retry;
-mod transaction;
+pub(crate) mod retry;
+pub(crate) mod transaction;
 mod version;
 
 use std::fmt;
@@ -343,7 +344,7 @@ impl Lock {
             reply,
             fate: Fate::within(self.core.settings.patience),
         };
-        self.core.send(name, Op::Take(take));
+        self.core.send(Op::Take(take));
         outcome.await.unwrap_or_else(|_| Err(self.core.stopped()))
     }
 }
@@ -369,7 +370,7 @@ pub(crate) fn check_wait(wait: Duration) -> Result<(), Error> {
     within("wait", wait, bounds, "at most 366 days are allowed")
 }
 
-fn within(
+pub(crate) fn within(
     setting: &'static str,
     given: Duration,
     allowed: std::ops::RangeInclusive<Duration>,

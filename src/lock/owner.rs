@@ -91,7 +91,7 @@ impl Grants<'_> {
             reply,
             fate: Fate::within(core.settings.patience),
         };
-        core.send(name, Op::Enter(enter));
+        core.send(Op::Enter(enter));
         entered.await.unwrap_or_else(|_| Err(core.stopped()))
     }
 

@@ -123,25 +123,16 @@ impl Retry {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<T, E>>,
     {
-        self.check()?;
-        let mut pauses = retry::full_jitter(self.shortest, self.longest);
-        let mut attempt = 1;
+        let mut attempts = self.attempts_of_one()?;
         loop {
-            let error = match self.once(pool, &mut work).await {
+            match Self::once(pool, &mut work).await {
                 Ok(done) => return Ok(done),
-                Err(error) => error,
-            };
-            let spent = attempt >= self.attempts && self.attempts != u32::MAX;
-            if spent || !error.is_retryable() {
-                return Err(error);
+                Err(error) => attempts.again(error).await?,
             }
-            attempt = attempt.saturating_add(1);
-            sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
         }
     }
 
     async fn once<P, T, E, F>(
-        &self,
         pool: &P,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<T, E>
@@ -150,45 +141,25 @@ impl Retry {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<T, E>>,
     {
-        let slot = Arc::new(Mutex::new(None));
-        let open = Open {
-            tx: begin(pool).await?,
-            at_end: Vec::new(),
-        };
-        let tx = RetryTx {
-            open: Some(open),
-            slot: Arc::clone(&slot),
-        };
+        let (tx, lent) = Open::begin(pool).await?.lend();
         let result = work(tx).await;
-        let open = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Open { tx, at_end }) = open else {
-            let reason =
-                "the closure has kept the transaction: it must be dropped before it returns";
-            let kept = Error::InvalidSetting {
-                setting: "work",
-                reason,
-            };
-            return Err(kept.into());
-        };
-        let result = match result {
-            Ok(done) => match tx.commit().await {
-                Ok(()) => Ok(done),
-                Err(error) if classify(&error) == FaultKind::Disconnected => {
-                    let detail = error.to_string();
-                    Err(Error::CommitUnknown { detail }.into())
-                }
-                Err(error) => Err(error.into()),
-            },
+        let open = lent.back()?;
+        match result {
+            Ok(done) => open.commit::<E>().await.map(|()| done),
             Err(error) => {
-                // What cannot be rolled back is a connection that is gone, and its transaction with it.
-                let _ = tx.rollback().await;
+                open.roll_back().await;
                 Err(error)
             }
-        };
-        for then in at_end {
-            then();
         }
-        result
+    }
+
+    /// The attempts of one run.
+    pub(crate) fn attempts_of_one(&self) -> Result<Attempts, Error> {
+        self.check()?;
+        Ok(Attempts {
+            left: (self.attempts != u32::MAX).then_some(self.attempts),
+            pauses: Box::new(retry::full_jitter(self.shortest, self.longest)),
+        })
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -209,11 +180,25 @@ impl Retry {
     }
 }
 
-/// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
-async fn begin<P: Pool>(pool: &P) -> Result<sqlx::Transaction<'static, P::Brand>, sqlx::Error> {
-    let conn = pool.pool().acquire().await?;
-    let statement = P::BEGIN.map(SqlSafeStr::into_sql_str);
-    hold::finished(sqlx::Transaction::begin(conn, statement)).await
+/// How often is left, and how long to wait before.
+pub(crate) struct Attempts {
+    /// `None`: without end.
+    left: Option<u32>,
+    pauses: Box<dyn Iterator<Item = Duration> + Send>,
+}
+
+impl Attempts {
+    /// Waits for the next attempt. The error comes back when there is none, or none would help.
+    pub(crate) async fn again<E: Retryable>(&mut self, error: E) -> Result<(), E> {
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+        }
+        if self.left == Some(0) || !error.is_retryable() {
+            return Err(error);
+        }
+        sleep_until(Moment::now() + self.pauses.next().unwrap_or_default()).await;
+        Ok(())
+    }
 }
 
 /// The transaction of one attempt of [`Retry::run`]: dereferences to sqlx's. Dropping it hands it back, to be
@@ -224,9 +209,70 @@ pub struct RetryTx<T> {
 }
 
 /// A transaction, and what is to be done when it has ended.
-struct Open<T> {
-    tx: T,
+pub(crate) struct Open<T> {
+    pub(crate) tx: T,
     at_end: Vec<AtEnd>,
+}
+
+/// The way back of a transaction that was handed out.
+pub(crate) struct Lent<T>(Arc<Mutex<Option<Open<T>>>>);
+
+impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
+    /// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
+    pub(crate) async fn begin<P: Pool<Brand = B>>(pool: &P) -> Result<Self, sqlx::Error> {
+        let conn = pool.pool().acquire().await?;
+        let statement = P::BEGIN.map(SqlSafeStr::into_sql_str);
+        let tx = hold::finished(sqlx::Transaction::begin(conn, statement)).await?;
+        Ok(Self {
+            tx,
+            at_end: Vec::new(),
+        })
+    }
+
+    pub(crate) async fn commit<E: From<sqlx::Error> + From<Error>>(self) -> Result<(), E> {
+        let committed = self.tx.commit().await;
+        for then in self.at_end {
+            then();
+        }
+        match committed {
+            Ok(()) => Ok(()),
+            Err(error) if classify(&error) == FaultKind::Disconnected => {
+                let detail = error.to_string();
+                Err(Error::CommitUnknown { detail }.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) async fn roll_back(self) {
+        // What cannot be rolled back is a connection that is gone, and its transaction with it.
+        let _ = self.tx.rollback().await;
+        for then in self.at_end {
+            then();
+        }
+    }
+}
+
+impl<T> Open<T> {
+    /// Hands it to a closure, which gives it back by dropping it.
+    pub(crate) fn lend(self) -> (RetryTx<T>, Lent<T>) {
+        let slot = Arc::new(Mutex::new(None));
+        let tx = RetryTx {
+            open: Some(self),
+            slot: Arc::clone(&slot),
+        };
+        (tx, Lent(slot))
+    }
+}
+
+impl<T> Lent<T> {
+    pub(crate) fn back(self) -> Result<Open<T>, Error> {
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        open.ok_or(Error::InvalidSetting {
+            setting: "work",
+            reason: "the closure has kept the transaction: it must be dropped before it returns",
+        })
+    }
 }
 
 impl<T> RetryTx<T> {

@@ -5,8 +5,10 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::record::{ClaimAsk, EndColumns, FinishAsk, KeepAsk};
 use super::{ReleaseAsk, RenewAsk, TakeAsk, to_micros};
 use crate::Name;
+use crate::idempotency::{Outcome, RecordKey};
 
 /// `[[name, owner, ttl, holder], …]`
 pub(crate) fn takes<'a>(asks: impl IntoIterator<Item = &'a TakeAsk>) -> String {
@@ -45,12 +47,72 @@ pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     array(names.into_iter().map(|name| json!([hex(name)])))
 }
 
+/// `[[scope, key], …]`
+pub(crate) fn keys(keys: &[RecordKey]) -> String {
+    array(
+        keys.iter()
+            .map(|key| json!([bytes(key.scope()), bytes(key.key())])),
+    )
+}
+
+/// `[[scope, key, attempt seen or null, max_tries, owner, holder, fingerprint, lease], …]`
+pub(crate) fn claims(asks: &[&ClaimAsk]) -> String {
+    array(asks.iter().map(|ask| {
+        json!([
+            bytes(ask.key.scope()),
+            bytes(ask.key.key()),
+            ask.seen.map(|seen| seen.attempt),
+            ask.max_tries,
+            ask.owner.simple().to_string(),
+            &*ask.holder,
+            bytes(ask.fingerprint.as_bytes()),
+            to_micros(ask.lease)
+        ])
+    }))
+}
+
+/// `[[scope, key, owner, lease], …]`
+pub(crate) fn keeps(asks: &[KeepAsk]) -> String {
+    array(asks.iter().map(|ask| {
+        json!([
+            bytes(ask.key.scope()),
+            bytes(ask.key.key()),
+            ask.owner.simple().to_string(),
+            to_micros(ask.lease)
+        ])
+    }))
+}
+
+/// `[[scope, key, owner, attempt, state, content type, outcome, retain, forget, bound, pardon], …]`
+pub(crate) fn ends(asks: &[FinishAsk]) -> String {
+    array(asks.iter().map(|ask| {
+        let end = EndColumns::from(&ask.end);
+        json!([
+            bytes(ask.key.scope()),
+            bytes(ask.key.key()),
+            ask.owner.simple().to_string(),
+            ask.attempt,
+            end.state,
+            end.outcome.map(Outcome::content_type),
+            end.outcome.map(|outcome| bytes(outcome.bytes())),
+            end.retain,
+            end.forget,
+            i32::from(end.bound),
+            end.pardon
+        ])
+    }))
+}
+
 fn array(rows: impl Iterator<Item = Value>) -> String {
     rows.collect::<Value>().to_string()
 }
 
 fn hex(name: &Name) -> String {
-    name.as_bytes().iter().fold(String::new(), |mut hex, byte| {
+    bytes(name.as_bytes())
+}
+
+fn bytes(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
         hex
     })

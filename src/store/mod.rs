@@ -21,6 +21,7 @@ mod json;
 pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+pub(crate) mod record;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
@@ -34,6 +35,7 @@ use uuid::Uuid;
 use crate::lock::{LockInfo, Mode};
 use crate::{Engine, Error, Name};
 use fault::Fault;
+use record::Records;
 
 /// How a brand is reached: what a lane needs to open its connection, again and again.
 pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
@@ -58,7 +60,7 @@ pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
 }
 
 /// The atomic decisions, on a connection.
-pub(crate) trait Store: std::fmt::Debug + Send + Sized + 'static {
+pub(crate) trait Store: Records + std::fmt::Debug + Send + Sized + 'static {
     /// Which server this is, and its version. Asked once, when the client starts.
     fn server(&mut self) -> impl Future<Output = Result<Server, Fault>> + Send;
 

@@ -212,8 +212,19 @@ impl Db {
         })
     }
 
-    /// Damages rows against the constraints, as somebody who knows better would.
+    /// Damages a lock's row against the constraints, as somebody who knows better would.
     pub(crate) async fn damage(&self, sql: &str) {
+        self.damage_in("rowlock_lock", "rowlock_lock_held", sql)
+            .await;
+    }
+
+    /// The same for a record.
+    pub(crate) async fn damage_record(&self, sql: &str) {
+        self.damage_in("rowlock_idempotency", "rowlock_idempotency_state", sql)
+            .await;
+    }
+
+    async fn damage_in(&self, table: &str, constraint: &str, sql: &str) {
         if self.engine == Engine::Sqlite {
             // SQLite cannot drop a constraint; a session may ignore them.
             let mut conn = sqlx::SqliteConnection::connect(&self.url).await.unwrap();
@@ -230,10 +241,8 @@ impl Db {
             } else {
                 "DROP CONSTRAINT"
             };
-            self.execute(&format!(
-                "ALTER TABLE rowlock_lock {drop} rowlock_lock_held"
-            ))
-            .await;
+            self.execute(&format!("ALTER TABLE {table} {drop} {constraint}"))
+                .await;
             self.execute(sql).await;
         }
     }

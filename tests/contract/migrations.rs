@@ -9,7 +9,16 @@ use rowlock::{Error, Rowlock};
 use crate::common::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
-const MIGRATIONS: i64 = 3;
+const MIGRATIONS: i64 = 6;
+
+const TABLES: [&str; 6] = [
+    "rowlock_lock",
+    "rowlock_database",
+    "rowlock_idempotency",
+    "rowlock_idempotency_step",
+    "rowlock_form_token",
+    "rowlock_schema_history",
+];
 
 fn count(rowlock: &Rowlock) -> i64 {
     rowlock.applied_migrations().len().try_into().unwrap()
@@ -20,7 +29,9 @@ on_every_engine! {
         let first = db.rowlock().await;
         let fence = take(&first, "a", Duration::from_secs(30)).await.fence();
         first.flush().await;
-        db.execute("DROP TABLE rowlock_database").await;
+        for table in &TABLES[1..5] {
+            db.execute(&format!("DROP TABLE {table}")).await;
+        }
         db.execute("DELETE FROM rowlock_schema_history WHERE version > 1").await;
         let error = Rowlock::builder().migrate(false).connect(&db.url).await.unwrap_err();
         assert!(matches!(error, Error::SchemaOlder { found: 1, .. }), "{error}");
@@ -66,7 +77,7 @@ on_every_engine! {
                 applied += client.unwrap();
             }
             assert_eq!(applied, MIGRATIONS, "somebody, and only one");
-            for table in ["rowlock_lock", "rowlock_database", "rowlock_schema_history"] {
+            for table in TABLES {
                 db.execute(&format!("DROP TABLE {table}")).await;
             }
         }

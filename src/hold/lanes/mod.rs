@@ -20,6 +20,7 @@
 //! - *The server may still be working on a statement that we gave up on*: an undo that finds nothing to
 //!   undo is repeated, with growing pauses, for as long as the lease could last (10 minutes at most).
 
+mod records;
 mod statements;
 
 use std::collections::{HashSet, VecDeque};
@@ -37,7 +38,7 @@ use super::op::{Fate, Op, Release, Take};
 use super::retry;
 use crate::store::fault::{Fault, FaultKind};
 use crate::store::{Connector, ReleaseAsk};
-use crate::{Error, Name};
+use crate::{Error, Subject};
 
 /// The most operations in one statement.
 const MAX_BATCH: usize = 256;
@@ -254,10 +255,10 @@ impl<C: Connector> Lane<C> {
 
     fn give_up(&mut self, op: Op) {
         let in_doubt = op.fate().is_some_and(|fate| fate.in_doubt);
-        let error = match (in_doubt, op.name()) {
-            (true, Some(name)) => Error::OutcomeUnknown {
+        let error = match (in_doubt, op.subject()) {
+            (true, Some(on)) => Error::OutcomeUnknown {
                 doing: op.doing(),
-                name: name.clone(),
+                on,
                 target: self.target.to_string(),
                 detail: self.detail(),
             },
@@ -285,11 +286,11 @@ impl<C: Connector> Lane<C> {
             .map_or_else(|| "no answer in time".into(), ToString::to_string)
     }
 
-    /// The next batch, oldest first: at most one operation per name, so that the operations on a
-    /// name keep their order and never meet in a statement.
+    /// The next batch, oldest first: at most one operation per name or record, so that the operations on it
+    /// keep their order and never meet in a statement.
     fn pick(&mut self) -> Vec<Op> {
         let mut batch = Vec::new();
-        let mut names: HashSet<Name> = HashSet::new();
+        let mut subjects: HashSet<Subject> = HashSet::new();
         let mut rest = VecDeque::new();
         for op in std::mem::take(&mut self.pending) {
             if op.is_abandoned() {
@@ -301,7 +302,7 @@ impl<C: Connector> Lane<C> {
                 rest.push_back(undo(take));
                 continue;
             }
-            let first = op.name().is_none_or(|name| names.insert(name.clone()));
+            let first = op.subject().is_none_or(|subject| subjects.insert(subject));
             if op.fate().is_some_and(|fate| fate.give_up.has_passed()) {
                 self.give_up(op);
             } else if first && batch.len() < MAX_BATCH {
@@ -318,13 +319,14 @@ impl<C: Connector> Lane<C> {
 
     async fn execute(&mut self, batch: Vec<Op>) {
         let (mut takes, mut enters, mut releases) = (Vec::new(), Vec::new(), Vec::new());
-        let mut looks = Vec::new();
+        let (mut looks, mut records) = (Vec::new(), Vec::new());
         for op in batch {
             match op {
                 Op::Take(op) => takes.push(op),
                 Op::Enter(op) => enters.push(op),
                 Op::Release(op) => releases.push(op),
                 Op::Look(op) => looks.push(op),
+                Op::Record(op) => records.push(op),
                 Op::Flush(reply) => drop(reply.send(())), // never picked: `accept` keeps them apart
             }
         }
@@ -337,6 +339,7 @@ impl<C: Connector> Lane<C> {
         for op in again {
             self.resolve(op).await;
         }
+        self.records(records).await;
         for look in looks {
             self.look(look).await;
         }

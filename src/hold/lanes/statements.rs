@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::Lane;
-use crate::Error;
 use crate::hold::clock::{Moment, trusted};
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
@@ -14,13 +13,14 @@ use crate::store::fault::Fault;
 use crate::store::{
     Connector, Freed, LockRow, ReleaseAsk, RenewAsk, Renewed, Store, TakeAsk, Taken,
 };
+use crate::{Error, Name};
 
 /// A grant whose answer took longer than this part of its TTL is confirmed by a renewal before it is
 /// handed out. (On SQLite the statement itself waits while somebody else writes.)
 const STALE: u32 = 6;
 
 impl<C: Connector> Lane<C> {
-    async fn run<T>(
+    pub(super) async fn run<T>(
         &mut self,
         verb: impl AsyncFnOnce(&mut C::Connection) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
@@ -166,7 +166,7 @@ impl<C: Connector> Lane<C> {
         if !self.goes_on() {
             return self.not_sent(ops.into_iter());
         }
-        ops.sort_by(|a, b| a.name().cmp(&b.name()));
+        ops.sort_by(|a, b| name(a).cmp(&name(b)));
         let asks: Vec<RenewAsk> = ops.iter().filter_map(hold_ask).collect();
         let sent = Moment::now();
         match self
@@ -348,6 +348,14 @@ fn busy(op: Take, row: Option<LockRow>) {
         .transpose()
         .map(|holder| Busy { name, holder });
     let _ = op.reply.send(busy.map(Attempt::Busy));
+}
+
+fn name(op: &Op) -> Option<&Name> {
+    match op {
+        Op::Enter(op) => Some(&op.grant.name),
+        Op::Release(op) => Some(&op.ask.name),
+        _ => None,
+    }
 }
 
 /// The absolute hold count that an operation asks for, so that it may be sent twice.

@@ -229,10 +229,14 @@ pub(super) async fn row(
     Ok(row.into())
 }
 
-/// The rows of all statements of a text. `None`: somebody else has a lock.
+/// The rows of all statements of a text.
+pub(super) async fn rows(conn: &mut MySqlConnection, text: String) -> Result<Vec<MySqlRow>, Fault> {
+    Ok(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?)
+}
+
+/// The same. `None`: somebody else has a lock.
 async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MySqlRow>>, Fault> {
-    let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await;
-    match rows.map_err(Fault::from) {
+    match rows(conn, text).await {
         Ok(rows) => Ok(Some(rows)),
         Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),
         Err(fault) => Err(fault),
@@ -253,8 +257,13 @@ fn list<'a>(names: impl Iterator<Item = &'a Name>) -> String {
     names.join(", ")
 }
 
+/// A literal of text, whatever the session's character set.
+pub(super) fn text(text: &str) -> String {
+    format!("_utf8mb4 {}", hex(text.as_bytes()))
+}
+
 /// A literal.
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     let mut hex = String::from("x'");
     for byte in bytes {
         let _ = write!(hex, "{byte:02x}");

@@ -2,6 +2,8 @@
 
 mod connect;
 mod fault;
+mod form_token;
+mod idempotency;
 mod lease;
 mod schema;
 mod transaction;
@@ -16,8 +18,13 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::Name;
+use crate::idempotency::{Outcome, RecordKey};
 use crate::migrate::MigrateFault;
 use crate::store::fault::Fault;
+use crate::store::record::{
+    ClaimAsk, Claimed, CleanedRows, DecideAsk, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
+    Records, StepAsk, StepBegun, StepRow, TokenAsk,
+};
 use crate::store::{
     Applied, Freed, LockRow, PinAsk, Pinned, ReleaseAsk, RenewAsk, Renewed, Server, Store, TakeAsk,
     Taken, Told, TxAsk, TxTaken, TxWaited,
@@ -90,5 +97,73 @@ impl Store for PgConnection {
 
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
         transaction::row(self, name).await
+    }
+}
+
+impl Records for PgConnection {
+    async fn record_read(&mut self, keys: &[RecordKey]) -> Result<Vec<Option<RecordRow>>, Fault> {
+        Ok(idempotency::read(self, keys).await?)
+    }
+
+    async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
+        Ok(idempotency::claim(self, asks).await?)
+    }
+
+    async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault> {
+        Ok(idempotency::renew(self, asks).await?)
+    }
+
+    async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault> {
+        Ok(idempotency::finish(self, asks).await?)
+    }
+
+    async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
+        Ok(idempotency::step_begin(self, ask).await?)
+    }
+
+    async fn step_finish(
+        &mut self,
+        ask: &StepAsk,
+        outcome: Option<&Outcome>,
+    ) -> Result<Finished, Fault> {
+        Ok(idempotency::step_finish(self, ask, outcome).await?)
+    }
+
+    async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
+        Ok(idempotency::steps(self, key).await?)
+    }
+
+    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
+        Ok(idempotency::list(self, filter).await?)
+    }
+
+    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
+        Ok(idempotency::decide(self, ask).await?)
+    }
+
+    async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
+        Ok(form_token::issue(self, ask).await?)
+    }
+
+    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+        let tokens = form_token::clean(self, limit).await?;
+        let cleaned = idempotency::clean(self, limit).await?;
+        Ok(CleanedRows { tokens, ..cleaned })
+    }
+
+    async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
+        idempotency::tx_claim(self, ask).await
+    }
+
+    async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
+        idempotency::tx_complete(self, ask).await
+    }
+
+    async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {
+        form_token::tx_issue(self, ask).await
+    }
+
+    async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault> {
+        form_token::tx_consume(self, ask).await
     }
 }

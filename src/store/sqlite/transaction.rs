@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use sqlx::SqliteConnection;
 use time::UtcDateTime;
+use uuid::Uuid;
 
 use super::lease;
 use crate::Name;
@@ -164,7 +165,14 @@ async fn look<'a>(
     Ok(rows)
 }
 
-async fn in_transaction(conn: &mut SqliteConnection) -> Result<(), Fault> {
+/// Which database it is.
+pub(super) async fn database(conn: &mut SqliteConnection) -> Result<Option<Uuid>, sqlx::Error> {
+    sqlx::query_scalar("SELECT id FROM rowlock_database")
+        .fetch_optional(conn)
+        .await
+}
+
+pub(super) async fn in_transaction(conn: &mut SqliteConnection) -> Result<(), Fault> {
     if let Err(error) = sqlx::raw_sql("BEGIN").execute(&mut *conn).await {
         // SQLITE_ERROR: "cannot start a transaction within a transaction"
         let fault = Fault::from(error);

@@ -1,0 +1,10 @@
+-- One row per form token that has not been used; docs: ARCHITECTURE.md, "Form tokens".
+-- token is the SHA-256 of what the form has in it.
+CREATE TABLE IF NOT EXISTS rowlock_form_token (
+    scope      bytea NOT NULL,
+    token      bytea NOT NULL,
+    issued_at  timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (scope, token)
+);
+CREATE INDEX IF NOT EXISTS rowlock_form_token_expires ON rowlock_form_token (expires_at);

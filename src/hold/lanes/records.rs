@@ -1,0 +1,281 @@
+//! What a lane does with operations on records: the reads of a batch in one statement, its claims, its ends; the rest one
+//! by one.
+
+use std::sync::Arc;
+
+use super::Lane;
+use crate::hold::clock::{Moment, trusted};
+use crate::hold::grant::Grant;
+use crate::hold::op::{Fate, Op};
+use crate::hold::record::{Claim, Claiming, RecordGuard, RecordOp, RecordWork};
+use crate::store::record::{ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, Records, StepBegun};
+use crate::store::{Connector, Renewed};
+
+impl<C: Connector> Lane<C> {
+    pub(super) async fn records(&mut self, ops: Vec<RecordOp>) {
+        let (mut ends, mut claims, mut reads, mut rest) = (vec![], vec![], vec![], vec![]);
+        for op in ops {
+            match &op.work {
+                RecordWork::Finish(..) => ends.push(op),
+                RecordWork::Claim(_) => claims.push(op),
+                RecordWork::Read(..) => reads.push(op),
+                _ => rest.push(op),
+            }
+        }
+        self.finish(ends).await;
+        self.claim(claims).await;
+        self.read(reads).await;
+        for op in rest {
+            self.work_on(op).await;
+        }
+    }
+
+    /// Whether the batch goes on; else the operations are taken back.
+    fn go_on(&mut self, ops: Vec<RecordOp>) -> Option<Vec<RecordOp>> {
+        if ops.is_empty() {
+            return None;
+        }
+        if self.goes_on() {
+            return Some(ops);
+        }
+        self.not_sent(ops.into_iter().map(Op::Record));
+        None
+    }
+
+    /// Those that are to be sent singly, after a statement for all of them has failed.
+    fn failed_records(
+        &mut self,
+        ops: Vec<RecordOp>,
+        fault: crate::store::fault::Fault,
+    ) -> Vec<RecordOp> {
+        let guilty = self.failed(ops.into_iter().map(Op::Record).collect(), fault);
+        let record = |op| match op {
+            Op::Record(op) => Some(op),
+            _ => None,
+        };
+        guilty.into_iter().filter_map(record).collect()
+    }
+
+    async fn read(&mut self, ops: Vec<RecordOp>) {
+        let Some(mut ops) = self.go_on(ops) else {
+            return;
+        };
+        ops.sort_by(|a, b| a.work.key().cmp(&b.work.key()));
+        let keys: Vec<_> = ops.iter().filter_map(|op| op.work.key().cloned()).collect();
+        match self
+            .run(async |conn: &mut C::Connection| conn.record_read(&keys).await)
+            .await
+        {
+            Ok(rows) => {
+                for (op, row) in ops.into_iter().zip(rows) {
+                    if let RecordWork::Read(_, reply) = op.work {
+                        let _ = reply.send(Ok(row));
+                    }
+                }
+            }
+            Err(fault) => {
+                for op in self.failed_records(ops, fault) {
+                    Box::pin(self.read(vec![op])).await;
+                }
+            }
+        }
+    }
+
+    async fn claim(&mut self, ops: Vec<RecordOp>) {
+        let Some(mut ops) = self.go_on(ops) else {
+            return;
+        };
+        ops.sort_by(|a, b| a.work.key().cmp(&b.work.key()));
+        let ask = |op: &RecordOp| match &op.work {
+            RecordWork::Claim(claim) => Some(claim.ask.clone()),
+            _ => None,
+        };
+        let asks: Vec<ClaimAsk> = ops.iter().filter_map(ask).collect();
+        let sent = Moment::now();
+        match self
+            .run(async |conn: &mut C::Connection| conn.record_claim(&asks).await)
+            .await
+        {
+            Ok(outcomes) => {
+                for (op, outcome) in ops.into_iter().zip(outcomes) {
+                    let RecordWork::Claim(claim) = op.work else {
+                        continue;
+                    };
+                    match outcome {
+                        Claimed::Mine { attempt } if op.fate.in_doubt => {
+                            self.confirm_claim(*claim, op.fate, attempt).await;
+                        }
+                        Claimed::Mine { attempt } => {
+                            let deadline = sent + trusted(claim.ask.lease);
+                            mine(*claim, attempt, deadline);
+                        }
+                        Claimed::Missed => drop(claim.reply.send(Ok(Claiming::Missed))),
+                        Claimed::Locked => drop(claim.reply.send(Ok(Claiming::Locked))),
+                    }
+                }
+            }
+            Err(fault) => {
+                for op in self.failed_records(ops, fault) {
+                    Box::pin(self.claim(vec![op])).await;
+                }
+            }
+        }
+    }
+
+    /// An earlier sending may have claimed it, some time ago: how much of the lease is left?
+    async fn confirm_claim(&mut self, claim: Claim, fate: Fate, attempt: i64) {
+        let ask = KeepAsk {
+            key: claim.ask.key.clone(),
+            owner: claim.ask.owner,
+            lease: claim.ask.lease,
+        };
+        let sent = Moment::now();
+        let renewed = self
+            .run(async |conn: &mut C::Connection| {
+                conn.record_renew(std::slice::from_ref(&ask)).await
+            })
+            .await;
+        match renewed.map(|mut renewed| renewed.pop()) {
+            Ok(Some(Renewed::Live { remaining, .. })) => {
+                mine(claim, attempt, sent + trusted(remaining));
+            }
+            Ok(_) => drop(claim.reply.send(Ok(Claiming::Missed))),
+            Err(fault) => {
+                let work = RecordWork::Claim(Box::new(claim));
+                // Sent again, it finds what it has.
+                for op in self.failed_records(vec![RecordOp { work, fate }], fault) {
+                    self.put_off(Op::Record(op));
+                }
+            }
+        }
+    }
+
+    async fn finish(&mut self, ops: Vec<RecordOp>) {
+        let Some(mut ops) = self.go_on(ops) else {
+            return;
+        };
+        ops.sort_by(|a, b| a.work.key().cmp(&b.work.key()));
+        let ask = |op: &RecordOp| match &op.work {
+            RecordWork::Finish(ask, _) => Some(ask.clone()),
+            _ => None,
+        };
+        let asks: Vec<FinishAsk> = ops.iter().filter_map(ask).collect();
+        match self
+            .run(async |conn: &mut C::Connection| conn.record_finish(&asks).await)
+            .await
+        {
+            Ok(outcomes) => {
+                for (op, outcome) in ops.into_iter().zip(outcomes) {
+                    if outcome == Finished::Locked {
+                        self.put_off(Op::Record(op));
+                    } else if let RecordWork::Finish(_, Some(reply)) = op.work {
+                        let _ = reply.send(Ok(outcome));
+                    }
+                }
+            }
+            Err(fault) => {
+                for op in self.failed_records(ops, fault) {
+                    Box::pin(self.finish(vec![op])).await;
+                }
+            }
+        }
+    }
+
+    async fn work_on(&mut self, op: RecordOp) {
+        let Some(op) = self.go_on(vec![op]).and_then(|mut ops| ops.pop()) else {
+            return;
+        };
+        macro_rules! answer {
+            ($reply:expr, $verb:expr) => {
+                match self.run($verb).await {
+                    Ok(answer) => {
+                        let _ = $reply.send(Ok(answer));
+                        return;
+                    }
+                    Err(fault) => fault,
+                }
+            };
+        }
+        let RecordOp { work, fate } = op;
+        let (fault, work) = match work {
+            RecordWork::StepBegin(ask, reply) => {
+                let begun = self
+                    .run(async |conn: &mut C::Connection| conn.step_begin(&ask).await)
+                    .await;
+                match begun {
+                    Ok(begun) => {
+                        let fresh = matches!(begun, StepBegun::Fresh) && !ask.repeatable;
+                        if reply.send(Ok(begun)).is_err() && fresh {
+                            // Nobody has begun it: there is nothing to doubt.
+                            let work = RecordWork::StepFinish(ask, None, None);
+                            self.pending.push_front(Op::Record(RecordOp { work, fate }));
+                        }
+                        return;
+                    }
+                    Err(fault) => (fault, RecordWork::StepBegin(ask, reply)),
+                }
+            }
+            RecordWork::StepFinish(ask, outcome, reply) => {
+                let done = self
+                    .run(async |conn: &mut C::Connection| {
+                        conn.step_finish(&ask, outcome.as_ref()).await
+                    })
+                    .await;
+                match done {
+                    Ok(done) => {
+                        if let Some(reply) = reply {
+                            let _ = reply.send(Ok(done));
+                        }
+                        return;
+                    }
+                    Err(fault) => (fault, RecordWork::StepFinish(ask, outcome, reply)),
+                }
+            }
+            RecordWork::Steps(key, reply) => {
+                let fault = answer!(reply, async |conn: &mut C::Connection| conn
+                    .step_list(&key)
+                    .await);
+                (fault, RecordWork::Steps(key, reply))
+            }
+            RecordWork::List(filter, reply) => {
+                let fault = answer!(reply, async |conn: &mut C::Connection| conn
+                    .record_list(&filter)
+                    .await);
+                (fault, RecordWork::List(filter, reply))
+            }
+            RecordWork::Decide(ask, reply) => {
+                let fault = answer!(reply, async |conn: &mut C::Connection| conn
+                    .record_decide(&ask)
+                    .await);
+                (fault, RecordWork::Decide(ask, reply))
+            }
+            RecordWork::IssueToken(ask, reply) => {
+                let fault = answer!(reply, async |conn: &mut C::Connection| conn
+                    .token_issue(&ask)
+                    .await);
+                (fault, RecordWork::IssueToken(ask, reply))
+            }
+            RecordWork::Clean(limit, reply) => {
+                let fault = answer!(reply, async |conn: &mut C::Connection| conn
+                    .clean(limit)
+                    .await);
+                (fault, RecordWork::Clean(limit, reply))
+            }
+            // The batches have them.
+            work @ (RecordWork::Read(..) | RecordWork::Claim(_) | RecordWork::Finish(..)) => {
+                return self.not_sent(std::iter::once(Op::Record(RecordOp { work, fate })));
+            }
+        };
+        self.failed_records(vec![RecordOp { work, fate }], fault);
+    }
+}
+
+/// Hands the guard to the caller. When the caller is gone, the guard is dropped, and the key is free.
+fn mine(claim: Claim, attempt: i64, deadline: Moment) {
+    let ClaimAsk {
+        key, owner, lease, ..
+    } = claim.ask;
+    let grant = Arc::new(Grant::new(key, owner, attempt, lease, None, deadline));
+    let guard = RecordGuard::new(grant, claim.core, claim.forget);
+    let _ = claim.reply.send(Ok(Claiming::Mine(guard)));
+}

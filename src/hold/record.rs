@@ -1,0 +1,256 @@
+//! Records: what a lane is asked to do with them, and the guard of a running attempt.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::Core;
+use super::grant::{End, Grant};
+use super::op::{Fate, Op, Reply};
+use crate::Error;
+use crate::idempotency::{Outcome, RecordKey};
+use crate::lock::Loss;
+use crate::store::record::{
+    ClaimAsk, CleanedRows, DecideAsk, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow, StepAsk,
+    StepBegun, StepRow, TokenAsk,
+};
+
+/// What has come of a claim. The guard is made by the lane: when nobody is there to receive it any more, dropping it
+/// frees the key.
+#[derive(Debug)]
+pub(crate) enum Claiming {
+    Mine(RecordGuard),
+    Missed,
+    Locked,
+}
+
+/// An operation on a record or a form token.
+#[derive(Debug)]
+pub(crate) struct RecordOp {
+    pub(crate) work: RecordWork,
+    pub(crate) fate: Fate,
+}
+
+#[derive(Debug)]
+pub(crate) enum RecordWork {
+    Read(RecordKey, Reply<Option<RecordRow>>),
+    Claim(Box<Claim>),
+    /// Without a reply: in the background.
+    Finish(FinishAsk, Option<Reply<Finished>>),
+    StepBegin(StepAsk, Reply<StepBegun>),
+    /// Without a reply: a step that was begun for a caller who is gone.
+    StepFinish(StepAsk, Option<Outcome>, Option<Reply<Finished>>),
+    Steps(RecordKey, Reply<Vec<StepRow>>),
+    List(ListAsk, Reply<Vec<RecordRow>>),
+    Decide(DecideAsk, Reply<bool>),
+    IssueToken(TokenAsk, Reply<()>),
+    Clean(u32, Reply<CleanedRows>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) ask: ClaimAsk,
+    /// How long the key is remembered when the attempt is given up.
+    pub(crate) forget: Duration,
+    pub(crate) core: Arc<Core>,
+    pub(crate) reply: Reply<Claiming>,
+}
+
+impl RecordWork {
+    /// The record; two operations on one record never share a statement.
+    pub(crate) fn key(&self) -> Option<&RecordKey> {
+        match self {
+            Self::Read(key, _) | Self::Steps(key, _) => Some(key),
+            Self::Claim(claim) => Some(&claim.ask.key),
+            Self::Finish(ask, _) => Some(&ask.key),
+            Self::StepBegin(ask, _) | Self::StepFinish(ask, ..) => Some(&ask.key),
+            Self::Decide(ask, _) => Some(&ask.key),
+            Self::List(..) | Self::IssueToken(..) | Self::Clean(..) => None,
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub(crate) fn only_looks(&self) -> bool {
+        matches!(self, Self::Read(..) | Self::Steps(..) | Self::List(..))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        match self {
+            Self::Read(_, reply) => reply.is_closed(),
+            Self::Claim(claim) => claim.reply.is_closed(),
+            Self::Finish(..) | Self::StepFinish(..) => false,
+            Self::StepBegin(_, reply) => reply.is_closed(),
+            Self::Steps(_, reply) => reply.is_closed(),
+            Self::List(_, reply) => reply.is_closed(),
+            Self::Decide(_, reply) => reply.is_closed(),
+            Self::IssueToken(_, reply) => reply.is_closed(),
+            Self::Clean(_, reply) => reply.is_closed(),
+        }
+    }
+
+    pub(crate) fn fail(self, error: Error) {
+        match self {
+            Self::Read(_, reply) => drop(reply.send(Err(error))),
+            Self::Claim(claim) => drop(claim.reply.send(Err(error))),
+            Self::Finish(_, reply) | Self::StepFinish(_, _, reply) => {
+                drop(reply.map(|reply| reply.send(Err(error))));
+            }
+            Self::StepBegin(_, reply) => drop(reply.send(Err(error))),
+            Self::Steps(_, reply) => drop(reply.send(Err(error))),
+            Self::List(_, reply) => drop(reply.send(Err(error))),
+            Self::Decide(_, reply) => drop(reply.send(Err(error))),
+            Self::IssueToken(_, reply) => drop(reply.send(Err(error))),
+            Self::Clean(_, reply) => drop(reply.send(Err(error))),
+        }
+    }
+
+    pub(crate) fn doing(&self) -> &'static str {
+        match self {
+            Self::Read(..) | Self::Steps(..) => "look up",
+            Self::Claim(_) => "begin",
+            Self::Finish(ask, _) => match ask.end {
+                RecordEnd::Done { .. } => "complete",
+                RecordEnd::Free { .. } => "release",
+            },
+            Self::StepBegin(..) => "begin a step of",
+            Self::StepFinish(..) => "keep a step of",
+            Self::List(..) => "list records",
+            Self::Decide(..) => "decide",
+            Self::IssueToken(..) => "issue a form token",
+            Self::Clean(..) => "clean",
+        }
+    }
+}
+
+impl Core {
+    /// Hands work on records in, and waits for what comes of it.
+    pub(crate) async fn record<T>(
+        &self,
+        work: impl FnOnce(Reply<T>) -> RecordWork,
+    ) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Op::Record(RecordOp {
+            work: work(reply),
+            fate: Fate::within(self.settings.patience),
+        }));
+        answer.await.unwrap_or_else(|_| Err(self.stopped()))
+    }
+}
+
+/// A running attempt. Dropping it frees the key in the background, unless the attempt has ended.
+#[derive(Debug)]
+pub(crate) struct RecordGuard {
+    pub(crate) grant: Arc<Grant<RecordKey>>,
+    pub(crate) core: Arc<Core>,
+    forget: Duration,
+    /// Somebody has received it, so that the attempt counts.
+    received: AtomicBool,
+    /// Something was begun that the next attempt must go on with.
+    bound: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl RecordGuard {
+    pub(crate) fn new(grant: Arc<Grant<RecordKey>>, core: Arc<Core>, forget: Duration) -> Self {
+        grant.add_guard();
+        core.renewals.add_record(&grant);
+        Self {
+            grant,
+            core,
+            forget,
+            received: AtomicBool::new(false),
+            bound: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn key(&self) -> &RecordKey {
+        &self.grant.name
+    }
+
+    pub(crate) fn owner(&self) -> Uuid {
+        self.grant.id
+    }
+
+    pub(crate) fn receive(&self) {
+        self.received.store(true, Ordering::Release);
+    }
+
+    /// The next attempt has to be of the same request.
+    pub(crate) fn bind(&self) {
+        self.bound.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn ask(&self, end: RecordEnd) -> FinishAsk {
+        FinishAsk {
+            key: self.grant.name.clone(),
+            owner: self.grant.id,
+            attempt: self.grant.fence,
+            end,
+        }
+    }
+
+    pub(crate) fn free(&self, pardon: i32) -> RecordEnd {
+        RecordEnd::Free {
+            bound: self.bound.load(Ordering::Acquire),
+            pardon,
+            forget: self.forget,
+        }
+    }
+
+    /// Ends the attempt. Dropping the future does not stop it. After an error it may be tried again.
+    pub(crate) async fn finish(&self, end: RecordEnd) -> Result<Finished, Error> {
+        let ask = self.ask(end);
+        let work = |reply| RecordWork::Finish(ask, Some(reply));
+        let finished = self.core.record(work).await?;
+        if finished != Finished::Locked {
+            self.end();
+        }
+        Ok(finished)
+    }
+
+    fn end(&self) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            self.core.renewals.remove(self.grant.id);
+            self.grant.drop_guard();
+        }
+    }
+
+    /// Resolves when the lease is lost; never, when the attempt ends instead.
+    pub(crate) async fn lost(&self) -> Loss {
+        let mut status = self.grant.watch();
+        // The sender is in the grant, which `self` keeps: an error cannot come.
+        let _ = status
+            .wait_for(|status| matches!(status.end, Some(End::Lost(_))))
+            .await;
+        match self.grant.loss() {
+            Some(loss) => loss,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for RecordGuard {
+    fn drop(&mut self) {
+        if self.has_ended() {
+            return;
+        }
+        let received = self.received.load(Ordering::Acquire);
+        let ask = self.ask(self.free(i32::from(!received)));
+        let mut fate = Fate::within(self.core.settings.patience);
+        // In the background there is time until the lease ends by itself.
+        fate.give_up = fate.give_up.max(self.grant.status().deadline);
+        self.end();
+        self.core.send(Op::Record(RecordOp {
+            work: RecordWork::Finish(ask, None),
+            fate,
+        }));
+    }
+}

@@ -1,0 +1,334 @@
+//! Form tokens: a form that is submitted twice does its work once.
+//!
+//! # Overview
+//!
+//! A token is issued with the form and used up by one DELETE inside the business transaction: never looked up first,
+//! then deleted. What the submission came to is kept under the token, so that the second click of a double click gets
+//! the first one's outcome.
+//!
+//! # State model
+//!
+//! ```text
+//!            issue              submit, commit                    retention over
+//!  (nothing) ─────► issued ───────────────────► used, with outcome ────────────► gone
+//!                     └── its TTL is over ──────────────────────────────────────► gone
+//! ```
+//!
+//! # Failure
+//!
+//! A rollback, a crash: the token is there as before, and the form can be submitted again.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::key::{Fingerprint, RecordKey};
+use super::outcome::Outcome;
+use super::request::{Begun, Idempotency};
+use crate::client::Pool;
+use crate::hold::Core;
+use crate::hold::record::RecordWork;
+use crate::lock::context::Context;
+use crate::lock::retry::Open;
+use crate::lock::transaction::Transaction;
+use crate::lock::{RetryTx, Retryable, within};
+use crate::store::record::{Records, TokenAsk};
+use crate::{Error, Subject};
+
+const DEFAULT_TTL: Duration = Duration::from_hours(1);
+const LONGEST: Duration = Duration::from_hours(366 * 24);
+/// What a person can have typed, or a client have sent.
+const MAX_TOKEN: usize = 255;
+
+/// Tokens for forms that are to be submitted once: made by [`Rowlock::form_tokens`](crate::Rowlock::form_tokens).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+/// # let pool = sqlx::SqlitePool::connect(&url).await?;
+/// # sqlx::raw_sql("CREATE TABLE orders (sku TEXT)").execute(&pool).await?;
+/// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
+/// use rowlock::{Fingerprint, Outcome, Submitted};
+///
+/// let tokens = rowlock.form_tokens();
+/// let token = tokens.issue("session:7").await?; // into a hidden field of the form
+///
+/// let form = Fingerprint::of("sku=chair");
+/// for click in 1..=2 {
+///     let submitted = tokens
+///         .submit(&pool, "session:7", token.as_str(), &form, |mut tx| async move {
+///             sqlx::query("INSERT INTO orders VALUES ('chair')").execute(&mut **tx).await?;
+///             Outcome::json(&"ordered")
+///         })
+///         .await?;
+///     match submitted {
+///         Submitted::New(outcome) => assert_eq!((click, outcome.bytes()), (1, &b"\"ordered\""[..])),
+///         Submitted::Replay(outcome) => assert_eq!((click, outcome.bytes()), (2, &b"\"ordered\""[..])),
+///         refused => panic!("{refused:?}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "it does nothing by itself"]
+pub struct FormTokens {
+    core: Arc<Core>,
+    ttl: Duration,
+    outcomes: Idempotency,
+}
+
+/// A token: 32 characters of hexadecimal, and hard to guess. The database keeps only its digest.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct FormToken(String);
+
+impl FormToken {
+    /// The token, for the form.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for FormToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whoever reads it can submit the form.
+impl fmt::Debug for FormToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FormToken(…)")
+    }
+}
+
+/// What submitting a form has come to.
+#[derive(Debug)]
+#[must_use = "it tells whether it was done"]
+pub enum Submitted {
+    /// It was done just now.
+    New(Outcome),
+    /// It was done before, with this token: this is what it came to.
+    Replay(Outcome),
+    /// The token was used for another form.
+    Mismatch,
+    /// There is no such token: it was never issued, is past its time, or was used so long ago that the outcome is
+    /// not kept any more.
+    Gone,
+}
+
+impl FormTokens {
+    pub(crate) fn new(core: &Arc<Core>) -> Self {
+        Self {
+            core: Arc::clone(core),
+            ttl: DEFAULT_TTL,
+            outcomes: Idempotency::new(core).tombstone(Duration::ZERO),
+        }
+    }
+
+    /// How long a token may be used: 1 s to 366 days, an hour when not set.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long the outcome of a submitted form is kept for the second click: 1 s to 10 years, 24 h when not set.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.outcomes = self.outcomes.retention(retention);
+        self
+    }
+
+    /// A new token for `scope`: whose form it is (a session, a user), 1 to 255 bytes.
+    ///
+    /// # Errors
+    ///
+    /// A refused scope or setting, a database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// A token that nobody got is removed when its time is over.
+    pub async fn issue(&self, scope: impl AsRef<[u8]>) -> Result<FormToken, Error> {
+        let (token, ask) = self.fresh(scope.as_ref())?;
+        let issue = |reply| RecordWork::IssueToken(ask, reply);
+        self.core.record(issue).await?;
+        Ok(token)
+    }
+
+    /// A new token, which is there when the transaction commits: for the page that the submission answers with.
+    ///
+    /// # Errors
+    ///
+    /// A refused scope or setting; a transaction that belongs to another database, is over, is read only or has to be
+    /// begun again; a database out of reach.
+    pub async fn issue_in<T: Transaction>(
+        &self,
+        tx: &mut T,
+        scope: impl AsRef<[u8]>,
+    ) -> Result<FormToken, Error> {
+        let (token, ask) = self.fresh(scope.as_ref())?;
+        let context = self.context(scope.as_ref(), &ask, "issue a form token for", T::ENGINE)?;
+        let told = tx.connection().tx_token_issue(&ask).await;
+        context.told(told)?;
+        Ok(token)
+    }
+
+    /// Uses a token up in the caller's transaction, by one DELETE: whether there was one. A rollback gives it back. A
+    /// transaction that has used it up and not ended is waited for.
+    ///
+    /// Nothing is kept for a second click: [`submit`](Self::submit) does that.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`issue_in`](Self::issue_in).
+    pub async fn consume_in<T: Transaction>(
+        &self,
+        tx: &mut T,
+        scope: impl AsRef<[u8]>,
+        token: &str,
+    ) -> Result<bool, Error> {
+        let Some(ask) = self.ask(scope.as_ref(), token)? else {
+            return Ok(false);
+        };
+        let context = self.context(scope.as_ref(), &ask, "use a form token of", T::ENGINE)?;
+        let told = tx.connection().tx_token_consume(&ask).await;
+        context.told(told)
+    }
+
+    /// Uses the token up, runs `work` and keeps its outcome, in one transaction of `pool`. The second click waits for it,
+    /// and gets the same outcome.
+    ///
+    /// `form` is what was submitted. `work` is as in [`run_in_tx`](Idempotency::run_in_tx); it may
+    /// [issue the next token](Self::issue_in) and make it part of the outcome.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run_in_tx`](Idempotency::run_in_tx).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future rolls the transaction back, unless its commit was under way.
+    pub async fn submit<P, E, F>(
+        &self,
+        pool: &P,
+        scope: impl AsRef<[u8]>,
+        token: &str,
+        form: &Fingerprint,
+        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+    ) -> Result<Submitted, E>
+    where
+        P: Pool,
+        E: From<sqlx::Error> + From<Error> + Retryable,
+        F: Future<Output = Result<Outcome, E>>,
+    {
+        self.outcomes.check()?;
+        let scope = scope.as_ref();
+        let Some(ask) = self.ask(scope, token)? else {
+            return Ok(Submitted::Gone);
+        };
+        let mut attempts = self.outcomes.retry.attempts_of_one()?;
+        loop {
+            match self.once(pool, &ask, form, &mut work).await {
+                Ok(Some(outcome)) => return Ok(Submitted::New(outcome)),
+                Ok(None) => break,
+                Err(error) => attempts.again(error).await?,
+            }
+        }
+        let key = record(&ask)?;
+        let mut waiting = self.outcomes.waiting();
+        let seen = self.outcomes.look(&key, form, &mut waiting).await?;
+        Ok(match seen {
+            Begun::Replay(outcome) => Submitted::Replay(outcome),
+            Begun::Mismatch => Submitted::Mismatch,
+            _ => Submitted::Gone,
+        })
+    }
+
+    /// One transaction. `None`: there is no such token.
+    async fn once<P, E, F>(
+        &self,
+        pool: &P,
+        ask: &TokenAsk,
+        form: &Fingerprint,
+        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+    ) -> Result<Option<Outcome>, E>
+    where
+        P: Pool,
+        E: From<sqlx::Error> + From<Error> + Retryable,
+        F: Future<Output = Result<Outcome, E>>,
+    {
+        let context = self.context(&ask.scope, ask, "use a form token of", P::ENGINE)?;
+        let claim = self.outcomes.ask(&record(ask)?, form, None);
+        let mut open = Open::begin(pool).await?;
+        let told = P::connection(&mut open.tx).tx_token_consume(ask).await;
+        let claimed = match context.told(told) {
+            Ok(true) => self.outcomes.claim_in::<P>(&mut open.tx, &claim).await,
+            Ok(false) => Ok(None),
+            Err(error) => Err(error),
+        };
+        match claimed {
+            Ok(Some(attempt)) => {
+                let outcomes = &self.outcomes;
+                outcomes
+                    .work_in(pool, open, &claim, attempt, work)
+                    .await
+                    .map(Some)
+            }
+            Ok(None) => {
+                open.roll_back().await;
+                Ok(None)
+            }
+            Err(error) => {
+                open.roll_back().await;
+                Err(error.into())
+            }
+        }
+    }
+
+    fn fresh(&self, scope: &[u8]) -> Result<(FormToken, TokenAsk), Error> {
+        let bounds = "1 s to 366 days are allowed";
+        within("ttl", self.ttl, Duration::from_secs(1)..=LONGEST, bounds)?;
+        let token = FormToken(Uuid::new_v4().simple().to_string());
+        let ask = TokenAsk {
+            scope: scope.into(),
+            digest: Fingerprint::of(token.as_str()),
+            ttl: self.ttl,
+        };
+        record(&ask)?;
+        Ok((token, ask))
+    }
+
+    /// `None`: it cannot be one of ours.
+    fn ask(&self, scope: &[u8], token: &str) -> Result<Option<TokenAsk>, Error> {
+        let ask = TokenAsk {
+            scope: scope.into(),
+            digest: Fingerprint::of(token),
+            ttl: self.ttl,
+        };
+        record(&ask)?;
+        Ok((!token.is_empty() && token.len() <= MAX_TOKEN).then_some(ask))
+    }
+
+    fn context(
+        &self,
+        scope: &[u8],
+        ask: &TokenAsk,
+        doing: &'static str,
+        engine: crate::Engine,
+    ) -> Result<Context<'_>, Error> {
+        debug_assert_eq!(scope, &*ask.scope);
+        Context::new(&self.core, Subject::Record(record(ask)?), doing, engine)
+    }
+}
+
+/// The record under which the outcome of a submission is kept. (Whoever makes up keys of his own in the same scope cannot
+/// hit a token's: they have its digest in them.)
+fn record(ask: &TokenAsk) -> Result<RecordKey, Error> {
+    let mut key = b"form-token ".to_vec();
+    key.extend(ask.digest.as_bytes());
+    RecordKey::new(&ask.scope, key)
+}

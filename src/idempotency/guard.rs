@@ -1,0 +1,247 @@
+//! A running attempt.
+
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use super::key::{RecordKey, check_step};
+use super::outcome::Outcome;
+use super::step::Doubt;
+use crate::Error;
+use crate::hold::record::RecordGuard;
+use crate::lock::Loss;
+use crate::lock::context::Context;
+use crate::lock::transaction::Transaction;
+use crate::store::record::{Finished, RecordEnd, Records};
+
+/// What an outcome may be, and how long it is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) retention: Duration,
+    pub(crate) forget: Duration,
+    pub(crate) max_outcome: usize,
+}
+
+impl Bounds {
+    pub(crate) fn check(&self, what: &'static str, bytes: usize) -> Result<(), Error> {
+        if bytes <= self.max_outcome {
+            return Ok(());
+        }
+        Err(Error::OutcomeTooLarge {
+            what,
+            bytes,
+            limit: self.max_outcome,
+        })
+    }
+
+    pub(crate) fn done(&self, outcome: &Outcome) -> Result<RecordEnd, Error> {
+        self.check("the outcome", outcome.bytes().len())?;
+        Ok(RecordEnd::Done {
+            outcome: outcome.clone(),
+            retain: self.retention,
+            forget: self.forget,
+        })
+    }
+}
+
+/// The right to run one attempt for a key: made by [`Idempotency::begin`](crate::Idempotency::begin).
+///
+/// End it with [`complete_in`](Self::complete_in) in the transaction that does the work, with
+/// [`complete`](Self::complete) where the work is elsewhere, or with [`release`](Self::release) when it should be tried
+/// again. Its lease is renewed in the background until then.
+///
+/// # When the process is paused, or cut off
+///
+/// The lease may run out, and somebody else take over. That is no danger: this attempt can then neither record an
+/// outcome nor commit a transaction in which it tried. What it does elsewhere is not undone: use
+/// [steps](Self::step) and the [`downstream_key`](Self::downstream_key) for that.
+///
+/// # Drop
+///
+/// Dropping the guard frees the key in the background: the next one runs it again, under a higher attempt. The
+/// attempt counts as one that vanished. In the middle of a [step that must not be repeated](Self::step_once) the record
+/// becomes unknown instead. Dropping it after `complete_in` is right, whether the transaction commits or not.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+/// # let pool = sqlx::SqlitePool::connect(&url).await?;
+/// # sqlx::raw_sql("CREATE TABLE payment (id TEXT, cents INTEGER)").execute(&pool).await?;
+/// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
+/// # async fn charge(key: String, cents: i64) -> Result<String, rowlock::Error> { Ok(format!("{key}{cents}")) }
+/// use rowlock::{Begun, Fingerprint, Outcome};
+///
+/// let request = Fingerprint::of(r#"{"cents":500}"#);
+/// let idempotency = rowlock.idempotency();
+/// if let Begun::New(guard) = idempotency.begin("customer:7", "order-4711", &request).await? {
+///     let key = guard.downstream_key("charge")?;
+///     let id: String = guard.step("charge", charge(key, 500)).await?;
+///
+///     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+///     sqlx::query("INSERT INTO payment VALUES (?, 500)").bind(&id).execute(&mut *tx).await?;
+///     guard.complete_in(&mut tx, &Outcome::json(&id)?).await?;
+///     tx.commit().await?;
+/// }
+/// # assert!(matches!(idempotency.begin("customer:7", "order-4711", &request).await?, Begun::Replay(_)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping it frees the key"]
+pub struct IdempotencyGuard {
+    pub(super) inner: RecordGuard,
+    pub(super) bounds: Bounds,
+    /// Steps run one at a time.
+    pub(super) doubt: Mutex<Doubt>,
+}
+
+impl IdempotencyGuard {
+    pub(super) fn new(inner: RecordGuard, bounds: Bounds) -> Self {
+        Self {
+            inner,
+            bounds,
+            doubt: Mutex::default(),
+        }
+    }
+
+    /// The record.
+    #[must_use]
+    pub fn record(&self) -> &RecordKey {
+        self.inner.key()
+    }
+
+    /// The number of the attempt: greater than that of every earlier attempt of the key, for ever, also across
+    /// records that were removed. A fence: send it along with what is written elsewhere.
+    #[must_use]
+    pub fn attempt(&self) -> i64 {
+        self.inner.grant.fence
+    }
+
+    /// Whether the lease was still this attempt's at the last look, as far as the local clock can tell. It decides
+    /// nothing: ending the attempt does.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.inner.grant.is_held()
+    }
+
+    /// Resolves when the lease is lost: there is no use in going on. Never, when the attempt ends instead.
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) -> Loss {
+        self.inner.lost().await
+    }
+
+    /// A key for the other side of a step (the payment provider's own idempotency key): 32 characters of
+    /// hexadecimal, derived from scope, key and step, and so the same in every attempt.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidKey`] for a refused name.
+    pub fn downstream_key(&self, step: &str) -> Result<String, Error> {
+        check_step(step)?;
+        Ok(self.record().downstream(step))
+    }
+
+    /// Whether an outcome of `bytes` would be kept: ask before the effect, when the size is known.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutcomeTooLarge`].
+    pub fn ensure_fits(&self, bytes: usize) -> Result<(), Error> {
+        self.bounds.check("the outcome", bytes)
+    }
+
+    /// Records the outcome in the caller's transaction: it is kept if that transaction commits, together with
+    /// everything else that it writes, or not at all.
+    ///
+    /// Until the transaction ends nobody can take over. Commit behind it, and drop the guard.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Superseded`]: another attempt has taken over; roll back. [`Error::OutcomeTooLarge`]; a transaction that
+    /// belongs to another database, is over, is read only or has to be begun again (under REPEATABLE READ on
+    /// PostgreSQL that can be because the lease was renewed meanwhile); a database out of reach. After any error the
+    /// transaction must be rolled back; the attempt can be completed in another one.
+    ///
+    /// # Cancel safety
+    ///
+    /// After a future that was dropped, roll the transaction back.
+    pub async fn complete_in<T: Transaction>(
+        &self,
+        tx: &mut T,
+        outcome: &Outcome,
+    ) -> Result<(), Error> {
+        let end = self.bounds.done(outcome)?;
+        self.check_running("complete")?;
+        let core = &self.inner.core;
+        let context = Context::new(core, self.record().subject(), "complete", T::ENGINE)?;
+        let told = tx.connection().tx_complete(&self.inner.ask(end)).await;
+        match context.told(told)? {
+            Finished::Ended => Ok(()),
+            Finished::Superseded | Finished::Locked => Err(self.superseded("complete")),
+        }
+    }
+
+    /// Records the outcome, for work that is not in a transaction of this database.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Superseded`]: another attempt has taken over. [`Error::OutcomeTooLarge`]; a database out of reach, when it
+    /// can be tried again; [`Error::OutcomeUnknown`], too.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, it goes on in the background.
+    pub async fn complete(&self, outcome: &Outcome) -> Result<(), Error> {
+        let end = self.bounds.done(outcome)?;
+        self.end("complete", end).await
+    }
+
+    /// Gives the attempt up in good order, for a failure that may pass: the key is free, the next one runs it again,
+    /// and this attempt is not held against it. In the middle of a [step that must not be
+    /// repeated](Self::step_once) the record becomes unknown instead.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Superseded`]: another attempt has taken over. A database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, it goes on in the background.
+    pub async fn release(&self) -> Result<(), Error> {
+        self.end("release", self.inner.free(i32::MAX)).await
+    }
+
+    async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {
+        self.check_running(doing)?;
+        match self.inner.finish(end).await? {
+            Finished::Ended => Ok(()),
+            Finished::Superseded | Finished::Locked => Err(self.superseded(doing)),
+        }
+    }
+
+    pub(super) fn check_running(&self, doing: &'static str) -> Result<(), Error> {
+        if !self.inner.has_ended() {
+            return Ok(());
+        }
+        Err(Error::Superseded {
+            doing,
+            record: self.record().clone(),
+            reason: "this attempt has ended before",
+        })
+    }
+
+    pub(super) fn superseded(&self, doing: &'static str) -> Error {
+        superseded(doing, self.record())
+    }
+}
+
+pub(super) fn superseded(doing: &'static str, record: &RecordKey) -> Error {
+    Error::Superseded {
+        doing,
+        record: record.clone(),
+        reason: "another attempt has taken over, or this one has ended",
+    }
+}

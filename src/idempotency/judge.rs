@@ -1,0 +1,211 @@
+//! What a record means for whoever asks for its key.
+
+use std::time::Duration;
+
+use super::key::{Fingerprint, RecordKey};
+use super::outcome::Outcome;
+use crate::Error;
+use crate::store::micros;
+use crate::store::record::{Before, RecordRow};
+
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// It may be run, if the record is still like this.
+    Claim(Option<Before>),
+    Replay(Outcome),
+    InFlight {
+        remaining: Duration,
+        until: i64,
+        holder: String,
+    },
+    Mismatch,
+    Expired,
+    Poisoned {
+        attempts: u32,
+    },
+    /// Past its lease, in the middle of a step that must not be repeated: to be made unknown.
+    Doubtful {
+        attempt: i64,
+    },
+    Unknown {
+        attempt: i64,
+        step: String,
+    },
+}
+
+/// The database's clock has decided what is over: the row tells what was left when it was read.
+pub(super) fn judge(
+    row: Option<RecordRow>,
+    fingerprint: &Fingerprint,
+    max_attempts: i32,
+) -> Result<Verdict, Error> {
+    let Some(row) = row else {
+        return Ok(Verdict::Claim(None));
+    };
+    let same = row.fingerprint == fingerprint.as_bytes();
+    let over = |left: Option<i64>| left.is_some_and(|left| left <= 0);
+    let again = |forgotten| {
+        Ok(Verdict::Claim(Some(Before {
+            attempt: row.attempt,
+            forgotten,
+        })))
+    };
+    let attempts = u32::try_from(row.tries).unwrap_or(0);
+    match row.state.as_str() {
+        "done" | "expired" | "free" if over(row.forget_left) => again(true),
+        "expired" => Ok(Verdict::Expired),
+        "done" if over(row.retain_left) => Ok(Verdict::Expired),
+        "free" if same || !row.bound => {
+            if row.tries >= max_attempts {
+                Ok(Verdict::Poisoned { attempts })
+            } else {
+                again(false)
+            }
+        }
+        "done" | "running" | "unknown" | "free" if !same => Ok(Verdict::Mismatch),
+        "done" => match (row.content_type, row.outcome) {
+            (Some(content_type), Some(bytes)) => {
+                Ok(Verdict::Replay(Outcome::kept(&content_type, bytes)))
+            }
+            _ => Err(corrupt(
+                &row.scope,
+                &row.key,
+                "it is done, and has no outcome",
+            )),
+        },
+        "running" if row.lease_left > 0 => Ok(Verdict::InFlight {
+            remaining: micros(row.lease_left),
+            until: row.lease_until,
+            holder: row.holder,
+        }),
+        "running" if row.doubt.is_some() => Ok(Verdict::Doubtful {
+            attempt: row.attempt,
+        }),
+        "running" if row.tries >= max_attempts => Ok(Verdict::Poisoned { attempts }),
+        "running" => again(false),
+        "unknown" => match row.doubt {
+            Some(step) => Ok(Verdict::Unknown {
+                attempt: row.attempt,
+                step,
+            }),
+            None => Err(corrupt(
+                &row.scope,
+                &row.key,
+                "it is unknown, and has no step in doubt",
+            )),
+        },
+        _ => Err(corrupt(
+            &row.scope,
+            &row.key,
+            "its state is none that there is",
+        )),
+    }
+}
+
+pub(super) fn corrupt(scope: &[u8], key: &[u8], what: &'static str) -> Error {
+    let record = RecordKey::new(scope, key).map_or_else(
+        |_| "a record without a scope or a key".into(),
+        |key| key.to_string(),
+    );
+    Error::CorruptRecord { record, what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    fn row(state: &str) -> RecordRow {
+        RecordRow {
+            scope: b"s".to_vec(),
+            key: b"k".to_vec(),
+            state: state.into(),
+            attempt: 7,
+            tries: 1,
+            max_tries: 3,
+            owner: Uuid::nil(),
+            holder: "h".into(),
+            fingerprint: Fingerprint::of("a").as_bytes().to_vec(),
+            bound: false,
+            doubt: None,
+            content_type: None,
+            outcome: None,
+            began_at: 0,
+            attempted_at: 0,
+            lease_until: 0,
+            done_at: None,
+            lease_left: 5,
+            retain_left: None,
+            forget_left: None,
+        }
+    }
+
+    fn of(row: RecordRow, request: &str) -> Verdict {
+        judge(Some(row), &Fingerprint::of(request), 3).unwrap()
+    }
+
+    #[test]
+    fn another_request_is_told_so_in_every_state_that_has_one() {
+        for state in ["running", "unknown", "done"] {
+            assert!(matches!(of(row(state), "b"), Verdict::Mismatch), "{state}");
+        }
+        let bound = RecordRow {
+            bound: true,
+            ..row("free")
+        };
+        assert!(matches!(of(bound, "b"), Verdict::Mismatch));
+        assert!(matches!(of(row("free"), "b"), Verdict::Claim(Some(_))));
+    }
+
+    #[test]
+    fn the_retention_and_the_tombstone_are_two_times() {
+        let done = |retain, forget| RecordRow {
+            content_type: Some("t".into()),
+            outcome: Some(vec![1]),
+            retain_left: Some(retain),
+            forget_left: Some(forget),
+            ..row("done")
+        };
+        assert!(matches!(of(done(1, 2), "a"), Verdict::Replay(_)));
+        assert!(matches!(of(done(0, 1), "a"), Verdict::Expired));
+        assert!(matches!(of(done(0, 1), "b"), Verdict::Expired));
+        let Verdict::Claim(Some(before)) = of(done(-1, 0), "b") else {
+            panic!("forgotten")
+        };
+        assert!(before.forgotten);
+    }
+
+    #[test]
+    fn a_lease_that_is_over_is_taken_over_unless_something_is_in_doubt() {
+        let lapsed = RecordRow {
+            lease_left: 0,
+            ..row("running")
+        };
+        assert!(matches!(of(row("running"), "a"), Verdict::InFlight { .. }));
+        assert!(matches!(of(lapsed.clone(), "a"), Verdict::Claim(Some(_))));
+        let crashed = RecordRow {
+            tries: 3,
+            ..lapsed.clone()
+        };
+        assert!(matches!(
+            of(crashed, "a"),
+            Verdict::Poisoned { attempts: 3 }
+        ));
+        let doubtful = RecordRow {
+            doubt: Some("charge".into()),
+            ..lapsed
+        };
+        assert!(matches!(
+            of(doubtful, "a"),
+            Verdict::Doubtful { attempt: 7 }
+        ));
+    }
+
+    #[test]
+    fn a_record_that_was_edited_by_hand_is_an_error_that_names_it() {
+        for state in ["done", "unknown", "sleeping"] {
+            let error = judge(Some(row(state)), &Fingerprint::of("a"), 3).unwrap_err();
+            assert!(error.to_string().contains("\"k\" of \"s\""), "{error}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Exactly once: an effect that happens once for a key, whoever asks how often.
+//!
+//! # Overview
+//!
+//! A *record* is a row for a key within a scope. Whoever begins first runs an *attempt*; what it comes to, the
+//! *outcome*, is kept in the record, in the same transaction as the business write where there is one. Everybody who
+//! comes with the same key and the same request (its *fingerprint*) later gets that outcome: a *replay*.
+//!
+//! # State model
+//!
+//! ```text
+//!            begin              complete, complete_in               retention over         tombstone over
+//!  (nothing) ─────► running ─────────────────────────────► done ───────────────────► expired ─────► (nothing)
+//!                    │  ▲ ▲
+//!    release, dropped│  │ │ begin, under a higher attempt
+//!                    ▼  │ │
+//!                   free┘ ├── past its lease: the process has crashed, or stands still
+//!                         │
+//!                    │    └── never more than `max_attempts` crashes: poisoned, until somebody resets it
+//!                    ▼
+//!                unknown: a step that must not be repeated was under way. Somebody has to find out.
+//! ```
+//!
+//! # Trust window
+//!
+//! There is none: an attempt is ended by a statement that names it, and which changes nothing when another attempt has
+//! taken over. In a transaction that statement fails ([`Error::Superseded`](crate::Error::Superseded)) and the business
+//! write is rolled back with it. The lease only decides when others may take over.
+//!
+//! # Failure
+//!
+//! - *The process crashes*: what its transaction wrote is rolled back; its key is taken over when the lease is over.
+//! - *The process is paused past its lease*: somebody takes over, under a higher attempt. The one that wakes up can
+//!   neither record nor commit. What it does elsewhere (a call to another server) happens: give that one the
+//!   [`downstream_key`](IdempotencyGuard::downstream_key), and it happens once there, too.
+//! - *The database is out of reach*: nobody can begin, and nobody can end. The attempt can be ended when it is back.
+
+mod form_token;
+mod guard;
+mod judge;
+mod key;
+mod outcome;
+mod record;
+mod request;
+mod run;
+mod step;
+
+pub use form_token::{FormToken, FormTokens, Submitted};
+pub use guard::IdempotencyGuard;
+pub(crate) use key::quoted;
+pub use key::{Fingerprint, FingerprintBuilder, RecordKey};
+pub use outcome::Outcome;
+pub use record::{RecordInfo, RecordState, Resolution, StepInfo};
+pub use request::{Begun, Idempotency, InFlight, Reconciled, UnknownStep};
+pub use step::StepFailed;

@@ -1,0 +1,342 @@
+//! Records as people see them, and what an administrator can do about one.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::judge::corrupt;
+use super::key::{Fingerprint, RecordKey};
+use super::outcome::Outcome;
+use super::request::Idempotency;
+use crate::Error;
+use crate::hold::record::RecordWork;
+use crate::store::micros;
+use crate::store::record::{Decision, ListAsk, RecordRow};
+
+/// What has become of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RecordState {
+    /// Somebody runs an attempt.
+    Running,
+    /// An attempt has vanished; the next one takes over.
+    Lapsed,
+    /// So many attempts have vanished that nobody takes over, until it is reset.
+    Poisoned,
+    /// An attempt was given up; the next one runs it again.
+    Free,
+    /// Nobody knows whether a step that must not be repeated happened, until it is resolved.
+    Unknown,
+    /// It has an outcome.
+    Done,
+    /// It had one, which is not kept any more.
+    Expired,
+}
+
+impl RecordState {
+    /// As the command prints it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Lapsed => "lapsed",
+            Self::Poisoned => "poisoned",
+            Self::Free => "free",
+            Self::Unknown => "unknown",
+            Self::Done => "done",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// The state in the table.
+    const fn stored(self) -> &'static str {
+        match self {
+            Self::Running | Self::Lapsed | Self::Poisoned => "running",
+            Self::Free => "free",
+            Self::Unknown => "unknown",
+            Self::Done => "done",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+impl fmt::Display for RecordState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for RecordState {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        let all = [
+            Self::Running,
+            Self::Lapsed,
+            Self::Poisoned,
+            Self::Free,
+            Self::Unknown,
+            Self::Done,
+            Self::Expired,
+        ];
+        let named = all.into_iter().find(|state| state.name() == name);
+        named.ok_or(Error::InvalidSetting {
+            setting: "state",
+            reason: "it is one of running, lapsed, poisoned, free, unknown, done, expired",
+        })
+    }
+}
+
+/// A record, as its row says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordInfo {
+    /// Its scope and key.
+    pub record: RecordKey,
+    /// What has become of it.
+    pub state: RecordState,
+    /// The number of the last attempt.
+    pub attempt: i64,
+    /// How many attempts have begun since the last one that ended in good order.
+    pub tries: u32,
+    /// How many may vanish.
+    pub max_attempts: u32,
+    /// Who ran the last attempt, for people to read.
+    pub holder: String,
+    /// What was asked for.
+    pub fingerprint: Fingerprint,
+    /// The step of which nobody knows whether it happened, or which is under way.
+    pub step_in_doubt: Option<String>,
+    /// What it came to. (Not in lists.)
+    pub outcome: Option<Outcome>,
+    /// When the first attempt began.
+    pub began_at: DateTime<Utc>,
+    /// When the last attempt began.
+    pub attempted_at: DateTime<Utc>,
+    /// When it was done.
+    pub done_at: Option<DateTime<Utc>>,
+    /// How long the lease of a running attempt lasts when it is not renewed.
+    pub lease_remaining: Option<Duration>,
+    /// How long the outcome is kept.
+    pub retained_for: Option<Duration>,
+    /// How long the key is remembered.
+    pub remembered_for: Option<Duration>,
+}
+
+/// A finished step of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StepInfo {
+    /// Its name.
+    pub step: String,
+    /// The attempt that did it.
+    pub attempt: i64,
+    /// What it came to.
+    pub outcome: Outcome,
+    /// When its result was kept.
+    pub done_at: DateTime<Utc>,
+}
+
+/// What a person has found out about a step that was unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// It happened, and this is its result, as the step would have returned it (JSON).
+    Happened(Outcome),
+    /// It did not happen, and will not: the next attempt does it.
+    NotHappened,
+}
+
+impl RecordRow {
+    /// The row as callers see it.
+    fn info(self) -> Result<RecordInfo, Error> {
+        let damaged = |what| corrupt(&self.scope, &self.key, what);
+        let record = RecordKey::new(&self.scope, &self.key)
+            .map_err(|_| damaged("its scope or key is empty"))?;
+        let time = |us| {
+            DateTime::from_timestamp_micros(us).ok_or_else(|| damaged("a time is out of range"))
+        };
+        let lapsed = self.lease_left <= 0;
+        let state = match self.state.as_str() {
+            "running" if !lapsed => RecordState::Running,
+            "running" if self.doubt.is_some() => RecordState::Unknown,
+            "running" | "free" if self.tries >= self.max_tries => RecordState::Poisoned,
+            "running" => RecordState::Lapsed,
+            "free" => RecordState::Free,
+            "unknown" => RecordState::Unknown,
+            "done" if self.retain_left.is_some_and(|left| left <= 0) => RecordState::Expired,
+            "done" => RecordState::Done,
+            "expired" => RecordState::Expired,
+            _ => return Err(damaged("its state is none that there is")),
+        };
+        let fingerprint = <[u8; 32]>::try_from(&self.fingerprint[..])
+            .map_err(|_| damaged("its fingerprint has not 32 bytes"))?;
+        let outcome = match (&self.content_type, &self.outcome) {
+            (Some(content_type), Some(bytes)) => Some(Outcome::kept(content_type, bytes.clone())),
+            _ => None,
+        };
+        Ok(RecordInfo {
+            state,
+            attempt: self.attempt,
+            tries: u32::try_from(self.tries).unwrap_or(0),
+            max_attempts: u32::try_from(self.max_tries).unwrap_or(0),
+            fingerprint: Fingerprint::from_bytes(fingerprint),
+            outcome,
+            began_at: time(self.began_at)?,
+            attempted_at: time(self.attempted_at)?,
+            done_at: self.done_at.map(time).transpose()?,
+            lease_remaining: (state == RecordState::Running).then(|| micros(self.lease_left)),
+            retained_for: self.retain_left.map(micros),
+            remembered_for: self.forget_left.map(micros),
+            record,
+            holder: self.holder,
+            step_in_doubt: self.doubt,
+        })
+    }
+}
+
+impl Idempotency {
+    /// The record of a key, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// A refused scope or key, a database out of reach, a damaged record.
+    pub async fn inspect(
+        &self,
+        scope: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<RecordInfo>, Error> {
+        let key = RecordKey::new(scope, key)?;
+        self.read(&key).await
+    }
+
+    async fn read(&self, key: &RecordKey) -> Result<Option<RecordInfo>, Error> {
+        let read = |reply| RecordWork::Read(key.clone(), reply);
+        let row = self.core.record(read).await?;
+        row.map(RecordRow::info).transpose()
+    }
+
+    /// The finished steps of a record, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// A refused scope or key, a database out of reach.
+    pub async fn steps(
+        &self,
+        scope: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Vec<StepInfo>, Error> {
+        let key = RecordKey::new(scope, key)?;
+        let steps = |reply| RecordWork::Steps(key.clone(), reply);
+        let rows = self.core.record(steps).await?;
+        let steps = rows.into_iter().map(|row| {
+            let out = "the time of a step is out of range";
+            Ok(StepInfo {
+                done_at: DateTime::from_timestamp_micros(row.done_at)
+                    .ok_or_else(|| corrupt(key.scope(), key.key(), out))?,
+                step: row.step,
+                attempt: row.attempt,
+                outcome: row.outcome,
+            })
+        });
+        steps.collect()
+    }
+
+    /// Records in the order of their scopes and keys, without their outcomes: those of one scope, or of all; those
+    /// in one state, or in all; `limit` of them at most. (A state that is not the table's own, like
+    /// [`RecordState::Lapsed`], is looked for among the first `limit` of those that may be in it.)
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, a damaged record.
+    pub async fn list(
+        &self,
+        scope: Option<&[u8]>,
+        state: Option<RecordState>,
+        limit: u32,
+    ) -> Result<Vec<RecordInfo>, Error> {
+        let filter = ListAsk {
+            scope: scope.map(Vec::from),
+            state: state.map(RecordState::stored),
+            limit,
+        };
+        let list = |reply| RecordWork::List(filter, reply);
+        let rows = self.core.record(list).await?;
+        let infos: Result<Vec<RecordInfo>, Error> = rows.into_iter().map(RecordRow::info).collect();
+        let mut infos = infos?;
+        infos.retain(|info| state.is_none_or(|state| state == info.state));
+        Ok(infos)
+    }
+
+    /// Lets a record be run again on which nobody is working: after it was poisoned. What its steps have done is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotDecided`] when there is no such record, somebody is working on it, it is done, or it is unknown
+    /// (which only [`resolve`](Self::resolve) ends). A refused scope or key, a database out of reach.
+    pub async fn reset(&self, scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<(), Error> {
+        let key = RecordKey::new(scope, key)?;
+        let reason = match self.read(&key).await? {
+            None => "there is no such record",
+            Some(info) => match info.state {
+                RecordState::Lapsed | RecordState::Poisoned | RecordState::Free => {
+                    if self.decide(&key, info.attempt, Decision::Reset).await? {
+                        return Ok(());
+                    }
+                    "somebody has changed it meanwhile: look again"
+                }
+                RecordState::Running => "somebody is working on it: wait for the end of its lease",
+                RecordState::Unknown => {
+                    "whether one of its steps happened is not known: find out, then resolve it"
+                }
+                RecordState::Done | RecordState::Expired => "it is done, and will not be run again",
+            },
+        };
+        Err(Error::NotDecided {
+            record: key,
+            reason,
+        })
+    }
+
+    /// Decides what has become of the step of an unknown record. The next one who asks for the key runs it, going on behind
+    /// what happened.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotDecided`] when there is no such record, or it is not unknown. [`Error::OutcomeTooLarge`]; a
+    /// refused scope or key, a database out of reach.
+    pub async fn resolve(
+        &self,
+        scope: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+        resolution: Resolution,
+    ) -> Result<(), Error> {
+        let key = RecordKey::new(scope, key)?;
+        let outcome = match resolution {
+            Resolution::Happened(outcome) => Some(outcome),
+            Resolution::NotHappened => None,
+        };
+        if let Some(outcome) = &outcome {
+            let size = outcome.bytes().len();
+            self.bounds().check("the result of the step", size)?;
+        }
+        let reason = match self.read(&key).await? {
+            None => "there is no such record",
+            Some(info) if info.state == RecordState::Unknown => {
+                // Past its lease in the middle of the step, and nobody has asked for it since.
+                self.decide(&key, info.attempt, Decision::Unknown).await?;
+                let decision = Decision::Resolve(outcome);
+                if self.decide(&key, info.attempt, decision).await? {
+                    return Ok(());
+                }
+                "somebody has changed it meanwhile: look again"
+            }
+            Some(_) => "none of its steps is unknown",
+        };
+        Err(Error::NotDecided {
+            record: key,
+            reason,
+        })
+    }
+}

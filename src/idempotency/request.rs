@@ -1,0 +1,494 @@
+//! Asking for a key: the settings, and what the answer can be.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::guard::{Bounds, IdempotencyGuard};
+use super::judge::{Verdict, judge};
+use super::key::{Fingerprint, RecordKey};
+use super::outcome::Outcome;
+use crate::hold::clock::{Moment, sleep_until};
+use crate::hold::record::{Claim, Claiming, RecordWork};
+use crate::hold::{Core, retry};
+use crate::lock::{Retry, check_ttl, check_wait, within};
+use crate::store::record::{Before, ClaimAsk, DecideAsk, Decision};
+use crate::{Error, Subject};
+
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+const DEFAULT_RETENTION: Duration = Duration::from_hours(24);
+const DEFAULT_TOMBSTONE: Duration = Duration::from_hours(6 * 24);
+const DEFAULT_MAX_ATTEMPTS: u32 = 5;
+const DEFAULT_MAX_OUTCOME: usize = 1 << 20;
+const MAX_MAX_OUTCOME: usize = 16 << 20;
+const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
+/// How often a key is looked at that changes whenever it is asked for.
+const MAX_LOOKS: u32 = 100;
+
+/// Idempotency: an effect that happens once for a key. Made by
+/// [`Rowlock::idempotency`](crate::Rowlock::idempotency); cloning is cheap.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+/// # let pool = sqlx::SqlitePool::connect(&url).await?;
+/// # sqlx::raw_sql("CREATE TABLE payment (cents INTEGER)").execute(&pool).await?;
+/// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
+/// use rowlock::{Begun, Fingerprint, Outcome};
+///
+/// let request = Fingerprint::of(r#"{"cents":500}"#);
+/// let begun = rowlock
+///     .idempotency()
+///     .run_in_tx(&pool, "customer:7", "order-4711", &request, |mut tx| async move {
+///         sqlx::query("INSERT INTO payment VALUES (500)").execute(&mut **tx).await?;
+///         Outcome::json(&"captured")
+///     })
+///     .await?;
+/// match begun {
+///     Begun::New(outcome) | Begun::Replay(outcome) => println!("{outcome:?}"),
+///     refused => println!("{refused:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "it does nothing by itself"]
+pub struct Idempotency {
+    pub(super) core: Arc<Core>,
+    pub(super) lease: Duration,
+    retention: Duration,
+    tombstone: Duration,
+    wait: Duration,
+    max_attempts: u32,
+    max_outcome: usize,
+    pub(super) retry: Retry,
+    reconcile: Option<Hook>,
+}
+
+type Hook =
+    Arc<dyn Fn(UnknownStep) -> Pin<Box<dyn Future<Output = Reconciled> + Send>> + Send + Sync>;
+
+impl fmt::Debug for Idempotency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idempotency")
+            .field("lease", &self.lease)
+            .field("retention", &self.retention)
+            .field("tombstone", &self.tombstone)
+            .field("max_attempts", &self.max_attempts)
+            .field("max_outcome", &self.max_outcome)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What asking for a key has come to.
+///
+/// From [`Idempotency::begin`], `New` brings the guard of the attempt that the caller now runs; from
+/// [`Idempotency::run_in_tx`], the outcome of what has just been run and committed.
+#[derive(Debug)]
+#[must_use = "it tells whether to run"]
+pub enum Begun<T> {
+    /// Nobody has, so it is the caller's.
+    New(T),
+    /// It was done: this is what it came to.
+    Replay(Outcome),
+    /// Somebody is at it.
+    InFlight(InFlight),
+    /// The key was used for another request.
+    Mismatch,
+    /// An attempt vanished in the middle of a step that must not be repeated, and whether that step happened
+    /// is not known.
+    Unknown(UnknownStep),
+    /// It was done, so long ago that the outcome is not kept any more. It is not run again.
+    Expired,
+    /// So many attempts have vanished that it is not run again, until `rowlock idempotency reset`.
+    Poisoned {
+        /// How many.
+        attempts: u32,
+    },
+}
+
+impl<T> Begun<T> {
+    /// The same, with another `New`.
+    pub(super) fn refusal<U>(self) -> Result<T, Begun<U>> {
+        Err(match self {
+            Self::New(new) => return Ok(new),
+            Self::Replay(outcome) => Begun::Replay(outcome),
+            Self::InFlight(in_flight) => Begun::InFlight(in_flight),
+            Self::Mismatch => Begun::Mismatch,
+            Self::Unknown(step) => Begun::Unknown(step),
+            Self::Expired => Begun::Expired,
+            Self::Poisoned { attempts } => Begun::Poisoned { attempts },
+        })
+    }
+}
+
+impl Begun<Outcome> {
+    /// The outcome, new or replayed, if there is one.
+    #[must_use]
+    pub fn outcome(self) -> Option<Outcome> {
+        match self {
+            Self::New(outcome) | Self::Replay(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+}
+
+/// Somebody runs an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InFlight {
+    /// How long its lease lasts when it is not renewed. `None`: the attempt is a transaction, and ends with it.
+    pub remaining: Option<Duration>,
+    /// When that is, by the database's clock.
+    pub until: Option<DateTime<Utc>>,
+    /// Who it is, for people to read.
+    pub holder: Option<String>,
+}
+
+/// A step that must not be repeated, and of which nobody knows whether it happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnknownStep {
+    /// The record.
+    pub record: RecordKey,
+    /// The step.
+    pub step: String,
+    /// The key that the step was given for the other side, if it asked for
+    /// [`downstream_key`](IdempotencyGuard::downstream_key).
+    pub downstream_key: String,
+    /// The attempt that vanished.
+    pub attempt: i64,
+}
+
+/// What a reconcile hook has found out; see [`Idempotency::reconcile`].
+#[derive(Debug, Clone)]
+pub enum Reconciled {
+    /// The step happened, and this is what it came to: the attempt goes on behind it.
+    Happened(Outcome),
+    /// It did not happen, and will not: the attempt runs it again.
+    NotHappened,
+    /// It cannot be found out now.
+    StillUnknown,
+}
+
+impl Idempotency {
+    pub(crate) fn new(core: &Arc<Core>) -> Self {
+        core.keep_clean();
+        Self {
+            core: Arc::clone(core),
+            lease: DEFAULT_LEASE,
+            retention: DEFAULT_RETENTION,
+            tombstone: DEFAULT_TOMBSTONE,
+            wait: Duration::ZERO,
+            max_attempts: DEFAULT_MAX_ATTEMPTS,
+            max_outcome: DEFAULT_MAX_OUTCOME,
+            retry: Retry::new(),
+            reconcile: None,
+        }
+    }
+
+    /// How long an attempt may go without a word before others take over: 100 ms to 24 h, 30 s when not set. It is
+    /// renewed in the background for as long as the guard lives, so this is about crashes only.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long an outcome is kept to be replayed: 1 s to 10 years, 24 h when not set.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// For how long after the retention the key is refused ([`Begun::Expired`]) instead of being run again: 0 to
+    /// 10 years, 6 days when not set.
+    pub fn tombstone(mut self, tombstone: Duration) -> Self {
+        self.tombstone = tombstone;
+        self
+    }
+
+    /// How long to wait for an attempt of somebody else's before that is [`Begun::InFlight`]: at most 366 days, not at all
+    /// when not set. When it ends in that time, its outcome is replayed, or its key taken.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How many attempts may vanish (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`]: 1 to
+    /// 1000, 5 when not set. Attempts that end, or are [released](IdempotencyGuard::release), do not count.
+    pub fn max_attempts(mut self, max_attempts: u32) -> Self {
+        self.max_attempts = max_attempts;
+        self
+    }
+
+    /// The largest outcome, and the largest result of a step, in bytes: at most 16 MiB, 1 MiB when not set.
+    pub fn max_outcome(mut self, bytes: usize) -> Self {
+        self.max_outcome = bytes;
+        self
+    }
+
+    /// How [`run_in_tx`](Self::run_in_tx) tries its transaction again after a conflict.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Asks `hook` what has become of a step that is unknown, before [`Begun::Unknown`] is returned.
+    ///
+    /// It may be asked by several processes at a time, and must only look (at the payment provider, say, with the
+    /// [`downstream_key`](UnknownStep::downstream_key)). Be sure that the step cannot happen later any more before
+    /// you answer [`Reconciled::NotHappened`]: whoever vanished may only stand still.
+    pub fn reconcile<F>(mut self, hook: impl Fn(UnknownStep) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Reconciled> + Send + 'static,
+    {
+        self.reconcile = Some(Arc::new(move |step| Box::pin(hook(step))));
+        self
+    }
+
+    /// Asks for `key` in `scope`: runs an attempt when nobody has, and tells what has become of it otherwise.
+    ///
+    /// `scope` is whose key it is, `fingerprint` what is asked for. A replay is one statement; a new attempt two.
+    ///
+    /// # Errors
+    ///
+    /// A refused scope, key or setting; a database out of reach; a damaged record. Whatever
+    /// [`Begun`] says is not an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no attempt behind: one that was begun is given up in the background, and does not
+    /// count. (When the database cannot be reached just then, its lease has to end first.)
+    pub async fn begin(
+        &self,
+        scope: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+        fingerprint: &Fingerprint,
+    ) -> Result<Begun<IdempotencyGuard>, Error> {
+        self.check()?;
+        let key = RecordKey::new(scope, key)?;
+        let mut waiting = Waiting::new(self.wait);
+        let mut looks = 0;
+        loop {
+            let before = match self.look(&key, fingerprint, &mut waiting).await?.refusal() {
+                Ok(before) => before,
+                Err(refusal) => return Ok(refusal),
+            };
+            looks += 1;
+            let claim = |reply| {
+                RecordWork::Claim(Box::new(Claim {
+                    ask: self.ask(&key, fingerprint, before),
+                    forget: self.forget(),
+                    core: Arc::clone(&self.core),
+                    reply,
+                }))
+            };
+            match self.core.record(claim).await? {
+                Claiming::Mine(guard) => {
+                    guard.receive();
+                    return Ok(Begun::New(IdempotencyGuard::new(guard, self.bounds())));
+                }
+                // Somebody was faster: what has he made of it?
+                Claiming::Missed if looks < MAX_LOOKS => {}
+                Claiming::Locked if looks == 1 || waiting.again(None).await => {}
+                Claiming::Missed | Claiming::Locked => {
+                    return Ok(Begun::InFlight(InFlight {
+                        remaining: None,
+                        until: None,
+                        holder: None,
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Looks until there is something to claim, or something to tell.
+    pub(super) async fn look(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        waiting: &mut Waiting,
+    ) -> Result<Begun<Option<Before>>, Error> {
+        loop {
+            let read = |reply| RecordWork::Read(key.clone(), reply);
+            let row = self.core.record(read).await?;
+            let begun = match judge(row, fingerprint, self.max_tries())? {
+                Verdict::Claim(before) => Begun::New(before),
+                Verdict::Replay(outcome) => Begun::Replay(outcome),
+                Verdict::Mismatch => Begun::Mismatch,
+                Verdict::Expired => Begun::Expired,
+                Verdict::Poisoned { attempts } => Begun::Poisoned { attempts },
+                Verdict::InFlight {
+                    remaining,
+                    until,
+                    holder,
+                } => {
+                    if waiting.again(Some(remaining)).await {
+                        continue;
+                    }
+                    Begun::InFlight(InFlight {
+                        remaining: Some(remaining),
+                        until: DateTime::from_timestamp_micros(until),
+                        holder: Some(holder),
+                    })
+                }
+                Verdict::Doubtful { attempt } => {
+                    self.decide(key, attempt, Decision::Unknown).await?;
+                    continue;
+                }
+                Verdict::Unknown { attempt, step } => {
+                    let unknown = UnknownStep {
+                        downstream_key: key.downstream(&step),
+                        record: key.clone(),
+                        step,
+                        attempt,
+                    };
+                    match self.ask_hook(&unknown).await {
+                        None => Begun::Unknown(unknown),
+                        Some(found) => {
+                            self.decide(key, attempt, Decision::Resolve(found)).await?;
+                            continue;
+                        }
+                    }
+                }
+            };
+            return Ok(begun);
+        }
+    }
+
+    /// What the step came to, if it happened. `None`: nobody knows.
+    async fn ask_hook(&self, unknown: &UnknownStep) -> Option<Option<Outcome>> {
+        let hook = self.reconcile.as_ref()?;
+        match hook(unknown.clone()).await {
+            Reconciled::Happened(outcome) => Some(Some(outcome)),
+            Reconciled::NotHappened => Some(None),
+            Reconciled::StillUnknown => None,
+        }
+    }
+
+    pub(super) async fn decide(
+        &self,
+        key: &RecordKey,
+        attempt: i64,
+        decision: Decision,
+    ) -> Result<bool, Error> {
+        let ask = DecideAsk {
+            key: key.clone(),
+            attempt,
+            decision,
+            forget: self.forget(),
+        };
+        let decide = |reply| RecordWork::Decide(ask, reply);
+        self.core.record(decide).await
+    }
+
+    pub(super) fn ask(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        seen: Option<Before>,
+    ) -> ClaimAsk {
+        ClaimAsk {
+            key: key.clone(),
+            owner: Uuid::new_v4(),
+            holder: Arc::clone(&self.core.settings.holder),
+            fingerprint: *fingerprint,
+            lease: self.lease,
+            max_tries: self.max_tries(),
+            seen,
+        }
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds {
+            retention: self.retention,
+            forget: self.forget(),
+            max_outcome: self.max_outcome,
+        }
+    }
+
+    pub(super) fn waiting(&self) -> Waiting {
+        Waiting::new(self.wait)
+    }
+
+    /// How long a key is remembered.
+    fn forget(&self) -> Duration {
+        self.retention + self.tombstone
+    }
+
+    fn max_tries(&self) -> i32 {
+        i32::try_from(self.max_attempts).unwrap_or(i32::MAX)
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        check_ttl(self.lease)?;
+        check_wait(self.wait)?;
+        let second = Duration::from_secs(1);
+        let bounds = "1 s to 10 years are allowed";
+        within("retention", self.retention, second..=LONGEST, bounds)?;
+        let bounds = "at most 10 years are allowed";
+        within(
+            "tombstone",
+            self.tombstone,
+            Duration::ZERO..=LONGEST,
+            bounds,
+        )?;
+        if !(1..=1_000).contains(&self.max_attempts) {
+            return Err(Error::InvalidSetting {
+                setting: "max_attempts",
+                reason: "1 to 1000 are allowed",
+            });
+        }
+        if self.max_outcome > MAX_MAX_OUTCOME {
+            return Err(Error::InvalidSetting {
+                setting: "max_outcome",
+                reason: "at most 16 MiB are allowed",
+            });
+        }
+        Ok(())
+    }
+}
+
+impl RecordKey {
+    /// What names a step of this record to the other side.
+    pub(super) fn downstream(&self, step: &str) -> String {
+        let purpose = format!("rowlock.step.{step}");
+        self.digest(&purpose).simple().to_string()
+    }
+
+    pub(super) fn subject(&self) -> Subject {
+        Subject::Record(self.clone())
+    }
+}
+
+/// Waiting for somebody else's attempt.
+pub(super) struct Waiting {
+    until: Moment,
+    pauses: backon::ExponentialBackoff,
+}
+
+impl Waiting {
+    fn new(wait: Duration) -> Self {
+        Self {
+            until: Moment::now() + wait,
+            pauses: retry::poll(),
+        }
+    }
+
+    /// Waits for a moment, and not past the end of a lease. False: the time is over.
+    pub(super) async fn again(&mut self, remaining: Option<Duration>) -> bool {
+        if self.until.has_passed() {
+            return false;
+        }
+        let pause = self.pauses.next().unwrap_or_default();
+        let pause = remaining.map_or(pause, |remaining| pause.min(remaining));
+        sleep_until((Moment::now() + pause).min(self.until)).await;
+        true
+    }
+}

@@ -1,0 +1,221 @@
+//! Steps: effects outside of the database, each done once for a key, over all attempts.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::guard::IdempotencyGuard;
+use super::key::check_step;
+use super::outcome::Outcome;
+use crate::Error;
+use crate::hold::record::RecordWork;
+use crate::store::record::{Finished, StepAsk, StepBegun};
+
+/// How a step that must not be repeated has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepFailed<E> {
+    /// It did not happen, for sure, and will not: the other side has refused it. It may be tried again.
+    NotDone(E),
+    /// It may have happened: no answer has come.
+    Unknown(E),
+}
+
+/// What `?` makes of an error: nothing is taken for granted.
+impl<E> From<E> for StepFailed<E> {
+    fn from(error: E) -> Self {
+        Self::Unknown(error)
+    }
+}
+
+/// The step of this attempt of which nobody knows whether it happened.
+#[derive(Debug, Default)]
+pub(super) struct Doubt(Option<Arc<str>>);
+
+/// What beginning a step has come to.
+enum Started {
+    Fresh(StepAsk),
+    Done(Outcome),
+}
+
+impl IdempotencyGuard {
+    /// Does `work` once for the key, and keeps its result: an attempt that comes after a crash gets the result instead
+    /// of doing it again.
+    ///
+    /// A crash in the middle of it, or before the result was kept, lets the next attempt **do it again**: give the other
+    /// side the [`downstream_key`](Self::downstream_key), so that it sees that it is the same. Where it cannot, use
+    /// [`step_once`](Self::step_once).
+    ///
+    /// `step` names it, 1 to 255 bytes; the result is kept as JSON, of at most
+    /// [`max_outcome`](crate::Idempotency::max_outcome) bytes. Steps of one guard run one at a time. A failed
+    /// one is not kept.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`. [`Error::Superseded`]: another attempt has taken over; a refused name; a result that is too large, or
+    /// cannot be said in JSON; a database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// As after a crash.
+    pub async fn step<T, E>(
+        &self,
+        step: &str,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: From<Error>,
+    {
+        let work = async { work.await.map_err(StepFailed::Unknown) };
+        self.do_step(step, true, work).await
+    }
+
+    /// Does `work` at most once for the key, whatever happens: for an effect that must not be repeated and that the
+    /// other side cannot recognise.
+    ///
+    /// When the process crashes in the middle of it, or `work` fails with [`StepFailed::Unknown`], nobody knows whether
+    /// it happened. It is not run again: the record is [`Begun::Unknown`](crate::Begun::Unknown) until the
+    /// [reconcile hook](crate::Idempotency::reconcile) or a person (`rowlock idempotency resolve`) has found out. Two
+    /// statements more than [`step`](Self::step), which see to that.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`step`](Self::step); [`Error::StepUnknown`] when it, or another one, was begun in this attempt and
+    /// failed as unknown.
+    ///
+    /// # Cancel safety
+    ///
+    /// As after a crash: dropping the future in the middle of `work` makes the record unknown when the attempt ends.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// # async fn send_letter() -> Result<u32, (u16, String)> { Ok(7) }
+    /// # use rowlock::{Begun, Fingerprint, Outcome};
+    /// use rowlock::StepFailed;
+    ///
+    /// # let request = Fingerprint::of("");
+    /// if let Begun::New(guard) = rowlock.idempotency().begin("me", "letter-1", &request).await? {
+    ///     let number: u32 = guard
+    ///         .step_once("send", async {
+    ///             send_letter().await.map_err(|(status, said)| match status {
+    ///                 400..=499 => StepFailed::NotDone(Box::<dyn std::error::Error>::from(said)),
+    ///                 _ => StepFailed::Unknown(said.into()),
+    ///             })
+    ///         })
+    ///         .await?;
+    ///     guard.complete(&Outcome::json(&number)?).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn step_once<T, E>(
+        &self,
+        step: &str,
+        work: impl Future<Output = Result<T, StepFailed<E>>>,
+    ) -> Result<T, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: From<Error>,
+    {
+        self.do_step(step, false, work).await
+    }
+
+    async fn do_step<T, E>(
+        &self,
+        step: &str,
+        repeatable: bool,
+        work: impl Future<Output = Result<T, StepFailed<E>>>,
+    ) -> Result<T, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: From<Error>,
+    {
+        let mut doubt = self.doubt.lock().await;
+        let ask = match self.begin_step(step, repeatable, &mut doubt).await? {
+            Started::Fresh(ask) => ask,
+            Started::Done(outcome) => return Ok(outcome.parse_json()?),
+        };
+        let result = match work.await {
+            Ok(result) => result,
+            Err(StepFailed::Unknown(error)) => return Err(error),
+            Err(StepFailed::NotDone(error)) => {
+                if !repeatable {
+                    self.settle(ask, None).await?;
+                    doubt.0 = None;
+                }
+                return Err(error);
+            }
+        };
+        let outcome = Outcome::json(&result)?;
+        let size = outcome.bytes().len();
+        self.bounds.check("the result of the step", size)?;
+        self.settle(ask, Some(outcome)).await?;
+        if !repeatable {
+            doubt.0 = None;
+        }
+        Ok(result)
+    }
+
+    /// From here on it is not known whether `step` happened, until the attempt is completed. The outcome, if it has one
+    /// from an earlier attempt.
+    #[cfg(feature = "tower")]
+    pub(crate) async fn begin_once(&self, step: &str) -> Result<Option<Outcome>, Error> {
+        let mut doubt = self.doubt.lock().await;
+        match self.begin_step(step, false, &mut doubt).await? {
+            Started::Fresh(_) => Ok(None),
+            Started::Done(outcome) => Ok(Some(outcome)),
+        }
+    }
+
+    async fn begin_step(
+        &self,
+        step: &str,
+        repeatable: bool,
+        doubt: &mut Doubt,
+    ) -> Result<Started, Error> {
+        check_step(step)?;
+        self.check_running("begin a step of")?;
+        if let (Some(step), false) = (&doubt.0, repeatable) {
+            return Err(self.unknown(step));
+        }
+        let ask = StepAsk {
+            key: self.record().clone(),
+            owner: self.inner.owner(),
+            attempt: self.attempt(),
+            step: step.into(),
+            repeatable,
+        };
+        let begin = |reply| RecordWork::StepBegin(ask.clone(), reply);
+        match self.inner.core.record(begin).await? {
+            StepBegun::Fresh => {}
+            StepBegun::Done(outcome) => return Ok(Started::Done(outcome)),
+            StepBegun::Doubtful(step) => return Err(self.unknown(&step)),
+            StepBegun::Superseded => return Err(self.superseded("begin a step of")),
+        }
+        self.inner.bind();
+        if !repeatable {
+            doubt.0 = Some(Arc::clone(&ask.step));
+        }
+        Ok(Started::Fresh(ask))
+    }
+
+    async fn settle(&self, ask: StepAsk, outcome: Option<Outcome>) -> Result<(), Error> {
+        let keep = |reply| RecordWork::StepFinish(ask, outcome, Some(reply));
+        match self.inner.core.record(keep).await? {
+            Finished::Ended => Ok(()),
+            Finished::Superseded | Finished::Locked => Err(self.superseded("keep a step of")),
+        }
+    }
+
+    fn unknown(&self, step: &str) -> Error {
+        Error::StepUnknown {
+            record: self.record().clone(),
+            step: step.into(),
+        }
+    }
+}

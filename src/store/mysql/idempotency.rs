@@ -1,0 +1,670 @@
+//! Idempotency records: the statements.
+//!
+//! They follow `lease.rs`, whose head tells how a batch travels, what is locked, and which clock is read.
+//!
+//! The key of a record that is being made in a transaction that has not ended cannot be seen, and inserting it again
+//! would wait for that transaction. A lane asks for the lock of such a key with NOWAIT first. (Behind it another
+//! transaction may insert the key in the same instant; the wait for that one is bounded by the lane's time-out.)
+
+use sqlx::{Connection, MySqlConnection, Row};
+
+use super::transaction::{hex, text};
+use crate::idempotency::{Outcome, RecordKey};
+use crate::store::fault::{Fault, FaultKind};
+use crate::store::record::{
+    ClaimAsk, Claimed, CleanedRows, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk,
+    ListAsk, RecordRow, StepAsk, StepBegun, StepColumns, StepLook, StepRow, record_row,
+};
+use crate::store::{Renewed, Told, json, micros, to_micros};
+
+const READ: &str = "
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+       r.bound, r.doubt, r.content_type, r.outcome,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (
+    scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+    k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]'
+)) a
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)";
+
+/// Like [`READ`], for a lone key.
+const READ_ONE: &str = "
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+       r.bound, r.doubt, r.content_type, r.outcome,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at)
+FROM rowlock_idempotency r
+WHERE r.scope = ? AND r.idempotency_key = ?";
+
+/// Like [`READ`], without the outcomes.
+const LIST: &str = "
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+       r.bound, r.doubt, r.content_type, NULL,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at)
+FROM rowlock_idempotency r
+WHERE (? IS NULL OR r.scope = ?) AND (? IS NULL OR r.state = ?)
+ORDER BY r.scope, r.idempotency_key
+LIMIT ?";
+
+const PROBE: &str = "
+SELECT r.attempt
+FROM JSON_TABLE(?, '$[*]' COLUMNS (
+    scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+    k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]'
+)) a
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
+FOR UPDATE /*!80000 OF r */ NOWAIT";
+
+/// A duplicate is an error that is caught.
+const CLAIM_NEW: &str = "
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+                                 fingerprint, bound, began_at, attempted_at, lease_until)
+SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
+       a.max_tries, UNHEX(a.owner), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
+       SYSDATE(6) + INTERVAL a.lease MICROSECOND
+FROM JSON_TABLE(?, '$[*]' COLUMNS (
+    scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+    k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
+    max_tries   INT                                PATH '$[3]',
+    owner       CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+    holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
+    fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
+    lease       BIGINT                             PATH '$[7]'
+)) a";
+
+const CLAIM_AGAIN: &str = "
+UPDATE (
+    SELECT r.scope, r.idempotency_key, a.max_tries, UNHEX(a.owner) AS owner, a.holder,
+           UNHEX(a.fingerprint) AS fingerprint, a.lease
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (
+        scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+        k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
+        seen        BIGINT                             PATH '$[2]',
+        max_tries   INT                                PATH '$[3]',
+        owner       CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+        holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
+        fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
+        lease       BIGINT                             PATH '$[7]'
+    )) a
+    STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+        ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
+    WHERE r.attempt = a.seen
+      AND (r.state = 'free' OR (r.state = 'running' AND r.doubt IS NULL AND r.lease_until <= SYSDATE(6)))
+    LIMIT 1000000
+    FOR UPDATE /*!80000 OF r */ SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
+SET r.state = 'running',
+    r.attempt = GREATEST(r.attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
+    r.tries = r.tries + 1, r.max_tries = t.max_tries, r.owner = t.owner, r.holder = t.holder,
+    r.fingerprint = t.fingerprint, r.attempted_at = SYSDATE(6),
+    r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
+    r.forget_at = NULL, r.clean_at = NULL";
+
+const FORGET: &str = "
+DELETE FROM rowlock_idempotency
+WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND forget_at <= UTC_TIMESTAMP(6)";
+
+const FORGET_STEPS: &str =
+    "DELETE FROM rowlock_idempotency_step WHERE scope = ? AND idempotency_key = ?";
+
+const RENEW: &str = "
+UPDATE (
+    SELECT r.scope, r.idempotency_key, a.lease
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (
+        scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
+        owner CHAR(32)     CHARACTER SET ascii PATH '$[2]',
+        lease BIGINT                           PATH '$[3]'
+    )) a
+    STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+        ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
+    WHERE r.owner = UNHEX(a.owner) AND r.state = 'running'
+    LIMIT 1000000
+    FOR UPDATE /*!80000 OF r */ SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
+SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROSECOND)";
+
+/// What reads `doubt` stands before what overwrites it.
+const FINISH: &str = "
+UPDATE (
+    SELECT r.scope, r.idempotency_key, a.state, a.content_type, a.outcome, a.retain, a.forget, a.bound, a.pardon
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (
+        scope        VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        k            VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
+        owner        CHAR(32)     CHARACTER SET ascii PATH '$[2]',
+        attempt      BIGINT                           PATH '$[3]',
+        state        VARCHAR(16)  CHARACTER SET ascii PATH '$[4]',
+        content_type VARCHAR(255) CHARACTER SET ascii PATH '$[5]',
+        outcome      LONGTEXT     CHARACTER SET ascii PATH '$[6]',
+        retain       BIGINT                           PATH '$[7]',
+        forget       BIGINT                           PATH '$[8]',
+        bound        INT                              PATH '$[9]',
+        pardon       INT                              PATH '$[10]'
+    )) a
+    STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+        ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
+    WHERE r.owner = UNHEX(a.owner) AND r.attempt = a.attempt AND r.state = 'running'
+    LIMIT 1000000
+    FOR UPDATE /*!80000 OF r */ SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
+SET r.forget_at = IF(t.state = 'done' OR r.doubt IS NULL, SYSDATE(6) + INTERVAL t.forget MICROSECOND, NULL),
+    r.clean_at = IF(t.state = 'done' OR r.doubt IS NULL,
+                    SYSDATE(6) + INTERVAL COALESCE(t.retain, t.forget) MICROSECOND, NULL),
+    r.state = IF(t.state = 'free' AND r.doubt IS NOT NULL, 'unknown', t.state),
+    r.doubt = IF(t.state = 'done', NULL, r.doubt),
+    r.bound = r.bound OR t.bound,
+    r.tries = GREATEST(r.tries - t.pardon, 0),
+    r.content_type = t.content_type,
+    r.outcome = UNHEX(t.outcome),
+    r.done_at = IF(t.state = 'done', SYSDATE(6), NULL),
+    r.retain_until = SYSDATE(6) + INTERVAL t.retain MICROSECOND";
+
+const STEP_LOOK: &str = "
+SELECT r.owner = ? AND r.attempt = ? AND r.state = 'running', r.doubt, s.content_type, s.outcome
+FROM rowlock_idempotency r
+LEFT JOIN rowlock_idempotency_step s
+       ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?
+WHERE r.scope = ? AND r.idempotency_key = ?";
+
+const DOUBT: &str = "
+UPDATE rowlock_idempotency SET doubt = ?
+WHERE scope = ? AND idempotency_key = ? AND owner = ? AND attempt = ? AND state = 'running' AND doubt IS NULL";
+
+const STEP_SETTLED: &str = "
+UPDATE rowlock_idempotency
+SET doubt = IF(doubt = ?, NULL, doubt), bound = bound OR ?
+WHERE scope = ? AND idempotency_key = ? AND owner = ? AND attempt = ? AND state = 'running'";
+
+/// Sent again, it changes nothing.
+const STEP_KEEP: &str = "
+INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
+VALUES (?, ?, ?, ?, ?, ?, SYSDATE(6))
+ON DUPLICATE KEY UPDATE step = step";
+
+const STEPS: &str = "
+SELECT step, attempt, content_type, outcome, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', done_at)
+FROM rowlock_idempotency_step
+WHERE scope = ? AND idempotency_key = ?
+ORDER BY done_at, step";
+
+const TO_UNKNOWN: &str = "
+UPDATE rowlock_idempotency SET state = 'unknown'
+WHERE scope = ? AND idempotency_key = ? AND attempt = ?
+  AND state = 'running' AND doubt IS NOT NULL AND lease_until <= SYSDATE(6)";
+
+const LOCK_UNKNOWN: &str = "
+SELECT doubt FROM rowlock_idempotency
+WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND state = 'unknown'
+FOR UPDATE";
+
+const RESOLVE: &str = "
+UPDATE rowlock_idempotency
+SET state = 'free', doubt = NULL, tries = 0, bound = TRUE,
+    forget_at = SYSDATE(6) + INTERVAL ? MICROSECOND, clean_at = SYSDATE(6) + INTERVAL ? MICROSECOND
+WHERE scope = ? AND idempotency_key = ?";
+
+const RESET: &str = "
+UPDATE rowlock_idempotency
+SET state = IF(doubt IS NULL, 'free', 'unknown'), tries = 0,
+    forget_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL),
+    clean_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL)
+WHERE scope = ? AND idempotency_key = ? AND attempt = ?
+  AND (state = 'free' OR (state = 'running' AND lease_until <= SYSDATE(6)))";
+
+/// `UTC_TIMESTAMP(6)`, which is a little early: an index cannot be asked for what is before `SYSDATE(6)`, which changes
+/// while the statement runs.
+const CLEAN_OUTCOMES: &str = "
+UPDATE (
+    SELECT scope, idempotency_key FROM rowlock_idempotency
+    WHERE clean_at <= UTC_TIMESTAMP(6) AND forget_at > UTC_TIMESTAMP(6)
+    ORDER BY clean_at LIMIT ?
+    FOR UPDATE SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
+SET r.state = 'expired', r.outcome = NULL, r.content_type = NULL, r.clean_at = r.forget_at";
+
+const OLD_RECORDS: &str = "
+SELECT scope, idempotency_key FROM rowlock_idempotency
+WHERE clean_at <= UTC_TIMESTAMP(6) AND forget_at <= UTC_TIMESTAMP(6)
+ORDER BY clean_at LIMIT ?
+FOR UPDATE SKIP LOCKED";
+
+const REMOVE: &str = "
+DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (
+    scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+    k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]'
+)) a
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)";
+
+const REMOVE_STEPS: &str = "
+DELETE s FROM JSON_TABLE(?, '$[*]' COLUMNS (
+    scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+    k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]'
+)) a
+STRAIGHT_JOIN rowlock_idempotency_step s FORCE INDEX (PRIMARY)
+    ON s.scope = UNHEX(a.scope) AND s.idempotency_key = UNHEX(a.k)";
+
+/// In the caller's transaction, whose session may have any time zone.
+fn tx_claim_text(ask: &ClaimAsk) -> String {
+    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
+    let (owner, holder) = (hex(ask.owner.as_bytes()), text(&ask.holder));
+    let fingerprint = hex(ask.fingerprint.as_bytes());
+    let (max_tries, lease) = (ask.max_tries, to_micros(ask.lease));
+    let clock = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    let until = format!("UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND");
+    let change = match ask.seen {
+        Some(seen) if !seen.forgotten => format!(
+            "UPDATE rowlock_idempotency
+             SET state = 'running', attempt = GREATEST(attempt + 1, {clock}), tries = tries + 1,
+                 max_tries = {max_tries}, owner = {owner}, holder = {holder}, fingerprint = {fingerprint},
+                 attempted_at = UTC_TIMESTAMP(6), lease_until = {until}, forget_at = NULL, clean_at = NULL
+             WHERE scope = {scope} AND idempotency_key = {key} AND attempt = {}
+               AND (state = 'free'
+                    OR (state = 'running' AND doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))",
+            seen.attempt
+        ),
+        _ => format!(
+            "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner,
+                                              holder, fingerprint, bound, began_at, attempted_at, lease_until)
+             VALUES ({scope}, {key}, 'running', {clock}, 1, {max_tries}, {owner}, {holder}, {fingerprint}, FALSE,
+                     UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), {until})"
+        ),
+    };
+    // A plain read would fix the snapshot of the transaction: what it read behind a lock would be older than the lock.
+    format!(
+        "{change}; \
+         SELECT r.attempt, d.id FROM rowlock_idempotency r FORCE INDEX (PRIMARY) JOIN rowlock_database d
+         WHERE r.scope = {scope} AND r.idempotency_key = {key} AND r.owner = {owner}
+         LOCK IN SHARE MODE"
+    )
+}
+
+fn tx_complete_text(ask: &FinishAsk) -> String {
+    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
+    let (owner, attempt) = (hex(ask.owner.as_bytes()), ask.attempt);
+    let end = EndColumns::from(&ask.end);
+    let content_type = text(end.outcome.map_or("", Outcome::content_type));
+    let outcome = hex(end.outcome.map_or(&[], Outcome::bytes));
+    let (retain, forget) = (end.retain.unwrap_or(end.forget), end.forget);
+    format!(
+        "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
+         UPDATE rowlock_idempotency
+         SET state = 'done', doubt = NULL, tries = 0, content_type = {content_type}, outcome = {outcome},
+             done_at = UTC_TIMESTAMP(6),
+             retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
+             clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
+             forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND
+         WHERE scope = {scope} AND idempotency_key = {key} AND owner = {owner} AND attempt = {attempt}
+           AND state = 'running'; \
+         SELECT ROW_COUNT(), MAX(id) FROM rowlock_database LOCK IN SHARE MODE"
+    )
+}
+
+pub(super) async fn read(
+    conn: &mut MySqlConnection,
+    keys: &[RecordKey],
+) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
+    let read = match keys {
+        [key] => sqlx::query(READ_ONE).bind(key.scope()).bind(key.key()),
+        _ => sqlx::query(READ).bind(json::keys(keys)),
+    };
+    let rows = read.fetch_all(conn).await?;
+    let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
+    Ok(RecordRow::in_order(rows?, keys))
+}
+
+pub(super) async fn claim(
+    conn: &mut MySqlConnection,
+    asks: &[ClaimAsk],
+) -> Result<Vec<Claimed>, Fault> {
+    for ask in asks {
+        forget(conn, ask).await?;
+    }
+    let is_new = |ask: &&ClaimAsk| ask.seen.is_none_or(|seen| seen.forgotten);
+    let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
+    if !new.is_empty() && !make(conn, &new).await? {
+        // One of them is being made by somebody else: which one?
+        for ask in &new {
+            make(conn, &[*ask]).await?;
+        }
+    }
+    if !again.is_empty() {
+        sqlx::query(CLAIM_AGAIN)
+            .bind(json::claims(&again))
+            .execute(&mut *conn)
+            .await?;
+    }
+    let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
+    let rows = read(conn, &keys).await?;
+    let claimed = asks.iter().zip(&rows);
+    Ok(claimed.map(|(ask, row)| ask.missed(row.as_ref())).collect())
+}
+
+/// Inserts all of them, or none: false.
+async fn make(conn: &mut MySqlConnection, new: &[&ClaimAsk]) -> Result<bool, Fault> {
+    let json = json::claims(new);
+    for sql in [PROBE, CLAIM_NEW] {
+        match sqlx::query(sql)
+            .bind(&json)
+            .fetch_all(&mut *conn)
+            .await
+            .map_err(Fault::from)
+        {
+            Err(fault) if matches!(fault.kind, FaultKind::LockTimeout | FaultKind::Duplicate) => {
+                return Ok(false);
+            }
+            other => other?,
+        };
+    }
+    Ok(true)
+}
+
+/// Removes a record whose time is over.
+async fn forget(conn: &mut MySqlConnection, ask: &ClaimAsk) -> Result<(), sqlx::Error> {
+    let Some(seen) = ask.seen.filter(|seen| seen.forgotten) else {
+        return Ok(());
+    };
+    let (scope, key) = (ask.key.scope(), ask.key.key());
+    let gone = sqlx::query(FORGET)
+        .bind(scope)
+        .bind(key)
+        .bind(seen.attempt)
+        .execute(&mut *conn)
+        .await?;
+    if gone.rows_affected() > 0 {
+        let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
+        steps.execute(conn).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn renew(
+    conn: &mut MySqlConnection,
+    asks: &[KeepAsk],
+) -> Result<Vec<Renewed>, sqlx::Error> {
+    sqlx::query(RENEW)
+        .bind(json::keeps(asks))
+        .execute(&mut *conn)
+        .await?;
+    let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
+    let rows = read(conn, &keys).await?;
+    Ok(asks
+        .iter()
+        .zip(&rows)
+        .map(|(ask, row)| match row {
+            Some(row) if row.owner == ask.owner && row.state == "running" => Renewed::Live {
+                remaining: micros(row.lease_left),
+                holds: 1,
+            },
+            _ => Renewed::Gone,
+        })
+        .collect())
+}
+
+pub(super) async fn finish(
+    conn: &mut MySqlConnection,
+    asks: &[FinishAsk],
+) -> Result<Vec<Finished>, sqlx::Error> {
+    let done = sqlx::query(FINISH)
+        .bind(json::ends(asks))
+        .execute(&mut *conn)
+        .await?;
+    if usize::try_from(done.rows_affected()) == Ok(asks.len()) {
+        return Ok(vec![Finished::Ended; asks.len()]);
+    }
+    let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
+    let rows = read(conn, &keys).await?;
+    let finished = asks.iter().zip(&rows);
+    Ok(finished
+        .map(|(ask, row)| RecordRow::finished(row.as_ref(), ask))
+        .collect())
+}
+
+pub(super) async fn step_begin(
+    conn: &mut MySqlConnection,
+    ask: &StepAsk,
+) -> Result<StepBegun, sqlx::Error> {
+    let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(begun) = ask.seen(look) {
+        return Ok(begun);
+    }
+    let done = sqlx::query(DOUBT)
+        .bind(&*ask.step)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .execute(conn)
+        .await?;
+    Ok(match done.rows_affected() {
+        0 => StepBegun::Superseded,
+        _ => StepBegun::Fresh,
+    })
+}
+
+pub(super) async fn step_finish(
+    conn: &mut MySqlConnection,
+    ask: &StepAsk,
+    outcome: Option<&Outcome>,
+) -> Result<Finished, sqlx::Error> {
+    let mut tx = conn.begin().await?;
+    let mine = sqlx::query(STEP_SETTLED)
+        .bind(&*ask.step)
+        .bind(outcome.is_some())
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .execute(&mut *tx)
+        .await?;
+    if mine.rows_affected() == 0 {
+        tx.rollback().await?;
+        return Ok(Finished::Superseded);
+    }
+    if let Some(outcome) = outcome {
+        keep_step(&mut tx, &ask.key, &ask.step, ask.attempt, outcome).await?;
+    }
+    tx.commit().await?;
+    Ok(Finished::Ended)
+}
+
+async fn keep_step(
+    conn: &mut MySqlConnection,
+    key: &RecordKey,
+    step: &str,
+    attempt: i64,
+    outcome: &Outcome,
+) -> Result<(), sqlx::Error> {
+    let keep = sqlx::query(STEP_KEEP)
+        .bind(key.scope())
+        .bind(key.key())
+        .bind(step)
+        .bind(attempt)
+        .bind(outcome.content_type())
+        .bind(outcome.bytes());
+    keep.execute(conn).await.map(|_| ())
+}
+
+pub(super) async fn steps(
+    conn: &mut MySqlConnection,
+    key: &RecordKey,
+) -> Result<Vec<StepRow>, sqlx::Error> {
+    let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
+        .bind(key.scope())
+        .bind(key.key())
+        .fetch_all(conn)
+        .await?;
+    Ok(rows.into_iter().map(StepRow::from).collect())
+}
+
+pub(super) async fn list(
+    conn: &mut MySqlConnection,
+    filter: &ListAsk,
+) -> Result<Vec<RecordRow>, sqlx::Error> {
+    let rows = sqlx::query(LIST)
+        .bind(filter.scope.as_deref())
+        .bind(filter.scope.as_deref())
+        .bind(filter.state)
+        .bind(filter.state)
+        .bind(filter.limit)
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(|row| record_row!(row)).collect()
+}
+
+pub(super) async fn decide(
+    conn: &mut MySqlConnection,
+    ask: &DecideAsk,
+) -> Result<bool, sqlx::Error> {
+    let (scope, key) = (ask.key.scope(), ask.key.key());
+    let forget = to_micros(ask.forget);
+    let query = match &ask.decision {
+        Decision::Unknown => sqlx::query(TO_UNKNOWN),
+        Decision::Reset => sqlx::query(RESET).bind(forget).bind(forget),
+        Decision::Resolve(outcome) => return resolve(conn, ask, outcome.as_ref()).await,
+    };
+    let query = query.bind(scope).bind(key).bind(ask.attempt);
+    Ok(query.execute(conn).await?.rows_affected() > 0)
+}
+
+async fn resolve(
+    conn: &mut MySqlConnection,
+    ask: &DecideAsk,
+    outcome: Option<&Outcome>,
+) -> Result<bool, sqlx::Error> {
+    let (scope, key) = (ask.key.scope(), ask.key.key());
+    let mut tx = conn.begin().await?;
+    let doubt: Option<Option<String>> = sqlx::query_scalar(LOCK_UNKNOWN)
+        .bind(scope)
+        .bind(key)
+        .bind(ask.attempt)
+        .fetch_optional(&mut *tx)
+        .await?;
+    let Some(doubt) = doubt.flatten() else {
+        tx.rollback().await?;
+        return Ok(false);
+    };
+    if let Some(outcome) = outcome {
+        keep_step(&mut tx, &ask.key, &doubt, ask.attempt, outcome).await?;
+    }
+    let forget = to_micros(ask.forget);
+    sqlx::query(RESOLVE)
+        .bind(forget)
+        .bind(forget)
+        .bind(scope)
+        .bind(key)
+        .execute(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(true)
+}
+
+pub(super) async fn clean(
+    conn: &mut MySqlConnection,
+    limit: u32,
+) -> Result<CleanedRows, sqlx::Error> {
+    let outcomes = sqlx::query(CLEAN_OUTCOMES)
+        .bind(limit)
+        .execute(&mut *conn)
+        .await?;
+    let mut tx = conn.begin().await?;
+    let old: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as(OLD_RECORDS)
+        .bind(limit)
+        .fetch_all(&mut *tx)
+        .await?;
+    let keys = old.iter().filter_map(|(s, k)| RecordKey::new(s, k).ok());
+    let keys = json::keys(&keys.collect::<Vec<_>>());
+    let mut records = 0;
+    if !old.is_empty() {
+        sqlx::query(REMOVE_STEPS)
+            .bind(&keys)
+            .execute(&mut *tx)
+            .await?;
+        let gone = sqlx::query(REMOVE).bind(&keys).execute(&mut *tx).await?;
+        records = gone.rows_affected();
+    }
+    tx.commit().await?;
+    Ok(CleanedRows {
+        outcomes: outcomes.rows_affected(),
+        records,
+        tokens: 0,
+    })
+}
+
+pub(super) async fn tx_claim(
+    conn: &mut MySqlConnection,
+    ask: &ClaimAsk,
+) -> Result<Told<Claimed>, Fault> {
+    forget(conn, ask).await?;
+    let rows = super::transaction::rows(conn, tx_claim_text(ask)).await;
+    let rows = match rows {
+        Err(fault) if fault.kind == FaultKind::Duplicate => Vec::new(),
+        other => other?,
+    };
+    let Some(row) = rows.first() else {
+        return Ok(Told {
+            database: None,
+            found: Claimed::Missed,
+        });
+    };
+    Ok(Told {
+        database: row.try_get(1)?,
+        found: Claimed::Mine {
+            attempt: row.try_get(0)?,
+        },
+    })
+}
+
+pub(super) async fn tx_complete(
+    conn: &mut MySqlConnection,
+    ask: &FinishAsk,
+) -> Result<Told<Finished>, Fault> {
+    let rows = super::transaction::rows(conn, tx_complete_text(ask)).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Told {
+            database: None,
+            found: Finished::Superseded,
+        });
+    };
+    Ok(Told {
+        database: row.try_get(1)?,
+        found: match row.try_get::<i64, _>(0)? {
+            0 => Finished::Superseded,
+            _ => Finished::Ended,
+        },
+    })
+}

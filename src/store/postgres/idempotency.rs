@@ -1,0 +1,590 @@
+//! Idempotency records: the statements.
+//!
+//! The key of a record that is being made in a transaction that has not ended cannot be seen, and inserting it again
+//! would wait for that transaction. So whoever inserts one takes an advisory lock on a digest of it, which ends with
+//! the transaction: a caller's transaction waits for it, a lane does not.
+
+use sqlx::{PgConnection, Row};
+use uuid::Uuid;
+
+use crate::idempotency::{Outcome, RecordKey};
+use crate::store::fault::Fault;
+use crate::store::record::{
+    ClaimAsk, Claimed, CleanedRows, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk,
+    ListAsk, RecordRow, StepAsk, StepBegun, StepColumns, StepLook, StepRow, record_row,
+};
+use crate::store::{Renewed, Told, micros, to_micros};
+
+const READ: &str = "
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+       r.bound, r.doubt, r.content_type, r.outcome,
+       (extract(epoch FROM r.began_at) * 1000000)::bigint,
+       (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
+       (extract(epoch FROM r.lease_until) * 1000000)::bigint,
+       (extract(epoch FROM r.done_at) * 1000000)::bigint,
+       (extract(epoch FROM r.lease_until - clock_timestamp()) * 1000000)::bigint,
+       (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint,
+       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint
+FROM unnest($1::bytea[], $2::bytea[]) AS a (scope, key)
+JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
+
+/// Like [`READ`], without the outcomes.
+const LIST: &str = "
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+       r.bound, r.doubt, r.content_type, NULL::bytea,
+       (extract(epoch FROM r.began_at) * 1000000)::bigint,
+       (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
+       (extract(epoch FROM r.lease_until) * 1000000)::bigint,
+       (extract(epoch FROM r.done_at) * 1000000)::bigint,
+       (extract(epoch FROM r.lease_until - clock_timestamp()) * 1000000)::bigint,
+       (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint,
+       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint
+FROM rowlock_idempotency r
+WHERE ($1::bytea IS NULL OR r.scope = $1) AND ($2::text IS NULL OR r.state = $2)
+ORDER BY r.scope, r.idempotency_key
+LIMIT $3";
+
+const CLAIM_NEW: &str = "
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+                                 fingerprint, bound, began_at, attempted_at, lease_until)
+SELECT a.scope, a.key, 'running', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, a.max_tries,
+       a.owner, a.holder, a.fingerprint, false, clock_timestamp(), clock_timestamp(),
+       clock_timestamp() + a.lease * interval '1 microsecond'
+FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[])
+     AS a (scope, key, lock, max_tries, owner, holder, fingerprint, lease)
+WHERE pg_try_advisory_xact_lock(a.lock)
+ON CONFLICT DO NOTHING
+RETURNING scope, idempotency_key, attempt";
+
+const CLAIM_AGAIN: &str = "
+WITH mine AS (
+    SELECT a.*
+    FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[],
+                $8::bigint[]) AS a (scope, key, seen, max_tries, owner, holder, fingerprint, lease)
+    JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
+    WHERE r.attempt = a.seen
+      AND (r.state = 'free'
+           OR (r.state = 'running' AND r.doubt IS NULL AND r.lease_until <= clock_timestamp()))
+    ORDER BY a.scope, a.key
+    FOR UPDATE OF r SKIP LOCKED
+)
+UPDATE rowlock_idempotency r
+SET state = 'running',
+    attempt = GREATEST(r.attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+    tries = r.tries + 1, max_tries = m.max_tries, owner = m.owner, holder = m.holder,
+    fingerprint = m.fingerprint, attempted_at = clock_timestamp(),
+    lease_until = clock_timestamp() + m.lease * interval '1 microsecond',
+    forget_at = NULL, clean_at = NULL
+FROM mine m
+WHERE r.scope = m.scope AND r.idempotency_key = m.key
+RETURNING r.scope, r.idempotency_key, r.attempt";
+
+const FORGET: &str = "
+WITH old AS (
+    SELECT scope, idempotency_key FROM rowlock_idempotency
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND forget_at <= clock_timestamp()
+    FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM rowlock_idempotency r USING old o
+    WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key
+)
+DELETE FROM rowlock_idempotency_step s USING old o
+WHERE s.scope = o.scope AND s.idempotency_key = o.idempotency_key";
+
+const RENEW: &str = "
+WITH ask AS (
+    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[]) AS a (scope, key, owner, lease)
+), mine AS (
+    SELECT a.* FROM ask a
+    JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
+    WHERE r.owner = a.owner AND r.state = 'running'
+    ORDER BY a.scope, a.key
+    FOR UPDATE OF r SKIP LOCKED
+), kept AS (
+    UPDATE rowlock_idempotency r
+    SET lease_until = GREATEST(r.lease_until, clock_timestamp() + m.lease * interval '1 microsecond')
+    FROM mine m
+    WHERE r.scope = m.scope AND r.idempotency_key = m.key
+    RETURNING r.scope, r.idempotency_key, r.lease_until
+)
+SELECT r.scope, r.idempotency_key,
+       (extract(epoch FROM COALESCE(k.lease_until, r.lease_until) - clock_timestamp()) * 1000000)::bigint
+FROM ask a
+JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
+LEFT JOIN kept k ON k.scope = r.scope AND k.idempotency_key = r.idempotency_key
+WHERE r.owner = a.owner AND r.state = 'running'";
+
+const FINISH: &str = "
+WITH mine AS (
+    SELECT a.*
+    FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::bytea[],
+                $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[])
+         AS a (scope, key, owner, attempt, state, content_type, outcome, retain, forget, bound, pardon)
+    JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
+    WHERE r.owner = a.owner AND r.attempt = a.attempt AND r.state = 'running'
+    ORDER BY a.scope, a.key
+    FOR UPDATE OF r SKIP LOCKED
+)
+UPDATE rowlock_idempotency r
+SET state = CASE WHEN m.state = 'free' AND r.doubt IS NOT NULL THEN 'unknown' ELSE m.state END,
+    doubt = CASE WHEN m.state = 'done' THEN NULL ELSE r.doubt END,
+    bound = r.bound OR m.bound,
+    tries = GREATEST(r.tries - m.pardon, 0),
+    content_type = m.content_type,
+    outcome = m.outcome,
+    done_at = CASE WHEN m.state = 'done' THEN clock_timestamp() END,
+    retain_until = clock_timestamp() + m.retain * interval '1 microsecond',
+    forget_at = CASE WHEN m.state = 'done' OR r.doubt IS NULL
+                     THEN clock_timestamp() + m.forget * interval '1 microsecond' END,
+    clean_at = CASE WHEN m.state = 'done' OR r.doubt IS NULL
+                    THEN clock_timestamp() + COALESCE(m.retain, m.forget) * interval '1 microsecond' END
+FROM mine m
+WHERE r.scope = m.scope AND r.idempotency_key = m.key
+RETURNING r.scope, r.idempotency_key";
+
+const STEP_LOOK: &str = "
+SELECT r.owner = $3 AND r.attempt = $4 AND r.state = 'running', r.doubt, s.content_type, s.outcome
+FROM rowlock_idempotency r
+LEFT JOIN rowlock_idempotency_step s
+       ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = $5
+WHERE r.scope = $1 AND r.idempotency_key = $2";
+
+const DOUBT: &str = "
+UPDATE rowlock_idempotency SET doubt = $5
+WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running' AND doubt IS NULL";
+
+const STEP_DONE: &str = "
+WITH mine AS (
+    UPDATE rowlock_idempotency
+    SET doubt = CASE WHEN doubt = $5 THEN NULL ELSE doubt END, bound = bound OR $6 IS NOT NULL
+    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+    RETURNING 1
+), kept AS (
+    INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
+    SELECT $1, $2, $5, $4, $6, $7, clock_timestamp() FROM mine WHERE $6 IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT count(*) FROM mine";
+
+const STEPS: &str = "
+SELECT step, attempt, content_type, outcome, (extract(epoch FROM done_at) * 1000000)::bigint
+FROM rowlock_idempotency_step
+WHERE scope = $1 AND idempotency_key = $2
+ORDER BY done_at, step";
+
+const TO_UNKNOWN: &str = "
+UPDATE rowlock_idempotency SET state = 'unknown'
+WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
+  AND state = 'running' AND doubt IS NOT NULL AND lease_until <= clock_timestamp()";
+
+const RESOLVE: &str = "
+WITH old AS (
+    SELECT scope, idempotency_key, attempt, doubt FROM rowlock_idempotency
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND state = 'unknown'
+    FOR UPDATE
+), kept AS (
+    INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
+    SELECT scope, idempotency_key, doubt, attempt, $5, $6, clock_timestamp() FROM old WHERE $5 IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+UPDATE rowlock_idempotency r
+SET state = 'free', doubt = NULL, tries = 0, bound = true,
+    forget_at = clock_timestamp() + $4 * interval '1 microsecond',
+    clean_at = clock_timestamp() + $4 * interval '1 microsecond'
+FROM old o
+WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
+
+const RESET: &str = "
+UPDATE rowlock_idempotency
+SET state = CASE WHEN doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
+    forget_at = CASE WHEN doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END,
+    clean_at = CASE WHEN doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END
+WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
+  AND (state = 'free' OR (state = 'running' AND lease_until <= clock_timestamp()))";
+
+/// `now()`, which is a little early: an index cannot be asked for what is before `clock_timestamp()`, which is volatile.
+const CLEAN_OUTCOMES: &str = "
+UPDATE rowlock_idempotency r
+SET state = 'expired', outcome = NULL, content_type = NULL, clean_at = r.forget_at
+FROM (
+    SELECT scope, idempotency_key FROM rowlock_idempotency
+    WHERE clean_at <= now() AND forget_at > now()
+    ORDER BY clean_at LIMIT $1
+    FOR UPDATE SKIP LOCKED
+) o
+WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
+
+const CLEAN_RECORDS: &str = "
+WITH old AS (
+    SELECT scope, idempotency_key FROM rowlock_idempotency
+    WHERE clean_at <= now() AND forget_at <= now()
+    ORDER BY clean_at LIMIT $1
+    FOR UPDATE SKIP LOCKED
+), steps AS (
+    DELETE FROM rowlock_idempotency_step s USING old o
+    WHERE s.scope = o.scope AND s.idempotency_key = o.idempotency_key
+)
+DELETE FROM rowlock_idempotency r USING old o
+WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
+
+const TX_CLAIM_NEW: &str = "
+WITH made AS (
+    INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+                                     fingerprint, bound, began_at, attempted_at, lease_until)
+    SELECT $1, $2, 'running', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, $4, $5, $6, $7, false,
+           clock_timestamp(), clock_timestamp(), clock_timestamp() + $8 * interval '1 microsecond'
+    FROM (SELECT pg_advisory_xact_lock($3)) l
+    ON CONFLICT DO NOTHING
+    RETURNING attempt
+)
+SELECT d.id, m.attempt FROM rowlock_database d LEFT JOIN made m ON true";
+
+const TX_CLAIM_AGAIN: &str = "
+WITH mine AS (
+    UPDATE rowlock_idempotency
+    SET state = 'running',
+        attempt = GREATEST(attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        tries = tries + 1, max_tries = $4, owner = $5, holder = $6, fingerprint = $7,
+        attempted_at = clock_timestamp(), lease_until = clock_timestamp() + $8 * interval '1 microsecond',
+        forget_at = NULL, clean_at = NULL
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
+      AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= clock_timestamp()))
+    RETURNING attempt
+)
+SELECT d.id, m.attempt FROM rowlock_database d LEFT JOIN mine m ON true";
+
+const TX_COMPLETE: &str = "
+WITH mine AS (
+    UPDATE rowlock_idempotency
+    SET state = 'done', doubt = NULL, tries = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
+        retain_until = clock_timestamp() + $7 * interval '1 microsecond',
+        clean_at = clock_timestamp() + $7 * interval '1 microsecond',
+        forget_at = clock_timestamp() + $8 * interval '1 microsecond'
+    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+    RETURNING 1
+)
+SELECT d.id, EXISTS (SELECT FROM mine) FROM rowlock_database d";
+
+/// The advisory lock of a key that is being inserted.
+fn lock(key: &RecordKey) -> i64 {
+    key.digest("rowlock.record").as_u64_pair().0.cast_signed()
+}
+
+pub(super) async fn read(
+    conn: &mut PgConnection,
+    keys: &[RecordKey],
+) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
+    let rows = sqlx::query(READ)
+        .bind(keys.iter().map(RecordKey::scope).collect::<Vec<_>>())
+        .bind(keys.iter().map(RecordKey::key).collect::<Vec<_>>())
+        .fetch_all(conn)
+        .await?;
+    let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
+    Ok(RecordRow::in_order(rows?, keys))
+}
+
+pub(super) async fn claim(
+    conn: &mut PgConnection,
+    asks: &[ClaimAsk],
+) -> Result<Vec<Claimed>, sqlx::Error> {
+    for ask in asks {
+        forget(conn, ask).await?;
+    }
+    let is_new = |ask: &&ClaimAsk| ask.seen.is_none_or(|seen| seen.forgotten);
+    let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
+    let mut mine = Vec::new();
+    if !new.is_empty() {
+        let locks = new.iter().map(|ask| lock(&ask.key)).collect();
+        mine.extend(claim_with(conn, CLAIM_NEW, &new, locks).await?);
+    }
+    if !again.is_empty() {
+        let seen = |ask: &&ClaimAsk| ask.seen.map_or(0, |seen| seen.attempt);
+        let seen = again.iter().map(seen).collect();
+        mine.extend(claim_with(conn, CLAIM_AGAIN, &again, seen).await?);
+    }
+    let mut claimed = Vec::with_capacity(asks.len());
+    for ask in asks {
+        let is_mine =
+            |row: &&(Vec<u8>, Vec<u8>, i64)| row.1 == ask.key.key() && row.0 == ask.key.scope();
+        claimed.push(match mine.iter().find(is_mine) {
+            Some(&(.., attempt)) => Claimed::Mine { attempt },
+            None => {
+                let row = read(conn, std::slice::from_ref(&ask.key)).await?.pop();
+                ask.missed(row.flatten().as_ref())
+            }
+        });
+    }
+    Ok(claimed)
+}
+
+async fn claim_with(
+    conn: &mut PgConnection,
+    sql: &'static str,
+    asks: &[&ClaimAsk],
+    third: Vec<i64>,
+) -> Result<Vec<(Vec<u8>, Vec<u8>, i64)>, sqlx::Error> {
+    sqlx::query_as(sql)
+        .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
+        .bind(third)
+        .bind(asks.iter().map(|ask| ask.max_tries).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| &*ask.holder).collect::<Vec<_>>())
+        .bind(
+            asks.iter()
+                .map(|ask| &ask.fingerprint.as_bytes()[..])
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            asks.iter()
+                .map(|ask| to_micros(ask.lease))
+                .collect::<Vec<_>>(),
+        )
+        .fetch_all(conn)
+        .await
+}
+
+/// Removes a record whose time is over.
+async fn forget(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<(), sqlx::Error> {
+    if let Some(seen) = ask.seen.filter(|seen| seen.forgotten) {
+        sqlx::query(FORGET)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(seen.attempt)
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn renew(
+    conn: &mut PgConnection,
+    asks: &[KeepAsk],
+) -> Result<Vec<Renewed>, sqlx::Error> {
+    let rows: Vec<(Vec<u8>, Vec<u8>, i64)> = sqlx::query_as(RENEW)
+        .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+        .bind(
+            asks.iter()
+                .map(|ask| to_micros(ask.lease))
+                .collect::<Vec<_>>(),
+        )
+        .fetch_all(conn)
+        .await?;
+    Ok(asks
+        .iter()
+        .map(|ask| {
+            let row = rows
+                .iter()
+                .find(|row| row.1 == ask.key.key() && row.0 == ask.key.scope());
+            row.map_or(Renewed::Gone, |row| Renewed::Live {
+                remaining: micros(row.2),
+                holds: 1,
+            })
+        })
+        .collect())
+}
+
+pub(super) async fn finish(
+    conn: &mut PgConnection,
+    asks: &[FinishAsk],
+) -> Result<Vec<Finished>, sqlx::Error> {
+    let ends: Vec<EndColumns> = asks.iter().map(|ask| EndColumns::from(&ask.end)).collect();
+    let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as(FINISH)
+        .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.attempt).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| end.state).collect::<Vec<_>>())
+        .bind(
+            ends.iter()
+                .map(|end| end.outcome.map(Outcome::content_type))
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            ends.iter()
+                .map(|end| end.outcome.map(Outcome::bytes))
+                .collect::<Vec<_>>(),
+        )
+        .bind(ends.iter().map(|end| end.retain).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| end.forget).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| end.bound).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| end.pardon).collect::<Vec<_>>())
+        .fetch_all(&mut *conn)
+        .await?;
+    let mut finished = Vec::with_capacity(asks.len());
+    for ask in asks {
+        let is_mine = |row: &(Vec<u8>, Vec<u8>)| row.1 == ask.key.key() && row.0 == ask.key.scope();
+        finished.push(if rows.iter().any(is_mine) {
+            Finished::Ended
+        } else {
+            let row = read(conn, std::slice::from_ref(&ask.key)).await?.pop();
+            RecordRow::finished(row.flatten().as_ref(), ask)
+        });
+    }
+    Ok(finished)
+}
+
+pub(super) async fn step_begin(
+    conn: &mut PgConnection,
+    ask: &StepAsk,
+) -> Result<StepBegun, sqlx::Error> {
+    let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(begun) = ask.seen(look) {
+        return Ok(begun);
+    }
+    let done = sqlx::query(DOUBT)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .execute(conn)
+        .await?;
+    Ok(match done.rows_affected() {
+        0 => StepBegun::Superseded,
+        _ => StepBegun::Fresh,
+    })
+}
+
+pub(super) async fn step_finish(
+    conn: &mut PgConnection,
+    ask: &StepAsk,
+    outcome: Option<&Outcome>,
+) -> Result<Finished, sqlx::Error> {
+    let mine: i64 = sqlx::query_scalar(STEP_DONE)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .bind(outcome.map(Outcome::content_type))
+        .bind(outcome.map(Outcome::bytes))
+        .fetch_one(conn)
+        .await?;
+    Ok(match mine {
+        0 => Finished::Superseded,
+        _ => Finished::Ended,
+    })
+}
+
+pub(super) async fn steps(
+    conn: &mut PgConnection,
+    key: &RecordKey,
+) -> Result<Vec<StepRow>, sqlx::Error> {
+    let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
+        .bind(key.scope())
+        .bind(key.key())
+        .fetch_all(conn)
+        .await?;
+    Ok(rows.into_iter().map(StepRow::from).collect())
+}
+
+pub(super) async fn list(
+    conn: &mut PgConnection,
+    filter: &ListAsk,
+) -> Result<Vec<RecordRow>, sqlx::Error> {
+    let rows = sqlx::query(LIST)
+        .bind(filter.scope.as_deref())
+        .bind(filter.state)
+        .bind(i64::from(filter.limit))
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(|row| record_row!(row)).collect()
+}
+
+pub(super) async fn decide(conn: &mut PgConnection, ask: &DecideAsk) -> Result<bool, sqlx::Error> {
+    let forget = to_micros(ask.forget);
+    let (sql, outcome) = match &ask.decision {
+        Decision::Unknown => (TO_UNKNOWN, None),
+        Decision::Reset => (RESET, None),
+        Decision::Resolve(outcome) => (RESOLVE, outcome.as_ref()),
+    };
+    let mut query = sqlx::query(sql)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.attempt);
+    if !matches!(ask.decision, Decision::Unknown) {
+        query = query.bind(forget);
+    }
+    if matches!(ask.decision, Decision::Resolve(_)) {
+        query = query
+            .bind(outcome.map(Outcome::content_type))
+            .bind(outcome.map(Outcome::bytes));
+    }
+    Ok(query.execute(conn).await?.rows_affected() > 0)
+}
+
+pub(super) async fn clean(conn: &mut PgConnection, limit: u32) -> Result<CleanedRows, sqlx::Error> {
+    let limit = i64::from(limit);
+    let outcomes = sqlx::query(CLEAN_OUTCOMES)
+        .bind(limit)
+        .execute(&mut *conn)
+        .await?;
+    let records = sqlx::query(CLEAN_RECORDS).bind(limit).execute(conn).await?;
+    Ok(CleanedRows {
+        outcomes: outcomes.rows_affected(),
+        records: records.rows_affected(),
+        tokens: 0,
+    })
+}
+
+pub(super) async fn tx_claim(
+    conn: &mut PgConnection,
+    ask: &ClaimAsk,
+) -> Result<Told<Claimed>, Fault> {
+    forget(conn, ask).await?;
+    let (sql, third) = match ask.seen {
+        Some(seen) if !seen.forgotten => (TX_CLAIM_AGAIN, seen.attempt),
+        _ => (TX_CLAIM_NEW, lock(&ask.key)),
+    };
+    let row: Option<(Uuid, Option<i64>)> = sqlx::query_as(sql)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(third)
+        .bind(ask.max_tries)
+        .bind(ask.owner)
+        .bind(&*ask.holder)
+        .bind(&ask.fingerprint.as_bytes()[..])
+        .bind(to_micros(ask.lease))
+        .fetch_optional(conn)
+        .await?;
+    let attempt = row.and_then(|row| row.1);
+    Ok(Told {
+        database: row.map(|row| row.0),
+        found: attempt.map_or(Claimed::Missed, |attempt| Claimed::Mine { attempt }),
+    })
+}
+
+pub(super) async fn tx_complete(
+    conn: &mut PgConnection,
+    ask: &FinishAsk,
+) -> Result<Told<Finished>, Fault> {
+    let end = EndColumns::from(&ask.end);
+    let row: Option<(Uuid, bool)> = sqlx::query_as(TX_COMPLETE)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(end.outcome.map(Outcome::content_type))
+        .bind(end.outcome.map(Outcome::bytes))
+        .bind(end.retain)
+        .bind(end.forget)
+        .fetch_optional(conn)
+        .await?;
+    Ok(Told {
+        database: row.map(|row| row.0),
+        found: match row {
+            Some((_, true)) => Finished::Ended,
+            _ => Finished::Superseded,
+        },
+    })
+}

@@ -1,0 +1,448 @@
+//! The verbs for idempotency records and form tokens.
+//!
+//! What holds of the verbs of [`Store`](super::Store) holds of these. On top of it:
+//!
+//! - *durable*: what a claim, a step or an end says survives a crash of the server, on every brand (unlike a
+//!   released lease).
+//! - *naming*: an attempt is named by its own id (`owner`) together with its number. Whoever has both has not been
+//!   superseded, as long as the record is running; so every verb may be sent twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::{Renewed, Told, to_micros};
+use crate::idempotency::{Fingerprint, Outcome, RecordKey};
+
+/// The atomic decisions about records, on a connection.
+pub(crate) trait Records: Send {
+    /// The records of these keys, in the order of the keys.
+    fn record_read(
+        &mut self,
+        keys: &[RecordKey],
+    ) -> impl Future<Output = Result<Vec<Option<RecordRow>>, Fault>> + Send;
+
+    /// Begins an attempt where there is no record, or where there is the one that the ask has seen and it may be
+    /// run again: it is free; or running, past its lease, and not in doubt; or forgotten. The attempt's number is
+    /// `max(previous + 1, microseconds of the clock)`.
+    ///
+    /// One outcome per ask, in the order of the asks.
+    fn record_claim(
+        &mut self,
+        asks: &[ClaimAsk],
+    ) -> impl Future<Output = Result<Vec<Claimed>, Fault>> + Send;
+
+    /// Extends the leases of attempts that run. A lease that has run out is extended, too, as long as nobody has
+    /// taken over.
+    ///
+    /// One outcome per ask, in the order of the asks.
+    fn record_renew(
+        &mut self,
+        asks: &[KeepAsk],
+    ) -> impl Future<Output = Result<Vec<Renewed>, Fault>> + Send;
+
+    /// Ends attempts that run: with an outcome, or by freeing their keys. A record that is in doubt is not freed,
+    /// but becomes unknown. Lease or no lease: what has not been taken over may end.
+    ///
+    /// One outcome per ask, in the order of the asks.
+    fn record_finish(
+        &mut self,
+        asks: &[FinishAsk],
+    ) -> impl Future<Output = Result<Vec<Finished>, Fault>> + Send;
+
+    /// What to do about a step: nothing, if it was finished in this or an earlier attempt. One that is not
+    /// repeatable puts the record in doubt, unless another one has.
+    fn step_begin(
+        &mut self,
+        ask: &StepAsk,
+    ) -> impl Future<Output = Result<StepBegun, Fault>> + Send;
+
+    /// Keeps what a step came to, or that it did not happen, and ends the doubt about it.
+    fn step_finish(
+        &mut self,
+        ask: &StepAsk,
+        outcome: Option<&Outcome>,
+    ) -> impl Future<Output = Result<Finished, Fault>> + Send;
+
+    /// The finished steps of a record, oldest first.
+    fn step_list(
+        &mut self,
+        key: &RecordKey,
+    ) -> impl Future<Output = Result<Vec<StepRow>, Fault>> + Send;
+
+    /// Records in the order of their scopes and keys, without their outcomes.
+    fn record_list(
+        &mut self,
+        filter: &ListAsk,
+    ) -> impl Future<Output = Result<Vec<RecordRow>, Fault>> + Send;
+
+    /// Changes a record that nobody is working on from outside, if it is still what was seen. False: it is not.
+    fn record_decide(
+        &mut self,
+        ask: &DecideAsk,
+    ) -> impl Future<Output = Result<bool, Fault>> + Send;
+
+    /// Makes a form token.
+    fn token_issue(&mut self, ask: &TokenAsk) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Removes what is over: outcomes past their retention, records and tokens past their time, at most `limit` of
+    /// each. What somebody has locked is passed over, and so is what is running or unknown.
+    fn clean(&mut self, limit: u32) -> impl Future<Output = Result<CleanedRows, Fault>> + Send;
+
+    /// In the caller's transaction: the same as [`record_claim`](Self::record_claim), for one ask; it waits for other
+    /// transactions that have claimed the key.
+    fn tx_claim(
+        &mut self,
+        ask: &ClaimAsk,
+    ) -> impl Future<Output = Result<Told<Claimed>, Fault>> + Send;
+
+    /// In the caller's transaction: ends an attempt that runs with its outcome. A transaction that is over is a
+    /// fault, on every brand.
+    fn tx_complete(
+        &mut self,
+        ask: &FinishAsk,
+    ) -> impl Future<Output = Result<Told<Finished>, Fault>> + Send;
+
+    /// In the caller's transaction: makes a form token. A transaction that is over is a fault.
+    fn tx_token_issue(
+        &mut self,
+        ask: &TokenAsk,
+    ) -> impl Future<Output = Result<Told<()>, Fault>> + Send;
+
+    /// In the caller's transaction: uses a form token up, by one DELETE; whether there was one. A transaction that
+    /// is over is a fault.
+    fn tx_token_consume(
+        &mut self,
+        ask: &TokenAsk,
+    ) -> impl Future<Output = Result<Told<bool>, Fault>> + Send;
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ClaimAsk {
+    pub(crate) key: RecordKey,
+    /// The id of the attempt-to-be: fresh for each.
+    pub(crate) owner: Uuid,
+    /// For people to read.
+    pub(crate) holder: Arc<str>,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) lease: Duration,
+    pub(crate) max_tries: i32,
+    /// The record that was seen; `None`: none.
+    pub(crate) seen: Option<Before>,
+}
+
+/// A record that may be run again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Before {
+    pub(crate) attempt: i64,
+    /// Its time is over: it is removed first, with its steps.
+    pub(crate) forgotten: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    /// The attempt runs. (Asked again after a broken connection, this is the answer to the first sending.)
+    Mine { attempt: i64 },
+    /// It is not as it was seen: look again.
+    Missed,
+    /// A transaction that has not ended has claimed it, or has it locked.
+    Locked,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct KeepAsk {
+    pub(crate) key: RecordKey,
+    pub(crate) owner: Uuid,
+    pub(crate) lease: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct FinishAsk {
+    pub(crate) key: RecordKey,
+    pub(crate) owner: Uuid,
+    pub(crate) attempt: i64,
+    pub(crate) end: RecordEnd,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum RecordEnd {
+    Done {
+        outcome: Outcome,
+        /// How long the outcome is kept, from now on.
+        retain: Duration,
+        /// How long the key is remembered, from now on: not less.
+        forget: Duration,
+    },
+    Free {
+        /// Whether the next attempt has to be of the same request.
+        bound: bool,
+        /// How many attempts are not held against the key.
+        pardon: i32,
+        /// How long the key is remembered, from now on.
+        forget: Duration,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finished {
+    /// It is as was asked, by this sending or an earlier one.
+    Ended,
+    /// The attempt is not the running one any more.
+    Superseded,
+    /// Somebody has the row locked: not done yet.
+    Locked,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct StepAsk {
+    pub(crate) key: RecordKey,
+    pub(crate) owner: Uuid,
+    pub(crate) attempt: i64,
+    pub(crate) step: Arc<str>,
+    pub(crate) repeatable: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum StepBegun {
+    /// Do it.
+    Fresh,
+    /// It was done.
+    Done(Outcome),
+    /// It, or another one, was begun, and nobody knows whether it happened.
+    Doubtful(String),
+    /// The attempt is not the running one any more.
+    Superseded,
+}
+
+#[derive(Debug)]
+pub(crate) struct StepRow {
+    pub(crate) step: String,
+    pub(crate) attempt: i64,
+    pub(crate) outcome: Outcome,
+    /// Microseconds since 1970-01-01 UTC.
+    pub(crate) done_at: i64,
+}
+
+/// The columns of a step, in the order in which every brand selects them.
+pub(crate) type StepColumns = (String, i64, String, Vec<u8>, i64);
+
+impl From<StepColumns> for StepRow {
+    fn from((step, attempt, content_type, bytes, done_at): StepColumns) -> Self {
+        Self {
+            step,
+            attempt,
+            outcome: Outcome::kept(&content_type, bytes),
+            done_at,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ListAsk {
+    pub(crate) scope: Option<Vec<u8>>,
+    /// As the table says it.
+    pub(crate) state: Option<&'static str>,
+    pub(crate) limit: u32,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct DecideAsk {
+    pub(crate) key: RecordKey,
+    /// The attempt that was seen.
+    pub(crate) attempt: i64,
+    pub(crate) decision: Decision,
+    /// How long the key is remembered once it is free.
+    pub(crate) forget: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Decision {
+    /// Running, past its lease and in doubt: unknown from now on.
+    Unknown,
+    /// Unknown: the step in doubt happened, and this is what it came to; or it did not happen. The key is free.
+    Resolve(Option<Outcome>),
+    /// Running past its lease, or free: free, and no attempt is held against it. (In doubt, it becomes unknown.)
+    Reset,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct TokenAsk {
+    pub(crate) scope: Arc<[u8]>,
+    pub(crate) digest: Fingerprint,
+    pub(crate) ttl: Duration,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CleanedRows {
+    pub(crate) outcomes: u64,
+    pub(crate) records: u64,
+    pub(crate) tokens: u64,
+}
+
+/// What a row says, before it is known to make sense. Times left are microseconds, by the database's clock when
+/// the row was read; the others are since 1970-01-01 UTC.
+#[derive(Debug, Clone)]
+pub(crate) struct RecordRow {
+    pub(crate) scope: Vec<u8>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) state: String,
+    pub(crate) attempt: i64,
+    pub(crate) tries: i32,
+    pub(crate) max_tries: i32,
+    pub(crate) owner: Uuid,
+    pub(crate) holder: String,
+    pub(crate) fingerprint: Vec<u8>,
+    pub(crate) bound: bool,
+    pub(crate) doubt: Option<String>,
+    pub(crate) content_type: Option<String>,
+    pub(crate) outcome: Option<Vec<u8>>,
+    pub(crate) began_at: i64,
+    pub(crate) attempted_at: i64,
+    pub(crate) lease_until: i64,
+    pub(crate) done_at: Option<i64>,
+    pub(crate) lease_left: i64,
+    pub(crate) retain_left: Option<i64>,
+    pub(crate) forget_left: Option<i64>,
+}
+
+impl RecordRow {
+    pub(crate) fn is_of(&self, key: &RecordKey) -> bool {
+        self.key == key.key() && self.scope == key.scope()
+    }
+
+    /// The rows of `keys`, in their order.
+    pub(crate) fn in_order(mut rows: Vec<Self>, keys: &[RecordKey]) -> Vec<Option<Self>> {
+        let mut of = |key: &RecordKey| {
+            let at = rows.iter().position(|row| row.is_of(key))?;
+            Some(rows.swap_remove(at))
+        };
+        keys.iter().map(&mut of).collect()
+    }
+
+    /// What an attempt that did not end with this sending has come to.
+    pub(crate) fn finished(row: Option<&Self>, ask: &FinishAsk) -> Finished {
+        match row {
+            Some(row) if row.owner != ask.owner || row.attempt != ask.attempt => {
+                Finished::Superseded
+            }
+            Some(row) => match (row.state.as_str(), &ask.end) {
+                ("running", _) => Finished::Locked,
+                ("done", RecordEnd::Done { .. }) => Finished::Ended,
+                ("free" | "unknown", RecordEnd::Free { .. }) => Finished::Ended,
+                _ => Finished::Superseded,
+            },
+            None => Finished::Superseded,
+        }
+    }
+}
+
+impl ClaimAsk {
+    /// What a claim that changed nothing has come to.
+    pub(crate) fn missed(&self, row: Option<&RecordRow>) -> Claimed {
+        match row {
+            Some(row) if row.owner == self.owner && row.state == "running" => Claimed::Mine {
+                attempt: row.attempt,
+            },
+            // As it was seen, and yet not to be had.
+            Some(row) if self.seen.is_some_and(|seen| seen.attempt == row.attempt) => {
+                Claimed::Locked
+            }
+            Some(_) => Claimed::Missed,
+            None => Claimed::Locked,
+        }
+    }
+}
+
+/// Whether the attempt is the running one, the step in doubt, and what the step came to.
+pub(crate) type StepLook = (bool, Option<String>, Option<String>, Option<Vec<u8>>);
+
+impl StepAsk {
+    /// What a look at the step says. `None`: the record is to be put in doubt first.
+    pub(crate) fn seen(&self, look: Option<StepLook>) -> Option<StepBegun> {
+        match look {
+            None | Some((false, ..)) => Some(StepBegun::Superseded),
+            Some((_, _, Some(content_type), Some(bytes))) => {
+                Some(StepBegun::Done(Outcome::kept(&content_type, bytes)))
+            }
+            Some(_) if self.repeatable => Some(StepBegun::Fresh),
+            // By an earlier sending: whoever begins a step twice is told so before.
+            Some((_, Some(doubt), ..)) if doubt == *self.step => Some(StepBegun::Fresh),
+            Some((_, Some(doubt), ..)) => Some(StepBegun::Doubtful(doubt)),
+            Some(_) => None,
+        }
+    }
+}
+
+/// The columns that an end sets.
+#[derive(Debug)]
+pub(crate) struct EndColumns<'a> {
+    pub(crate) state: &'static str,
+    pub(crate) outcome: Option<&'a Outcome>,
+    pub(crate) retain: Option<i64>,
+    pub(crate) forget: i64,
+    pub(crate) bound: bool,
+    pub(crate) pardon: i32,
+}
+
+impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
+    fn from(end: &'a RecordEnd) -> Self {
+        match end {
+            RecordEnd::Done {
+                outcome,
+                retain,
+                forget,
+            } => Self {
+                state: "done",
+                outcome: Some(outcome),
+                retain: Some(to_micros(*retain)),
+                forget: to_micros(*forget),
+                bound: true,
+                pardon: i32::MAX,
+            },
+            RecordEnd::Free {
+                bound,
+                pardon,
+                forget,
+            } => Self {
+                state: "free",
+                outcome: None,
+                retain: None,
+                forget: to_micros(*forget),
+                bound: *bound,
+                pardon: *pardon,
+            },
+        }
+    }
+}
+
+/// The row of a record, from the columns that every brand selects in this order.
+macro_rules! record_row {
+    ($row:expr) => {{
+        let row = $row;
+        Ok::<_, sqlx::Error>($crate::store::record::RecordRow {
+            scope: row.try_get(0)?,
+            key: row.try_get(1)?,
+            state: row.try_get(2)?,
+            attempt: row.try_get(3)?,
+            tries: row.try_get(4)?,
+            max_tries: row.try_get(5)?,
+            owner: row.try_get(6)?,
+            holder: row.try_get(7)?,
+            fingerprint: row.try_get(8)?,
+            bound: row.try_get(9)?,
+            doubt: row.try_get(10)?,
+            content_type: row.try_get(11)?,
+            outcome: row.try_get(12)?,
+            began_at: row.try_get(13)?,
+            attempted_at: row.try_get(14)?,
+            lease_until: row.try_get(15)?,
+            done_at: row.try_get(16)?,
+            lease_left: row.try_get(17)?,
+            retain_left: row.try_get(18)?,
+            forget_left: row.try_get(19)?,
+        })
+    }};
+}
+pub(crate) use record_row;

@@ -1,0 +1,545 @@
+//! Idempotency records: the statements.
+//!
+//! Whoever writes has the whole file to himself. The clock is read behind BEGIN IMMEDIATE, in whole milliseconds; a
+//! lease is set to end one later.
+
+use sqlx::{Connection, Row, SqliteConnection};
+use uuid::Uuid;
+
+use super::transaction::{BEGIN_TO_WRITE, database, in_transaction};
+use crate::idempotency::{Outcome, RecordKey};
+use crate::store::fault::Fault;
+use crate::store::record::{
+    ClaimAsk, Claimed, CleanedRows, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk,
+    ListAsk, RecordRow, StepAsk, StepBegun, StepColumns, StepLook, StepRow, record_row,
+};
+use crate::store::{Renewed, Told, micros, to_micros};
+
+const READ: &str = "
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+       r.bound, r.doubt, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at,
+       r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us
+FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE r.scope = ?1 AND r.idempotency_key = ?2";
+
+/// Like [`READ`], without the outcomes.
+const LIST: &str = "
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+       r.bound, r.doubt, r.content_type, NULL, r.began_at, r.attempted_at, r.lease_until, r.done_at,
+       r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us
+FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE (?1 IS NULL OR r.scope = ?1) AND (?2 IS NULL OR r.state = ?2)
+ORDER BY r.scope, r.idempotency_key
+LIMIT ?3";
+
+const CLAIM_NEW: &str = "
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+                                 fingerprint, bound, began_at, attempted_at, lease_until)
+SELECT ?1, ?2, 'running', now.us, 1, ?3, ?4, ?5, ?6, 0, now.us, now.us, now.us + ?7 + 1000
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE true
+ON CONFLICT DO NOTHING
+RETURNING attempt";
+
+const CLAIM_AGAIN: &str = "
+UPDATE rowlock_idempotency
+SET state = 'running', attempt = max(attempt + 1, now.us), tries = tries + 1, max_tries = ?3, owner = ?4,
+    holder = ?5, fingerprint = ?6, attempted_at = now.us, lease_until = now.us + ?7 + 1000,
+    forget_at = NULL, clean_at = NULL
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?8
+  AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= now.us))
+RETURNING attempt";
+
+const FORGET: &str = "
+DELETE FROM rowlock_idempotency
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
+  AND forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+
+const FORGET_STEPS: &str =
+    "DELETE FROM rowlock_idempotency_step WHERE scope = ?1 AND idempotency_key = ?2";
+
+const RENEW: &str = "
+UPDATE rowlock_idempotency
+SET lease_until = max(lease_until, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?4 + 1000)
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND state = 'running'
+RETURNING lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
+
+const FINISH: &str = "
+UPDATE rowlock_idempotency
+SET state = CASE WHEN ?5 = 'free' AND doubt IS NOT NULL THEN 'unknown' ELSE ?5 END,
+    doubt = CASE WHEN ?5 = 'done' THEN NULL ELSE doubt END,
+    bound = bound OR ?10,
+    tries = max(tries - ?11, 0),
+    content_type = ?6,
+    outcome = ?7,
+    done_at = CASE WHEN ?5 = 'done' THEN now.us END,
+    retain_until = now.us + ?8,
+    forget_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + ?9 END,
+    clean_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + COALESCE(?8, ?9) END
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+
+const STEP_LOOK: &str = "
+SELECT r.owner = ?3 AND r.attempt = ?4 AND r.state = 'running', r.doubt, s.content_type, s.outcome
+FROM rowlock_idempotency r
+LEFT JOIN rowlock_idempotency_step s
+       ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?5
+WHERE r.scope = ?1 AND r.idempotency_key = ?2";
+
+const DOUBT: &str = "
+UPDATE rowlock_idempotency SET doubt = ?5
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running' AND doubt IS NULL";
+
+const STEP_SETTLED: &str = "
+UPDATE rowlock_idempotency
+SET doubt = CASE WHEN doubt = ?5 THEN NULL ELSE doubt END, bound = bound OR ?6
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+
+/// Sent again, it changes nothing.
+const STEP_KEEP: &str = "
+INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+ON CONFLICT DO NOTHING";
+
+const STEPS: &str = "
+SELECT step, attempt, content_type, outcome, done_at
+FROM rowlock_idempotency_step
+WHERE scope = ?1 AND idempotency_key = ?2
+ORDER BY done_at, step";
+
+const TO_UNKNOWN: &str = "
+UPDATE rowlock_idempotency SET state = 'unknown'
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'running' AND doubt IS NOT NULL
+  AND lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+
+const UNKNOWN: &str = "
+SELECT doubt FROM rowlock_idempotency
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'unknown'";
+
+const RESOLVE: &str = "
+UPDATE rowlock_idempotency
+SET state = 'free', doubt = NULL, tries = 0, bound = 1, forget_at = now.us + ?3, clean_at = now.us + ?3
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2";
+
+const RESET: &str = "
+UPDATE rowlock_idempotency
+SET state = CASE WHEN doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
+    forget_at = CASE WHEN doubt IS NULL THEN now.us + ?4 END,
+    clean_at = CASE WHEN doubt IS NULL THEN now.us + ?4 END
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
+  AND (state = 'free' OR (state = 'running' AND lease_until <= now.us))";
+
+const CLEAN_OUTCOMES: &str = "
+UPDATE rowlock_idempotency
+SET state = 'expired', outcome = NULL, content_type = NULL, clean_at = forget_at
+WHERE rowid IN (
+    SELECT r.rowid FROM rowlock_idempotency r
+    WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+      AND r.forget_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+    ORDER BY r.clean_at LIMIT ?1
+)";
+
+const CLEAN_RECORDS: &str = "
+DELETE FROM rowlock_idempotency
+WHERE rowid IN (
+    SELECT r.rowid FROM rowlock_idempotency r
+    WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+      AND r.forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+    ORDER BY r.clean_at LIMIT ?1
+)
+RETURNING scope, idempotency_key";
+
+const COMPLETE: &str = "
+UPDATE rowlock_idempotency
+SET state = 'done', doubt = NULL, tries = 0, content_type = ?5, outcome = ?6, done_at = now.us,
+    retain_until = now.us + ?7, clean_at = now.us + ?7, forget_at = now.us + ?8
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+
+/// Runs `work` in a transaction that is on the disk when it has ended: a lane's commits are not otherwise.
+async fn durably<T>(
+    conn: &mut SqliteConnection,
+    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
+        .fetch_one(&mut *conn)
+        .await?;
+    // NORMAL; FULL and EXTRA are more already, OFF is somebody's choice.
+    let raise = level == 1;
+    if raise {
+        sqlx::raw_sql("PRAGMA synchronous = FULL")
+            .execute(&mut *conn)
+            .await?;
+    }
+    let result = in_a_transaction(conn, work).await;
+    if raise {
+        sqlx::raw_sql("PRAGMA synchronous = NORMAL")
+            .execute(conn)
+            .await?;
+    }
+    result
+}
+
+async fn in_a_transaction<T>(
+    conn: &mut SqliteConnection,
+    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    let mut tx = conn.begin_with(BEGIN_TO_WRITE).await?;
+    match work(&mut tx).await {
+        Ok(done) => tx.commit().await.map(|()| done),
+        Err(error) => {
+            // The first error tells more than one of rolling back.
+            let _ = tx.rollback().await;
+            Err(error)
+        }
+    }
+}
+
+pub(super) async fn read(
+    conn: &mut SqliteConnection,
+    keys: &[RecordKey],
+) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
+    let mut rows = Vec::with_capacity(keys.len());
+    for key in keys {
+        rows.push(read_one(conn, key).await?);
+    }
+    Ok(rows)
+}
+
+async fn read_one(
+    conn: &mut SqliteConnection,
+    key: &RecordKey,
+) -> Result<Option<RecordRow>, sqlx::Error> {
+    let row = sqlx::query(READ)
+        .bind(key.scope())
+        .bind(key.key())
+        .fetch_optional(conn)
+        .await?;
+    row.map(|row| record_row!(row)).transpose()
+}
+
+pub(super) async fn claim(
+    conn: &mut SqliteConnection,
+    asks: &[ClaimAsk],
+) -> Result<Vec<Claimed>, sqlx::Error> {
+    durably(conn, async |conn| {
+        let mut claimed = Vec::with_capacity(asks.len());
+        for ask in asks {
+            claimed.push(match claim_one(conn, ask).await? {
+                Some(attempt) => Claimed::Mine { attempt },
+                None => ask.missed(read_one(conn, &ask.key).await?.as_ref()),
+            });
+        }
+        Ok(claimed)
+    })
+    .await
+}
+
+/// The attempt's number, if it runs.
+async fn claim_one(
+    conn: &mut SqliteConnection,
+    ask: &ClaimAsk,
+) -> Result<Option<i64>, sqlx::Error> {
+    let (scope, key) = (ask.key.scope(), ask.key.key());
+    let seen = ask.seen;
+    if let Some(seen) = seen.filter(|seen| seen.forgotten) {
+        let forget = sqlx::query(FORGET).bind(scope).bind(key).bind(seen.attempt);
+        if forget.execute(&mut *conn).await?.rows_affected() > 0 {
+            let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
+            steps.execute(&mut *conn).await?;
+        }
+    }
+    let seen = seen.filter(|seen| !seen.forgotten);
+    let sql = if seen.is_some() {
+        CLAIM_AGAIN
+    } else {
+        CLAIM_NEW
+    };
+    let mut query = sqlx::query_scalar(sql)
+        .bind(scope)
+        .bind(key)
+        .bind(ask.max_tries)
+        .bind(ask.owner)
+        .bind(&*ask.holder)
+        .bind(&ask.fingerprint.as_bytes()[..])
+        .bind(to_micros(ask.lease));
+    if let Some(seen) = seen {
+        query = query.bind(seen.attempt);
+    }
+    let attempts: Vec<i64> = query.fetch_all(conn).await?;
+    Ok(attempts.first().copied())
+}
+
+pub(super) async fn renew(
+    conn: &mut SqliteConnection,
+    asks: &[KeepAsk],
+) -> Result<Vec<Renewed>, sqlx::Error> {
+    in_a_transaction(conn, async |conn| {
+        let mut renewed = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let left: Vec<i64> = sqlx::query_scalar(RENEW)
+                .bind(ask.key.scope())
+                .bind(ask.key.key())
+                .bind(ask.owner)
+                .bind(to_micros(ask.lease))
+                .fetch_all(&mut *conn)
+                .await?;
+            renewed.push(match left.first() {
+                Some(&left) => Renewed::Live {
+                    remaining: micros(left),
+                    holds: 1,
+                },
+                None => Renewed::Gone,
+            });
+        }
+        Ok(renewed)
+    })
+    .await
+}
+
+pub(super) async fn finish(
+    conn: &mut SqliteConnection,
+    asks: &[FinishAsk],
+) -> Result<Vec<Finished>, sqlx::Error> {
+    durably(conn, async |conn| {
+        let mut finished = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let end = EndColumns::from(&ask.end);
+            let done = sqlx::query(FINISH)
+                .bind(ask.key.scope())
+                .bind(ask.key.key())
+                .bind(ask.owner)
+                .bind(ask.attempt)
+                .bind(end.state)
+                .bind(end.outcome.map(Outcome::content_type))
+                .bind(end.outcome.map(Outcome::bytes))
+                .bind(end.retain)
+                .bind(end.forget)
+                .bind(end.bound)
+                .bind(end.pardon)
+                .execute(&mut *conn)
+                .await?;
+            finished.push(match done.rows_affected() {
+                0 => RecordRow::finished(read_one(conn, &ask.key).await?.as_ref(), ask),
+                _ => Finished::Ended,
+            });
+        }
+        Ok(finished)
+    })
+    .await
+}
+
+pub(super) async fn step_begin(
+    conn: &mut SqliteConnection,
+    ask: &StepAsk,
+) -> Result<StepBegun, sqlx::Error> {
+    let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(begun) = ask.seen(look) {
+        return Ok(begun);
+    }
+    durably(conn, async |conn| {
+        let done = sqlx::query(DOUBT)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .bind(&*ask.step)
+            .execute(conn)
+            .await?;
+        Ok(match done.rows_affected() {
+            0 => StepBegun::Superseded,
+            _ => StepBegun::Fresh,
+        })
+    })
+    .await
+}
+
+pub(super) async fn step_finish(
+    conn: &mut SqliteConnection,
+    ask: &StepAsk,
+    outcome: Option<&Outcome>,
+) -> Result<Finished, sqlx::Error> {
+    durably(conn, async |conn| {
+        let mine = sqlx::query(STEP_SETTLED)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .bind(&*ask.step)
+            .bind(outcome.is_some())
+            .execute(&mut *conn)
+            .await?;
+        if mine.rows_affected() == 0 {
+            return Ok(Finished::Superseded);
+        }
+        if let Some(outcome) = outcome {
+            keep_step(conn, &ask.key, &ask.step, ask.attempt, outcome).await?;
+        }
+        Ok(Finished::Ended)
+    })
+    .await
+}
+
+async fn keep_step(
+    conn: &mut SqliteConnection,
+    key: &RecordKey,
+    step: &str,
+    attempt: i64,
+    outcome: &Outcome,
+) -> Result<(), sqlx::Error> {
+    let keep = sqlx::query(STEP_KEEP)
+        .bind(key.scope())
+        .bind(key.key())
+        .bind(step)
+        .bind(attempt)
+        .bind(outcome.content_type())
+        .bind(outcome.bytes());
+    keep.execute(conn).await.map(|_| ())
+}
+
+pub(super) async fn steps(
+    conn: &mut SqliteConnection,
+    key: &RecordKey,
+) -> Result<Vec<StepRow>, sqlx::Error> {
+    let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
+        .bind(key.scope())
+        .bind(key.key())
+        .fetch_all(conn)
+        .await?;
+    Ok(rows.into_iter().map(StepRow::from).collect())
+}
+
+pub(super) async fn list(
+    conn: &mut SqliteConnection,
+    filter: &ListAsk,
+) -> Result<Vec<RecordRow>, sqlx::Error> {
+    let rows = sqlx::query(LIST)
+        .bind(filter.scope.as_deref())
+        .bind(filter.state)
+        .bind(i64::from(filter.limit))
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(|row| record_row!(row)).collect()
+}
+
+pub(super) async fn decide(
+    conn: &mut SqliteConnection,
+    ask: &DecideAsk,
+) -> Result<bool, sqlx::Error> {
+    durably(conn, async |conn| {
+        let (scope, key) = (ask.key.scope(), ask.key.key());
+        let forget = to_micros(ask.forget);
+        let sql = match &ask.decision {
+            Decision::Unknown => TO_UNKNOWN,
+            Decision::Reset => RESET,
+            Decision::Resolve(outcome) => return resolve(conn, ask, outcome.as_ref()).await,
+        };
+        let mut query = sqlx::query(sql).bind(scope).bind(key).bind(ask.attempt);
+        if matches!(ask.decision, Decision::Reset) {
+            query = query.bind(forget);
+        }
+        Ok(query.execute(conn).await?.rows_affected() > 0)
+    })
+    .await
+}
+
+async fn resolve(
+    conn: &mut SqliteConnection,
+    ask: &DecideAsk,
+    outcome: Option<&Outcome>,
+) -> Result<bool, sqlx::Error> {
+    let (scope, key) = (ask.key.scope(), ask.key.key());
+    let doubt: Option<Option<String>> = sqlx::query_scalar(UNKNOWN)
+        .bind(scope)
+        .bind(key)
+        .bind(ask.attempt)
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(doubt) = doubt.flatten() else {
+        return Ok(false);
+    };
+    if let Some(outcome) = outcome {
+        keep_step(conn, &ask.key, &doubt, ask.attempt, outcome).await?;
+    }
+    let resolve = sqlx::query(RESOLVE)
+        .bind(scope)
+        .bind(key)
+        .bind(to_micros(ask.forget));
+    resolve.execute(conn).await?;
+    Ok(true)
+}
+
+pub(super) async fn clean(
+    conn: &mut SqliteConnection,
+    limit: u32,
+) -> Result<CleanedRows, sqlx::Error> {
+    in_a_transaction(conn, async |conn| {
+        let outcomes = sqlx::query(CLEAN_OUTCOMES)
+            .bind(limit)
+            .execute(&mut *conn)
+            .await?;
+        let gone: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as(CLEAN_RECORDS)
+            .bind(limit)
+            .fetch_all(&mut *conn)
+            .await?;
+        for (scope, key) in &gone {
+            let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
+            steps.execute(&mut *conn).await?;
+        }
+        Ok(CleanedRows {
+            outcomes: outcomes.rows_affected(),
+            records: gone.len() as u64,
+            tokens: 0,
+        })
+    })
+    .await
+}
+
+pub(super) async fn tx_claim(
+    conn: &mut SqliteConnection,
+    ask: &ClaimAsk,
+) -> Result<Told<Claimed>, Fault> {
+    let attempt = claim_one(conn, ask).await?;
+    let database: Option<Uuid> = database(conn).await?;
+    Ok(Told {
+        database,
+        found: attempt.map_or(Claimed::Missed, |attempt| Claimed::Mine { attempt }),
+    })
+}
+
+pub(super) async fn tx_complete(
+    conn: &mut SqliteConnection,
+    ask: &FinishAsk,
+) -> Result<Told<Finished>, Fault> {
+    in_transaction(conn).await?;
+    let database: Option<Uuid> = database(conn).await?;
+    let end = EndColumns::from(&ask.end);
+    let done = sqlx::query(COMPLETE)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(end.outcome.map(Outcome::content_type))
+        .bind(end.outcome.map(Outcome::bytes))
+        .bind(end.retain)
+        .bind(end.forget)
+        .execute(conn)
+        .await?;
+    Ok(Told {
+        database,
+        found: match done.rows_affected() {
+            0 => Finished::Superseded,
+            _ => Finished::Ended,
+        },
+    })
+}

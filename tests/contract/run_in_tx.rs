@@ -1,0 +1,226 @@
+//! Claim, work and outcome in one transaction.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rowlock::{Begun, Error, Fingerprint, Outcome, Retry};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+
+use crate::common::{App, Db, on_app, on_every_engine};
+
+fn request() -> Fingerprint {
+    Fingerprint::of("request")
+}
+
+async fn table(db: &Db) {
+    db.execute("CREATE TABLE payment (id VARCHAR(40) NOT NULL)")
+        .await;
+}
+
+async fn payments(db: &Db) -> i64 {
+    db.number("SELECT COUNT(*) FROM payment").await
+}
+
+async fn pay(rowlock: &rowlock::Rowlock, app: &App, key: &str) -> Result<Begun<Outcome>, Error> {
+    let idempotency = rowlock.idempotency().retry(Retry::new().attempts(50));
+    on_app!(app, pool => {
+        idempotency.run_in_tx(pool, "scope", key, &request(), |mut tx| async move {
+            sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
+            Outcome::json(&"paid")
+        }).await
+    })
+}
+
+on_every_engine! {
+    async fn it_is_run_once_and_replayed(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        let begun = pay(&rowlock, &db.app, "k").await.unwrap();
+        assert!(matches!(begun, Begun::New(_)), "{begun:?}");
+        for _ in 0..3 {
+            let begun = pay(&db.rowlock().await, &db.app, "k").await.unwrap();
+            let Begun::Replay(replay) = begun else { panic!("{begun:?}") };
+            assert_eq!(replay.parse_json::<String>().unwrap(), "paid");
+        }
+        assert_eq!(payments(db).await, 1);
+        let idempotency = rowlock.idempotency();
+        let other = Fingerprint::of("another request");
+        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
+    }
+
+    async fn concurrent_duplicates_wait_and_get_the_same_outcome(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        let app = App::connect(&db.url, 10).await;
+        let mut tasks = JoinSet::new();
+        for task in 0..60 {
+            let (rowlock, app) = (rowlock.clone(), app.clone());
+            tasks.spawn(async move { pay(&rowlock, &app, &format!("key {}", task % 6)).await });
+        }
+        let mut new = 0;
+        while let Some(task) = tasks.join_next().await {
+            match task.unwrap().unwrap() {
+                Begun::New(_) => new += 1,
+                Begun::Replay(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((new, payments(db).await), (6, 6));
+    }
+
+    async fn an_error_of_the_work_rolls_everything_back(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        let failed: Result<_, Error> = on_app!(&db.app, pool => {
+            idempotency.run_in_tx(pool, "scope", "k", &request(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
+                Err(Error::NotOneRow { rows: 2 })
+            }).await
+        });
+        assert!(matches!(failed, Err(Error::NotOneRow { .. })), "{failed:?}");
+        assert_eq!(payments(db).await, 0);
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_idempotency").await, 0);
+        assert!(matches!(pay(&rowlock, &db.app, "k").await.unwrap(), Begun::New(_)));
+    }
+
+    async fn an_outcome_that_is_too_large_rolls_everything_back(db: &Db) {
+        table(db).await;
+        let idempotency = db.rowlock().await.idempotency().max_outcome(3);
+        let failed: Result<_, Error> = on_app!(&db.app, pool => {
+            idempotency.run_in_tx(pool, "scope", "k", &request(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
+                Outcome::json(&"four")
+            }).await
+        });
+        assert!(matches!(failed, Err(Error::OutcomeTooLarge { .. })), "{failed:?}");
+        assert_eq!(payments(db).await, 0);
+    }
+
+    async fn a_conflict_is_tried_again(db: &Db) {
+        table(db).await;
+        let idempotency = db.rowlock().await.idempotency();
+        let tries = AtomicU32::new(0);
+        let tries = &tries;
+        let begun: Result<_, Error> = on_app!(&db.app, pool => {
+            idempotency.run_in_tx(pool, "scope", "k", &request(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
+                if tries.fetch_add(1, Ordering::Relaxed) < 2 {
+                    return Err(Error::Conflict { what: "a test".into() });
+                }
+                Outcome::json(&1)
+            }).await
+        });
+        assert!(matches!(begun, Ok(Begun::New(_))), "{begun:?}");
+        assert_eq!((tries.load(Ordering::Relaxed), payments(db).await), (3, 1));
+    }
+
+    async fn a_transaction_that_is_cut_off_leaves_nothing_behind(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        for after in 0..80 {
+            let pay = pay(&rowlock, &db.app, "k");
+            tokio::pin!(pay);
+            tokio::select! {
+                biased;
+                _ = &mut pay => {}
+                () = async { for _ in 0..after { tokio::task::yield_now().await } } => {}
+            }
+        }
+        let begun = pay(&rowlock, &db.app, "k").await.unwrap();
+        assert!(matches!(begun, Begun::New(_) | Begun::Replay(_)), "{begun:?}");
+        assert_eq!(payments(db).await, 1);
+    }
+
+    async fn a_begin_meets_a_transaction_that_has_the_key(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        let (inside, is_inside) = oneshot::channel();
+        let go_on = Arc::new(Notify::new());
+        let running = {
+            let (rowlock, app, go_on) = (rowlock.clone(), db.app.clone(), Arc::clone(&go_on));
+            tokio::spawn(async move {
+                let inside = std::sync::Mutex::new(Some(inside));
+                let (inside, go_on) = (&inside, &go_on);
+                let idempotency = rowlock.idempotency();
+                on_app!(&app, pool => {
+                    idempotency.run_in_tx(pool, "scope", "k", &request(), |tx| async move {
+                        let _ = inside.lock().unwrap().take().unwrap().send(());
+                        go_on.notified().await;
+                        drop(tx);
+                        Outcome::json(&"in a transaction")
+                    }).await
+                })
+            })
+        };
+        is_inside.await.unwrap();
+        if db.engine != rowlock::Engine::Sqlite {
+            // Nothing is held up: the key is in flight, others go on.
+            let idempotency = rowlock.idempotency();
+            let begun = idempotency.begin("scope", "k", &request()).await.unwrap();
+            let Begun::InFlight(in_flight) = begun else { panic!("{begun:?}") };
+            assert_eq!(in_flight.remaining, None);
+            let others = (0..40).map(|n| {
+                let idempotency = idempotency.clone();
+                async move { idempotency.begin("scope", format!("other {n}"), &request()).await }
+            });
+            for begun in others.map(tokio::spawn).collect::<Vec<_>>() {
+                assert!(matches!(begun.await.unwrap().unwrap(), Begun::New(_)));
+            }
+        }
+        let waiting = {
+            let idempotency = rowlock.idempotency().wait(Duration::from_secs(60));
+            tokio::spawn(async move { idempotency.begin("scope", "k", &request()).await })
+        };
+        go_on.notify_one();
+        let begun = running.await.unwrap();
+        let begun: Begun<Outcome> = begun.map_err(|error: Error| error).unwrap();
+        assert!(matches!(begun, Begun::New(_)));
+        let waited = waiting.await.unwrap().unwrap();
+        assert!(matches!(waited, Begun::Replay(_)), "{waited:?}");
+    }
+
+    async fn an_attempt_outside_is_in_flight_for_a_transaction(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        let begun = rowlock.idempotency().begin("scope", "k", &request()).await.unwrap();
+        let Begun::New(guard) = begun else { panic!("new") };
+        let begun = pay(&rowlock, &db.app, "k").await.unwrap();
+        assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+        guard.release().await.unwrap();
+        let begun = pay(&rowlock, &db.app, "k").await.unwrap();
+        assert!(matches!(begun, Begun::New(_)), "{begun:?}");
+        assert_eq!(payments(db).await, 1);
+    }
+
+    async fn what_the_closure_reads_is_not_older_than_a_lock_it_takes(db: &Db) {
+        db.execute("CREATE TABLE counter (n BIGINT NOT NULL)").await;
+        db.execute("INSERT INTO counter VALUES (0)").await;
+        let rowlock = db.rowlock().await;
+        let mut tasks = JoinSet::new();
+        for task in 0..40 {
+            let (rowlock, app) = (rowlock.clone(), db.app.clone());
+            tasks.spawn(async move {
+                let idempotency = rowlock.idempotency().retry(Retry::new().attempts(100));
+                let (key, rowlock) = (format!("key {task}"), &rowlock);
+                let begun: Result<_, Error> = on_app!(&app, pool => {
+                    idempotency.run_in_tx(pool, "scope", &key, &request(), |mut tx| async move {
+                        rowlock.in_tx(&mut tx).lock("counter").acquire().await?;
+                        let n: i64 = sqlx::query_scalar("SELECT n FROM counter").fetch_one(&mut **tx).await?;
+                        let update = sqlx::AssertSqlSafe(format!("UPDATE counter SET n = {}", n + 1));
+                        sqlx::raw_sql(update).execute(&mut **tx).await?;
+                        Outcome::json(&n)
+                    }).await
+                });
+                assert!(matches!(begun.unwrap(), Begun::New(_)));
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+        assert_eq!(db.number("SELECT n FROM counter").await, 40);
+    }
+}
