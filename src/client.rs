@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hold::op::LookAt;
+use crate::hold::record::RecordWork;
 use crate::hold::{Core, Settings};
 use crate::idempotency::{FormTokens, Idempotency};
-use crate::lock::{InTx, Lock, LockInfo, Owner, Transaction, Version, check_holder};
+use crate::lock::{InTx, Lock, LockInfo, Owner, Transaction, Version, check_holder, within};
 use crate::{Error, Name};
 
 /// A database brand.
@@ -224,6 +225,22 @@ impl Rowlock {
             .await
     }
 
+    /// Removes what is over, once: outcomes past their retention, records and form tokens past their time, at most
+    /// `batch` of each. The cleaner does this in the background, see [`Builder::clean_every`].
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach.
+    pub async fn clean(&self, batch: u32) -> Result<Cleaned, Error> {
+        let clean = |reply| RecordWork::Clean(batch, reply);
+        let rows = self.core.record(clean).await?;
+        Ok(Cleaned {
+            outcomes: rows.outcomes,
+            records: rows.records,
+            tokens: rows.tokens,
+        })
+    }
+
     /// Waits until the database has been told of everything that was dropped or released so far, as
     /// far as it can be reached. Call it before the process exits.
     ///
@@ -257,6 +274,18 @@ impl Rowlock {
     }
 }
 
+/// What cleaning has removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cleaned {
+    /// Outcomes past their retention, whose keys are still remembered.
+    pub outcomes: u64,
+    /// Records.
+    pub records: u64,
+    /// Form tokens that nobody has used.
+    pub tokens: u64,
+}
+
 /// Settings of a client; made by [`Rowlock::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until it connects"]
@@ -264,6 +293,7 @@ pub struct Builder {
     holder: Option<String>,
     operation_timeout: Duration,
     migrate: bool,
+    clean_every: Option<Duration>,
 }
 
 impl Default for Builder {
@@ -272,6 +302,7 @@ impl Default for Builder {
             holder: None,
             operation_timeout: Duration::from_secs(5),
             migrate: true,
+            clean_every: Some(Duration::from_mins(1)),
         }
     }
 }
@@ -296,6 +327,14 @@ impl Builder {
     /// the tables are there and fit, and fails if not.
     pub fn migrate(mut self, migrate: bool) -> Self {
         self.migrate = migrate;
+        self
+    }
+
+    /// How often this process removes idempotency records and form tokens whose time is over: 1 s to 24 h, every minute when
+    /// not set; `None` leaves that to others, or to `rowlock clean`. It begins when
+    /// [`idempotency`](Rowlock::idempotency) or [`form_tokens`](Rowlock::form_tokens) is first called.
+    pub fn clean_every(mut self, every: impl Into<Option<Duration>>) -> Self {
+        self.clean_every = every.into();
         self
     }
 
@@ -355,12 +394,11 @@ impl Builder {
         connector: C,
     ) -> Result<Rowlock, Error> {
         let allowed = Duration::from_millis(100)..=Duration::from_mins(10);
-        if !allowed.contains(&self.operation_timeout) {
-            return Err(Error::InvalidDuration {
-                setting: "operation_timeout",
-                given: self.operation_timeout,
-                bounds: "100 ms to 10 minutes are allowed",
-            });
+        let bounds = "100 ms to 10 minutes are allowed";
+        within("operation_timeout", self.operation_timeout, allowed, bounds)?;
+        if let Some(every) = self.clean_every {
+            let allowed = Duration::from_secs(1)..=Duration::from_hours(24);
+            within("clean_every", every, allowed, "1 s to 24 h are allowed")?;
         }
         let holder = self.holder.unwrap_or_else(this_process);
         check_holder(&holder)?;
@@ -368,6 +406,7 @@ impl Builder {
             holder: holder.into(),
             patience: self.operation_timeout,
             migrate: self.migrate,
+            clean_every: self.clean_every,
         };
         let (core, applied) = Core::start(connector, settings).await?;
         Ok(Rowlock {

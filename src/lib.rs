@@ -68,7 +68,7 @@ mod subject;
 #[doc(hidden)]
 pub mod cli;
 
-pub use client::{Builder, Engine, Pool, Rowlock};
+pub use client::{Builder, Cleaned, Engine, Pool, Rowlock};
 pub use error::{Cause, Error};
 pub use hold::clock::Deadline;
 pub use idempotency::{

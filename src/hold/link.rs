@@ -50,6 +50,11 @@ impl<C: Connector> Link<C> {
         self.conn = Some(conn);
     }
 
+    /// Lets the connection go.
+    pub(crate) fn hang_up(&mut self) {
+        self.conn = None;
+    }
+
     /// Dials, unless there is a connection.
     pub(crate) async fn connect(&mut self) -> Result<(), Fault> {
         if self.conn.is_none() {

@@ -9,11 +9,12 @@
 //!   awaits the answer; it never owns a statement, so that dropping it can damage no connection.
 //!   (On SQLite one more is beside them, for what a caller's open transaction has to look at.)
 //! - `rowlock-renew` [renews](renew) all leases that this client holds, on a connection of its own,
-//!   and announces warnings and losses.
+//!   and announces warnings and losses. The [cleaner](clean) is there, too.
 //!
 //! Neither runs any code of the caller's: a runtime whose workers are all blocked loses no lease.
 //! Both end when the last handle, guard and pending operation are gone.
 
+pub(crate) mod clean;
 pub(crate) mod clock;
 pub(crate) mod grant;
 pub(crate) mod guard;
@@ -40,6 +41,7 @@ use uuid::Uuid;
 
 use crate::store::{Connector, Server, Store};
 use crate::{Engine, Error, Name, Subject, migrate};
+use clean::Cleaner;
 use lanes::Lane;
 use line::Lines;
 use link::Link;
@@ -62,6 +64,8 @@ pub(crate) struct Settings {
     pub(crate) holder: Arc<str>,
     pub(crate) patience: Duration,
     pub(crate) migrate: bool,
+    /// How often this process cleans, if it does.
+    pub(crate) clean_every: Option<Duration>,
 }
 
 /// A running client: the way in to its lanes and its renewals.
@@ -71,6 +75,7 @@ pub(crate) struct Core {
     /// The last lane is beside the others, for what open transactions look at.
     aside: bool,
     pub(crate) renewals: Renewals,
+    cleaner: Cleaner,
     pub(crate) lines: Arc<Lines>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,
@@ -121,12 +126,17 @@ impl Core {
             applied,
         } = started.await.map_err(|_| stopped(&target))??;
 
-        let link = Link::new(connector, settings.patience);
-        let renewals = Renewals::start(link, &target)?;
+        let link = Link::new(connector.clone(), settings.patience);
+        let cleaning = Link::new(connector, settings.patience);
+        let shared = Arc::default();
+        let cleaner = Cleaner::new(&shared);
+        let cleaning = (cleaning, shared, settings.clean_every);
+        let renewals = Renewals::start(link, cleaning, &target)?;
         let core = Self {
             lanes: senders,
             aside: C::LOOKS_ASIDE,
             renewals,
+            cleaner,
             lines,
             settings,
             target,
@@ -279,7 +289,10 @@ impl Core {
         }
     }
 
-    pub(crate) fn keep_clean(&self) {}
+    /// Records or tokens are in use: from now on they are cleaned.
+    pub(crate) fn keep_clean(&self) {
+        self.cleaner.start();
+    }
 
     /// The error for an operation whose lane is gone.
     pub(crate) fn stopped(&self) -> Error {

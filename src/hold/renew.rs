@@ -20,6 +20,7 @@ use tokio::select;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use super::clean;
 use super::clock::{Moment, sleep_until, trusted};
 use super::grant::{Grant, Status};
 use super::link::Link;
@@ -129,13 +130,23 @@ impl Shared {
 }
 
 impl Renewals {
-    pub(crate) fn start<C: Connector>(link: Link<C>, target: &Arc<str>) -> Result<Self, Error> {
+    /// The cleaner runs on the same thread.
+    pub(crate) fn start<C: Connector>(
+        link: Link<C>,
+        cleaning: (Link<C>, Arc<clean::Shared>, Option<Duration>),
+        target: &Arc<str>,
+    ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
         super::spawn("rowlock-renew", target, move || {
             let runtime = super::own_runtime()?;
             runtime.block_on(async {
-                tokio::join!(announce(&here), renew(link, &here, &log_target));
+                let (cleaning, rest, every) = cleaning;
+                tokio::join!(
+                    announce(&here),
+                    renew(link, &here, &log_target),
+                    clean::run(cleaning, &rest, every, &log_target)
+                );
             });
             Ok(())
         })?;

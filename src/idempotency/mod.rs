@@ -47,7 +47,6 @@ mod step;
 
 pub use form_token::{FormToken, FormTokens, Submitted};
 pub use guard::IdempotencyGuard;
-pub(crate) use key::quoted;
 pub use key::{Fingerprint, FingerprintBuilder, RecordKey};
 pub use outcome::Outcome;
 pub use record::{RecordInfo, RecordState, Resolution, StepInfo};

@@ -467,6 +467,19 @@ impl Tx {
     }
 }
 
+/// The leases of all records that run end now, as if their processes had stood still for long. (They renew them when they
+/// wake up.)
+pub(crate) async fn lapse(db: &Db) {
+    let past = match db.engine {
+        Engine::Postgres => "clock_timestamp() - interval '1 second'",
+        Engine::Sqlite => "0",
+        _ => "UTC_TIMESTAMP(6) - INTERVAL 1 SECOND",
+    };
+    let lapse =
+        format!("UPDATE rowlock_idempotency SET lease_until = {past} WHERE state = 'running'");
+    db.execute(&lapse).await;
+}
+
 fn with_database(server: &str, name: &str) -> String {
     let (base, query) = server
         .split_once('?')

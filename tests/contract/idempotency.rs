@@ -7,7 +7,7 @@ use rowlock::{
 };
 use tokio::task::JoinSet;
 
-use crate::common::{Db, on_app, on_every_engine, on_tx};
+use crate::common::{Db, lapse, on_app, on_every_engine, on_tx};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -34,20 +34,6 @@ async fn new(idempotency: &Idempotency, key: &str) -> IdempotencyGuard {
 /// Waits until the attempt of somebody who has vanished is taken over.
 async fn take_over(idempotency: &Idempotency, key: &str) -> IdempotencyGuard {
     new(&idempotency.clone().wait(Duration::from_secs(30)), key).await
-}
-
-/// The lease of a record ends now, as if its process had stood still for long. (Its renewals are those of a client whose
-/// runtime is the test's: they go on.)
-async fn lapse(db: &Db) {
-    let past = match db.engine {
-        rowlock::Engine::Postgres => "clock_timestamp() - interval '1 second'",
-        rowlock::Engine::Sqlite => "0",
-        _ => "UTC_TIMESTAMP(6) - INTERVAL 1 SECOND",
-    };
-    db.execute(&format!(
-        "UPDATE rowlock_idempotency SET lease_until = {past} WHERE state = 'running'"
-    ))
-    .await;
 }
 
 async fn table(db: &Db) {

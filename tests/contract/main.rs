@@ -6,8 +6,10 @@ mod common;
 
 mod bad_input;
 mod bounded_trust;
+mod cleaner;
 mod exclusion;
 mod fence;
+mod form_tokens;
 mod idempotency;
 mod in_tx_bad_input;
 mod migrations;
@@ -23,3 +25,4 @@ mod re_entry;
 mod release;
 mod retry;
 mod run_in_tx;
+mod steps;

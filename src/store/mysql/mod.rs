@@ -6,6 +6,7 @@ mod form_token;
 mod idempotency;
 mod lease;
 mod schema;
+mod step;
 mod transaction;
 
 pub(crate) use connect::MySql;
@@ -118,7 +119,7 @@ impl Records for MySqlConnection {
     }
 
     async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
-        Ok(idempotency::step_begin(self, ask).await?)
+        Ok(step::begin(self, ask).await?)
     }
 
     async fn step_finish(
@@ -126,11 +127,11 @@ impl Records for MySqlConnection {
         ask: &StepAsk,
         outcome: Option<&Outcome>,
     ) -> Result<Finished, Fault> {
-        Ok(idempotency::step_finish(self, ask, outcome).await?)
+        Ok(step::finish(self, ask, outcome).await?)
     }
 
     async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
-        Ok(idempotency::steps(self, key).await?)
+        Ok(step::list(self, key).await?)
     }
 
     async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {

@@ -1,0 +1,98 @@
+//! Steps of idempotency records: the statements.
+
+use sqlx::PgConnection;
+
+use crate::idempotency::{Outcome, RecordKey};
+use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
+
+const STEP_LOOK: &str = "
+SELECT r.owner = $3 AND r.attempt = $4 AND r.state = 'running', r.doubt, s.content_type, s.outcome
+FROM rowlock_idempotency r
+LEFT JOIN rowlock_idempotency_step s
+       ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = $5
+WHERE r.scope = $1 AND r.idempotency_key = $2";
+
+const DOUBT: &str = "
+UPDATE rowlock_idempotency SET doubt = $5
+WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running' AND doubt IS NULL";
+
+const STEP_DONE: &str = "
+WITH mine AS (
+    UPDATE rowlock_idempotency
+    SET doubt = CASE WHEN doubt = $5 THEN NULL ELSE doubt END, bound = bound OR $6 IS NOT NULL
+    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+    RETURNING 1
+), kept AS (
+    INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
+    SELECT $1, $2, $5, $4, $6, $7, clock_timestamp() FROM mine WHERE $6 IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT count(*) FROM mine";
+
+const STEPS: &str = "
+SELECT step, attempt, content_type, outcome, (extract(epoch FROM done_at) * 1000000)::bigint
+FROM rowlock_idempotency_step
+WHERE scope = $1 AND idempotency_key = $2
+ORDER BY done_at, step";
+
+pub(super) async fn begin(
+    conn: &mut PgConnection,
+    ask: &StepAsk,
+) -> Result<StepBegun, sqlx::Error> {
+    let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(begun) = ask.seen(look) {
+        return Ok(begun);
+    }
+    let done = sqlx::query(DOUBT)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .execute(conn)
+        .await?;
+    Ok(match done.rows_affected() {
+        0 => StepBegun::Superseded,
+        _ => StepBegun::Fresh,
+    })
+}
+
+pub(super) async fn finish(
+    conn: &mut PgConnection,
+    ask: &StepAsk,
+    outcome: Option<&Outcome>,
+) -> Result<Finished, sqlx::Error> {
+    let mine: i64 = sqlx::query_scalar(STEP_DONE)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .bind(outcome.map(Outcome::content_type))
+        .bind(outcome.map(Outcome::bytes))
+        .fetch_one(conn)
+        .await?;
+    Ok(match mine {
+        0 => Finished::Superseded,
+        _ => Finished::Ended,
+    })
+}
+
+pub(super) async fn list(
+    conn: &mut PgConnection,
+    key: &RecordKey,
+) -> Result<Vec<StepRow>, sqlx::Error> {
+    let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
+        .bind(key.scope())
+        .bind(key.key())
+        .fetch_all(conn)
+        .await?;
+    Ok(rows.into_iter().map(StepRow::from).collect())
+}

@@ -1,0 +1,122 @@
+//! Steps of idempotency records: the statements.
+
+use sqlx::SqliteConnection;
+
+use super::idempotency::durably;
+use crate::idempotency::{Outcome, RecordKey};
+use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
+
+const STEP_LOOK: &str = "
+SELECT r.owner = ?3 AND r.attempt = ?4 AND r.state = 'running', r.doubt, s.content_type, s.outcome
+FROM rowlock_idempotency r
+LEFT JOIN rowlock_idempotency_step s
+       ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?5
+WHERE r.scope = ?1 AND r.idempotency_key = ?2";
+
+const DOUBT: &str = "
+UPDATE rowlock_idempotency SET doubt = ?5
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running' AND doubt IS NULL";
+
+const STEP_SETTLED: &str = "
+UPDATE rowlock_idempotency
+SET doubt = CASE WHEN doubt = ?5 THEN NULL ELSE doubt END, bound = bound OR ?6
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+
+/// Sent again, it changes nothing.
+const STEP_KEEP: &str = "
+INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+ON CONFLICT DO NOTHING";
+
+const STEPS: &str = "
+SELECT step, attempt, content_type, outcome, done_at
+FROM rowlock_idempotency_step
+WHERE scope = ?1 AND idempotency_key = ?2
+ORDER BY done_at, step";
+
+pub(super) async fn begin(
+    conn: &mut SqliteConnection,
+    ask: &StepAsk,
+) -> Result<StepBegun, sqlx::Error> {
+    let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(begun) = ask.seen(look) {
+        return Ok(begun);
+    }
+    durably(conn, async |conn| {
+        let done = sqlx::query(DOUBT)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .bind(&*ask.step)
+            .execute(conn)
+            .await?;
+        Ok(match done.rows_affected() {
+            0 => StepBegun::Superseded,
+            _ => StepBegun::Fresh,
+        })
+    })
+    .await
+}
+
+pub(super) async fn finish(
+    conn: &mut SqliteConnection,
+    ask: &StepAsk,
+    outcome: Option<&Outcome>,
+) -> Result<Finished, sqlx::Error> {
+    durably(conn, async |conn| {
+        let mine = sqlx::query(STEP_SETTLED)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .bind(&*ask.step)
+            .bind(outcome.is_some())
+            .execute(&mut *conn)
+            .await?;
+        if mine.rows_affected() == 0 {
+            return Ok(Finished::Superseded);
+        }
+        if let Some(outcome) = outcome {
+            keep(conn, &ask.key, &ask.step, ask.attempt, outcome).await?;
+        }
+        Ok(Finished::Ended)
+    })
+    .await
+}
+
+pub(super) async fn keep(
+    conn: &mut SqliteConnection,
+    key: &RecordKey,
+    step: &str,
+    attempt: i64,
+    outcome: &Outcome,
+) -> Result<(), sqlx::Error> {
+    let keep = sqlx::query(STEP_KEEP)
+        .bind(key.scope())
+        .bind(key.key())
+        .bind(step)
+        .bind(attempt)
+        .bind(outcome.content_type())
+        .bind(outcome.bytes());
+    keep.execute(conn).await.map(|_| ())
+}
+
+pub(super) async fn list(
+    conn: &mut SqliteConnection,
+    key: &RecordKey,
+) -> Result<Vec<StepRow>, sqlx::Error> {
+    let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
+        .bind(key.scope())
+        .bind(key.key())
+        .fetch_all(conn)
+        .await?;
+    Ok(rows.into_iter().map(StepRow::from).collect())
+}

@@ -1,0 +1,180 @@
+//! The cleaner: what is over goes, what runs stays, and nobody waits.
+
+use std::time::Duration;
+
+use rowlock::{Begun, Error, Fingerprint, Idempotency, Outcome, RecordState, Rowlock, StepFailed};
+
+use crate::common::{Db, eventually, lapse, on_every_engine};
+
+fn request() -> Fingerprint {
+    Fingerprint::of("request")
+}
+
+async fn done(idempotency: &Idempotency, key: &str) {
+    let begun = idempotency.begin("scope", key, &request()).await.unwrap();
+    let Begun::New(guard) = begun else {
+        panic!("{begun:?}")
+    };
+    guard
+        .step("step", async { Ok::<_, Error>(1) })
+        .await
+        .unwrap();
+    guard.complete(&Outcome::json(&key).unwrap()).await.unwrap();
+}
+
+/// So many seconds pass for all records.
+async fn pass(db: &Db, seconds: i64) {
+    for column in ["retain_until", "forget_at", "clean_at"] {
+        let earlier = match db.engine {
+            rowlock::Engine::Postgres => format!("{column} - interval '{seconds} seconds'"),
+            rowlock::Engine::Sqlite => format!("{column} - {seconds} * 1000000"),
+            _ => format!("{column} - INTERVAL {seconds} SECOND"),
+        };
+        db.execute(&format!(
+            "UPDATE rowlock_idempotency SET {column} = {earlier}"
+        ))
+        .await;
+    }
+}
+
+async fn records(db: &Db) -> (i64, i64) {
+    (
+        db.number("SELECT COUNT(*) FROM rowlock_idempotency").await,
+        db.number("SELECT COUNT(*) FROM rowlock_idempotency_step")
+            .await,
+    )
+}
+
+on_every_engine! {
+    async fn an_outcome_goes_after_its_retention_and_the_key_after_its_tombstone(db: &Db) {
+        let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let idempotency = rowlock.idempotency()
+            .retention(Duration::from_secs(100))
+            .tombstone(Duration::from_secs(100));
+        done(&idempotency, "k").await;
+        let before = idempotency.inspect("scope", "k").await.unwrap().unwrap().attempt;
+        let cleaned = rowlock.clean(10).await.unwrap();
+        assert_eq!((cleaned.outcomes, cleaned.records), (0, 0));
+        for clean in [false, true] {
+            // Whether it was cleaned makes no difference.
+            pass(db, if clean { 0 } else { 101 }).await;
+            if clean {
+                assert_eq!(rowlock.clean(10).await.unwrap().outcomes, 1);
+                assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_idempotency WHERE outcome IS NOT NULL").await, 0);
+            }
+            for who in ["request", "another request"] {
+                let begun = idempotency.begin("scope", "k", &Fingerprint::of(who)).await.unwrap();
+                assert!(matches!(begun, Begun::Expired), "{begun:?}");
+            }
+            let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+            assert_eq!(info.state, RecordState::Expired);
+        }
+        pass(db, 100).await;
+        assert_eq!(records(db).await, (1, 1));
+        assert_eq!(rowlock.clean(10).await.unwrap().records, 1);
+        assert_eq!(records(db).await, (0, 0), "its steps, too");
+        let begun = idempotency.begin("scope", "k", &Fingerprint::of("another request")).await.unwrap();
+        let Begun::New(guard) = begun else { panic!("{begun:?}") };
+        assert!(guard.attempt() > before, "the attempts go on rising");
+    }
+
+    async fn a_forgotten_key_is_new_also_when_nobody_has_cleaned(db: &Db) {
+        let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let idempotency = rowlock.idempotency().tombstone(Duration::ZERO);
+        done(&idempotency, "k").await;
+        let before = idempotency.inspect("scope", "k").await.unwrap().unwrap().attempt;
+        pass(db, 25 * 3_600).await;
+        let begun = idempotency.begin("scope", "k", &Fingerprint::of("another request")).await.unwrap();
+        let Begun::New(guard) = begun else { panic!("{begun:?}") };
+        assert!(guard.attempt() > before);
+        assert_eq!(guard.step("step", async { Ok::<_, Error>(2) }).await.unwrap(), 2, "its steps are gone");
+        guard.complete(&Outcome::empty()).await.unwrap();
+    }
+
+    async fn what_runs_or_is_unknown_is_never_cleaned(db: &Db) {
+        let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let idempotency = rowlock.idempotency().tombstone(Duration::ZERO);
+        let running = idempotency.begin("scope", "running", &request()).await.unwrap();
+        let Begun::New(unknown) = idempotency.begin("scope", "unknown", &request()).await.unwrap() else {
+            panic!("new")
+        };
+        let failed = unknown.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) });
+        failed.await.unwrap_err();
+        unknown.release().await.unwrap();
+        let Begun::New(freed) = idempotency.begin("scope", "freed", &request()).await.unwrap() else {
+            panic!("new")
+        };
+        freed.release().await.unwrap();
+        lapse(db).await;
+        pass(db, 365 * 24 * 3_600).await;
+        let cleaned = rowlock.clean(10).await.unwrap();
+        assert_eq!((cleaned.outcomes, cleaned.records), (0, 1), "only the one that is free");
+        assert_eq!(records(db).await, (2, 0));
+        drop(running);
+    }
+
+    async fn batches_are_small_and_pass_locked_rows_over(db: &Db) {
+        let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let idempotency = rowlock.idempotency().tombstone(Duration::ZERO);
+        for n in 0..10 {
+            done(&idempotency, &format!("k{n}")).await;
+        }
+        pass(db, 25 * 3_600).await;
+        assert_eq!(rowlock.clean(4).await.unwrap().records, 4);
+        if db.engine == rowlock::Engine::Sqlite {
+            return assert_eq!(rowlock.clean(10).await.unwrap().records, 6);
+        }
+        let mut tx = db.begin().await;
+        tx.number("SELECT COUNT(*) FROM (SELECT attempt FROM rowlock_idempotency LIMIT 2 FOR UPDATE) two").await;
+        assert_eq!(rowlock.clean(10).await.unwrap().records, 4);
+        tx.release().await;
+        assert_eq!(rowlock.clean(10).await.unwrap().records, 2);
+    }
+
+    async fn tokens_go_when_their_time_is_over(db: &Db) {
+        let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let tokens = rowlock.form_tokens();
+        for _ in 0..3 {
+            tokens.issue("me").await.unwrap();
+        }
+        assert_eq!(rowlock.clean(10).await.unwrap().tokens, 0);
+        let past = match db.engine {
+            rowlock::Engine::Postgres => "now() - interval '1 second'",
+            rowlock::Engine::Sqlite => "0",
+            _ => "UTC_TIMESTAMP(6) - INTERVAL 1 SECOND",
+        };
+        db.execute(&format!("UPDATE rowlock_form_token SET expires_at = {past}")).await;
+        assert_eq!(rowlock.clean(2).await.unwrap().tokens, 2);
+        assert_eq!(rowlock.clean(2).await.unwrap().tokens, 1);
+    }
+
+    async fn a_process_cleans_by_itself_unless_it_is_told_not_to(db: &Db) {
+        let off = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let idempotency = off.idempotency().tombstone(Duration::ZERO);
+        // More than a batch.
+        db.execute("CREATE TABLE copies (n INTEGER)").await;
+        for n in 0..600 {
+            db.execute(&format!("INSERT INTO copies VALUES ({n})")).await;
+        }
+        done(&idempotency, "k").await;
+        let bytes = match db.engine {
+            rowlock::Engine::Postgres => "decode(md5(n::text), 'hex')",
+            rowlock::Engine::Sqlite => "CAST('c' || n AS BLOB)",
+            _ => "CONCAT('c', n)",
+        };
+        let columns = "scope, {key}, state, attempt, tries, max_tries, owner, holder, fingerprint, bound, doubt, \
+                       content_type, outcome, began_at, attempted_at, lease_until, done_at, retain_until, forget_at, clean_at";
+        db.execute(&format!(
+            "INSERT INTO rowlock_idempotency ({}) SELECT {} FROM rowlock_idempotency, copies",
+            columns.replace("{key}", "idempotency_key"),
+            columns.replace("{key}", bytes)
+        ))
+        .await;
+        pass(db, 25 * 3_600).await;
+        assert_eq!(records(db).await.0, 601);
+        let every = Duration::from_secs(1);
+        let on = Rowlock::builder().clean_every(every).connect(&db.url).await.unwrap();
+        let _ = on.idempotency();
+        eventually("everything is cleaned", async || records(db).await.0 == 0).await;
+    }
+}

@@ -1,0 +1,141 @@
+//! Form tokens: a form that is submitted twice does its work once.
+
+use std::time::Duration;
+
+use rowlock::{Error, Fingerprint, FormTokens, Outcome, Submitted};
+use tokio::task::JoinSet;
+
+use crate::common::{App, Db, on_app, on_every_engine, on_tx};
+
+fn form() -> Fingerprint {
+    Fingerprint::of("sku=chair")
+}
+
+async fn table(db: &Db) {
+    db.execute("CREATE TABLE orders (sku VARCHAR(40) NOT NULL)")
+        .await;
+}
+
+async fn orders(db: &Db) -> i64 {
+    db.number("SELECT COUNT(*) FROM orders").await
+}
+
+async fn submit(
+    tokens: &FormTokens,
+    app: &App,
+    token: &str,
+    form: &Fingerprint,
+) -> Result<Submitted, Error> {
+    on_app!(app, pool => {
+        tokens.submit(pool, "me", token, form, |mut tx| async move {
+            sqlx::raw_sql("INSERT INTO orders VALUES ('chair')").execute(&mut **tx).await?;
+            let next = tokens.issue_in(&mut tx, "me").await?;
+            Outcome::json(&next.as_str())
+        }).await
+    })
+}
+
+on_every_engine! {
+    async fn a_double_click_orders_once_and_gets_the_same_answer(db: &Db) {
+        table(db).await;
+        let tokens = db.rowlock().await.form_tokens();
+        let token = tokens.issue("me").await.unwrap();
+        let app = App::connect(&db.url, 8).await;
+        let mut clicks = JoinSet::new();
+        for _ in 0..8 {
+            let (tokens, app, token) = (tokens.clone(), app.clone(), token.clone());
+            clicks.spawn(async move { submit(&tokens, &app, token.as_str(), &form()).await });
+        }
+        let (mut new, mut answers) = (0, Vec::new());
+        while let Some(click) = clicks.join_next().await {
+            match click.unwrap().unwrap() {
+                Submitted::New(outcome) => {
+                    new += 1;
+                    answers.push(outcome);
+                }
+                Submitted::Replay(outcome) => answers.push(outcome),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((new, orders(db).await), (1, 1));
+        assert!(answers.windows(2).all(|two| two[0] == two[1]));
+        // The answer hands out the next token.
+        let next: String = answers[0].parse_json().unwrap();
+        assert!(matches!(submit(&tokens, &app, &next, &form()).await.unwrap(), Submitted::New(_)));
+        assert_eq!(orders(db).await, 2);
+    }
+
+    async fn a_rollback_gives_the_token_back(db: &Db) {
+        table(db).await;
+        let tokens = db.rowlock().await.form_tokens();
+        let token = tokens.issue("me").await.unwrap();
+        let failed: Result<Submitted, Error> = on_app!(&db.app, pool => {
+            tokens.submit(pool, "me", token.as_str(), &form(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO orders VALUES ('chair')").execute(&mut **tx).await?;
+                Err(Error::NotOneRow { rows: 2 })
+            }).await
+        });
+        assert!(matches!(failed, Err(Error::NotOneRow { .. })), "{failed:?}");
+        assert_eq!(orders(db).await, 0);
+
+        let mut tx = db.begin().await;
+        assert!(on_tx!(&mut tx, tx => tokens.consume_in(tx, "me", token.as_str()).await).unwrap());
+        assert!(!on_tx!(&mut tx, tx => tokens.consume_in(tx, "me", token.as_str()).await).unwrap());
+        tx.release().await;
+        assert!(matches!(submit(&tokens, &db.app, token.as_str(), &form()).await.unwrap(), Submitted::New(_)));
+    }
+
+    async fn a_token_that_is_not_there_is_gone(db: &Db) {
+        table(db).await;
+        let tokens = db.rowlock().await.form_tokens();
+        let issued = tokens.issue("me").await.unwrap();
+        let upper = issued.as_str().to_uppercase();
+        for token in ["", "nonsense", &"x".repeat(5_000), &upper, "\0"] {
+            let gone = submit(&tokens, &db.app, token, &form()).await.unwrap();
+            assert!(matches!(gone, Submitted::Gone) || *token == *issued.as_str(), "{token:?}: {gone:?}");
+        }
+        // Somebody else's.
+        let theirs = tokens.issue("them").await.unwrap();
+        let gone = submit(&tokens, &db.app, theirs.as_str(), &form()).await.unwrap();
+        assert!(matches!(gone, Submitted::Gone), "{gone:?}");
+        // One whose time is over.
+        let past = match db.engine {
+            rowlock::Engine::Postgres => "now() - interval '1 second'",
+            rowlock::Engine::Sqlite => "0",
+            _ => "UTC_TIMESTAMP(6) - INTERVAL 1 SECOND",
+        };
+        db.execute(&format!("UPDATE rowlock_form_token SET expires_at = {past}")).await;
+        let gone = submit(&tokens, &db.app, issued.as_str(), &form()).await.unwrap();
+        assert!(matches!(gone, Submitted::Gone), "{gone:?}");
+        assert_eq!(orders(db).await, 0);
+    }
+
+    async fn a_used_token_is_for_one_form(db: &Db) {
+        table(db).await;
+        let tokens = db.rowlock().await.form_tokens();
+        let token = tokens.issue("me").await.unwrap();
+        assert!(matches!(submit(&tokens, &db.app, token.as_str(), &form()).await.unwrap(), Submitted::New(_)));
+        let other = Fingerprint::of("sku=table");
+        let refused = submit(&tokens, &db.app, token.as_str(), &other).await.unwrap();
+        assert!(matches!(refused, Submitted::Mismatch), "{refused:?}");
+        assert_eq!(orders(db).await, 1);
+    }
+
+    async fn the_token_itself_is_not_in_the_table(db: &Db) {
+        let tokens = db.rowlock().await.form_tokens();
+        let token = tokens.issue("me").await.unwrap();
+        assert_eq!(token.as_str().len(), 32);
+        assert!(!format!("{token:?}").contains(token.as_str()));
+        let text = db.bytes(token.as_str());
+        assert_eq!(db.number(&format!("SELECT COUNT(*) FROM rowlock_form_token WHERE token = {text}")).await, 0);
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_form_token").await, 1);
+    }
+
+    async fn settings_that_make_no_sense_are_refused(db: &Db) {
+        let tokens = db.rowlock().await.form_tokens();
+        let refused = tokens.clone().ttl(Duration::from_millis(999)).issue("me").await;
+        assert!(matches!(refused, Err(Error::InvalidDuration { .. })), "{refused:?}");
+        assert!(matches!(tokens.issue("").await, Err(Error::InvalidKey { .. })));
+        assert!(matches!(tokens.issue([7; 256]).await, Err(Error::InvalidKey { .. })));
+    }
+}

@@ -1,0 +1,293 @@
+//! Steps: effects elsewhere, each done once for a key over all attempts; and unknown as a state.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rowlock::{
+    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Reconciled, RecordState,
+    Resolution, StepFailed,
+};
+use tokio::sync::oneshot;
+
+use crate::common::{Db, lapse, on_every_engine};
+
+fn request() -> Fingerprint {
+    Fingerprint::of("request")
+}
+
+async fn begin(idempotency: &Idempotency) -> Begun<IdempotencyGuard> {
+    idempotency.begin("scope", "k", &request()).await.unwrap()
+}
+
+async fn new(idempotency: &Idempotency) -> IdempotencyGuard {
+    match begin(idempotency).await {
+        Begun::New(guard) => guard,
+        other => panic!("not new: {other:?}"),
+    }
+}
+
+/// A provider that counts.
+#[derive(Debug, Default, Clone)]
+struct Provider(Arc<AtomicU32>);
+
+impl Provider {
+    fn charges(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    async fn charge(&self) -> Result<u32, Error> {
+        Ok(self.0.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    async fn charge_once(&self) -> Result<u32, StepFailed<Error>> {
+        Ok(self.charge().await?)
+    }
+}
+
+/// An attempt that vanishes in the middle of a step that must not be repeated, behind the effect.
+async fn vanish_in_step(idempotency: &Idempotency, provider: &Provider) {
+    let guard = Arc::new(new(idempotency).await);
+    let (charged, has_charged) = oneshot::channel();
+    let vanishing = {
+        let (guard, provider) = (Arc::clone(&guard), provider.clone());
+        tokio::spawn(async move {
+            let charge = async {
+                let number = provider.charge_once().await?;
+                charged.send(()).unwrap();
+                std::future::pending::<()>().await;
+                Ok::<u32, StepFailed<Error>>(number)
+            };
+            guard.step_once("charge", charge).await
+        })
+    };
+    has_charged.await.unwrap();
+    vanishing.abort();
+    assert!(vanishing.await.unwrap_err().is_cancelled());
+    drop(guard);
+}
+
+on_every_engine! {
+    async fn a_finished_step_is_not_done_again(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        let provider = Provider::default();
+        for attempt in 1..=3 {
+            let guard = new(&idempotency).await;
+            let number = guard.step("charge", provider.charge()).await.unwrap();
+            assert_eq!((number, provider.charges()), (1, 1), "attempt {attempt}");
+            let again = guard.step("charge", provider.charge()).await.unwrap();
+            assert_eq!((again, provider.charges()), (1, 1), "within an attempt, too");
+            let letters = guard.step_once("letter", provider.charge_once()).await;
+            assert_eq!(letters.unwrap(), 2);
+            provider.0.store(1, Ordering::SeqCst);
+            drop(guard);
+            rowlock.flush().await;
+        }
+        let steps = idempotency.steps("scope", "k").await.unwrap();
+        let names: Vec<_> = steps.iter().map(|step| step.step.as_str()).collect();
+        assert_eq!(names, ["charge", "letter"]);
+        // What was charged belongs to this request: another one may not go on with it.
+        let other = Fingerprint::of("another request");
+        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
+    }
+
+    async fn a_failed_step_is_done_again(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let provider = Provider::default();
+        let guard = new(&idempotency).await;
+        let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::NotOneRow { rows: 2 }) }).await;
+        assert!(matches!(failed, Err(Error::NotOneRow { .. })), "{failed:?}");
+        assert_eq!(guard.step("charge", provider.charge()).await.unwrap(), 1);
+        let refused: Result<u32, Error> = guard
+            .step_once("letter", async { Err(StepFailed::NotDone(Error::NotOneRow { rows: 3 })) })
+            .await;
+        assert!(matches!(refused, Err(Error::NotOneRow { .. })), "{refused:?}");
+        assert_eq!(guard.step_once("letter", provider.charge_once()).await.unwrap(), 2);
+        guard.complete(&Outcome::empty()).await.unwrap();
+    }
+
+    async fn the_key_for_the_other_side_is_the_same_in_every_attempt(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        let guard = new(&idempotency).await;
+        let key = guard.downstream_key("charge").unwrap();
+        assert_eq!(key.len(), 32);
+        assert_ne!(key, guard.downstream_key("refund").unwrap());
+        drop(guard);
+        rowlock.flush().await;
+        assert_eq!(new(&db.rowlock().await.idempotency()).await.downstream_key("charge").unwrap(), key);
+        for (scope, other) in [("scope", "k2"), ("scopek", ""), ("scop", "ek"), ("k", "scope")] {
+            let Ok(Begun::New(guard)) = idempotency.begin(scope, other, &request()).await else { continue };
+            assert_ne!(guard.downstream_key("charge").unwrap(), key);
+        }
+    }
+
+    async fn who_was_taken_over_begins_no_step_and_keeps_none(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let provider = Provider::default();
+        let zombie = new(&idempotency).await;
+        let taken_over = async {
+            lapse(db).await;
+            let successor = new(&idempotency.clone().wait(Duration::from_secs(30))).await;
+            Ok::<_, Error>(successor)
+        };
+        let mut successor = None;
+        let kept = zombie
+            .step("slow", async {
+                successor = Some(taken_over.await?);
+                Ok::<u32, Error>(7)
+            })
+            .await;
+        assert!(matches!(kept, Err(Error::Superseded { .. })), "{kept:?}");
+        for step in ["charge", "slow"] {
+            let begun = zombie.step(step, provider.charge()).await;
+            assert!(matches!(begun, Err(Error::Superseded { .. })), "{begun:?}");
+        }
+        let begun = zombie.step_once("letter", provider.charge_once()).await;
+        assert!(matches!(begun, Err(Error::Superseded { .. })), "{begun:?}");
+        assert_eq!(provider.charges(), 0);
+        let successor = successor.unwrap();
+        assert_eq!(successor.step("slow", async { Ok::<u32, Error>(8) }).await.unwrap(), 8);
+    }
+
+    async fn a_step_that_must_not_be_repeated_is_unknown_when_its_attempt_vanishes(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        let provider = Provider::default();
+        vanish_in_step(&idempotency, &provider).await;
+        rowlock.flush().await;
+        for _ in 0..3 {
+            let begun = begin(&idempotency).await;
+            let Begun::Unknown(unknown) = begun else { panic!("{begun:?}") };
+            assert_eq!(unknown.step, "charge");
+        }
+        let other = Fingerprint::of("another request");
+        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
+        let refused = idempotency.reset("scope", "k").await;
+        assert!(matches!(refused, Err(Error::NotDecided { .. })), "{refused:?}");
+
+        let happened = Resolution::Happened(Outcome::json(&41).unwrap());
+        idempotency.resolve("scope", "k", happened.clone()).await.unwrap();
+        let refused = idempotency.resolve("scope", "k", happened).await;
+        assert!(matches!(refused, Err(Error::NotDecided { .. })), "only once");
+        let guard = new(&idempotency).await;
+        assert_eq!(guard.step_once("charge", provider.charge_once()).await.unwrap(), 41);
+        assert_eq!(provider.charges(), 1);
+        guard.complete(&Outcome::empty()).await.unwrap();
+    }
+
+    async fn a_crash_in_the_middle_of_a_step_that_must_not_be_repeated_is_unknown(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let provider = Provider::default();
+        let guard = new(&idempotency).await;
+        let failed: Result<u32, Error> = guard
+            .step_once("charge", async {
+                provider.charge_once().await?;
+                // No answer has come.
+                Err(Error::NotOneRow { rows: 0 })?
+            })
+            .await;
+        assert!(failed.is_err());
+        let again = guard.step_once("charge", provider.charge_once()).await;
+        assert!(matches!(again, Err(Error::StepUnknown { .. })), "{again:?}");
+        let other = guard.step_once("letter", provider.charge_once()).await;
+        assert!(matches!(other, Err(Error::StepUnknown { .. })), "{other:?}");
+        // As if the process had died here: nobody renews, nobody frees.
+        std::mem::forget(guard);
+        lapse(db).await;
+        let wait = idempotency.clone().wait(Duration::from_secs(30));
+        let begun = begin(&wait).await;
+        assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
+        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        assert_eq!((info.state, info.step_in_doubt.as_deref()), (RecordState::Unknown, Some("charge")));
+
+        idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap();
+        let guard = new(&idempotency).await;
+        assert_eq!(guard.step_once("charge", provider.charge_once()).await.unwrap(), 2);
+    }
+
+    async fn releasing_in_doubt_makes_it_unknown_and_completing_decides(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let fail = || async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) };
+        let guard = new(&idempotency).await;
+        guard.step_once("charge", fail()).await.unwrap_err();
+        guard.release().await.unwrap();
+        let begun = begin(&idempotency).await;
+        assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
+        idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap();
+        let guard = new(&idempotency).await;
+        guard.step_once("charge", fail()).await.unwrap_err();
+        guard.complete(&Outcome::json(&"declined").unwrap()).await.unwrap();
+        assert!(matches!(begin(&idempotency).await, Begun::Replay(_)));
+    }
+
+    async fn the_reconcile_hook_is_asked_first(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let provider = Provider::default();
+        for (answer, charges) in [(Some(true), 1), (Some(false), 2), (None, 1)] {
+            provider.0.store(0, Ordering::SeqCst);
+            db.execute("DELETE FROM rowlock_idempotency").await;
+            db.execute("DELETE FROM rowlock_idempotency_step").await;
+            vanish_in_step(&rowlock.idempotency(), &provider).await;
+            rowlock.flush().await;
+            let hook = rowlock.idempotency().reconcile(move |unknown| async move {
+                assert_eq!((unknown.step.as_str(), unknown.downstream_key.len()), ("charge", 32));
+                match answer {
+                    Some(true) => Reconciled::Happened(Outcome::json(&1).unwrap()),
+                    Some(false) => Reconciled::NotHappened,
+                    None => Reconciled::StillUnknown,
+                }
+            });
+            match (answer, begin(&hook).await) {
+                (None, Begun::Unknown(_)) => {}
+                (Some(_), Begun::New(guard)) => {
+                    guard.step_once("charge", provider.charge_once()).await.unwrap();
+                    guard.complete(&Outcome::empty()).await.unwrap();
+                }
+                (_, begun) => panic!("{answer:?}: {begun:?}"),
+            }
+            assert_eq!(provider.charges(), charges, "{answer:?}");
+        }
+    }
+
+    async fn a_step_that_is_cut_off_while_it_begins_is_in_no_doubt(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency().max_attempts(1000);
+        for after in 0..40 {
+            let guard = new(&idempotency).await;
+            {
+                let step = guard.step_once("charge", async {
+                    std::future::pending::<()>().await;
+                    Ok::<u32, StepFailed<Error>>(1)
+                });
+                tokio::pin!(step);
+                tokio::select! {
+                    biased;
+                    _ = &mut step => unreachable!("it never ends"),
+                    () = async { for _ in 0..after { tokio::task::yield_now().await } } => {}
+                }
+            }
+            drop(guard);
+            rowlock.flush().await;
+            match begin(&idempotency).await {
+                Begun::New(guard) => guard.release().await.unwrap(),
+                Begun::Unknown(_) => idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    async fn a_result_that_does_not_fit_is_an_error(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency().max_outcome(10);
+        let guard = new(&idempotency).await;
+        let kept = guard.step("long", async { Ok::<_, Error>("x".repeat(20)) }).await;
+        assert!(matches!(kept, Err(Error::OutcomeTooLarge { .. })), "{kept:?}");
+        for name in ["", "a\0", &"x".repeat(256)] {
+            let refused = guard.step(name, async { Ok::<_, Error>(1) }).await;
+            assert!(matches!(refused, Err(Error::InvalidKey { .. })), "{refused:?}");
+        }
+    }
+}
