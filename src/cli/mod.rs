@@ -1,6 +1,7 @@
 //! The command `rowlock`: arguments, and which exit code tells what.
 
 mod duration;
+mod idempotency;
 mod leash;
 mod run;
 mod show;
@@ -35,6 +36,9 @@ Examples:
   rowlock ls
   rowlock show nightly-report --json
   rowlock release nightly-report --force            free it, whoever holds it
+  rowlock idempotency ls --state unknown            records that wait for a decision
+  rowlock idempotency resolve alice order-17 --happened --result 42
+  rowlock clean                                     remove what is over
   rowlock migrate --print postgres | psql shop      tables made by a DBA
 
 Exit codes:
@@ -48,7 +52,7 @@ The URL is of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…,
 sqlite:PATH. Special characters in a password are percent-encoded.";
 
 #[derive(Debug, Parser)]
-#[command(name = "rowlock", version, about = "Locks that live as rows in your SQL database",
+#[command(name = "rowlock", version, about = "Locks and idempotency that live as rows in your SQL database",
     after_help = AFTER_HELP, propagate_version = true)]
 struct Arguments {
     /// The database.
@@ -99,6 +103,17 @@ enum Command {
         #[arg(long, required = true)]
         force: bool,
     },
+    /// Look at idempotency records, and decide what nobody else can
+    #[command(subcommand)]
+    Idempotency(idempotency::Command),
+    /// Remove idempotency records and form tokens whose time is over
+    ///
+    /// Processes that use them do this by themselves, unless they are told not to.
+    Clean {
+        /// Rows of one kind in one transaction.
+        #[arg(long, default_value_t = crate::hold::clean::BATCH, value_name = "ROWS")]
+        batch: u32,
+    },
     /// Become CMD, and end with the process that started it
     #[command(name = leash::NAME, hide = true)]
     Leash(leash::Leash),
@@ -143,7 +158,7 @@ impl Failure {
                 | Error::OutcomeUnknown { .. } => UNAVAILABLE,
                 Error::WaitTimeout { .. } => NOT_ACQUIRED,
                 Error::Lost { .. } => LOST,
-                Error::CorruptRow { .. } => DAMAGED,
+                Error::CorruptRow { .. } | Error::CorruptRecord { .. } => DAMAGED,
                 Error::ServerTooOld { .. }
                 | Error::SchemaMissing { .. }
                 | Error::SchemaOlder { .. }
@@ -151,7 +166,7 @@ impl Failure {
                 | Error::SchemaChanged { .. }
                 | Error::MigrationDenied { .. }
                 | Error::MigrationFailed { .. } => NOT_SET_UP,
-                _ => FAILED,
+                other => idempotency::code(other).unwrap_or(FAILED),
             },
         }
     }
@@ -223,6 +238,14 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             show::print_released(&name, held.as_ref());
             Ok(0)
         }
+        Command::Idempotency(command) => {
+            command.execute(&connect(url).await?).await?;
+            Ok(0)
+        }
+        Command::Clean { batch } => {
+            idempotency::clean(&connect(url).await?, batch).await?;
+            Ok(0)
+        }
         Command::Migrate {
             print: Some(engine),
         } => {
@@ -238,8 +261,9 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
 }
 
 async fn connect(url: &str) -> Result<Rowlock, Error> {
-    // `rowlock ls` on a database that takes this long is better told so.
+    // `rowlock ls` on a database that takes this long is better told so. A command that ends at once need not clean.
     Rowlock::builder()
+        .clean_every(None)
         .operation_timeout(Duration::from_secs(5))
         .connect(url)
         .await

@@ -35,7 +35,7 @@ impl<'a> From<&'a LockInfo> for Json<'a> {
     }
 }
 
-fn print_json(value: &impl Serialize) {
+pub(super) fn print_json(value: &impl Serialize) {
     // Strings and numbers only: serialising cannot fail.
     println!(
         "{}",

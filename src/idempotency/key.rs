@@ -126,7 +126,6 @@ impl Fingerprint {
     }
 
     /// Of several parts.
-    #[must_use]
     pub fn builder() -> FingerprintBuilder {
         FingerprintBuilder::default()
     }

@@ -329,8 +329,9 @@ impl RecordRow {
             }
             Some(row) => match (row.state.as_str(), &ask.end) {
                 ("running", _) => Finished::Locked,
-                ("done", RecordEnd::Done { .. }) => Finished::Ended,
-                ("free" | "unknown", RecordEnd::Free { .. }) => Finished::Ended,
+                ("done", RecordEnd::Done { .. }) | ("free" | "unknown", RecordEnd::Free { .. }) => {
+                    Finished::Ended
+                }
                 _ => Finished::Superseded,
             },
             None => Finished::Superseded,

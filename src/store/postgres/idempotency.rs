@@ -276,12 +276,11 @@ pub(super) async fn claim(
     for ask in asks {
         let is_mine =
             |row: &&(Vec<u8>, Vec<u8>, i64)| row.1 == ask.key.key() && row.0 == ask.key.scope();
-        claimed.push(match mine.iter().find(is_mine) {
-            Some(&(.., attempt)) => Claimed::Mine { attempt },
-            None => {
-                let row = read(conn, std::slice::from_ref(&ask.key)).await?.pop();
-                ask.missed(row.flatten().as_ref())
-            }
+        claimed.push(if let Some(&(.., attempt)) = mine.iter().find(is_mine) {
+            Claimed::Mine { attempt }
+        } else {
+            let row = read(conn, std::slice::from_ref(&ask.key)).await?.pop();
+            ask.missed(row.flatten().as_ref())
         });
     }
     Ok(claimed)

@@ -1,0 +1,390 @@
+//! `rowlock idempotency`: looking at records, and deciding what nobody else can.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use clap::{Args, Subcommand};
+use comfy_table::{Table, presets};
+use serde_json::{Value, json};
+
+use super::{FAILED, Failure, USAGE, show};
+use crate::idempotency::quoted;
+use crate::{Error, Idempotency, Outcome, RecordInfo, RecordState, Resolution, Rowlock, StepInfo};
+
+/// How much of an outcome is printed for people.
+const SHOWN: usize = 4_096;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List records, in the order of their scopes and keys
+    Ls {
+        /// Only those of this scope.
+        #[arg(long)]
+        scope: Option<String>,
+        /// Only those in this state: running, lapsed, poisoned, free, unknown, done, expired.
+        #[arg(long)]
+        state: Option<RecordState>,
+        /// At most so many.
+        #[arg(long, default_value_t = 100, value_name = "COUNT")]
+        limit: u32,
+        /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a record, its steps and its outcome
+    Show {
+        #[command(flatten)]
+        of: Of,
+        /// Print a JSON object, or null when there is no such record.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a poisoned record be run again
+    ///
+    /// What its finished steps have done is kept. A record that is done cannot be run again.
+    Reset {
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Decide what has become of the step of an unknown record
+    ///
+    /// Find out first, at the payment provider, say, and make sure that it cannot happen later. The next request with
+    /// this key goes on behind the step, or runs it.
+    #[command(group = clap::ArgGroup::new("what").required(true).args(["happened", "not_happened"]))]
+    Resolve {
+        #[command(flatten)]
+        of: Of,
+        /// The step happened.
+        #[arg(long)]
+        happened: bool,
+        /// What it came to, as JSON: what the step would have returned. (null when not given)
+        #[arg(long, requires = "happened", value_name = "JSON")]
+        result: Option<String>,
+        /// The step did not happen, and will not.
+        #[arg(long)]
+        not_happened: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Of {
+    /// Whose key it is.
+    scope: String,
+    /// The key.
+    key: String,
+    /// Scope and key are given in hexadecimal.
+    #[arg(long)]
+    hex: bool,
+}
+
+impl Of {
+    fn bytes(&self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
+        if self.hex {
+            Ok((parse_hex(&self.scope)?, parse_hex(&self.key)?))
+        } else {
+            Ok((self.scope.clone().into(), self.key.clone().into()))
+        }
+    }
+}
+
+fn parse_hex(text: &str) -> Result<Vec<u8>, Failure> {
+    let digit = |pair: &[u8]| {
+        let pair = std::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| pair.len() == 2)?;
+        u8::from_str_radix(pair, 16).ok()
+    };
+    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(digit).collect();
+    bytes.ok_or_else(|| {
+        let message = format!("`{text}` is not hexadecimal: two digits for each byte");
+        Failure::Other(message, USAGE)
+    })
+}
+
+impl Command {
+    pub(super) async fn execute(self, rowlock: &Rowlock) -> Result<(), Failure> {
+        let idempotency = rowlock.idempotency();
+        match self {
+            Self::Ls {
+                scope,
+                state,
+                limit,
+                json,
+            } => {
+                let scope = scope.as_deref().map(str::as_bytes);
+                print_list(&idempotency.list(scope, state, limit).await?, limit, json);
+            }
+            Self::Show { of, json } => show(&idempotency, &of, json).await?,
+            Self::Reset { of } => {
+                let (scope, key) = of.bytes()?;
+                idempotency.reset(&scope, &key).await?;
+                println!(
+                    "reset {} of {}: the next request runs it",
+                    quoted(&key),
+                    quoted(&scope)
+                );
+            }
+            Self::Resolve {
+                of,
+                happened,
+                result,
+                not_happened: _,
+            } => {
+                let (scope, key) = of.bytes()?;
+                let resolution = if happened {
+                    Resolution::Happened(result_of(result)?)
+                } else {
+                    Resolution::NotHappened
+                };
+                idempotency.resolve(&scope, &key, resolution).await?;
+                let what = if happened {
+                    "goes on behind the step"
+                } else {
+                    "runs the step"
+                };
+                println!(
+                    "resolved {} of {}: the next request {what}",
+                    quoted(&key),
+                    quoted(&scope)
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a step came to, as it was typed.
+fn result_of(json: Option<String>) -> Result<Outcome, Failure> {
+    let json = json.unwrap_or_else(|| "null".into());
+    if let Err(error) = serde_json::from_str::<Value>(&json) {
+        let message =
+            format!("`{json}` is not JSON ({error}): a string is written with its quotes");
+        return Err(Failure::Other(message, USAGE));
+    }
+    Ok(Outcome::new("application/json", json)?)
+}
+
+async fn show(idempotency: &Idempotency, of: &Of, json: bool) -> Result<(), Failure> {
+    let (scope, key) = of.bytes()?;
+    let found = idempotency.inspect(&scope, &key).await?;
+    let steps = idempotency.steps(&scope, &key).await?;
+    match found {
+        _ if json => show::print_json(&found.map(|info| whole(&info, &steps))),
+        Some(info) => print_one(&info, &steps),
+        None => println!("there is no record {} of {}", quoted(&key), quoted(&scope)),
+    }
+    Ok(())
+}
+
+fn time(at: DateTime<Utc>) -> String {
+    at.format("%F %T UTC").to_string()
+}
+
+/// In whole seconds: nobody wants to read more.
+fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7_199 => format!("{} min", seconds / 60),
+        7_200..=172_799 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// Until when it is as it is.
+fn lasts(info: &RecordInfo) -> String {
+    let left = match info.state {
+        RecordState::Running => info.lease_remaining,
+        RecordState::Done => info.retained_for,
+        RecordState::Expired | RecordState::Free => info.remembered_for,
+        _ => None,
+    };
+    left.map_or_else(String::new, span)
+}
+
+fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
+    if json {
+        return show::print_json(&infos.iter().map(brief).collect::<Vec<_>>());
+    }
+    if infos.is_empty() {
+        return println!("there are no such records");
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header([
+        "SCOPE",
+        "KEY",
+        "STATE",
+        "FOR",
+        "TRIES",
+        "LAST ATTEMPT",
+        "BY",
+    ]);
+    for info in infos {
+        table.add_row([
+            quoted(info.record.scope()),
+            quoted(info.record.key()),
+            info.state.to_string(),
+            lasts(info),
+            format!("{}/{}", info.tries, info.max_attempts),
+            time(info.attempted_at),
+            info.holder.escape_debug().to_string(),
+        ]);
+    }
+    println!("{table}");
+    if infos.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
+        println!("(the first {limit}; --limit shows more)");
+    }
+}
+
+fn print_one(info: &RecordInfo, steps: &[StepInfo]) {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12}{value}");
+    };
+    line("record", info.record.to_string());
+    let left = lasts(info);
+    let left = if left.is_empty() {
+        left
+    } else {
+        format!(", for {left}")
+    };
+    line("state", format!("{}{left}", info.state));
+    if let Some(step) = &info.step_in_doubt {
+        line("in doubt", format!("step {step:?}"));
+    }
+    line(
+        "attempt",
+        format!(
+            "{}, try {} of {}",
+            info.attempt, info.tries, info.max_attempts
+        ),
+    );
+    line("by", info.holder.escape_debug().to_string());
+    line("first began", time(info.began_at));
+    line("last began", time(info.attempted_at));
+    if let Some(at) = info.done_at {
+        line("done", time(at));
+    }
+    for step in steps {
+        let outcome = printable(&step.outcome);
+        line(
+            "step",
+            format!("{:?}, {}: {outcome}", step.step, time(step.done_at)),
+        );
+    }
+    if let Some(outcome) = &info.outcome {
+        line("outcome", format!("{outcome:?}"));
+        let _ = writeln!(text, "\n{}", printable(outcome));
+    }
+    print!("{text}");
+    match info.state {
+        RecordState::Unknown => {
+            println!(
+                "\nfind out whether the step happened, then run `rowlock idempotency resolve`"
+            );
+        }
+        RecordState::Poisoned => {
+            println!("\nfind out why it fails, then run `rowlock idempotency reset`");
+        }
+        _ => {}
+    }
+}
+
+/// Text as it is, but nothing that a terminal would act on.
+fn printable(outcome: &Outcome) -> String {
+    let bytes = outcome.bytes();
+    let (shown, rest) = bytes.split_at(bytes.len().min(SHOWN));
+    let mut text = match std::str::from_utf8(shown) {
+        Ok(text) => text
+            .chars()
+            .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
+            .collect(),
+        Err(_) => shown.escape_ascii().to_string(),
+    };
+    if !rest.is_empty() {
+        let _ = write!(text, "… ({} bytes more)", rest.len());
+    }
+    text
+}
+
+fn bytes(bytes: &[u8]) -> Value {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.into();
+    }
+    let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    });
+    json!({ "hex": hex })
+}
+
+fn outcome(outcome: &Outcome) -> Value {
+    json!({ "content_type": outcome.content_type(), "body": bytes(outcome.bytes()) })
+}
+
+/// A record in JSON: times are RFC 3339 in UTC, spans whole milliseconds.
+fn brief(info: &RecordInfo) -> Value {
+    let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Micros, true);
+    let left = |left: Option<Duration>| left.map(|left| u64::try_from(left.as_millis()).ok());
+    json!({
+        "scope": bytes(info.record.scope()),
+        "key": bytes(info.record.key()),
+        "state": info.state.name(),
+        "attempt": info.attempt,
+        "tries": info.tries,
+        "max_attempts": info.max_attempts,
+        "holder": info.holder,
+        "step_in_doubt": info.step_in_doubt,
+        "began_at": time(info.began_at),
+        "attempted_at": time(info.attempted_at),
+        "done_at": info.done_at.map(time),
+        "lease_remaining_ms": left(info.lease_remaining).flatten(),
+        "retained_for_ms": left(info.retained_for).flatten(),
+        "remembered_for_ms": left(info.remembered_for).flatten(),
+    })
+}
+
+fn whole(info: &RecordInfo, steps: &[StepInfo]) -> Value {
+    let mut value = brief(info);
+    let step = |step: &StepInfo| {
+        json!({
+            "step": step.step,
+            "attempt": step.attempt,
+            "done_at": step.done_at.to_rfc3339_opts(SecondsFormat::Micros, true),
+            "outcome": outcome(&step.outcome),
+        })
+    };
+    value["steps"] = steps.iter().map(step).collect();
+    value["outcome"] = info.outcome.as_ref().map(outcome).into();
+    value
+}
+
+/// `rowlock clean`: everything that is over, in small batches.
+pub(super) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> {
+    if batch == 0 {
+        return Err(Failure::Other("a batch has at least one row".into(), USAGE));
+    }
+    let (mut outcomes, mut records, mut tokens) = (0, 0, 0);
+    loop {
+        let cleaned = rowlock.clean(batch).await?;
+        outcomes += cleaned.outcomes;
+        records += cleaned.records;
+        tokens += cleaned.tokens;
+        let most = cleaned.outcomes.max(cleaned.records).max(cleaned.tokens);
+        if most < u64::from(batch) {
+            break;
+        }
+    }
+    println!("removed {outcomes} outcomes, {records} records, {tokens} form tokens");
+    Ok(())
+}
+
+/// The exit code of an administrator's request that cannot be met.
+pub(super) fn code(error: &Error) -> Option<u8> {
+    match error {
+        Error::InvalidKey { .. } | Error::OutcomeTooLarge { .. } => Some(USAGE),
+        Error::NotDecided { .. } => Some(FAILED),
+        _ => None,
+    }
+}
