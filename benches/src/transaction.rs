@@ -3,6 +3,7 @@
 
 mod figures;
 mod servers;
+mod shop;
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,7 @@ use comfy_table::Table;
 use figures::{median, micros, table};
 use rowlock::{Engine, Error, Held, Retry, Rowlock};
 use servers::Server;
-use sqlx::mysql::MySqlPool;
-use sqlx::postgres::PgPool;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+use shop::{Shop, on_shop};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -41,47 +40,14 @@ const RETRY: Retry = Retry::new()
     .attempts(u32::MAX)
     .backoff(Duration::from_millis(1), Duration::from_millis(100));
 
-/// The application's pool.
-#[derive(Debug, Clone)]
-enum Shop {
-    Postgres(PgPool),
-    MySql(MySqlPool),
-    Sqlite(SqlitePool),
-}
-
-macro_rules! on_shop {
-    ($shop:expr, $pool:ident => $body:expr) => {
-        match $shop {
-            Shop::Postgres($pool) => $body,
-            Shop::MySql($pool) => $body,
-            Shop::Sqlite($pool) => $body,
-        }
-    };
-}
-
 const UPDATE: &str = "UPDATE bench_stock SET items = items - 1 WHERE id = 1";
 
-impl Shop {
-    async fn open(server: &Server) -> Result<Self, sqlx::Error> {
-        let shop = match server.engine {
-            Engine::Postgres => Self::Postgres(PgPool::connect(&server.url).await?),
-            Engine::Sqlite => {
-                // As an application has it: WAL, which rowlock has made it, and an fsync per commit.
-                let options: SqliteConnectOptions = server.url.parse()?;
-                Self::Sqlite(SqlitePool::connect_with(options).await?)
-            }
-            _ => Self::MySql(MySqlPool::connect(&server.url).await?),
-        };
-        let create =
-            "CREATE TABLE bench_stock (id BIGINT NOT NULL PRIMARY KEY, items BIGINT NOT NULL)";
-        let insert = "INSERT INTO bench_stock (id, items) VALUES (1, 0)";
-        on_shop!(&shop, pool => {
-            sqlx::raw_sql(create).execute(pool).await?;
-            sqlx::raw_sql(insert).execute(pool).await?;
-        });
-        Ok(shop)
-    }
+const SETUP: [&str; 2] = [
+    "CREATE TABLE bench_stock (id BIGINT NOT NULL PRIMARY KEY, items BIGINT NOT NULL)",
+    "INSERT INTO bench_stock (id, items) VALUES (1, 0)",
+];
 
+impl Shop {
     /// Begins, updates, commits.
     async fn bare(&self) -> Result<(), Error> {
         match self {
@@ -173,7 +139,7 @@ async fn main() -> Result<(), Failure> {
 
 async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Result<(), Failure> {
     let rowlock = Rowlock::connect(&server.url).await?;
-    let shop = Shop::open(server).await?;
+    let shop = Shop::open(server, 10, &SETUP).await?;
     let held = rowlock
         .lock("pinned")
         .ttl(Duration::from_mins(10))

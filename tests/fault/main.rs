@@ -8,6 +8,8 @@
 //! - [`zombie`]: a holder that is stopped before its commit, and wakes behind somebody else's.
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
+//! - [`late_record`]: an attempt that is stopped past its lease, and wakes behind whoever has taken over.
+//! - [`payments`]: the shop of the example in 4 processes, one of them killed every 200 ms, and clients that insist.
 //! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
@@ -17,11 +19,15 @@ mod common;
 mod campaign;
 mod dead_holder;
 mod history;
+mod late_record;
 mod modes;
 mod network;
+mod payments;
 mod proxy;
 mod role;
 mod server_kill;
+#[path = "../../examples/payments/service/mod.rs"]
+mod service;
 mod worker;
 mod zombie;
 
@@ -50,6 +56,12 @@ fn main() -> ExitCode {
             block_on(dead_holder::run(engine));
         }));
         trials.push(trial("modes", engine, move || block_on(modes::run(engine))));
+        trials.push(trial("late_record", engine, move || {
+            block_on(late_record::run(engine));
+        }));
+        trials.push(trial("payments", engine, move || {
+            block_on(payments::run(engine));
+        }));
         if engine == Engine::Sqlite {
             continue; // no server to kill, no network to cut
         }

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rowlock::Rowlock;
 
-use crate::{dead_holder, modes, worker, zombie};
+use crate::{dead_holder, late_record, modes, payments, worker, zombie};
 
 /// What the parent wants of this process.
 #[derive(Debug, Clone)]
@@ -26,6 +26,9 @@ pub(crate) enum Part {
     Zombie { pinned: bool },
     DeadHolder(Holding),
     Modes { seconds: u64 },
+    LateRecord,
+    Shop { gateway: u16 },
+    Gateway,
 }
 
 /// How a process holds the name that it dies with.
@@ -76,6 +79,9 @@ impl Role {
                 Part::Zombie { pinned } => zombie::hold(self, pinned).await,
                 Part::DeadHolder(holding) => dead_holder::hold(self, holding).await,
                 Part::Modes { seconds } => modes::work(self, seconds).await,
+                Part::LateRecord => late_record::attempt(self).await,
+                Part::Shop { gateway } => payments::shop(self, gateway).await,
+                Part::Gateway => payments::gateway(self).await,
             }
         });
     }

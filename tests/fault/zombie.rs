@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_millis(100);
 /// Zombies at a time, each with a name of its own. (SQLite: a stopped one may have the whole file.)
 const ZOMBIES: u64 = 6;
 
-fn rounds() -> u64 {
+pub(crate) fn rounds() -> u64 {
     std::env::var("ROWLOCK_ZOMBIE_ROUNDS").map_or(24, |text| text.parse().expect("a number"))
 }
 
@@ -170,7 +170,7 @@ async fn haunt(app: App, rowlock: Rowlock, role: Role, id: u64, rounds: u64) -> 
     tally
 }
 
-async fn next(mut zombie: Process) -> (Process, String) {
+pub(crate) async fn next(mut zombie: Process) -> (Process, String) {
     tokio::task::spawn_blocking(move || {
         let line = zombie.listen();
         (zombie, line)

@@ -1,0 +1,7 @@
+//! The servers: [`server`] for the shop, on [`database`], and [`gateway`] for the payment provider.
+
+pub(crate) mod database;
+pub(crate) mod gateway;
+pub(crate) mod server;
+
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
