@@ -401,6 +401,13 @@ pub enum Error {
         limit: usize,
     },
 
+    /// A response whose body failed before its end, so that it cannot be kept.
+    #[error("the response cannot be kept: its body failed ({detail}); roll back")]
+    ResponseFailed {
+        /// What the body said.
+        detail: String,
+    },
+
     /// A value that cannot be said in JSON, or JSON that is not such a value.
     #[error("a value cannot be kept as JSON, or read from it: {detail}")]
     Json {

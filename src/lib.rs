@@ -58,6 +58,8 @@ mod client;
 mod error;
 mod hold;
 mod idempotency;
+#[cfg(feature = "tower")]
+pub mod layer;
 mod lock;
 mod migrate;
 mod name;

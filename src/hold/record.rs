@@ -179,6 +179,12 @@ impl RecordGuard {
         self.received.store(true, Ordering::Release);
     }
 
+    /// From here on the attempt does not count when its guard is dropped.
+    #[cfg(feature = "tower")]
+    pub(crate) fn pardon(&self) {
+        self.received.store(false, Ordering::Release);
+    }
+
     /// The next attempt has to be of the same request.
     pub(crate) fn bind(&self) {
         self.bound.store(true, Ordering::Release);

@@ -214,6 +214,18 @@ impl IdempotencyGuard {
         self.end("release", self.inner.free(i32::MAX)).await
     }
 
+    /// Whether the attempt was ended: recorded, given up, or found to be another's.
+    #[cfg(feature = "tower")]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.inner.has_ended()
+    }
+
+    /// The attempt has ended in good order: when its guard is dropped, it is not held against the key.
+    #[cfg(feature = "tower")]
+    pub(crate) fn pardon(&self) {
+        self.inner.pardon();
+    }
+
     async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {
         self.check_running(doing)?;
         match self.inner.finish(end).await? {

@@ -168,10 +168,28 @@ impl FingerprintBuilder {
         self
     }
 
+    /// One part more, that came in pieces: its digest, because its length was not known before.
+    #[cfg(feature = "tower")]
+    pub(crate) fn pieces(self, pieces: Pieces) -> Self {
+        self.part(pieces.0.finalize())
+    }
+
     /// The fingerprint of all parts.
     #[must_use]
     pub fn finish(self) -> Fingerprint {
         Fingerprint(self.0.finalize().into())
+    }
+}
+
+/// A part that comes in pieces.
+#[cfg(feature = "tower")]
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pieces(Sha256);
+
+#[cfg(feature = "tower")]
+impl Pieces {
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        self.0.update(piece);
     }
 }
 

@@ -47,6 +47,8 @@ mod step;
 
 pub use form_token::{FormToken, FormTokens, Submitted};
 pub use guard::IdempotencyGuard;
+#[cfg(feature = "tower")]
+pub(crate) use key::Pieces;
 #[cfg(feature = "cli")]
 pub(crate) use key::quoted;
 pub use key::{Fingerprint, FingerprintBuilder, RecordKey};

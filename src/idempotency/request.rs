@@ -405,7 +405,7 @@ impl Idempotency {
         }
     }
 
-    pub(super) fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> Bounds {
         Bounds {
             retention: self.retention,
             forget: self.forget(),
@@ -426,7 +426,7 @@ impl Idempotency {
         i32::try_from(self.max_attempts).unwrap_or(i32::MAX)
     }
 
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         check_ttl(self.lease)?;
         check_wait(self.wait)?;
         let second = Duration::from_secs(1);

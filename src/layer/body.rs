@@ -1,0 +1,148 @@
+//! The body of an answer, which can be read ahead and is still delivered from its start.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body of a response of the layer's: the handler's own, a kept one, or a problem.
+pub struct ResponseBody {
+    ready: VecDeque<Frame<Bytes>>,
+    rest: Rest,
+}
+
+enum Rest {
+    Body(UnsyncBoxBody<Bytes, BoxError>),
+    Failed(BoxError),
+    Done,
+}
+
+/// What reading ahead has come to.
+#[derive(Debug)]
+pub(super) enum Ahead {
+    /// All of it (but for trailers, which are not kept).
+    Whole(Vec<u8>),
+    /// It has at least so many bytes.
+    TooLarge { bytes: usize },
+    /// It breaks off; what the body said.
+    Failed(String),
+}
+
+impl ResponseBody {
+    pub(super) fn new<B>(body: B) -> Self
+    where
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+        let body = body
+            .map_frame(move |frame| frame.map_data(whole))
+            .map_err(Into::into);
+        Self {
+            ready: VecDeque::new(),
+            rest: Rest::Body(UnsyncBoxBody::new(body)),
+        }
+    }
+
+    pub(super) fn of(bytes: Bytes) -> Self {
+        Self {
+            ready: (!bytes.is_empty())
+                .then(|| Frame::data(bytes))
+                .into_iter()
+                .collect(),
+            rest: Rest::Done,
+        }
+    }
+
+    /// Reads until the end, and no further than it takes to see that there are more than `limit` bytes.
+    pub(super) async fn read_ahead(&mut self, limit: usize) -> Ahead {
+        let known = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
+        if known > limit {
+            return Ahead::TooLarge { bytes: known };
+        }
+        let mut bytes = Vec::with_capacity(known);
+        while let Rest::Body(body) = &mut self.rest {
+            match body.frame().await {
+                None => self.rest = Rest::Done,
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        bytes.extend_from_slice(data);
+                    }
+                    self.ready.push_back(frame);
+                    if bytes.len() > limit {
+                        return Ahead::TooLarge { bytes: bytes.len() };
+                    }
+                }
+                Some(Err(error)) => {
+                    let said = error.to_string();
+                    self.rest = Rest::Failed(error);
+                    return Ahead::Failed(said);
+                }
+            }
+        }
+        Ahead::Whole(bytes)
+    }
+}
+
+impl fmt::Debug for ResponseBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseBody").finish_non_exhaustive()
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(frame) = self.ready.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let frame = match &mut self.rest {
+            Rest::Body(body) => ready!(Pin::new(body).poll_frame(cx)),
+            Rest::Failed(_) | Rest::Done => match std::mem::replace(&mut self.rest, Rest::Done) {
+                Rest::Failed(error) => Some(Err(error)),
+                _ => None,
+            },
+        };
+        if !matches!(frame, Some(Ok(_))) {
+            self.rest = Rest::Done;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ready.is_empty()
+            && match &self.rest {
+                Rest::Body(body) => body.is_end_stream(),
+                Rest::Failed(_) => false,
+                Rest::Done => true,
+            }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let data = self.ready.iter().filter_map(Frame::data_ref);
+        let ready = data.map(|data| data.len() as u64).sum::<u64>();
+        let rest = match &self.rest {
+            Rest::Body(body) => body.size_hint(),
+            Rest::Failed(_) => SizeHint::new(),
+            Rest::Done => SizeHint::with_exact(0),
+        };
+        let mut hint = SizeHint::new();
+        hint.set_lower(ready + rest.lower());
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(ready + upper);
+        }
+        hint
+    }
+}

@@ -1,0 +1,225 @@
+//! What a request asks for: its method, path, query and body.
+
+use std::error::Error as StdError;
+use std::fmt::Write as _;
+use std::pin::pin;
+
+use bytes::{Buf, Bytes};
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http_body::Body;
+use http_body_util::{BodyExt, LengthLimitError};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::body::BoxError;
+use super::problem::Problem;
+use crate::Fingerprint;
+use crate::idempotency::Pieces;
+
+/// A body that was read whole.
+#[derive(Debug)]
+pub(super) struct Collected {
+    pub(super) bytes: Bytes,
+    digest: Pieces,
+}
+
+/// Reads the body, and digests it meanwhile.
+pub(super) async fn collect<B>(body: B, limit: usize) -> Result<Collected, Problem>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    let too_large = |bytes: u64| bytes > limit as u64;
+    if too_large(body.size_hint().lower()) {
+        return Err(Problem::BodyTooLarge { limit });
+    }
+    let mut body = pin!(body);
+    let (mut chunks, mut length) = (Vec::<Bytes>::new(), 0_u64);
+    let mut digest = Pieces::default();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| broken(error.into().as_ref(), limit))?;
+        let Ok(mut data) = frame.into_data() else {
+            continue;
+        };
+        length += data.remaining() as u64;
+        if too_large(length) {
+            return Err(Problem::BodyTooLarge { limit });
+        }
+        let chunk = data.copy_to_bytes(data.remaining());
+        digest.add(&chunk);
+        chunks.push(chunk);
+    }
+    let bytes = match chunks.len() {
+        1 => chunks.swap_remove(0),
+        _ => chunks.concat().into(),
+    };
+    Ok(Collected { bytes, digest })
+}
+
+/// A limit of somebody else's may have been met first.
+fn broken(error: &(dyn StdError + 'static), limit: usize) -> Problem {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<LengthLimitError>() {
+            return Problem::BodyTooLarge { limit };
+        }
+        cause = error.source();
+    }
+    Problem::BodyUnreadable
+}
+
+/// `fields`: of a JSON object only these count.
+pub(super) fn of(parts: &Parts, body: &Collected, fields: &[String]) -> Fingerprint {
+    let request = Fingerprint::builder()
+        .part(parts.method.as_str())
+        .part(parts.uri.path())
+        .part(parts.uri.query().unwrap_or_default());
+    let chosen = if fields.is_empty() || !is_json(parts) {
+        None
+    } else {
+        chosen(&body.bytes, fields)
+    };
+    match chosen {
+        Some(chosen) => request.part("fields").part(chosen),
+        None => request.part("bytes").pieces(body.digest.clone()),
+    }
+    .finish()
+}
+
+fn is_json(parts: &Parts) -> bool {
+    let value = parts.headers.get(CONTENT_TYPE);
+    let Some(text) = value.and_then(|value| value.to_str().ok()) else {
+        return false;
+    };
+    let essence = text.split(';').next().unwrap_or_default().trim();
+    let essence = essence.to_ascii_lowercase();
+    essence == "application/json" || essence.ends_with("+json")
+}
+
+/// The chosen fields of an object, in the order in which they were chosen. `None`: it is no object.
+fn chosen(json: &[u8], fields: &[String]) -> Option<String> {
+    let object: Object<'_> = serde_json::from_slice(json).ok()?;
+    let mut text = String::new();
+    for field in fields {
+        let values = object.0.iter().filter(|(name, _)| name == field);
+        for (name, value) in values {
+            let _ = write!(text, "{}:", serde_json::Value::from(&**name));
+            write_canonical(value, &mut text)?;
+            text.push(',');
+        }
+    }
+    Some(text)
+}
+
+/// An object with its fields as they came: one that stands there twice is not what it would be alone.
+struct Object<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Object(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+/// White space and the order of fields make no difference. A number is its text: as a float, two that differ could
+/// be one.
+fn write_canonical(value: &RawValue, text: &mut String) -> Option<()> {
+    let raw = value.get();
+    match raw.as_bytes().first()? {
+        b'{' => {
+            let mut object: Object<'_> = serde_json::from_str(raw).ok()?;
+            object.0.sort_by(|(one, _), (other, _)| one.cmp(other));
+            text.push('{');
+            for (name, value) in object.0 {
+                let _ = write!(text, "{}:", serde_json::Value::from(name));
+                write_canonical(value, text)?;
+                text.push(',');
+            }
+            text.push('}');
+        }
+        b'[' => {
+            let values: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
+            text.push('[');
+            for value in values {
+                write_canonical(value, text)?;
+                text.push(',');
+            }
+            text.push(']');
+        }
+        b'"' => {
+            let string: String = serde_json::from_str(raw).ok()?;
+            let _ = write!(text, "{}", serde_json::Value::from(string));
+        }
+        _ => text.push_str(raw),
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(json: &str) -> Option<String> {
+        chosen(json.as_bytes(), &["a".into(), "b".into()])
+    }
+
+    #[test]
+    fn layout_makes_no_difference_and_values_do() {
+        let one = fields(r#"{"a":{"x":[1,"\u0061"],"y":null},"b":2,"c":3}"#);
+        assert!(one.is_some());
+        let other = fields(r#" { "b" : 2, "c":4, "a" : { "y":null, "x":[ 1, "a" ] } }"#);
+        assert_eq!(one, other);
+        for json in [
+            r#"{"a":{"x":[1,"a"],"y":0},"b":2}"#,
+            r#"{"a":{"x":["a",1],"y":null},"b":2}"#,
+            r#"{"a":{"x":[1,"a"],"y":null}}"#,
+            r#"{"b":{"x":[1,"a"],"y":null},"a":2}"#,
+        ] {
+            assert_ne!(one, fields(json), "{json}");
+        }
+    }
+
+    #[test]
+    fn what_a_float_would_make_one_are_two() {
+        for (one, other) in [
+            ("123456789012345678901", "123456789012345678902"),
+            ("0.1", "0.10000000000000000001"),
+            ("1", "\"1\""),
+        ] {
+            let of = |value| fields(&format!("{{\"a\":{value}}}"));
+            assert_ne!(of(one), of(other));
+        }
+    }
+
+    #[test]
+    fn a_field_that_stands_there_twice_is_another_request() {
+        assert_ne!(fields(r#"{"a":1,"a":2}"#), fields(r#"{"a":2}"#));
+    }
+
+    #[test]
+    fn what_is_no_object_has_no_fields() {
+        for json in ["", "[]", "1", "{", "{\"a\":1}x", "{\"a\":\"\u{0}\"}"] {
+            assert_eq!(fields(json), None, "{json}");
+        }
+        assert_eq!(fields("{}").as_deref(), Some(""));
+    }
+}

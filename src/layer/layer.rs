@@ -1,0 +1,162 @@
+//! The layer and its settings.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderName, Method, StatusCode};
+use tower_layer::Layer;
+
+use super::service::IdempotencyService;
+use super::settings::{ServerError, Settings};
+use crate::{Error, Idempotency};
+
+/// Makes the routes behind it safe to retry; see the [module](self). For
+/// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), `route_layer`, or any tower of
+/// services of HTTP. Cloning is cheap.
+#[derive(Debug, Clone)]
+#[must_use = "it does nothing by itself"]
+pub struct IdempotencyLayer(Arc<Settings>);
+
+impl IdempotencyLayer {
+    /// A layer that keeps its records with `idempotency`: lease, retention, waiting and the size of an outcome are
+    /// settings of that one.
+    ///
+    /// `principal` tells whose request it is (a user, a tenant): the scope of its key, 1 to 255 bytes. Two users' equal
+    /// keys are two records; without that, one user could read another one's responses. `None`, or nothing, is answered
+    /// with 401. Take it from what an authentication in front of this layer has put into the request's
+    /// extensions, not from what anybody can send.
+    pub fn new<P: AsRef<[u8]>>(
+        idempotency: Idempotency,
+        principal: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
+    ) -> Self {
+        let principal = move |parts: &Parts| {
+            let who = principal(parts)?;
+            let who = who.as_ref();
+            (!who.is_empty()).then(|| who.to_vec())
+        };
+        Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
+    }
+
+    /// Whether a request without a key is refused with 400. It is when not set; otherwise it passes untouched.
+    pub fn required(self, required: bool) -> Self {
+        self.with(|settings| settings.required = required)
+    }
+
+    /// Whether a key without its quotes is accepted, too: visible ASCII without quotes, commas, semicolons and
+    /// backslashes. It names the same record as with quotes. Not when not set.
+    pub fn lenient(self, lenient: bool) -> Self {
+        self.with(|settings| settings.lenient = lenient)
+    }
+
+    /// The longest key that is accepted, in characters: 1 to 255, 255 when not set. A longer one is answered with 400,
+    /// before anything is looked up.
+    pub fn max_key(self, characters: usize) -> Self {
+        self.with(|settings| settings.max_key = characters)
+    }
+
+    /// Which keys are accepted (only UUIDs, say). Another one is answered with 400, before anything is looked up.
+    pub fn key_format(self, accept: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.key_format = Arc::new(accept))
+    }
+
+    /// The methods that the layer is for: POST and PATCH when not set. Requests of other methods pass untouched.
+    pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        let methods = methods.into_iter().collect();
+        self.with(|settings| settings.methods = methods)
+    }
+
+    /// The largest body of a request in bytes, 1 MiB when not set: it is read whole before the handler runs. A larger
+    /// one is answered with 413.
+    pub fn max_body(self, bytes: usize) -> Self {
+        self.with(|settings| settings.max_body = bytes)
+    }
+
+    /// The largest body of a response that is kept, in bytes: at most the
+    /// [`max_outcome`](Idempotency::max_outcome) of the idempotency settings; 16 KiB less than that when not set, which
+    /// is for the headers. A larger one is delivered, and not replayed: see [response-not-kept](self#response-not-kept).
+    pub fn max_response(self, bytes: usize) -> Self {
+        self.with(|settings| settings.max_response = Some(bytes))
+    }
+
+    /// The headers of a response that are kept, instead of Cache-Control, Content-Disposition, Content-Language,
+    /// Content-Location, `ETag`, Last-Modified, Link and Location. Content-Type and Content-Encoding always are.
+    ///
+    /// Set-Cookie, Authorization, Content-Length and what is between two neighbours only (Connection, Keep-Alive, Proxy-…,
+    /// TE, Trailer, Transfer-Encoding, Upgrade) are never kept, also when they are listed.
+    pub fn keep_headers<I>(self, headers: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: TryInto<HeaderName>,
+    {
+        let refused = |_| Error::InvalidSetting {
+            setting: "keep_headers",
+            reason: "one of them is no name of a header field",
+        };
+        let headers = headers.into_iter().map(TryInto::try_into);
+        let headers = headers.collect::<Result<_, _>>().map_err(refused);
+        self.with(|settings| settings.keep = headers)
+    }
+
+    /// The fields of a JSON object that tell one request from another, instead of all bytes of the body: for clients
+    /// whose retries differ in what does not matter (a time of sending). Their layout and order make no difference.
+    ///
+    /// Another body than an object, or one of a Content-Type that is not JSON, counts with all its bytes.
+    pub fn json_fields<I>(self, fields: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        let fields = fields.into_iter().map(Into::into).collect();
+        self.with(|settings| settings.json_fields = fields)
+    }
+
+    /// Which responses are final, that is: kept and replayed. Everything below 500 but for 408, 425 and 429, when not
+    /// set. The others are [server errors](Self::server_error).
+    ///
+    /// A 401 or 403 of the handler's is final, too: where a login may be repeated with the same key, authenticate in
+    /// front of the layer, or except them here.
+    pub fn final_if(self, is_final: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.is_final = Arc::new(is_final))
+    }
+
+    /// What it means when the handler answers with a response that is not final, panics, or vanishes with its process.
+    /// [`ServerError::Transient`] when not set: the key is free, a retry runs the handler again.
+    ///
+    /// With [`ServerError::Unknown`] the handler is a [step that must not be
+    /// repeated](crate::IdempotencyGuard::step_once), called `handler`: the record is unknown until the
+    /// [reconcile hook](Idempotency::reconcile) or a person has found out. (So the handler can have no other such step.
+    /// One statement more.) When it is found that it happened, a retry gets what the finder says with status 200.
+    pub fn server_error(self, means: ServerError) -> Self {
+        self.with(|settings| settings.server_error = means)
+    }
+
+    /// The page that describes the [problems](self#problems), each under an anchor of its name: the `type` of a problem
+    /// is this address, `#` and the name. This page when not set.
+    pub fn policy_url(self, url: impl Into<String>) -> Self {
+        let url = url.into().into();
+        self.with(|settings| settings.policy_url = url)
+    }
+
+    /// Whether the settings make sense. Ask when the server starts: with settings that do not, every request
+    /// is answered with 500.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidSetting`], [`Error::InvalidDuration`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.0.check()
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        set(Arc::make_mut(&mut self.0));
+        self
+    }
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = IdempotencyService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        IdempotencyService::new(inner, Arc::clone(&self.0))
+    }
+}

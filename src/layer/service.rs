@@ -1,0 +1,133 @@
+//! The service: what passes, what is refused at once, and what becomes an attempt.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::attempt::Asked;
+use super::body::{BoxError, ResponseBody};
+use super::fingerprint;
+use super::problem::Problem;
+use super::settings::Settings;
+
+/// A service behind an [`IdempotencyLayer`](super::IdempotencyLayer).
+#[derive(Debug, Clone)]
+pub struct IdempotencyService<S> {
+    inner: S,
+    settings: Arc<Settings>,
+}
+
+impl<S> IdempotencyService<S> {
+    pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
+        Self { inner, settings }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: Body + From<Bytes> + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+    R: Body + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    type Response = Response<ResponseBody>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that was asked is ready; its clone need not be.
+        let next = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, next);
+        let settings = Arc::clone(&self.settings);
+        ResponseFuture(Box::pin(async move {
+            match admit(&settings, request).await {
+                Ok(Admitted::Passes(request)) => pass(inner, request).await,
+                Ok(Admitted::Asks(asked, request)) => asked.answer(inner, request).await,
+                Err(problem) => Ok(problem.response(&settings.policy_url)),
+            }
+        }))
+    }
+}
+
+enum Admitted<B> {
+    Passes(Request<B>),
+    Asks(Asked, Request<B>),
+}
+
+/// What can be said without a look at the database.
+async fn admit<B>(settings: &Arc<Settings>, request: Request<B>) -> Result<Admitted<B>, Problem>
+where
+    B: Body + From<Bytes>,
+    B::Error: Into<BoxError>,
+{
+    if !settings.covers(request.method()) {
+        return Ok(Admitted::Passes(request));
+    }
+    settings.check().map_err(|error| Problem::of(&error))?;
+    let Some(key) = settings.key(request.headers())? else {
+        return Ok(Admitted::Passes(request));
+    };
+    let (parts, body) = request.into_parts();
+    let scope = (settings.principal)(&parts).ok_or(Problem::NoPrincipal)?;
+    let body = fingerprint::collect(body, settings.max_body).await?;
+    let asked = Asked {
+        fingerprint: fingerprint::of(&parts, &body, &settings.json_fields),
+        scope,
+        key,
+        settings: Arc::clone(settings),
+    };
+    let request = Request::from_parts(parts, B::from(body.bytes));
+    Ok(Admitted::Asks(asked, request))
+}
+
+async fn pass<S, B, R>(
+    mut inner: S,
+    request: Request<B>,
+) -> Result<Response<ResponseBody>, S::Error>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    Ok(inner.call(request).await?.map(ResponseBody::new))
+}
+
+/// The answer of an [`IdempotencyService`] to come.
+///
+/// # Cancel safety
+///
+/// Before the body of the request has come to its end, dropping it leaves nothing behind. After that a task of the
+/// runtime goes on with the handler, and keeps its response.
+#[must_use = "it does nothing unless polled"]
+pub struct ResponseFuture<E>(Pin<Box<dyn Future<Output = Answer<E>> + Send>>);
+
+pub(super) type Answer<E> = Result<Response<ResponseBody>, E>;
+
+impl<E> fmt::Debug for ResponseFuture<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+impl<E> Future for ResponseFuture<E> {
+    type Output = Answer<E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}

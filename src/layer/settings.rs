@@ -1,0 +1,174 @@
+//! What a layer was told, and what follows from it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION, CONTENT_ENCODING,
+    CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK,
+    LOCATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+
+use super::key;
+use super::problem::Problem;
+use crate::{Error, Idempotency};
+
+/// What the head of a response may take of the room for its outcome.
+const HEAD_ROOM: usize = 16 << 10;
+const DEFAULT_MAX_BODY: usize = 1 << 20;
+/// The longest key of a record, in bytes.
+const MAX_KEY: usize = 255;
+
+/// They say what the bytes of the body are.
+const ALWAYS_KEPT: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_ENCODING];
+
+const KEPT: [HeaderName; 8] = [
+    CACHE_CONTROL,
+    CONTENT_DISPOSITION,
+    CONTENT_LANGUAGE,
+    CONTENT_LOCATION,
+    ETAG,
+    LAST_MODIFIED,
+    LINK,
+    LOCATION,
+];
+
+/// Secrets of one session; the connection's own business (RFC 9110, section 7.6.1); and a length that is told anew.
+const NEVER_KEPT: [HeaderName; 8] = [
+    AUTHORIZATION,
+    CONNECTION,
+    CONTENT_LENGTH,
+    SET_COOKIE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// What a server error of the handler's means for the key; see
+/// [`IdempotencyLayer::server_error`](super::IdempotencyLayer::server_error).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ServerError {
+    /// Nothing has happened that a retry would repeat: the key is free again.
+    #[default]
+    Transient,
+    /// It may have happened: the record is unknown until somebody has found out.
+    Unknown,
+}
+
+type Principal = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) idempotency: Idempotency,
+    pub(super) principal: Arc<Principal>,
+    pub(super) required: bool,
+    pub(super) lenient: bool,
+    pub(super) max_key: usize,
+    pub(super) key_format: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    pub(super) methods: Vec<Method>,
+    pub(super) max_body: usize,
+    pub(super) max_response: Option<usize>,
+    pub(super) keep: Result<Vec<HeaderName>, Error>,
+    pub(super) json_fields: Vec<String>,
+    pub(super) is_final: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
+    pub(super) server_error: ServerError,
+    pub(super) policy_url: Arc<str>,
+}
+
+impl Settings {
+    pub(super) fn new(idempotency: Idempotency, principal: Arc<Principal>) -> Self {
+        Self {
+            idempotency,
+            principal,
+            required: true,
+            lenient: false,
+            max_key: MAX_KEY,
+            key_format: Arc::new(|_| true),
+            methods: vec![Method::POST, Method::PATCH],
+            max_body: DEFAULT_MAX_BODY,
+            max_response: None,
+            keep: Ok(KEPT.to_vec()),
+            json_fields: Vec::new(),
+            is_final: Arc::new(is_final),
+            server_error: ServerError::default(),
+            policy_url: "https://docs.rs/rowlock/latest/rowlock/layer/index.html".into(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.idempotency.check()?;
+        self.keep.as_ref().map_err(Clone::clone)?;
+        let refuse = |setting, reason| Err(Error::InvalidSetting { setting, reason });
+        if !(1..=MAX_KEY).contains(&self.max_key) {
+            return refuse("max_key", "1 to 255 bytes are allowed");
+        }
+        if self.max_response() > self.idempotency.bounds().max_outcome {
+            let reason = "it is more than the max_outcome of the idempotency settings";
+            return refuse("max_response", reason);
+        }
+        let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if self.policy_url.is_empty() || !printable(&self.policy_url) {
+            return refuse("policy_url", "it is to be a URL");
+        }
+        Ok(())
+    }
+
+    /// The largest body of a response that is kept.
+    pub(super) fn max_response(&self) -> usize {
+        let max_outcome = self.idempotency.bounds().max_outcome;
+        let room = max_outcome.saturating_sub(HEAD_ROOM);
+        self.max_response.unwrap_or(room)
+    }
+
+    pub(super) fn covers(&self, method: &Method) -> bool {
+        self.methods.contains(method)
+    }
+
+    /// The key of a request, if it is to have one.
+    pub(super) fn key(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
+        let key = match key::of(headers, self.lenient) {
+            Ok(Some(key)) => key,
+            Ok(None) if self.required => return Err(Problem::MissingKey),
+            Ok(None) => return Ok(None),
+            Err(reason) => return Err(Problem::BadKey(reason.into())),
+        };
+        if key.len() > self.max_key {
+            let reason = format!("It has more than {} characters.", self.max_key);
+            return Err(Problem::BadKey(reason.into()));
+        }
+        if !(self.key_format)(&key) {
+            let reason = "It has not the format that this server asks for.";
+            return Err(Problem::BadKey(reason.into()));
+        }
+        Ok(Some(key))
+    }
+
+    pub(super) fn keeps(&self, name: &HeaderName) -> bool {
+        let hop = name.as_str().starts_with("proxy-") || name.as_str() == "keep-alive";
+        let chosen = self.keep.as_ref().is_ok_and(|keep| keep.contains(name));
+        (ALWAYS_KEPT.contains(name) || chosen) && !hop && !NEVER_KEPT.contains(name)
+    }
+}
+
+/// What was too early, too much or too slow may be tried again.
+fn is_final(status: StatusCode) -> bool {
+    !matches!(status.as_u16(), 408 | 425 | 429 | 500..)
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("idempotency", &self.idempotency)
+            .field("required", &self.required)
+            .field("lenient", &self.lenient)
+            .field("max_key", &self.max_key)
+            .field("methods", &self.methods)
+            .field("max_body", &self.max_body)
+            .field("max_response", &self.max_response())
+            .field("server_error", &self.server_error)
+            .finish_non_exhaustive()
+    }
+}
