@@ -73,20 +73,32 @@ fn request() -> Fingerprint {
     Fingerprint::of("request")
 }
 
-/// The two statements.
+/// The two statements, prepared.
 macro_rules! pay {
-    ($tx:expr, $number:expr) => {{
-        let (number, account) = ($number, $number % 1_000);
-        let payment =
-            format!("INSERT INTO bench_payment (id, account) VALUES ('{number}', {account})");
-        sqlx::raw_sql(AssertSqlSafe(payment))
+    ($engine:expr, $tx:expr, $number:expr) => {{
+        let (number, account) = ($number, i64::try_from($number % 1_000).unwrap_or(0));
+        let [payment, debit] = statements($engine);
+        sqlx::query(payment)
+            .bind(number.to_string())
+            .bind(account)
             .execute(&mut **$tx)
             .await?;
-        let debit = format!("UPDATE bench_account SET cents = cents - 1 WHERE id = {account}");
-        sqlx::raw_sql(AssertSqlSafe(debit))
-            .execute(&mut **$tx)
-            .await?;
+        sqlx::query(debit).bind(account).execute(&mut **$tx).await?;
     }};
+}
+
+fn statements(engine: Engine) -> [&'static str; 2] {
+    if engine == Engine::Postgres {
+        [
+            "INSERT INTO bench_payment (id, account) VALUES ($1, $2)",
+            "UPDATE bench_account SET cents = cents - 1 WHERE id = $1",
+        ]
+    } else {
+        [
+            "INSERT INTO bench_payment (id, account) VALUES (?, ?)",
+            "UPDATE bench_account SET cents = cents - 1 WHERE id = ?",
+        ]
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -95,6 +107,7 @@ struct Bench {
     idempotency: Idempotency,
     next: Arc<AtomicUsize>,
     tasks: usize,
+    engine: Engine,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -107,16 +120,17 @@ enum Kind {
 impl Bench {
     async fn one(&self, kind: Kind) -> Result<(), Error> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let engine = self.engine;
         match kind {
             Kind::Bare => on_shop!(&self.shop, pool => RETRY.run(pool, |mut tx| async move {
-                pay!(tx, number);
+                pay!(engine, tx, number);
                 Ok::<_, Error>(())
             }).await),
             Kind::Guarded => {
                 let (key, request) = (number.to_string(), request());
                 let begun: Begun<Outcome> = on_shop!(&self.shop, pool => {
                     self.idempotency.run_in_tx(pool, "bench", &key, &request, |mut tx| async move {
-                        pay!(tx, number);
+                        pay!(engine, tx, number);
                         Ok::<_, Error>(outcome())
                     }).await?
                 });
@@ -253,6 +267,7 @@ async fn measure(
         idempotency: quiet.idempotency(),
         next: Arc::default(),
         tasks: arguments.tasks,
+        engine,
     };
     for known in 0..KNOWN {
         let (key, request) = (format!("known {known}"), request());

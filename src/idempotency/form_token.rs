@@ -267,18 +267,11 @@ impl FormTokens {
         let told = P::connection(&mut open.tx).tx_token_consume(ask).await;
         let claimed = match context.told(told) {
             Ok(true) => self.outcomes.claim_in::<P>(&mut open.tx, &claim).await,
-            Ok(false) => Ok(None),
-            Err(error) => Err(error),
+            refused => refused,
         };
         match claimed {
-            Ok(Some(attempt)) => {
-                let outcomes = &self.outcomes;
-                outcomes
-                    .work_in(pool, open, &claim, attempt, work)
-                    .await
-                    .map(Some)
-            }
-            Ok(None) => {
+            Ok(true) => self.outcomes.work_in(pool, open, &claim, work).await,
+            Ok(false) => {
                 open.roll_back().await;
                 Ok(None)
             }

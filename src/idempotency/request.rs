@@ -401,6 +401,9 @@ impl Idempotency {
             fingerprint: *fingerprint,
             lease: self.lease,
             max_tries: self.max_tries(),
+            database: self.core.database,
+            retain: self.retention,
+            forget: self.forget(),
             seen,
         }
     }

@@ -1,6 +1,5 @@
 //! Claim, work and outcome in one transaction and one commit.
 
-use super::guard::superseded;
 use super::judge::corrupt;
 use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
@@ -10,7 +9,7 @@ use crate::client::Pool;
 use crate::lock::context::Context;
 use crate::lock::retry::Open;
 use crate::lock::{RetryTx, Retryable};
-use crate::store::record::{ClaimAsk, Claimed, FinishAsk, Finished, Records};
+use crate::store::record::{ClaimAsk, Claimed, Finished, Records};
 
 /// How often a key is tried to be had that changes whenever it is asked for.
 const MAX_MISSES: u32 = 100;
@@ -87,8 +86,8 @@ impl Idempotency {
     {
         let mut open = Open::begin(pool).await?;
         match self.claim_in::<P>(&mut open.tx, ask).await {
-            Ok(Some(attempt)) => self.work_in(pool, open, ask, attempt, work).await.map(Some),
-            Ok(None) => {
+            Ok(true) => self.work_in(pool, open, ask, work).await,
+            Ok(false) => {
                 open.roll_back().await;
                 Ok(None)
             }
@@ -99,31 +98,29 @@ impl Idempotency {
         }
     }
 
-    /// The number of the attempt, if it could be claimed.
+    /// Whether the key could be claimed.
     pub(super) async fn claim_in<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Brand>,
         ask: &ClaimAsk,
-    ) -> Result<Option<i64>, Error> {
+    ) -> Result<bool, Error> {
         let context = Context::new(&self.core, ask.key.subject(), "begin", P::ENGINE)?;
         let told = P::connection(tx).tx_claim(ask).await;
         let told = told.map_err(|fault| context.error(fault))?;
-        let Claimed::Mine { attempt } = told.found else {
-            return Ok(None);
-        };
-        context.check(told.database)?;
-        Ok(Some(attempt))
+        if told.database.is_some() {
+            context.check(told.database)?;
+        }
+        Ok(matches!(told.found, Claimed::Mine { .. }))
     }
 
-    /// The work of a claimed attempt, its outcome, and the commit.
+    /// The work behind a claim, its outcome, and the commit. `None`: somebody else was faster.
     pub(super) async fn work_in<P, E, F>(
         &self,
         _pool: &P,
         open: Open<sqlx::Transaction<'static, P::Brand>>,
         ask: &ClaimAsk,
-        attempt: i64,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
-    ) -> Result<Outcome, E>
+    ) -> Result<Option<Outcome>, E>
     where
         P: Pool,
         E: From<sqlx::Error> + From<Error>,
@@ -132,19 +129,18 @@ impl Idempotency {
         let (tx, lent) = open.lend();
         let result = work(tx).await;
         let mut open = lent.back()?;
-        let done = match result {
+        let kept = match result {
             Ok(outcome) => {
-                let tx = &mut open.tx;
-                let kept = self.keep_in::<P>(tx, ask, attempt, &outcome).await;
-                kept.map(|()| outcome).map_err(E::from)
+                let kept = self.keep_in::<P>(&mut open.tx, ask, &outcome).await;
+                kept.map(|kept| kept.then_some(outcome)).map_err(E::from)
             }
             Err(error) => Err(error),
         };
-        match done {
-            Ok(outcome) => open.commit::<E>().await.map(|()| outcome),
-            Err(error) => {
+        match kept {
+            Ok(Some(outcome)) => open.commit::<E>().await.map(|()| Some(outcome)),
+            refused => {
                 open.roll_back().await;
-                Err(error)
+                refused
             }
         }
     }
@@ -153,20 +149,14 @@ impl Idempotency {
         &self,
         tx: &mut sqlx::Transaction<'static, P::Brand>,
         ask: &ClaimAsk,
-        attempt: i64,
         outcome: &Outcome,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let context = Context::new(&self.core, ask.key.subject(), "complete", P::ENGINE)?;
-        let finish = FinishAsk {
-            key: ask.key.clone(),
-            owner: ask.owner,
-            attempt,
-            end: self.bounds().done(outcome)?,
-        };
-        let told = P::connection(tx).tx_complete(&finish).await;
-        match context.told(told)? {
-            Finished::Ended => Ok(()),
-            Finished::Superseded | Finished::Locked => Err(superseded("complete", &ask.key)),
+        self.bounds().check("the outcome", outcome.bytes().len())?;
+        let kept = P::connection(tx).tx_keep(ask, outcome).await;
+        match kept.map_err(|fault| context.error(fault))? {
+            Finished::Ended => Ok(true),
+            Finished::Superseded | Finished::Locked => Ok(false),
         }
     }
 }

@@ -91,12 +91,20 @@ pub(crate) trait Records: Send {
     /// each. What somebody has locked is passed over, and so is what is running or unknown.
     fn clean(&mut self, limit: u32) -> impl Future<Output = Result<CleanedRows, Fault>> + Send;
 
-    /// In the caller's transaction: the same as [`record_claim`](Self::record_claim), for one ask; it waits for other
-    /// transactions that have claimed the key.
+    /// In the caller's transaction, which was begun for this: claims a key as [`record_claim`](Self::record_claim) does, until
+    /// the transaction ends. It waits for other transactions that have claimed it. (The number of the attempt is
+    /// told where it costs nothing.)
     fn tx_claim(
         &mut self,
         ask: &ClaimAsk,
     ) -> impl Future<Output = Result<Told<Claimed>, Fault>> + Send;
+
+    /// In the caller's transaction: keeps the outcome of what it has claimed. Superseded: somebody else was faster.
+    fn tx_keep(
+        &mut self,
+        ask: &ClaimAsk,
+        outcome: &Outcome,
+    ) -> impl Future<Output = Result<Finished, Fault>> + Send;
 
     /// In the caller's transaction: ends an attempt that runs with its outcome. A transaction that is over is a
     /// fault, on every brand.
@@ -129,6 +137,11 @@ pub(crate) struct ClaimAsk {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) lease: Duration,
     pub(crate) max_tries: i32,
+    /// The client's database: a claim in another one is refused.
+    pub(crate) database: Uuid,
+    /// How long the outcome will be kept, and the key remembered, of a claim in a transaction.
+    pub(crate) retain: Duration,
+    pub(crate) forget: Duration,
     /// The record that was seen; `None`: none.
     pub(crate) seen: Option<Before>,
 }

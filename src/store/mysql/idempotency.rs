@@ -214,7 +214,7 @@ WHERE scope = ? AND idempotency_key = ? AND attempt = ?
 const CLEAN_OUTCOMES: &str = "
 UPDATE (
     SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE clean_at <= UTC_TIMESTAMP(6) AND forget_at > UTC_TIMESTAMP(6)
+    WHERE clean_at <= UTC_TIMESTAMP(6) AND forget_at > UTC_TIMESTAMP(6) AND state = 'done'
     ORDER BY clean_at LIMIT ?
     FOR UPDATE SKIP LOCKED
 ) t
@@ -224,7 +224,7 @@ SET r.state = 'expired', r.outcome = NULL, r.content_type = NULL, r.clean_at = r
 
 const OLD_RECORDS: &str = "
 SELECT scope, idempotency_key FROM rowlock_idempotency
-WHERE clean_at <= UTC_TIMESTAMP(6) AND forget_at <= UTC_TIMESTAMP(6)
+WHERE clean_at <= UTC_TIMESTAMP(6) AND forget_at <= UTC_TIMESTAMP(6) AND state <> 'running'
 ORDER BY clean_at LIMIT ?
 FOR UPDATE SKIP LOCKED";
 
@@ -244,40 +244,30 @@ DELETE s FROM JSON_TABLE(?, '$[*]' COLUMNS (
 STRAIGHT_JOIN rowlock_idempotency_step s FORCE INDEX (PRIMARY)
     ON s.scope = UNHEX(a.scope) AND s.idempotency_key = UNHEX(a.k)";
 
-/// In the caller's transaction, whose session may have any time zone.
-fn tx_claim_text(ask: &ClaimAsk) -> String {
-    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let (owner, holder) = (hex(ask.owner.as_bytes()), text(&ask.holder));
-    let fingerprint = hex(ask.fingerprint.as_bytes());
-    let (max_tries, lease) = (ask.max_tries, to_micros(ask.lease));
-    let clock = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
-    let until = format!("UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND");
-    let change = match ask.seen {
-        Some(seen) if !seen.forgotten => format!(
-            "UPDATE rowlock_idempotency
-             SET state = 'running', attempt = GREATEST(attempt + 1, {clock}), tries = tries + 1,
-                 max_tries = {max_tries}, owner = {owner}, holder = {holder}, fingerprint = {fingerprint},
-                 attempted_at = UTC_TIMESTAMP(6), lease_until = {until}, forget_at = NULL, clean_at = NULL
-             WHERE scope = {scope} AND idempotency_key = {key} AND attempt = {}
-               AND (state = 'free'
-                    OR (state = 'running' AND doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))",
-            seen.attempt
-        ),
-        _ => format!(
-            "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner,
-                                              holder, fingerprint, bound, began_at, attempted_at, lease_until)
-             VALUES ({scope}, {key}, 'running', {clock}, 1, {max_tries}, {owner}, {holder}, {fingerprint}, FALSE,
-                     UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), {until})"
-        ),
-    };
-    // A plain read would fix the snapshot of the transaction: what it read behind a lock would be older than the lock.
-    format!(
-        "{change}; \
-         SELECT r.attempt, d.id FROM rowlock_idempotency r FORCE INDEX (PRIMARY) JOIN rowlock_database d
-         WHERE r.scope = {scope} AND r.idempotency_key = {key} AND r.owner = {owner}
-         LOCK IN SHARE MODE"
-    )
-}
+/// In a transaction of the caller's, whose session may have any time zone. Nobody sees the row before it is done: what the
+/// cleaner looks at is set at once, so that the index on it is written once. Another database inserts nothing.
+const TX_CLAIM_NEW: &str = "
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder, fingerprint,
+                                 bound, began_at, attempted_at, lease_until, retain_until, forget_at, clean_at)
+SELECT ?, ?, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, ?, ?, ?, ?, TRUE,
+       UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,
+       UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+FROM rowlock_database WHERE id = ?";
+
+const TX_CLAIM_AGAIN: &str = "
+UPDATE rowlock_idempotency
+SET state = 'running', attempt = GREATEST(attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    owner = ?, holder = ?, fingerprint = ?, attempted_at = UTC_TIMESTAMP(6), lease_until = UTC_TIMESTAMP(6),
+    retain_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,
+    forget_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, clean_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+WHERE scope = ? AND idempotency_key = ? AND attempt = ?
+  AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
+  AND EXISTS (SELECT * FROM rowlock_database WHERE id = ?)";
+
+const TX_KEEP: &str = "
+UPDATE rowlock_idempotency
+SET state = 'done', tries = 0, content_type = ?, outcome = ?, done_at = UTC_TIMESTAMP(6)
+WHERE scope = ? AND idempotency_key = ? AND owner = ? AND state = 'running'";
 
 fn tx_complete_text(ask: &FinishAsk) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
@@ -519,22 +509,64 @@ pub(super) async fn tx_claim(
     ask: &ClaimAsk,
 ) -> Result<Told<Claimed>, Fault> {
     forget(conn, ask).await?;
-    let rows = super::transaction::rows(conn, tx_claim_text(ask)).await;
-    let rows = match rows {
-        Err(fault) if fault.kind == FaultKind::Duplicate => Vec::new(),
-        other => other?,
+    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+    let query = match ask.seen.filter(|seen| !seen.forgotten) {
+        Some(seen) => sqlx::query(TX_CLAIM_AGAIN)
+            .bind(ask.owner)
+            .bind(&*ask.holder)
+            .bind(&ask.fingerprint.as_bytes()[..])
+            .bind(retain)
+            .bind(forget)
+            .bind(retain)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(seen.attempt),
+        None => sqlx::query(TX_CLAIM_NEW)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.max_tries)
+            .bind(ask.owner)
+            .bind(&*ask.holder)
+            .bind(&ask.fingerprint.as_bytes()[..])
+            .bind(retain)
+            .bind(forget)
+            .bind(retain),
     };
-    let Some(row) = rows.first() else {
-        return Ok(Told {
-            database: None,
-            found: Claimed::Missed,
-        });
-    };
+    let done = query.bind(ask.database).execute(&mut *conn).await;
+    match done.map_err(Fault::from) {
+        Ok(done) if done.rows_affected() > 0 => {
+            return Ok(Told {
+                database: Some(ask.database),
+                found: Claimed::Mine { attempt: 0 },
+            });
+        }
+        Err(fault) if fault.kind != FaultKind::Duplicate => return Err(fault),
+        Ok(_) | Err(_) => {}
+    }
+    // Not there to be had, or not in this database.
+    let rows = super::transaction::rows(conn, super::transaction::DATABASE.into()).await?;
     Ok(Told {
-        database: row.try_get(1)?,
-        found: Claimed::Mine {
-            attempt: row.try_get(0)?,
-        },
+        database: rows.first().map_or(Ok(None), |row| row.try_get(0))?,
+        found: Claimed::Missed,
+    })
+}
+
+pub(super) async fn tx_keep(
+    conn: &mut MySqlConnection,
+    ask: &ClaimAsk,
+    outcome: &Outcome,
+) -> Result<Finished, Fault> {
+    let done = sqlx::query(TX_KEEP)
+        .bind(outcome.content_type())
+        .bind(outcome.bytes())
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .execute(conn)
+        .await?;
+    Ok(match done.rows_affected() {
+        0 => Finished::Superseded,
+        _ => Finished::Ended,
     })
 }
 

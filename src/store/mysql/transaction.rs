@@ -30,7 +30,7 @@ use crate::store::fault::{Fault, FaultKind};
 use crate::store::{LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
 
 /// MAX makes a row of nothing, too.
-const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE";
+pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE";
 
 const ROW: &str = "
 SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder,

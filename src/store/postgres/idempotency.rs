@@ -3,6 +3,10 @@
 //! The key of a record that is being made in a transaction that has not ended cannot be seen, and inserting it again
 //! would wait for that transaction. So whoever inserts one takes an advisory lock on a digest of it, which ends with
 //! the transaction: a caller's transaction waits for it, a lane does not.
+//!
+//! `LIMIT cardinality($1)` limits nothing. A limit that is not known when the plan is made is taken for a tenth of the rows,
+//! so that the planner expects one, and looks up by the index. Without it, a plan made when the table was small reads all of
+//! the table, and is kept until statistics are gathered.
 
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
@@ -25,7 +29,7 @@ SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.o
        (extract(epoch FROM r.lease_until - clock_timestamp()) * 1000000)::bigint,
        (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint,
        (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint
-FROM unnest($1::bytea[], $2::bytea[]) AS a (scope, key)
+FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT cardinality($1)) a
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
 
 /// Like [`READ`], without the outcomes.
@@ -59,8 +63,12 @@ RETURNING scope, idempotency_key, attempt";
 const CLAIM_AGAIN: &str = "
 WITH mine AS (
     SELECT a.*
-    FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[],
-                $8::bigint[]) AS a (scope, key, seen, max_tries, owner, holder, fingerprint, lease)
+    FROM (
+        SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[],
+                             $7::bytea[], $8::bigint[])
+                      AS u (scope, key, seen, max_tries, owner, holder, fingerprint, lease)
+        LIMIT cardinality($1)
+    ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
     WHERE r.attempt = a.seen
       AND (r.state = 'free'
@@ -93,7 +101,8 @@ WHERE s.scope = o.scope AND s.idempotency_key = o.idempotency_key";
 
 const RENEW: &str = "
 WITH ask AS (
-    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[]) AS a (scope, key, owner, lease)
+    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[]) AS u (scope, key, owner, lease)
+    LIMIT cardinality($1)
 ), mine AS (
     SELECT a.* FROM ask a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
@@ -117,9 +126,12 @@ WHERE r.owner = a.owner AND r.state = 'running'";
 const FINISH: &str = "
 WITH mine AS (
     SELECT a.*
-    FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::bytea[],
-                $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[])
-         AS a (scope, key, owner, attempt, state, content_type, outcome, retain, forget, bound, pardon)
+    FROM (
+        SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::bytea[],
+                             $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[])
+                      AS u (scope, key, owner, attempt, state, content_type, outcome, retain, forget, bound, pardon)
+        LIMIT cardinality($1)
+    ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
     WHERE r.owner = a.owner AND r.attempt = a.attempt AND r.state = 'running'
     ORDER BY a.scope, a.key
@@ -178,7 +190,7 @@ UPDATE rowlock_idempotency r
 SET state = 'expired', outcome = NULL, content_type = NULL, clean_at = r.forget_at
 FROM (
     SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE clean_at <= now() AND forget_at > now()
+    WHERE clean_at <= now() AND forget_at > now() AND state = 'done'
     ORDER BY clean_at LIMIT $1
     FOR UPDATE SKIP LOCKED
 ) o
@@ -187,7 +199,7 @@ WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 const CLEAN_RECORDS: &str = "
 WITH old AS (
     SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE clean_at <= now() AND forget_at <= now()
+    WHERE clean_at <= now() AND forget_at <= now() AND state <> 'running'
     ORDER BY clean_at LIMIT $1
     FOR UPDATE SKIP LOCKED
 ), steps AS (
@@ -197,43 +209,54 @@ WITH old AS (
 DELETE FROM rowlock_idempotency r USING old o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
+/// Nothing is written before the outcome is there: the advisory lock is the claim. Who does not get it at once waits for
+/// it, and looks again.
 const TX_CLAIM_NEW: &str = "
-WITH made AS (
-    INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
-                                     fingerprint, bound, began_at, attempted_at, lease_until)
-    SELECT $1, $2, 'running', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, $4, $5, $6, $7, false,
-           clock_timestamp(), clock_timestamp(), clock_timestamp() + $8 * interval '1 microsecond'
-    FROM (SELECT pg_advisory_xact_lock($3)) l
-    ON CONFLICT DO NOTHING
-    RETURNING attempt
-)
-SELECT d.id, m.attempt FROM rowlock_database d LEFT JOIN made m ON true";
+SELECT id, pg_try_advisory_xact_lock($3),
+       EXISTS (SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2)
+FROM rowlock_database";
+
+const TX_WAIT: &str = "SELECT pg_advisory_xact_lock($1)";
+
+/// Nothing is inserted when somebody has committed between the look and the claim.
+const TX_KEEP_NEW: &str = "
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+                                 fingerprint, bound, content_type, outcome, began_at, attempted_at, lease_until,
+                                 done_at, retain_until, clean_at, forget_at)
+SELECT $1, $2, 'done', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0, $3, $4, $5, $6, true, $7, $8,
+       now(), now(), now(), now.at, now.at + $9 * interval '1 microsecond', now.at + $9 * interval '1 microsecond',
+       now.at + $10 * interval '1 microsecond'
+FROM clock_timestamp() AS now (at)
+ON CONFLICT DO NOTHING";
 
 const TX_CLAIM_AGAIN: &str = "
-WITH mine AS (
-    UPDATE rowlock_idempotency
-    SET state = 'running',
-        attempt = GREATEST(attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        tries = tries + 1, max_tries = $4, owner = $5, holder = $6, fingerprint = $7,
-        attempted_at = clock_timestamp(), lease_until = clock_timestamp() + $8 * interval '1 microsecond',
-        forget_at = NULL, clean_at = NULL
-    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
-      AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= clock_timestamp()))
-    RETURNING attempt
-)
-SELECT d.id, m.attempt FROM rowlock_database d LEFT JOIN mine m ON true";
+UPDATE rowlock_idempotency
+SET state = 'running',
+    attempt = GREATEST(attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+    tries = tries + 1, max_tries = $4, owner = $5, holder = $6, fingerprint = $7,
+    attempted_at = clock_timestamp(), lease_until = clock_timestamp() + $8 * interval '1 microsecond',
+    forget_at = NULL, clean_at = NULL
+WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
+  AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= clock_timestamp()))
+RETURNING (SELECT id FROM rowlock_database), attempt";
 
+const TX_KEEP_AGAIN: &str = "
+UPDATE rowlock_idempotency
+SET state = 'done', doubt = NULL, tries = 0, content_type = $4, outcome = $5, done_at = clock_timestamp(),
+    retain_until = clock_timestamp() + $6 * interval '1 microsecond',
+    clean_at = clock_timestamp() + $6 * interval '1 microsecond',
+    forget_at = clock_timestamp() + $7 * interval '1 microsecond'
+WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND state = 'running'";
+
+/// Nothing comes back when the attempt is not the running one.
 const TX_COMPLETE: &str = "
-WITH mine AS (
-    UPDATE rowlock_idempotency
-    SET state = 'done', doubt = NULL, tries = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
-        retain_until = clock_timestamp() + $7 * interval '1 microsecond',
-        clean_at = clock_timestamp() + $7 * interval '1 microsecond',
-        forget_at = clock_timestamp() + $8 * interval '1 microsecond'
-    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
-    RETURNING 1
-)
-SELECT d.id, EXISTS (SELECT FROM mine) FROM rowlock_database d";
+UPDATE rowlock_idempotency
+SET state = 'done', doubt = NULL, tries = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
+    retain_until = clock_timestamp() + $7 * interval '1 microsecond',
+    clean_at = clock_timestamp() + $7 * interval '1 microsecond',
+    forget_at = clock_timestamp() + $8 * interval '1 microsecond'
+WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+RETURNING (SELECT id FROM rowlock_database)";
 
 /// The advisory lock of a key that is being inserted.
 fn lock(key: &RecordKey) -> i64 {
@@ -449,14 +472,13 @@ pub(super) async fn tx_claim(
     ask: &ClaimAsk,
 ) -> Result<Told<Claimed>, Fault> {
     forget(conn, ask).await?;
-    let (sql, third) = match ask.seen {
-        Some(seen) if !seen.forgotten => (TX_CLAIM_AGAIN, seen.attempt),
-        _ => (TX_CLAIM_NEW, lock(&ask.key)),
+    let Some(seen) = ask.seen.filter(|seen| !seen.forgotten) else {
+        return tx_claim_new(conn, ask).await;
     };
-    let row: Option<(Uuid, Option<i64>)> = sqlx::query_as(sql)
+    let row: Option<(Option<Uuid>, i64)> = sqlx::query_as(TX_CLAIM_AGAIN)
         .bind(ask.key.scope())
         .bind(ask.key.key())
-        .bind(third)
+        .bind(seen.attempt)
         .bind(ask.max_tries)
         .bind(ask.owner)
         .bind(&*ask.holder)
@@ -464,10 +486,70 @@ pub(super) async fn tx_claim(
         .bind(to_micros(ask.lease))
         .fetch_optional(conn)
         .await?;
-    let attempt = row.and_then(|row| row.1);
+    Ok(match row {
+        Some((database, attempt)) => Told {
+            database,
+            found: Claimed::Mine { attempt },
+        },
+        None => Told {
+            database: None,
+            found: Claimed::Missed,
+        },
+    })
+}
+
+async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
+    let lock = lock(&ask.key);
+    let row: Option<(Uuid, bool, bool)> = sqlx::query_as(TX_CLAIM_NEW)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(lock)
+        .fetch_optional(&mut *conn)
+        .await?;
+    let found = match row {
+        Some((_, true, false)) => Claimed::Mine { attempt: 0 },
+        Some((_, false, _)) => {
+            sqlx::query(TX_WAIT).bind(lock).execute(conn).await?;
+            Claimed::Missed
+        }
+        _ => Claimed::Missed,
+    };
     Ok(Told {
         database: row.map(|row| row.0),
-        found: attempt.map_or(Claimed::Missed, |attempt| Claimed::Mine { attempt }),
+        found,
+    })
+}
+
+pub(super) async fn tx_keep(
+    conn: &mut PgConnection,
+    ask: &ClaimAsk,
+    outcome: &Outcome,
+) -> Result<Finished, Fault> {
+    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+    let query = if ask.seen.is_some_and(|seen| !seen.forgotten) {
+        sqlx::query(TX_KEEP_AGAIN)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+    } else {
+        sqlx::query(TX_KEEP_NEW)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.max_tries)
+            .bind(ask.owner)
+            .bind(&*ask.holder)
+            .bind(&ask.fingerprint.as_bytes()[..])
+    };
+    let done = query
+        .bind(outcome.content_type())
+        .bind(outcome.bytes())
+        .bind(retain)
+        .bind(forget)
+        .execute(conn)
+        .await?;
+    Ok(match done.rows_affected() {
+        0 => Finished::Superseded,
+        _ => Finished::Ended,
     })
 }
 
@@ -476,7 +558,7 @@ pub(super) async fn tx_complete(
     ask: &FinishAsk,
 ) -> Result<Told<Finished>, Fault> {
     let end = EndColumns::from(&ask.end);
-    let row: Option<(Uuid, bool)> = sqlx::query_as(TX_COMPLETE)
+    let row: Option<Option<Uuid>> = sqlx::query_scalar(TX_COMPLETE)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.owner)
@@ -485,13 +567,15 @@ pub(super) async fn tx_complete(
         .bind(end.outcome.map(Outcome::bytes))
         .bind(end.retain)
         .bind(end.forget)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(database) = row {
+        let found = Finished::Ended;
+        return Ok(Told { database, found });
+    }
+    let database = sqlx::query_scalar("SELECT id FROM rowlock_database")
         .fetch_optional(conn)
         .await?;
-    Ok(Told {
-        database: row.map(|row| row.0),
-        found: match row {
-            Some((_, true)) => Finished::Ended,
-            _ => Finished::Superseded,
-        },
-    })
+    let found = Finished::Superseded;
+    Ok(Told { database, found })
 }

@@ -156,6 +156,10 @@ impl Records for PgConnection {
         idempotency::tx_claim(self, ask).await
     }
 
+    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
+        idempotency::tx_keep(self, ask, outcome).await
+    }
+
     async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
         idempotency::tx_complete(self, ask).await
     }

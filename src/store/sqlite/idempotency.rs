@@ -112,6 +112,7 @@ WHERE rowid IN (
     SELECT r.rowid FROM rowlock_idempotency r
     WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
       AND r.forget_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+      AND r.state = 'done'
     ORDER BY r.clean_at LIMIT ?1
 )";
 
@@ -121,6 +122,7 @@ WHERE rowid IN (
     SELECT r.rowid FROM rowlock_idempotency r
     WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
       AND r.forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+      AND r.state <> 'running'
     ORDER BY r.clean_at LIMIT ?1
 )
 RETURNING scope, idempotency_key";
@@ -131,6 +133,13 @@ SET state = 'done', doubt = NULL, tries = 0, content_type = ?5, outcome = ?6, do
     retain_until = now.us + ?7, clean_at = now.us + ?7, forget_at = now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+
+const KEEP: &str = "
+UPDATE rowlock_idempotency
+SET state = 'done', doubt = NULL, tries = 0, content_type = ?4, outcome = ?5, done_at = now.us,
+    retain_until = now.us + ?6, clean_at = now.us + ?6, forget_at = now.us + ?7
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND state = 'running'";
 
 /// Runs `work` in a transaction that is on the disk when it has ended: a lane's commits are not otherwise.
 pub(super) async fn durably<T>(
@@ -400,6 +409,27 @@ pub(super) async fn tx_claim(
     Ok(Told {
         database,
         found: attempt.map_or(Claimed::Missed, |attempt| Claimed::Mine { attempt }),
+    })
+}
+
+pub(super) async fn tx_keep(
+    conn: &mut SqliteConnection,
+    ask: &ClaimAsk,
+    outcome: &Outcome,
+) -> Result<Finished, Fault> {
+    let done = sqlx::query(KEEP)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(outcome.content_type())
+        .bind(outcome.bytes())
+        .bind(to_micros(ask.retain))
+        .bind(to_micros(ask.forget))
+        .execute(conn)
+        .await?;
+    Ok(match done.rows_affected() {
+        0 => Finished::Superseded,
+        _ => Finished::Ended,
     })
 }
 
