@@ -79,14 +79,13 @@ async fn run(command: Command) -> Result<(), Failure> {
                 Some(url) => url,
                 None => format!("sqlite:{}", kept("payments.db")?.display()),
             };
-            let gateway = match gateway {
-                Some(gateway) => gateway,
-                None => {
-                    let own = listen("127.0.0.1:0").await?;
-                    let address = own.local_addr()?;
-                    tokio::spawn(gateway::serve(own, kept("gateway.db")?));
-                    format!("http://{address}")
-                }
+            let gateway = if let Some(gateway) = gateway {
+                gateway
+            } else {
+                let own = listen("127.0.0.1:0").await?;
+                let address = own.local_addr()?;
+                tokio::spawn(gateway::serve(own, kept("gateway.db")?));
+                format!("http://{address}")
             };
             let settings = server::Settings {
                 url,

@@ -324,7 +324,7 @@ on_every_engine! {
             tasks.spawn(async move {
                 // Three tasks a key.
                 let (scope, key) = (format!("scope {}", task % 7), format!("key {}", task % 100));
-                let wait = idempotency.wait(Duration::from_secs(60));
+                let wait = idempotency.wait(Duration::from_mins(1));
                 match wait.begin(&scope, &key, &Fingerprint::of(&key)).await.unwrap() {
                     Begun::New(guard) => {
                         guard.complete(&outcome(&format!("{scope} {key}"))).await.unwrap();

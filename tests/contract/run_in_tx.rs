@@ -172,7 +172,7 @@ on_every_engine! {
             }
         }
         let waiting = {
-            let idempotency = rowlock.idempotency().wait(Duration::from_secs(60));
+            let idempotency = rowlock.idempotency().wait(Duration::from_mins(1));
             tokio::spawn(async move { idempotency.begin("scope", "k", &request()).await })
         };
         go_on.notify_one();

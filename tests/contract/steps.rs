@@ -37,7 +37,9 @@ impl Provider {
     }
 
     async fn charge(&self) -> Result<u32, Error> {
-        Ok(self.0.fetch_add(1, Ordering::SeqCst) + 1)
+        let charges = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+        tokio::task::yield_now().await;
+        Ok(charges)
     }
 
     async fn charge_once(&self) -> Result<u32, StepFailed<Error>> {

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rand::Rng;
@@ -131,6 +131,56 @@ impl Town {
     }
 }
 
+/// Kills one of the shops every so often, and starts it again.
+async fn strike(
+    mut shops: Vec<Process>,
+    shop: Role,
+    town: Arc<Town>,
+    over: Arc<AtomicBool>,
+) -> u32 {
+    let mut kills = 0;
+    while !over.load(Ordering::Relaxed) {
+        tokio::time::sleep(STRIKE).await;
+        let at = rand::rng().random_range(0..SHOPS);
+        shops[at].kill();
+        kills += 1;
+        let (process, port) = start(shop.clone()).await;
+        town.shops[at].store(port, Ordering::Relaxed);
+        shops[at] = process;
+    }
+    kills
+}
+
+/// Submits every key many times at once, and gathers what its clients were told.
+async fn submit_all(town: &Arc<Town>) -> HashMap<usize, HashSet<Answer>> {
+    let answers: Arc<Mutex<HashMap<usize, HashSet<Answer>>>> = Arc::default();
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut lines = JoinSet::new();
+    for _ in 0..AT_A_TIME {
+        let (town, next, answers) = (Arc::clone(town), Arc::clone(&next), Arc::clone(&answers));
+        lines.spawn(async move {
+            loop {
+                let key = next.fetch_add(1, Ordering::Relaxed);
+                if key >= keys() {
+                    return;
+                }
+                let mut submits = JoinSet::new();
+                for _ in 0..SUBMITS {
+                    let town = Arc::clone(&town);
+                    submits.spawn(async move { town.pay(key).await });
+                }
+                let told = submits.join_all().await;
+                assert_eq!(told.len(), SUBMITS);
+                answers.lock().unwrap().entry(key).or_default().extend(told);
+            }
+        });
+    }
+    while let Some(line) = lines.join_next().await {
+        line.unwrap();
+    }
+    Arc::into_inner(answers).unwrap().into_inner().unwrap()
+}
+
 pub(crate) async fn run(engine: Engine) {
     let db = Db::new(engine).await;
     let books = tempfile::tempdir().unwrap();
@@ -159,51 +209,11 @@ pub(crate) async fn run(engine: Engine) {
     }
 
     let over = Arc::new(AtomicBool::new(false));
-    let kills = {
-        let (town, over) = (Arc::clone(&town), Arc::clone(&over));
-        tokio::spawn(async move {
-            let mut kills = 0;
-            while !over.load(Ordering::Relaxed) {
-                tokio::time::sleep(STRIKE).await;
-                let at = rand::rng().random_range(0..SHOPS);
-                shops[at].kill();
-                kills += 1;
-                let (process, port) = start(shop.clone()).await;
-                town.shops[at].store(port, Ordering::Relaxed);
-                shops[at] = process;
-            }
-            kills
-        })
-    };
-    let answers: Arc<Mutex<HashMap<usize, HashSet<Answer>>>> = Arc::default();
-    let next = Arc::new(AtomicU64::new(0));
-    let mut lines = JoinSet::new();
-    for _ in 0..AT_A_TIME {
-        let (town, next, answers) = (Arc::clone(&town), Arc::clone(&next), Arc::clone(&answers));
-        lines.spawn(async move {
-            loop {
-                let key = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap();
-                if key >= keys() {
-                    return;
-                }
-                let mut submits = JoinSet::new();
-                for _ in 0..SUBMITS {
-                    let town = Arc::clone(&town);
-                    submits.spawn(async move { town.pay(key).await });
-                }
-                let told = submits.join_all().await;
-                assert_eq!(told.len(), SUBMITS);
-                answers.lock().unwrap().entry(key).or_default().extend(told);
-            }
-        });
-    }
-    while let Some(line) = lines.join_next().await {
-        line.unwrap();
-    }
+    let kills = tokio::spawn(strike(shops, shop, Arc::clone(&town), Arc::clone(&over)));
+    let answers = submit_all(&town).await;
     over.store(true, Ordering::Relaxed);
-    let kills: u32 = kills.await.unwrap();
+    let kills = kills.await.unwrap();
 
-    let answers = answers.lock().unwrap().clone();
     assert_eq!(answers.len(), keys());
     for (key, told) in &answers {
         assert_eq!(told.len(), 1, "key {key}: its clients were told {told:?}");

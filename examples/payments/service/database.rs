@@ -1,4 +1,8 @@
 //! The shop's tables, on whichever engine.
+#![allow(
+    clippy::struct_field_names,
+    reason = "the fields are those of the JSON"
+)]
 
 use serde::{Deserialize, Serialize};
 use sqlx::mysql::{MySqlConnection, MySqlPool, MySqlPoolOptions};

@@ -43,10 +43,12 @@ impl Default for Settings {
     }
 }
 
-/// What is served, and what is to be flushed at the end.
+/// What is served.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) router: Router,
+    /// To be flushed before the process ends.
+    #[allow(dead_code, reason = "a process that is killed flushes nothing")]
     pub(crate) rowlock: Rowlock,
 }
 
