@@ -1,6 +1,8 @@
 //! The command, as a shell sees it: outputs, exit codes, signals.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod idempotency;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

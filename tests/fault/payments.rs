@@ -49,6 +49,8 @@ pub(crate) async fn shop(role: &Role, gateway: u16) {
         gateway: format!("http://127.0.0.1:{gateway}"),
         lease: role.ttl,
         connections: 8,
+        // Long enough to be killed in.
+        gateway_delay_ms: 50,
         ..server::Settings::default()
     };
     let app = server::router(&settings).await.unwrap();

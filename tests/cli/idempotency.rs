@@ -1,0 +1,248 @@
+//! `rowlock idempotency` and `rowlock clean`.
+
+use std::time::Duration;
+
+use rowlock::{
+    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Rowlock, StepFailed,
+};
+use serde_json::json;
+
+use crate::{Shell, code, stderr, stdout};
+
+fn request() -> Fingerprint {
+    Fingerprint::of("request")
+}
+
+async fn new(idempotency: &Idempotency, key: &[u8]) -> IdempotencyGuard {
+    match idempotency.begin("alice", key, &request()).await.unwrap() {
+        Begun::New(guard) => guard,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Records in all the states that there are.
+async fn fill(shell: &Shell) -> Rowlock {
+    let url = format!("sqlite:{}", shell.dir.path().join("rowlock.db").display());
+    let builder = Rowlock::builder().clean_every(None).holder("shop 1");
+    let rowlock = builder.connect(&url).await.unwrap();
+    let idempotency = rowlock.idempotency().max_attempts(1);
+    let done = new(&idempotency, b"done").await;
+    done.step("charge", async { Ok::<_, Error>(String::from("ch_1")) })
+        .await
+        .unwrap();
+    done.complete(&Outcome::json(&json!({ "paid": 500 })).unwrap())
+        .await
+        .unwrap();
+    new(&idempotency, b"free").await.release().await.unwrap();
+    drop(new(&idempotency, b"poisoned").await);
+    let unknown = new(&idempotency, b"unknown").await;
+    let failed = unknown.step_once("letter", async {
+        Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 }))
+    });
+    failed.await.unwrap_err();
+    unknown.release().await.unwrap();
+    new(&idempotency, b"\xff\x1b[2J")
+        .await
+        .complete(&Outcome::new("b", [0xff, 0x1b]).unwrap())
+        .await
+        .unwrap();
+    rowlock.flush().await;
+    rowlock
+}
+
+#[tokio::test]
+async fn records_are_listed_shown_and_decided() {
+    let shell = Shell::new();
+    let rowlock = fill(&shell).await;
+    let running = new(&rowlock.idempotency(), b"running").await;
+
+    let all = shell.json(&["idempotency", "ls", "--json"]);
+    let states: Vec<_> = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|record| record["state"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        states,
+        ["done", "free", "poisoned", "running", "unknown", "done"]
+    );
+    let text = stdout(&shell.run(&["idempotency", "ls"]));
+    for word in [
+        "SCOPE",
+        "\"alice\"",
+        "\"poisoned\"",
+        "1/1",
+        "shop 1",
+        "\\xff\\x1b[2J",
+    ] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    assert!(!text.contains('\u{1b}'), "{text:?}");
+    assert_eq!(
+        stdout(&shell.run(&["idempotency", "ls", "--limit", "2"]))
+            .matches("\"alice\"")
+            .count(),
+        2
+    );
+    let unknown = shell.json(&["idempotency", "ls", "--state", "unknown", "--json"]);
+    assert_eq!(unknown[0]["step_in_doubt"], "letter");
+    assert_eq!(
+        stdout(&shell.run(&["idempotency", "ls", "--scope", "bob"])),
+        "there are no such records\n"
+    );
+
+    let one = shell.json(&["idempotency", "show", "alice", "done", "--json"]);
+    assert_eq!(
+        one["outcome"],
+        json!({ "content_type": "application/json", "body": r#"{"paid":500}"# })
+    );
+    assert_eq!(one["steps"][0]["step"], "charge");
+    let text = stdout(&shell.run(&["idempotency", "show", "alice", "done"]));
+    assert!(
+        text.contains(r#"{"paid":500}"#) && text.contains("charge"),
+        "{text}"
+    );
+    let text = stdout(&shell.run(&["idempotency", "show", "--hex", "616c696365", "ff1b5b324a"]));
+    assert!(
+        text.contains("\\xff\\x1b") && !text.contains('\u{1b}'),
+        "{text:?}"
+    );
+    let text = stdout(&shell.run(&["idempotency", "show", "alice", "none"]));
+    assert_eq!(text, "there is no record \"none\" of \"alice\"\n");
+    assert_eq!(
+        shell.json(&["idempotency", "show", "alice", "none", "--json"]),
+        json!(null)
+    );
+
+    let refused = shell.run(&["idempotency", "reset", "alice", "running"]);
+    assert_eq!(code(&refused), 70);
+    assert!(
+        stderr(&refused).contains("somebody is working on it"),
+        "{}",
+        stderr(&refused)
+    );
+    for (key, why) in [
+        ("done", "will not be run again"),
+        ("unknown", "resolve"),
+        ("none", "no such record"),
+    ] {
+        let refused = shell.run(&["idempotency", "reset", "alice", key]);
+        assert_eq!(code(&refused), 70);
+        assert!(stderr(&refused).contains(why), "{}", stderr(&refused));
+    }
+    let done = shell.run(&["idempotency", "reset", "alice", "poisoned"]);
+    assert!(
+        stdout(&done).contains("the next request runs it"),
+        "{}",
+        stderr(&done)
+    );
+    drop(new(&rowlock.idempotency(), b"poisoned").await);
+
+    let refused = shell.run(&["idempotency", "resolve", "alice", "done", "--happened"]);
+    assert!(
+        stderr(&refused).contains("none of its steps is unknown"),
+        "{}",
+        stderr(&refused)
+    );
+    let done = shell.run(&[
+        "idempotency",
+        "resolve",
+        "alice",
+        "unknown",
+        "--happened",
+        "--result",
+        "7",
+    ]);
+    assert!(
+        stdout(&done).contains("goes on behind the step"),
+        "{}",
+        stderr(&done)
+    );
+    let guard = new(&rowlock.idempotency(), b"unknown").await;
+    let letters = guard
+        .step_once("letter", async { Ok::<u32, StepFailed<Error>>(8) })
+        .await;
+    assert_eq!(letters.unwrap(), 7);
+    drop(running);
+}
+
+/// The shell's own statements run on a runtime of theirs.
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Runtime::new().unwrap().block_on(work)
+}
+
+#[test]
+fn what_is_over_is_cleaned() {
+    let shell = Shell::new();
+    let rowlock = block_on(fill(&shell));
+    let tokens = rowlock.form_tokens().ttl(Duration::from_secs(1));
+    block_on(tokens.issue("alice")).unwrap();
+    assert_eq!(
+        stdout(&shell.run(&["clean"])),
+        "removed 0 outcomes, 0 records, 0 form tokens\n"
+    );
+    shell.sql(
+        "UPDATE rowlock_idempotency SET forget_at = 1, clean_at = 1 WHERE clean_at IS NOT NULL",
+    );
+    shell.sql("UPDATE rowlock_form_token SET expires_at = 1");
+    let text = stdout(&shell.run(&["clean", "--batch", "1"]));
+    assert_eq!(text, "removed 0 outcomes, 4 records, 1 form tokens\n");
+    let left = shell.json(&["idempotency", "ls", "--json"]);
+    assert_eq!(left.as_array().unwrap().len(), 1, "the unknown one stays");
+}
+
+#[test]
+fn wrong_usage_says_what_is_right() {
+    let shell = Shell::new();
+    let cases: [(&[&str], &str); 7] = [
+        (
+            &["idempotency", "ls", "--state", "lost"],
+            "running, lapsed, poisoned, free, unknown, done, expired",
+        ),
+        (&["idempotency", "show", "alice"], "<KEY>"),
+        (&["idempotency", "show", "", "k"], "the scope is refused"),
+        (
+            &["idempotency", "show", "--hex", "xyz", "00"],
+            "two digits for each byte",
+        ),
+        (&["idempotency", "resolve", "a", "k"], "--happened"),
+        (
+            &[
+                "idempotency",
+                "resolve",
+                "a",
+                "k",
+                "--happened",
+                "--result",
+                "ch_1",
+            ],
+            "a string is written with its quotes",
+        ),
+        (&["clean", "--batch", "0"], "at least one row"),
+    ];
+    for (arguments, says) in cases {
+        let output = shell.run(arguments);
+        assert_eq!(code(&output), 64, "{arguments:?}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(says),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn a_record_that_was_edited_by_hand_is_65() {
+    let shell = Shell::new();
+    block_on(fill(&shell));
+    shell
+        .sql("PRAGMA ignore_check_constraints = ON; UPDATE rowlock_idempotency SET state = 'gone'");
+    let output = shell.run(&["idempotency", "ls"]);
+    assert_eq!(code(&output), 65);
+    assert!(
+        stderr(&output).contains("is damaged"),
+        "{}",
+        stderr(&output)
+    );
+}
