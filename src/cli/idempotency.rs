@@ -253,13 +253,11 @@ fn print_one(info: &RecordInfo, steps: &[StepInfo]) {
     if let Some(step) = &info.step_in_doubt {
         line("in doubt", format!("step {step:?}"));
     }
-    line(
-        "attempt",
-        format!(
-            "{}, try {} of {}",
-            info.attempt, info.tries, info.max_attempts
-        ),
-    );
+    let tries = match info.state {
+        RecordState::Done | RecordState::Expired => String::new(),
+        _ => format!(", try {} of {}", info.tries, info.max_attempts),
+    };
+    line("attempt", format!("{}{tries}", info.attempt));
     line("by", info.holder.escape_debug().to_string());
     line("first began", time(info.began_at));
     line("last began", time(info.attempted_at));

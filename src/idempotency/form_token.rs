@@ -18,7 +18,7 @@
 //!
 //! A rollback, a crash: the token is there as before, and the form can be submitted again.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -321,7 +321,10 @@ impl FormTokens {
 /// The record under which the outcome of a submission is kept. (Whoever makes up keys of his own in the same scope cannot
 /// hit a token's: they have its digest in them.)
 fn record(ask: &TokenAsk) -> Result<RecordKey, Error> {
-    let mut key = b"form-token ".to_vec();
-    key.extend(ask.digest.as_bytes());
+    let mut key = String::from("form-token ");
+    for byte in ask.digest.as_bytes() {
+        // Writing to a string cannot fail.
+        let _ = write!(key, "{byte:02x}");
+    }
     RecordKey::new(&ask.scope, key)
 }
