@@ -44,6 +44,8 @@ over_a_socket! {
                     drop(stream);
                     eventually("nobody waits", || async { server.shop.was_dropped(&key) }).await;
                     server.shop.gate.add_permits(1);
+                    let taken = || async { server.shop.gate.available_permits() == 0 };
+                    eventually("it goes on, and not the next one", taken).await;
                     begun.push(key);
                 }
                 // With the first bytes of the answer.
