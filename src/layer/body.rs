@@ -20,6 +20,8 @@ pub struct ResponseBody {
 
 enum Rest {
     Body(UnsyncBoxBody<Bytes, BoxError>),
+    /// It is told after a turn: a server drops what it has not sent yet when a body fails.
+    Failing(BoxError),
     Failed(BoxError),
     Done,
 }
@@ -82,7 +84,7 @@ impl ResponseBody {
                 }
                 Some(Err(error)) => {
                     let said = error.to_string();
-                    self.rest = Rest::Failed(error);
+                    self.rest = Rest::Failing(error);
                     return Ahead::Failed(said);
                 }
             }
@@ -108,16 +110,22 @@ impl Body for ResponseBody {
         if let Some(frame) = self.ready.pop_front() {
             return Poll::Ready(Some(Ok(frame)));
         }
-        let frame = match &mut self.rest {
-            Rest::Body(body) => ready!(Pin::new(body).poll_frame(cx)),
-            Rest::Failed(_) | Rest::Done => match std::mem::replace(&mut self.rest, Rest::Done) {
-                Rest::Failed(error) => Some(Err(error)),
-                _ => None,
-            },
+        let frame = match std::mem::replace(&mut self.rest, Rest::Done) {
+            Rest::Body(mut body) => {
+                let frame = Pin::new(&mut body).poll_frame(cx);
+                if matches!(frame, Poll::Pending | Poll::Ready(Some(Ok(_)))) {
+                    self.rest = Rest::Body(body);
+                }
+                ready!(frame)
+            }
+            Rest::Failing(error) => {
+                self.rest = Rest::Failed(error);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Rest::Failed(error) => Some(Err(error)),
+            Rest::Done => None,
         };
-        if !matches!(frame, Some(Ok(_))) {
-            self.rest = Rest::Done;
-        }
         Poll::Ready(frame)
     }
 
@@ -125,7 +133,7 @@ impl Body for ResponseBody {
         self.ready.is_empty()
             && match &self.rest {
                 Rest::Body(body) => body.is_end_stream(),
-                Rest::Failed(_) => false,
+                Rest::Failing(_) | Rest::Failed(_) => false,
                 Rest::Done => true,
             }
     }
@@ -135,7 +143,7 @@ impl Body for ResponseBody {
         let ready = data.map(|data| data.len() as u64).sum::<u64>();
         let rest = match &self.rest {
             Rest::Body(body) => body.size_hint(),
-            Rest::Failed(_) => SizeHint::new(),
+            Rest::Failing(_) | Rest::Failed(_) => SizeHint::new(),
             Rest::Done => SizeHint::with_exact(0),
         };
         let mut hint = SizeHint::new();
