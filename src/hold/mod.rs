@@ -21,6 +21,7 @@ pub(crate) mod guard;
 mod lanes;
 mod line;
 mod link;
+mod met;
 pub(crate) mod op;
 pub(crate) mod record;
 mod renew;
@@ -45,6 +46,7 @@ use clean::Cleaner;
 use lanes::Lane;
 use line::Lines;
 use link::Link;
+use met::Met;
 use op::{Fate, Look, LookAt, Op, Reply, Seen};
 use renew::Renewals;
 
@@ -83,6 +85,8 @@ pub(crate) struct Core {
     pub(crate) version: String,
     /// The database's own id.
     pub(crate) database: Uuid,
+    /// The records that are likely to be there.
+    pub(crate) met: Met,
     /// The names that are known to have a row.
     rows: Mutex<HashMap<Name, Known>>,
 }
@@ -143,6 +147,7 @@ impl Core {
             engine: server.engine,
             version: server.version,
             database,
+            met: Met::default(),
             rows: Mutex::default(),
         };
         Ok((Arc::new(core), applied))

@@ -273,6 +273,7 @@ impl Idempotency {
     ) -> Result<Begun<IdempotencyGuard>, Error> {
         self.check()?;
         let key = RecordKey::new(scope, key)?;
+        self.core.met.remember(&key);
         let mut waiting = Waiting::new(self.wait);
         let mut looks = 0;
         loop {

@@ -4,12 +4,12 @@ use super::judge::corrupt;
 use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
 use super::request::{Begun, Idempotency};
-use crate::Error;
 use crate::client::Pool;
 use crate::lock::context::Context;
 use crate::lock::retry::Open;
 use crate::lock::{RetryTx, Retryable};
 use crate::store::record::{ClaimAsk, Claimed, Finished, Records};
+use crate::{Engine, Error};
 
 /// How often a key is tried to be had that changes whenever it is asked for.
 const MAX_MISSES: u32 = 100;
@@ -19,7 +19,8 @@ impl Idempotency {
     /// and the outcome that it returns are committed together, or not at all.
     ///
     /// Who comes meanwhile with the same key waits in the database for that transaction, and then gets its outcome as
-    /// a replay (without a transaction of its own). A crash leaves nothing behind, so that there are no attempts to count.
+    /// a replay. (A replay is one statement, where this client has met the key before; where it has not, a transaction is
+    /// begun first, in vain.) A crash leaves nothing behind, so that there are no attempts to count.
     ///
     /// `work` gets the transaction as in [`Retry::run`](crate::Retry::run): it may run several times, and what it does
     /// outside of the transaction happens as often. An error of its rolls everything back, and the key is free; a failure
@@ -52,12 +53,20 @@ impl Idempotency {
         let mut waiting = self.waiting();
         let mut attempts = self.retry.attempts_of_one()?;
         let mut misses = 0;
+        // Who is likely to get a replay looks for it, which needs no transaction. On SQLite beginning one is to wait for
+        // all who write.
+        let mut looks = self.core.engine == Engine::Sqlite || self.core.met.has(&key);
+        self.core.met.remember(&key);
         loop {
-            // Replays and refusals need no transaction.
-            let before = match self.look(&key, fingerprint, &mut waiting).await?.refusal() {
-                Ok(before) => before,
-                Err(refusal) => return Ok(refusal),
+            let before = if looks {
+                match self.look(&key, fingerprint, &mut waiting).await?.refusal() {
+                    Ok(before) => before,
+                    Err(refusal) => return Ok(refusal),
+                }
+            } else {
+                None
             };
+            looks = true;
             let ask = self.ask(&key, fingerprint, before);
             match self.once(pool, &ask, &mut work).await {
                 Ok(Some(outcome)) => return Ok(Begun::New(outcome)),

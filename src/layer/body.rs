@@ -16,6 +16,8 @@ pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub struct ResponseBody {
     ready: VecDeque<Frame<Bytes>>,
     rest: Rest,
+    /// What the rest was said to have, where that was said.
+    left: Option<u64>,
 }
 
 enum Rest {
@@ -43,6 +45,7 @@ impl ResponseBody {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        let left = body.size_hint().exact();
         let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
         let body = body
             .map_frame(move |frame| frame.map_data(whole))
@@ -50,6 +53,7 @@ impl ResponseBody {
         Self {
             ready: VecDeque::new(),
             rest: Rest::Body(UnsyncBoxBody::new(body)),
+            left,
         }
     }
 
@@ -60,6 +64,7 @@ impl ResponseBody {
                 .into_iter()
                 .collect(),
             rest: Rest::Done,
+            left: None,
         }
     }
 
@@ -74,6 +79,7 @@ impl ResponseBody {
             match body.frame().await {
                 None => self.rest = Rest::Done,
                 Some(Ok(frame)) => {
+                    self.left = still_left(self.left, &frame);
                     if let Some(data) = frame.data_ref() {
                         bytes.extend_from_slice(data);
                     }
@@ -91,6 +97,12 @@ impl ResponseBody {
         }
         Ahead::Whole(bytes)
     }
+}
+
+/// Behind a frame.
+fn still_left(left: Option<u64>, frame: &Frame<Bytes>) -> Option<u64> {
+    let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+    left.map(|left| left.saturating_sub(length))
 }
 
 impl fmt::Debug for ResponseBody {
@@ -115,6 +127,9 @@ impl Body for ResponseBody {
                 let frame = Pin::new(&mut body).poll_frame(cx);
                 if matches!(frame, Poll::Pending | Poll::Ready(Some(Ok(_)))) {
                     self.rest = Rest::Body(body);
+                }
+                if let Poll::Ready(Some(Ok(frame))) = &frame {
+                    self.left = still_left(self.left, frame);
                 }
                 ready!(frame)
             }
@@ -142,7 +157,9 @@ impl Body for ResponseBody {
         let data = self.ready.iter().filter_map(Frame::data_ref);
         let ready = data.map(|data| data.len() as u64).sum::<u64>();
         let rest = match &self.rest {
-            Rest::Body(body) => body.size_hint(),
+            Rest::Body(body) => self
+                .left
+                .map_or_else(|| body.size_hint(), SizeHint::with_exact),
             Rest::Failing(_) | Rest::Failed(_) => SizeHint::new(),
             Rest::Done => SizeHint::with_exact(0),
         };
