@@ -214,6 +214,20 @@ over_a_socket! {
         assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
     }
 
+    async fn a_response_that_the_database_refuses_is_not_run_again() {
+        let lease = Duration::from_millis(500);
+        let server = Server::with(|records| records.lease(lease), |layer| layer).await;
+        let refuse = "CREATE TRIGGER refuse BEFORE UPDATE OF outcome ON rowlock_idempotency \
+                      WHEN NEW.content_type = 'message/http' BEGIN SELECT RAISE(ABORT, 'refused'); END";
+        server.db.execute(refuse).await;
+        send(server.pay("k", "201")).await.is_problem(503, "unavailable");
+        let done = || async { state(&server).await == RecordState::Done };
+        eventually("that it was done is kept", done).await;
+        let problem = send(server.pay("k", "201")).await.is_problem(410, "response-not-kept");
+        assert_eq!(problem["original_status"], 201);
+        assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+    }
+
     async fn the_lease_is_renewed_while_the_handler_runs() {
         let lease = Duration::from_millis(300);
         let server = Server::with(|records| records.lease(lease), |layer| layer).await;
