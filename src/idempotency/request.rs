@@ -61,7 +61,7 @@ const MAX_LOOKS: u32 = 100;
 #[must_use = "it does nothing by itself"]
 pub struct Idempotency {
     pub(super) core: Arc<Core>,
-    pub(super) lease: Duration,
+    pub(crate) lease: Duration,
     retention: Duration,
     tombstone: Duration,
     wait: Duration,

@@ -1,6 +1,7 @@
 //! One request with a key: begin, run the handler, keep its response.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
@@ -128,11 +129,13 @@ impl Asked {
         let (head, mut body) = response.into_parts();
         let kept = match stored::outcome(&head, &mut body, &self.settings).await {
             Ok(outcome) => match attempt.complete(&outcome).await {
-                Err(error) if error.is_transient() => {
-                    detached(keep_on(attempt, outcome).in_current_span());
+                kept @ (Ok(()) | Err(Error::Superseded { .. })) => kept,
+                Err(error) => {
+                    let lease = self.settings.idempotency.lease;
+                    let outcomes = [Ok(outcome), stored::not_kept(head.status)];
+                    detached(keep_on(attempt, outcomes, lease).in_current_span());
                     Err(error)
                 }
-                kept => kept,
             },
             Err(error) => Err(error),
         };
@@ -171,21 +174,24 @@ async fn give_up(attempt: &Idempotent) {
     }
 }
 
-/// The database was out of reach when there was a response to keep. As long as nobody takes over, it can still be kept:
-/// to free the key would run the handler again.
-async fn keep_on(attempt: Idempotent, outcome: Outcome) {
-    let mut pauses = retry::reconnect();
-    while attempt.is_held() {
-        match attempt.complete(&outcome).await {
-            Err(error) if error.is_transient() => {
-                let pause = pauses.next().unwrap_or_default();
-                sleep_until(Moment::now() + pause).await;
-            }
-            Ok(()) | Err(Error::Superseded { .. }) => return,
-            Err(error) => {
-                tracing::error!(%error, "a response is lost");
+/// The database was out of reach when there was a response to keep, or has refused it. As long as nobody takes over, it
+/// can still be kept: to free the key would run the handler again. When it cannot, that it was done is kept.
+async fn keep_on(attempt: Idempotent, outcomes: [Result<Outcome, Error>; 2], each: Duration) {
+    for outcome in outcomes.into_iter().flatten() {
+        let until = Moment::now() + each;
+        let mut pauses = retry::reconnect();
+        while attempt.is_held() && !until.has_passed() {
+            let Err(error) = attempt.complete(&outcome).await else {
+                return;
+            };
+            if matches!(error, Error::Superseded { .. }) {
                 return;
             }
+            tracing::warn!(%error, "a response is not kept yet");
+            let pause = pauses.next().unwrap_or_default();
+            sleep_until(Moment::now() + pause).await;
         }
     }
+    let record = attempt.record();
+    tracing::error!(%record, "a response is lost: a retry runs the handler again");
 }

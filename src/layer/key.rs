@@ -129,6 +129,8 @@ mod tests {
             assert_eq!(strict(value.as_bytes()).as_deref(), Some("foo"), "{value}");
         }
         assert_eq!(strict(br#""""#).as_deref(), Some(""));
+        let escaped = strict(br#""foo \"bar\" \\""#);
+        assert_eq!(escaped.as_deref(), Some(r#"foo "bar" \"#));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::service::IdempotencyService;
 use super::settings::{ServerError, Settings};
 use crate::{Error, Idempotency};
 
-/// Makes the routes behind it safe to retry; see the [module](self). For
+/// Makes the routes behind it safe to retry; see the [module](super). For
 /// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), `route_layer`, or any tower of
 /// services of HTTP. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ impl IdempotencyLayer {
 
     /// The largest body of a response that is kept, in bytes: at most the
     /// [`max_outcome`](Idempotency::max_outcome) of the idempotency settings; 16 KiB less than that when not set, which
-    /// is for the headers. A larger one is delivered, and not replayed: see [response-not-kept](self#response-not-kept).
+    /// is for the headers. A larger one is delivered, and not replayed: see [response-not-kept](super#response-not-kept).
     pub fn max_response(self, bytes: usize) -> Self {
         self.with(|settings| settings.max_response = Some(bytes))
     }
@@ -130,7 +130,7 @@ impl IdempotencyLayer {
         self.with(|settings| settings.server_error = means)
     }
 
-    /// The page that describes the [problems](self#problems), each under an anchor of its name: the `type` of a problem
+    /// The page that describes the [problems](super#problems), each under an anchor of its name: the `type` of a problem
     /// is this address, `#` and the name. This page when not set.
     pub fn policy_url(self, url: impl Into<String>) -> Self {
         let url = url.into().into();

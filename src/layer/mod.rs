@@ -103,8 +103,8 @@
 //!   and a retry gets the response. (Task-locals are not seen there; the span of tracing is.)
 //! - *The handler panics*: 500, and the key is free or unknown.
 //! - *The process crashes, or is paused*: the lease runs out, and a retry takes over, or finds the record unknown.
-//! - *The database is out of reach*: 503 with Retry-After. When it has gone while the handler ran, the
-//!   response is recorded as soon as it is back, as long as the lease lasts.
+//! - *The database is out of reach*: 503 with Retry-After. When it has gone while the handler ran, its response is recorded
+//!   as soon as it is back, if that is within the lease.
 //!
 //! # Bodies
 //!

@@ -36,7 +36,12 @@ pub(super) async fn outcome(
         }
     }
     tracing::warn!(status = %head.status, limit, "a response is too large to be kept, or breaks off");
-    Outcome::new(NOT_KEPT, head.status.as_str())
+    not_kept(head.status)
+}
+
+/// That there was a response, and with which status.
+pub(super) fn not_kept(status: StatusCode) -> Result<Outcome, Error> {
+    Outcome::new(NOT_KEPT, status.as_str())
 }
 
 /// The response as it is kept.
