@@ -115,6 +115,14 @@ async fn records_are_listed_shown_and_decided() {
         json!(null)
     );
 
+    drop(running);
+}
+
+#[tokio::test]
+async fn records_are_reset_and_resolved() {
+    let shell = Shell::new();
+    let rowlock = fill(&shell).await;
+    let running = new(&rowlock.idempotency(), b"running").await;
     let refused = shell.run(&["idempotency", "reset", "alice", "running"]);
     assert_eq!(code(&refused), 70);
     assert!(

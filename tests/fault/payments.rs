@@ -51,7 +51,6 @@ pub(crate) async fn shop(role: &Role, gateway: u16) {
         connections: 8,
         // Long enough to be killed in.
         gateway_delay_ms: 50,
-        ..server::Settings::default()
     };
     let app = server::router(&settings).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -141,8 +140,9 @@ async fn strike(
     over: Arc<AtomicBool>,
 ) -> u32 {
     let mut kills = 0;
+    let mut strikes = tokio::time::interval(STRIKE);
     while !over.load(Ordering::Relaxed) {
-        tokio::time::sleep(STRIKE).await;
+        strikes.tick().await;
         let at = rand::rng().random_range(0..SHOPS);
         shops[at].kill();
         kills += 1;
