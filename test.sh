@@ -11,8 +11,8 @@
 # to create databases. A server that cannot be had fails the run.
 #
 # ROWLOCK_FAULT_SECONDS (default 10) is the length of each fault campaign, ROWLOCK_ZOMBIE_ROUNDS (default 24) the
-# number of paused holders, ROWLOCK_CANCELS (default 2000) that of cancelled operations per engine, ROWLOCK_FAULT_KEYS (default 20) that of payments; 60, 300, 10000 and 200 are
-# what the documentation's figures were made with.
+# number of paused holders, ROWLOCK_CANCELS (default 2000) that of cancelled operations per engine, ROWLOCK_FAULT_KEYS
+# (default 20) that of payments; 60, 300, 10000 and 200 are what the documentation's figures were made with.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -1,4 +1,4 @@
-//! Distributed locks that live as rows in the SQL database an application already runs: PostgreSQL,
+//! Distributed locks and idempotency that live as rows in the SQL database an application already runs: PostgreSQL,
 //! MySQL, MariaDB, and SQLite embedded when there is none.
 //!
 //! ```
@@ -29,17 +29,21 @@
 //! - [`InTx`] has locks that are a transaction's own: [pessimistic](LockInTx) and [optimistic](Version) ones.
 //!   [`Retry`] runs a transaction again when somebody else was faster.
 //! - [`Owner`] may enter a lock again that it holds.
+//! - [`Idempotency`] makes an effect happen once for a key: in one transaction
+//!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
+//!   [steps](IdempotencyGuard::step). [`FormTokens`] are for forms that are submitted twice.
 //! - [`Error`] tells what went wrong and what to do. Contention is not an error.
 //!
 //! # Features
 //!
-//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too), `cli` (the command
-//! `rowlock`, with every engine). TLS is rustls.
+//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too), `tower` (the HTTP layer for the
+//! `Idempotency-Key` header, with axum and tower: the module `layer`), `cli` (the command `rowlock`, with every engine).
+//! TLS is rustls.
 //!
 //! # Tables
 //!
-//! Connecting creates or updates three tables, `rowlock_lock`, `rowlock_database` and `rowlock_schema_history`,
-//! under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] is the SQL for a DBA. At run
+//! Connecting creates or updates the tables `rowlock_lock`, `rowlock_database`, `rowlock_idempotency`,
+//! `rowlock_idempotency_step`, `rowlock_form_token` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] is the SQL for a DBA. At run
 //! time only SELECT, INSERT, UPDATE and DELETE on them are needed.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
