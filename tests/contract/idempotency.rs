@@ -137,15 +137,19 @@ on_every_engine! {
             tokio::pin!(begin);
             tokio::select! {
                 biased;
-                begun = &mut begin => drop(begun),
-                () = async { for _ in 0..after { tokio::task::yield_now().await } } => {}
+                begun = &mut begin => {
+                    if let Begun::New(guard) = begun.unwrap() {
+                        guard.release().await.unwrap();
+                    }
+                }
+                () = async { for _ in 0..after * after { tokio::task::yield_now().await } } => {}
             }
         }
         rowlock.flush().await;
         if let Some(info) = idempotency.inspect("scope", "k").await.unwrap() {
             assert_eq!(info.state, RecordState::Free);
         }
-        let _ = new(&idempotency.max_attempts(1000), "k").await;
+        let _ = new(&idempotency.max_attempts(1), "k").await;
     }
 
     async fn a_lease_is_renewed_while_the_guard_lives(db: &Db) {

@@ -127,7 +127,7 @@ on_every_engine! {
             tokio::select! {
                 biased;
                 _ = &mut pay => {}
-                () = async { for _ in 0..after { tokio::task::yield_now().await } } => {}
+                () = async { for _ in 0..after * after { tokio::task::yield_now().await } } => {}
             }
         }
         let begun = pay(&rowlock, &db.app, "k").await.unwrap();

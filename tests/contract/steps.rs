@@ -260,8 +260,10 @@ on_every_engine! {
         let idempotency = rowlock.idempotency().max_attempts(1000);
         for after in 0..40 {
             let guard = new(&idempotency).await;
+            let started = AtomicU32::new(0);
             {
                 let step = guard.step_once("charge", async {
+                    started.store(1, Ordering::SeqCst);
                     std::future::pending::<()>().await;
                     Ok::<u32, StepFailed<Error>>(1)
                 });
@@ -269,15 +271,17 @@ on_every_engine! {
                 tokio::select! {
                     biased;
                     _ = &mut step => unreachable!("it never ends"),
-                    () = async { for _ in 0..after { tokio::task::yield_now().await } } => {}
+                    () = async { for _ in 0..after * after { tokio::task::yield_now().await } } => {}
                 }
             }
             drop(guard);
             rowlock.flush().await;
-            match begin(&idempotency).await {
-                Begun::New(guard) => guard.release().await.unwrap(),
-                Begun::Unknown(_) => idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap(),
-                other => panic!("{other:?}"),
+            match (started.into_inner(), begin(&idempotency).await) {
+                (0, Begun::New(guard)) => guard.release().await.unwrap(),
+                (1, Begun::Unknown(_)) => {
+                    idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap();
+                }
+                (started, begun) => panic!("started: {started}, {begun:?}"),
             }
         }
     }
