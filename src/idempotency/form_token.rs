@@ -217,7 +217,7 @@ impl FormTokens {
         pool: &P,
         scope: impl AsRef<[u8]>,
         token: &str,
-        form: &Fingerprint,
+        form: impl Into<Fingerprint>,
         mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<Submitted, E>
     where
@@ -226,6 +226,7 @@ impl FormTokens {
         F: Future<Output = Result<Outcome, E>>,
     {
         self.outcomes.check()?;
+        let form = &form.into();
         let scope = scope.as_ref();
         let Some(ask) = self.ask(scope, token)? else {
             return Ok(Submitted::Gone);

@@ -143,6 +143,12 @@ impl Fingerprint {
     }
 }
 
+impl From<&Fingerprint> for Fingerprint {
+    fn from(fingerprint: &Fingerprint) -> Self {
+        *fingerprint
+    }
+}
+
 /// In hexadecimal, the first eight bytes.
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -269,9 +269,10 @@ impl Idempotency {
         &self,
         scope: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
-        fingerprint: &Fingerprint,
+        fingerprint: impl Into<Fingerprint>,
     ) -> Result<Begun<IdempotencyGuard>, Error> {
         self.check()?;
+        let fingerprint = &fingerprint.into();
         let key = RecordKey::new(scope, key)?;
         self.core.met.remember(&key);
         let mut waiting = Waiting::new(self.wait);

@@ -40,7 +40,7 @@ impl Idempotency {
         pool: &P,
         scope: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
-        fingerprint: &Fingerprint,
+        fingerprint: impl Into<Fingerprint>,
         mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<Begun<Outcome>, E>
     where
@@ -49,6 +49,7 @@ impl Idempotency {
         F: Future<Output = Result<Outcome, E>>,
     {
         self.check()?;
+        let fingerprint = &fingerprint.into();
         let key = RecordKey::new(scope, key)?;
         let mut waiting = self.waiting();
         let mut attempts = self.retry.attempts_of_one()?;

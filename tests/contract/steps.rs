@@ -137,10 +137,10 @@ on_every_engine! {
         };
         let mut successor = None;
         let kept = zombie
-            .step("slow", async {
+            .step("slow", Box::pin(async {
                 successor = Some(taken_over.await?);
                 Ok::<u32, Error>(7)
-            })
+            }))
             .await;
         assert!(matches!(kept, Err(Error::Superseded { .. })), "{kept:?}");
         for step in ["charge", "slow"] {
