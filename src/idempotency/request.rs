@@ -254,7 +254,8 @@ impl Idempotency {
 
     /// Asks for `key` in `scope`: runs an attempt when nobody has, and tells what has become of it otherwise.
     ///
-    /// `scope` is whose key it is, `fingerprint` what is asked for. A replay is one statement; a new attempt two.
+    /// `scope` is whose key it is, `fingerprint` what is asked for. A replay is one statement; a new attempt two (four on
+    /// MySQL and MariaDB). Those of others that come meanwhile share them.
     ///
     /// # Errors
     ///

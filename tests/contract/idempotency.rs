@@ -132,24 +132,24 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();
         for after in 0..60 {
-            let request = request();
-            let begin = idempotency.begin("scope", "k", &request);
-            tokio::pin!(begin);
-            tokio::select! {
-                biased;
-                begun = &mut begin => {
-                    if let Begun::New(guard) = begun.unwrap() {
-                        guard.release().await.unwrap();
+            {
+                let begin = idempotency.begin("scope", "k", request());
+                tokio::pin!(begin);
+                tokio::select! {
+                    biased;
+                    begun = &mut begin => {
+                        if let Begun::New(guard) = begun.unwrap() {
+                            guard.release().await.unwrap();
+                        }
                     }
+                    () = async { for _ in 0..after * after { tokio::task::yield_now().await } } => {}
                 }
-                () = async { for _ in 0..after * after { tokio::task::yield_now().await } } => {}
+            }
+            rowlock.flush().await;
+            if let Some(info) = idempotency.inspect("scope", "k").await.unwrap() {
+                assert_eq!((info.state, info.tries), (RecordState::Free, 0), "after {after}");
             }
         }
-        rowlock.flush().await;
-        if let Some(info) = idempotency.inspect("scope", "k").await.unwrap() {
-            assert_eq!(info.state, RecordState::Free);
-        }
-        let _ = new(&idempotency.max_attempts(1), "k").await;
     }
 
     async fn a_lease_is_renewed_while_the_guard_lives(db: &Db) {
@@ -275,6 +275,14 @@ on_every_engine! {
         assert!(matches!(begun, Begun::Poisoned { attempts: 3 }), "{begun:?}");
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
         assert_eq!(info.state, RecordState::Poisoned);
+        idempotency.reset("scope", "k").await.unwrap();
+        // Those that crash, too.
+        for _ in 0..3 {
+            std::mem::forget(take_over(&idempotency, "k").await);
+            lapse(db).await;
+        }
+        let begun = begin(&idempotency.clone().wait(Duration::from_secs(30)), "k").await;
+        assert!(matches!(begun, Begun::Poisoned { attempts: 3 }), "{begun:?}");
         idempotency.reset("scope", "k").await.unwrap();
         let guard = new(&idempotency, "k").await;
         let refused = idempotency.reset("scope", "k").await;

@@ -110,6 +110,19 @@ on_every_engine! {
         guard.complete(&Outcome::empty()).await.unwrap();
     }
 
+    async fn a_step_that_was_begun_binds_the_key_to_its_request(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let guard = new(&idempotency).await;
+        let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::NotOneRow { rows: 2 }) }).await;
+        failed.unwrap_err();
+        guard.release().await.unwrap();
+        // It may have happened, under this request's key for the other side.
+        let other = Fingerprint::of("another request");
+        let begun = idempotency.begin("scope", "k", other).await.unwrap();
+        assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
+        drop(new(&idempotency).await);
+    }
+
     async fn the_key_for_the_other_side_is_the_same_in_every_attempt(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();
