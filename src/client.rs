@@ -226,12 +226,18 @@ impl Rowlock {
     }
 
     /// Removes what is over, once: outcomes past their retention, records and form tokens past their time, at most
-    /// `batch` of each. The cleaner does this in the background, see [`Builder::clean_every`].
+    /// `batch` of each (1 to 10,000). The cleaner does this in the background, see [`Builder::clean_every`].
     ///
     /// # Errors
     ///
     /// A database out of reach.
     pub async fn clean(&self, batch: u32) -> Result<Cleaned, Error> {
+        if !(1..=10_000).contains(&batch) {
+            return Err(Error::InvalidSetting {
+                setting: "batch",
+                reason: "1 to 10000 rows are allowed",
+            });
+        }
         let clean = |reply| RecordWork::Clean(batch, reply);
         let rows = self.core.record(clean).await?;
         Ok(Cleaned {
@@ -459,7 +465,7 @@ mod sealed {
     use super::{Builder, Engine, Error, Rowlock};
     use crate::store::Store;
 
-    pub trait Sealed: Sync {
+    pub trait Sealed: Sync + 'static {
         type Brand: sqlx::Database;
 
         #[allow(private_bounds, reason = "sealed")]

@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     holder          varchar(255)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     fingerprint     binary(32)     NOT NULL,
     bound           boolean        NOT NULL,
-    doubt           varchar(255)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    doubt           varbinary(255),
     content_type    varchar(255)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     outcome         longblob,
     began_at        datetime(6)    NOT NULL,

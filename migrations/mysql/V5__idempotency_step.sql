@@ -2,7 +2,7 @@
 CREATE TABLE IF NOT EXISTS rowlock_idempotency_step (
     scope           varbinary(255) NOT NULL,
     idempotency_key varbinary(255) NOT NULL,
-    step            varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    step            varbinary(255) NOT NULL,
     attempt         bigint NOT NULL,
     content_type    varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     outcome         longblob NOT NULL,

@@ -58,8 +58,13 @@ pub(super) enum Command {
         /// The step happened.
         #[arg(long)]
         happened: bool,
-        /// What it came to, as JSON: what the step would have returned. (null when not given)
-        #[arg(long, requires = "happened", value_name = "JSON")]
+        /// What it came to, as JSON: what the step would have returned (null for nothing).
+        #[arg(
+            long,
+            required_if_eq("happened", "true"),
+            requires = "happened",
+            value_name = "JSON"
+        )]
         result: Option<String>,
         /// The step did not happen, and will not.
         #[arg(long)]
@@ -133,7 +138,7 @@ impl Command {
             } => {
                 let (scope, key) = of.bytes()?;
                 let resolution = if happened {
-                    Resolution::Happened(result_of(result)?)
+                    Resolution::Happened(result_of(&result.unwrap_or_default())?)
                 } else {
                     Resolution::NotHappened
                 };
@@ -155,9 +160,8 @@ impl Command {
 }
 
 /// What a step came to, as it was typed.
-fn result_of(json: Option<String>) -> Result<Outcome, Failure> {
-    let json = json.unwrap_or_else(|| "null".into());
-    if let Err(error) = serde_json::from_str::<Value>(&json) {
+fn result_of(json: &str) -> Result<Outcome, Failure> {
+    if let Err(error) = serde_json::from_str::<Value>(json) {
         let message =
             format!("`{json}` is not JSON ({error}): a string is written with its quotes");
         return Err(Failure::Other(message, USAGE));
@@ -360,9 +364,6 @@ fn whole(info: &RecordInfo, steps: &[StepInfo]) -> Value {
 
 /// `rowlock clean`: everything that is over, in small batches.
 pub(super) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> {
-    if batch == 0 {
-        return Err(Failure::Other("a batch has at least one row".into(), USAGE));
-    }
     let (mut outcomes, mut records, mut tokens) = (0, 0, 0);
     loop {
         let cleaned = rowlock.clean(batch).await?;

@@ -1,5 +1,6 @@
 //! A grant as this process knows it: until when it may be trusted, and how it ended.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -20,6 +21,8 @@ pub(crate) struct Grant<K = Name> {
     pub(crate) ttl: Duration,
     /// Never renewed beyond this point.
     cap: Option<Moment>,
+    /// It is being ended by somebody else's commit: gone is no loss.
+    closing: AtomicBool,
     status: watch::Sender<Status>,
 }
 
@@ -62,6 +65,7 @@ impl<K> Grant<K> {
             fence,
             ttl,
             cap,
+            closing: AtomicBool::new(false),
             status: watch::Sender::new(status),
         }
     }
@@ -180,6 +184,21 @@ impl<K> Grant<K> {
             }
             open
         });
+    }
+
+    /// From now on, not to be the row's owner any more is to have ended.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// The row says that it is not this grant's any more.
+    pub(crate) fn gone(&self) {
+        if self.closing.load(Ordering::Acquire) {
+            self.status
+                .send_modify(|status| status.end = status.end.or(Some(End::Released)));
+        } else {
+            self.lose(Loss::TakenOver);
+        }
     }
 
     /// Announces what is due: the warning, or the loss.

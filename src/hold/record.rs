@@ -40,7 +40,8 @@ pub(crate) enum RecordWork {
     Claim(Box<Claim>),
     /// Without a reply: in the background.
     Finish(FinishAsk, Option<Reply<Finished>>),
-    StepBegin(StepAsk, Reply<StepBegun>),
+    StepBegin(StepAsk, Arc<Core>, Reply<(StepBegun, UndoStep)>),
+    Forget(RecordKey, i64, Reply<()>),
     /// Without a reply: a step that was begun for a caller who is gone.
     StepFinish(StepAsk, Option<Outcome>, Option<Reply<Finished>>),
     Steps(RecordKey, Reply<Vec<StepRow>>),
@@ -53,8 +54,9 @@ pub(crate) enum RecordWork {
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) ask: ClaimAsk,
-    /// How long the key is remembered when the attempt is given up.
+    /// How long the key is remembered when the attempt is given up; the same, when something was begun.
     pub(crate) forget: Duration,
+    pub(crate) begun: Duration,
     pub(crate) core: Arc<Core>,
     pub(crate) reply: Reply<Claiming>,
 }
@@ -63,10 +65,10 @@ impl RecordWork {
     /// The record; two operations on one record never share a statement.
     pub(crate) fn key(&self) -> Option<&RecordKey> {
         match self {
-            Self::Read(key, _) | Self::Steps(key, _) => Some(key),
+            Self::Read(key, _) | Self::Steps(key, _) | Self::Forget(key, ..) => Some(key),
             Self::Claim(claim) => Some(&claim.ask.key),
             Self::Finish(ask, _) => Some(&ask.key),
-            Self::StepBegin(ask, _) | Self::StepFinish(ask, ..) => Some(&ask.key),
+            Self::StepBegin(ask, ..) | Self::StepFinish(ask, ..) => Some(&ask.key),
             Self::Decide(ask, _) => Some(&ask.key),
             Self::List(..) | Self::IssueToken(..) | Self::Clean(..) => None,
         }
@@ -82,11 +84,11 @@ impl RecordWork {
             Self::Read(_, reply) => reply.is_closed(),
             Self::Claim(claim) => claim.reply.is_closed(),
             Self::Finish(..) | Self::StepFinish(..) => false,
-            Self::StepBegin(_, reply) => reply.is_closed(),
+            Self::StepBegin(.., reply) => reply.is_closed(),
             Self::Steps(_, reply) => reply.is_closed(),
             Self::List(_, reply) => reply.is_closed(),
             Self::Decide(_, reply) => reply.is_closed(),
-            Self::IssueToken(_, reply) => reply.is_closed(),
+            Self::IssueToken(_, reply) | Self::Forget(.., reply) => reply.is_closed(),
             Self::Clean(_, reply) => reply.is_closed(),
         }
     }
@@ -98,11 +100,13 @@ impl RecordWork {
             Self::Finish(_, reply) | Self::StepFinish(_, _, reply) => {
                 drop(reply.map(|reply| reply.send(Err(error))));
             }
-            Self::StepBegin(_, reply) => drop(reply.send(Err(error))),
+            Self::StepBegin(.., reply) => drop(reply.send(Err(error))),
             Self::Steps(_, reply) => drop(reply.send(Err(error))),
             Self::List(_, reply) => drop(reply.send(Err(error))),
             Self::Decide(_, reply) => drop(reply.send(Err(error))),
-            Self::IssueToken(_, reply) => drop(reply.send(Err(error))),
+            Self::IssueToken(_, reply) | Self::Forget(.., reply) => {
+                drop(reply.send(Err(error)));
+            }
             Self::Clean(_, reply) => drop(reply.send(Err(error))),
         }
     }
@@ -119,6 +123,7 @@ impl RecordWork {
             Self::StepFinish(..) => "keep a step of",
             Self::List(..) => "list records",
             Self::Decide(..) => "decide",
+            Self::Forget(..) => "forget",
             Self::IssueToken(..) => "issue a form token",
             Self::Clean(..) => "clean",
         }
@@ -138,6 +143,37 @@ impl Core {
         }));
         answer.await.unwrap_or_else(|_| Err(self.stopped()))
     }
+
+    /// A step was begun, and did not happen: its record is in no doubt.
+    pub(crate) fn forget_step(&self, ask: StepAsk) {
+        self.send(Op::Record(RecordOp {
+            work: RecordWork::StepFinish(ask, None, None),
+            fate: Fate::within(self.settings.patience),
+        }));
+    }
+}
+
+/// Goes with the news that a step may begin: whoever does not take them has not begun it.
+#[derive(Debug)]
+pub(crate) struct UndoStep(Option<(Arc<Core>, StepAsk)>);
+
+impl UndoStep {
+    /// `None`: there is nothing to undo.
+    pub(crate) fn new(begun: Option<(Arc<Core>, StepAsk)>) -> Self {
+        Self(begun)
+    }
+
+    pub(crate) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UndoStep {
+    fn drop(&mut self) {
+        if let Some((core, ask)) = self.0.take() {
+            core.forget_step(ask);
+        }
+    }
 }
 
 /// A running attempt. Dropping it frees the key in the background, unless the attempt has ended.
@@ -146,6 +182,9 @@ pub(crate) struct RecordGuard {
     pub(crate) grant: Arc<Grant<RecordKey>>,
     pub(crate) core: Arc<Core>,
     forget: Duration,
+    begun: Duration,
+    /// An outcome is on its way: nothing is freed.
+    ending: AtomicBool,
     /// Somebody has received it, so that the attempt counts.
     received: AtomicBool,
     /// Something was begun that the next attempt must go on with.
@@ -154,13 +193,20 @@ pub(crate) struct RecordGuard {
 }
 
 impl RecordGuard {
-    pub(crate) fn new(grant: Arc<Grant<RecordKey>>, core: Arc<Core>, forget: Duration) -> Self {
+    pub(crate) fn new(
+        grant: Arc<Grant<RecordKey>>,
+        core: Arc<Core>,
+        forget: Duration,
+        begun: Duration,
+    ) -> Self {
         grant.add_guard();
         core.renewals.add_record(&grant);
         Self {
             grant,
             core,
             forget,
+            begun,
+            ending: AtomicBool::new(false),
             received: AtomicBool::new(false),
             bound: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -204,10 +250,17 @@ impl RecordGuard {
     }
 
     pub(crate) fn free(&self, pardon: i32) -> RecordEnd {
+        let bound = self.bound.load(Ordering::Acquire);
+        // What a step has done, and how many attempts have vanished, outlives the retention of an outcome.
+        let forget = if bound || pardon == 0 {
+            self.begun
+        } else {
+            self.forget
+        };
         RecordEnd::Free {
-            bound: self.bound.load(Ordering::Acquire),
+            bound,
             pardon,
-            forget: self.forget,
+            forget,
         }
     }
 
@@ -215,7 +268,11 @@ impl RecordGuard {
     pub(crate) async fn finish(&self, end: RecordEnd) -> Result<Finished, Error> {
         let ask = self.ask(end);
         let work = |reply| RecordWork::Finish(ask, Some(reply));
-        let finished = self.core.record(work).await?;
+        // Whoever drops this future, and then the guard, must not free what is being completed.
+        self.ending.store(true, Ordering::Release);
+        let finished = self.core.record(work).await;
+        self.ending.store(false, Ordering::Release);
+        let finished = finished?;
         if finished != Finished::Locked {
             self.end();
         }
@@ -247,6 +304,9 @@ impl Drop for RecordGuard {
     fn drop(&mut self) {
         if self.has_ended() {
             return;
+        }
+        if self.ending.load(Ordering::Acquire) {
+            return self.end();
         }
         let received = self.received.load(Ordering::Acquire);
         let ask = self.ask(self.free(i32::from(!received)));

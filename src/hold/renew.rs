@@ -118,7 +118,7 @@ impl Kept {
             Renewed::Live { remaining, .. } => {
                 on!(self, grant => grant.confirm(sent + trusted(remaining)));
             }
-            Renewed::Gone => on!(self, grant => grant.lose(Loss::TakenOver)),
+            Renewed::Gone => on!(self, grant => grant.gone()),
         }
     }
 }

@@ -28,13 +28,13 @@ use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
 use super::request::{Begun, Idempotency};
 use crate::client::Pool;
-use crate::hold::Core;
 use crate::hold::record::RecordWork;
+use crate::hold::{self, Core};
 use crate::lock::context::Context;
 use crate::lock::retry::Open;
 use crate::lock::transaction::Transaction;
 use crate::lock::{RetryTx, Retryable, within};
-use crate::store::record::{Records, TokenAsk};
+use crate::store::record::{ClaimAsk, Records, TokenAsk};
 use crate::{Error, Subject};
 
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
@@ -262,25 +262,36 @@ impl FormTokens {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<Outcome, E>>,
     {
-        let context = self.context(&ask.scope, ask, "use a form token of", P::ENGINE)?;
         let claim = self.outcomes.ask(&record(ask)?, form, None);
-        let mut open = Open::begin(pool).await?;
-        let told = P::connection(&mut open.tx).tx_token_consume(ask).await;
-        let claimed = match context.told(told) {
-            Ok(true) => self.outcomes.claim_in::<P>(&mut open.tx, &claim).await,
-            refused => refused,
-        };
-        match claimed {
-            Ok(true) => self.outcomes.work_in(pool, open, &claim, work).await,
-            Ok(false) => {
-                open.roll_back().await;
-                Ok(None)
+        let open = Open::begin(pool).await?;
+        let (it, token, key) = (self.clone(), ask.clone(), claim.clone());
+        // As in `run_in_tx`: no statement is cut off.
+        let claimed = hold::finished(async move {
+            let mut open = open;
+            match it.consume_on::<P>(&mut open.tx, &token, &key).await {
+                Ok(true) => Ok(Some(open)),
+                refused => {
+                    open.roll_back().await;
+                    refused.map(|_| None)
+                }
             }
-            Err(error) => {
-                open.roll_back().await;
-                Err(error.into())
-            }
+        });
+        match claimed.await? {
+            Some(open) => self.outcomes.work_in(pool, open, &claim, work).await,
+            None => Ok(None),
         }
+    }
+
+    /// Whether there was such a token.
+    async fn consume_on<P: Pool>(
+        &self,
+        tx: &mut sqlx::Transaction<'static, P::Brand>,
+        ask: &TokenAsk,
+        claim: &ClaimAsk,
+    ) -> Result<bool, Error> {
+        let context = self.context(&ask.scope, ask, "use a form token of", P::ENGINE)?;
+        let told = P::connection(tx).tx_token_consume(ask).await;
+        Ok(context.told(told)? && self.outcomes.claim_on::<P>(tx, claim).await?)
     }
 
     fn fresh(&self, scope: &[u8]) -> Result<(FormToken, TokenAsk), Error> {

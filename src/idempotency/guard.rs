@@ -179,7 +179,10 @@ impl IdempotencyGuard {
         let context = Context::new(core, self.record().subject(), "complete", T::ENGINE)?;
         let told = tx.connection().tx_complete(&self.inner.ask(end)).await;
         match context.told(told)? {
-            Finished::Ended => Ok(()),
+            Finished::Ended => {
+                self.inner.grant.close();
+                Ok(())
+            }
             Finished::Superseded | Finished::Locked => Err(self.superseded("complete")),
         }
     }

@@ -6,12 +6,16 @@ use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
 use crate::Error;
 use crate::store::micros;
-use crate::store::record::{Before, RecordRow};
+use crate::store::record::RecordRow;
 
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// It may be run, if the record is still like this.
-    Claim(Option<Before>),
+    /// It may be run, if there is still no record, or still this attempt.
+    Claim(Option<i64>),
+    /// Its time is over: to be removed.
+    Forgotten {
+        attempt: i64,
+    },
     Replay(Outcome),
     InFlight {
         remaining: Duration,
@@ -44,22 +48,18 @@ pub(super) fn judge(
     };
     let same = row.fingerprint == fingerprint.as_bytes();
     let over = |left: Option<i64>| left.is_some_and(|left| left <= 0);
-    let again = |forgotten| {
-        Ok(Verdict::Claim(Some(Before {
-            attempt: row.attempt,
-            forgotten,
-        })))
-    };
     let attempts = u32::try_from(row.tries).unwrap_or(0);
     match row.state.as_str() {
-        "done" | "expired" | "free" if over(row.forget_left) => again(true),
+        "done" | "expired" | "free" if over(row.forget_left) => Ok(Verdict::Forgotten {
+            attempt: row.attempt,
+        }),
         "expired" => Ok(Verdict::Expired),
         "done" if over(row.retain_left) => Ok(Verdict::Expired),
         "free" if same || !row.bound => {
             if row.tries >= max_attempts {
                 Ok(Verdict::Poisoned { attempts })
             } else {
-                again(false)
+                Ok(Verdict::Claim(Some(row.attempt)))
             }
         }
         "done" | "running" | "unknown" | "free" if !same => Ok(Verdict::Mismatch),
@@ -82,7 +82,7 @@ pub(super) fn judge(
             attempt: row.attempt,
         }),
         "running" if row.tries >= max_attempts => Ok(Verdict::Poisoned { attempts }),
-        "running" => again(false),
+        "running" => Ok(Verdict::Claim(Some(row.attempt))),
         "unknown" => match row.doubt {
             Some(step) => Ok(Verdict::Unknown {
                 attempt: row.attempt,
@@ -169,10 +169,8 @@ mod tests {
         assert!(matches!(of(done(1, 2), "a"), Verdict::Replay(_)));
         assert!(matches!(of(done(0, 1), "a"), Verdict::Expired));
         assert!(matches!(of(done(0, 1), "b"), Verdict::Expired));
-        let Verdict::Claim(Some(before)) = of(done(-1, 0), "b") else {
-            panic!("forgotten")
-        };
-        assert!(before.forgotten);
+        let forgotten = of(done(-1, 0), "b");
+        assert!(matches!(forgotten, Verdict::Forgotten { attempt: 7 }));
     }
 
     #[test]

@@ -49,17 +49,6 @@ impl RecordState {
             Self::Expired => "expired",
         }
     }
-
-    /// The state in the table.
-    const fn stored(self) -> &'static str {
-        match self {
-            Self::Running | Self::Lapsed | Self::Poisoned => "running",
-            Self::Free => "free",
-            Self::Unknown => "unknown",
-            Self::Done => "done",
-            Self::Expired => "expired",
-        }
-    }
 }
 
 impl fmt::Display for RecordState {
@@ -244,8 +233,7 @@ impl Idempotency {
     }
 
     /// Records in the order of their scopes and keys, without their outcomes: those of one scope, or of all; those
-    /// in one state, or in all; `limit` of them at most. (A state that is not the table's own, like
-    /// [`RecordState::Lapsed`], is looked for among the first `limit` of those that may be in it.)
+    /// in one state, or in all; `limit` of them at most.
     ///
     /// # Errors
     ///
@@ -258,15 +246,12 @@ impl Idempotency {
     ) -> Result<Vec<RecordInfo>, Error> {
         let filter = ListAsk {
             scope: scope.map(Vec::from),
-            state: state.map(RecordState::stored),
+            state: state.map(RecordState::name),
             limit,
         };
         let list = |reply| RecordWork::List(filter, reply);
         let rows = self.core.record(list).await?;
-        let infos: Result<Vec<RecordInfo>, Error> = rows.into_iter().map(RecordRow::info).collect();
-        let mut infos = infos?;
-        infos.retain(|info| state.is_none_or(|state| state == info.state));
-        Ok(infos)
+        rows.into_iter().map(RecordRow::info).collect()
     }
 
     /// Lets a record be run again on which nobody is working: after it was poisoned. What its steps have done is kept.

@@ -16,7 +16,7 @@ use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::record::{Claim, Claiming, RecordWork};
 use crate::hold::{Core, retry};
 use crate::lock::{Retry, check_ttl, check_wait, within};
-use crate::store::record::{Before, ClaimAsk, DecideAsk, Decision};
+use crate::store::record::{ClaimAsk, DecideAsk, Decision};
 use crate::{Error, Subject};
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -24,8 +24,12 @@ const DEFAULT_RETENTION: Duration = Duration::from_hours(24);
 const DEFAULT_TOMBSTONE: Duration = Duration::from_hours(6 * 24);
 const DEFAULT_MAX_ATTEMPTS: u32 = 5;
 const DEFAULT_MAX_OUTCOME: usize = 1 << 20;
-const MAX_MAX_OUTCOME: usize = 16 << 20;
+const MAX_MAX_OUTCOME: usize = 4 << 20;
 const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
+/// How often a record is changed from outside before that is given up.
+const MAX_TRIES: u32 = 5;
+/// How long at least a key is remembered that was given up in the middle of something.
+const BEGUN: Duration = Duration::from_hours(366 * 24);
 /// How often a key is looked at that changes whenever it is asked for.
 const MAX_LOOKS: u32 = 100;
 
@@ -227,7 +231,7 @@ impl Idempotency {
         self
     }
 
-    /// The largest outcome, and the largest result of a step, in bytes: at most 16 MiB, 1 MiB when not set.
+    /// The largest outcome, and the largest result of a step, in bytes: at most 4 MiB, 1 MiB when not set.
     pub fn max_outcome(mut self, bytes: usize) -> Self {
         self.max_outcome = bytes;
         self
@@ -288,6 +292,7 @@ impl Idempotency {
                 RecordWork::Claim(Box::new(Claim {
                     ask: self.ask(&key, fingerprint, before),
                     forget: self.forget(),
+                    begun: self.forget().max(BEGUN),
                     core: Arc::clone(&self.core),
                     reply,
                 }))
@@ -317,8 +322,18 @@ impl Idempotency {
         key: &RecordKey,
         fingerprint: &Fingerprint,
         waiting: &mut Waiting,
-    ) -> Result<Begun<Option<Before>>, Error> {
+    ) -> Result<Begun<Option<i64>>, Error> {
+        let mut tries = 0;
         loop {
+            // Whatever changes a record from outside may find it locked: then somebody is at it.
+            tries += 1;
+            if tries > MAX_TRIES && !waiting.again(None).await {
+                return Ok(Begun::InFlight(InFlight {
+                    remaining: None,
+                    until: None,
+                    holder: None,
+                }));
+            }
             let read = |reply| RecordWork::Read(key.clone(), reply);
             let row = self.core.record(read).await?;
             let begun = match judge(row, fingerprint, self.max_tries())? {
@@ -327,12 +342,18 @@ impl Idempotency {
                 Verdict::Mismatch => Begun::Mismatch,
                 Verdict::Expired => Begun::Expired,
                 Verdict::Poisoned { attempts } => Begun::Poisoned { attempts },
+                Verdict::Forgotten { attempt } => {
+                    let forget = |reply| RecordWork::Forget(key.clone(), attempt, reply);
+                    self.core.record(forget).await?;
+                    continue;
+                }
                 Verdict::InFlight {
                     remaining,
                     until,
                     holder,
                 } => {
                     if waiting.again(Some(remaining)).await {
+                        tries = 0;
                         continue;
                     }
                     Begun::InFlight(InFlight {
@@ -385,7 +406,7 @@ impl Idempotency {
             key: key.clone(),
             attempt,
             decision,
-            forget: self.forget(),
+            forget: self.forget().max(BEGUN),
         };
         let decide = |reply| RecordWork::Decide(ask, reply);
         self.core.record(decide).await
@@ -395,7 +416,7 @@ impl Idempotency {
         &self,
         key: &RecordKey,
         fingerprint: &Fingerprint,
-        seen: Option<Before>,
+        seen: Option<i64>,
     ) -> ClaimAsk {
         ClaimAsk {
             key: key.clone(),
@@ -454,7 +475,7 @@ impl Idempotency {
         if self.max_outcome > MAX_MAX_OUTCOME {
             return Err(Error::InvalidSetting {
                 setting: "max_outcome",
-                reason: "at most 16 MiB are allowed",
+                reason: "at most 4 MiB are allowed",
             });
         }
         Ok(())

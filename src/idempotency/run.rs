@@ -5,6 +5,7 @@ use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
 use super::request::{Begun, Idempotency};
 use crate::client::Pool;
+use crate::hold;
 use crate::lock::context::Context;
 use crate::lock::retry::Open;
 use crate::lock::{RetryTx, Retryable};
@@ -94,22 +95,38 @@ impl Idempotency {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<Outcome, E>>,
     {
-        let mut open = Open::begin(pool).await?;
-        match self.claim_in::<P>(&mut open.tx, ask).await {
-            Ok(true) => self.work_in(pool, open, ask, work).await,
-            Ok(false) => {
-                open.roll_back().await;
-                Ok(None)
-            }
-            Err(error) => {
-                open.roll_back().await;
-                Err(error.into())
-            }
+        let open = Open::begin(pool).await?;
+        match self.claim_in(pool, open, ask).await? {
+            Some(open) => self.work_in(pool, open, ask, work).await,
+            None => Ok(None),
         }
     }
 
+    /// The transaction, in which the key is claimed now. `None`: it could not be.
+    ///
+    /// A statement that is cut off can lose a connection of the pool: dropping this finishes it first.
+    async fn claim_in<P: Pool>(
+        &self,
+        _pool: &P,
+        open: Open<sqlx::Transaction<'static, P::Brand>>,
+        ask: &ClaimAsk,
+    ) -> Result<Option<Open<sqlx::Transaction<'static, P::Brand>>>, Error> {
+        let (it, ask) = (self.clone(), ask.clone());
+        let claimed = hold::finished(async move {
+            let mut open = open;
+            match it.claim_on::<P>(&mut open.tx, &ask).await {
+                Ok(true) => Ok(Some(open)),
+                refused => {
+                    open.roll_back().await;
+                    refused.map(|_| None)
+                }
+            }
+        });
+        claimed.await
+    }
+
     /// Whether the key could be claimed.
-    pub(super) async fn claim_in<P: Pool>(
+    pub(super) async fn claim_on<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Brand>,
         ask: &ClaimAsk,
@@ -138,24 +155,32 @@ impl Idempotency {
     {
         let (tx, lent) = open.lend();
         let result = work(tx).await;
-        let mut open = lent.back()?;
-        let kept = match result {
-            Ok(outcome) => {
-                let kept = self.keep_in::<P>(&mut open.tx, ask, &outcome).await;
-                kept.map(|kept| kept.then_some(outcome)).map_err(E::from)
+        let open = lent.back()?;
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                hold::finished(open.roll_back()).await;
+                return Err(error);
             }
-            Err(error) => Err(error),
         };
-        match kept {
-            Ok(Some(outcome)) => open.commit::<E>().await.map(|()| Some(outcome)),
-            refused => {
-                open.roll_back().await;
-                refused
+        let (it, ask) = (self.clone(), ask.clone());
+        let kept = hold::finished(async move {
+            let mut open = open;
+            match it.keep_on::<P>(&mut open.tx, &ask, &outcome).await {
+                Ok(true) => open.commit::<Failed>().await.map(|()| Some(outcome)),
+                refused => {
+                    open.roll_back().await;
+                    refused.map(|_| None).map_err(Failed::Ours)
+                }
             }
-        }
+        });
+        kept.await.map_err(|failed| match failed {
+            Failed::Ours(error) => error.into(),
+            Failed::Driver(error) => error.into(),
+        })
     }
 
-    async fn keep_in<P: Pool>(
+    async fn keep_on<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Brand>,
         ask: &ClaimAsk,
@@ -168,5 +193,23 @@ impl Idempotency {
             Finished::Ended => Ok(true),
             Finished::Superseded | Finished::Locked => Ok(false),
         }
+    }
+}
+
+/// Why an outcome was not kept, whatever the caller's own error is.
+enum Failed {
+    Ours(Error),
+    Driver(sqlx::Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Ours(error)
+    }
+}
+
+impl From<sqlx::Error> for Failed {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Driver(error)
     }
 }

@@ -190,12 +190,28 @@ impl IdempotencyGuard {
             step: step.into(),
             repeatable,
         };
-        let begin = |reply| RecordWork::StepBegin(ask.clone(), reply);
-        match self.inner.core.record(begin).await? {
+        let core = Arc::clone(&self.inner.core);
+        let begin = |reply| RecordWork::StepBegin(ask.clone(), core, reply);
+        let begun = match self.inner.core.record(begin).await {
+            Ok((begun, undo)) => {
+                undo.disarm();
+                begun
+            }
+            Err(error) => {
+                // Whether it was begun is not known, but nothing has run.
+                if !repeatable {
+                    self.inner.core.forget_step(ask);
+                }
+                return Err(error);
+            }
+        };
+        match begun {
             StepBegun::Fresh => {}
             StepBegun::Done(outcome) => return Ok(Started::Done(outcome)),
             StepBegun::Doubtful(step) => return Err(self.unknown(&step)),
-            StepBegun::Superseded => return Err(self.superseded("begin a step of")),
+            StepBegun::Superseded | StepBegun::Locked => {
+                return Err(self.superseded("begin a step of"));
+            }
         }
         self.inner.bind();
         if !repeatable {

@@ -18,6 +18,9 @@ use super::problem::Problem;
 use crate::Fingerprint;
 use crate::idempotency::Pieces;
 
+/// JSON that is nested deeper counts with all its bytes: it is read again at each level.
+const MAX_DEPTH: usize = 32;
+
 /// A body that was read whole.
 #[derive(Debug)]
 pub(super) struct Collected {
@@ -106,7 +109,7 @@ fn chosen(json: &[u8], fields: &[String]) -> Option<String> {
         let values = object.0.iter().filter(|(name, _)| name == field);
         for (name, value) in values {
             let _ = write!(text, "{}:", serde_json::Value::from(&**name));
-            write_canonical(value, &mut text)?;
+            write_canonical(value, &mut text, 0)?;
             text.push(',');
         }
     }
@@ -142,7 +145,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
 
 /// White space and the order of fields make no difference. A number is its text: as a float, two that differ could
 /// be one.
-fn write_canonical(value: &RawValue, text: &mut String) -> Option<()> {
+fn write_canonical(value: &RawValue, text: &mut String, depth: usize) -> Option<()> {
+    if depth > MAX_DEPTH {
+        return None;
+    }
     let raw = value.get();
     match raw.as_bytes().first()? {
         b'{' => {
@@ -151,7 +157,7 @@ fn write_canonical(value: &RawValue, text: &mut String) -> Option<()> {
             text.push('{');
             for (name, value) in object.0 {
                 let _ = write!(text, "{}:", serde_json::Value::from(name));
-                write_canonical(value, text)?;
+                write_canonical(value, text, depth + 1)?;
                 text.push(',');
             }
             text.push('}');
@@ -160,7 +166,7 @@ fn write_canonical(value: &RawValue, text: &mut String) -> Option<()> {
             let values: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
             text.push('[');
             for value in values {
-                write_canonical(value, text)?;
+                write_canonical(value, text, depth + 1)?;
                 text.push(',');
             }
             text.push(']');
@@ -213,6 +219,14 @@ mod tests {
     #[test]
     fn a_field_that_stands_there_twice_is_another_request() {
         assert_ne!(fields(r#"{"a":1,"a":2}"#), fields(r#"{"a":2}"#));
+    }
+
+    #[test]
+    fn what_is_nested_deeply_is_not_taken_apart() {
+        let nested = |depth| format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+        assert!(fields(&nested(30)).is_some());
+        assert_eq!(fields(&nested(40)), None);
+        assert_eq!(fields(&nested(100_000)), None);
     }
 
     #[test]

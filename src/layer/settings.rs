@@ -119,7 +119,7 @@ impl Settings {
     /// The largest body of a response that is kept.
     pub(super) fn max_response(&self) -> usize {
         let max_outcome = self.idempotency.bounds().max_outcome;
-        let room = max_outcome.saturating_sub(HEAD_ROOM);
+        let room = max_outcome - HEAD_ROOM.min(max_outcome / 2);
         self.max_response.unwrap_or(room)
     }
 

@@ -85,7 +85,7 @@ impl Fault {
     }
 
     /// The caller's transaction has ended already.
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(crate) fn transaction_over() -> Self {
         let over = std::io::Error::other("there is no transaction open on the connection");
         Self {

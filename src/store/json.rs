@@ -61,7 +61,7 @@ pub(crate) fn claims(asks: &[&ClaimAsk]) -> String {
         json!([
             bytes(ask.key.scope()),
             bytes(ask.key.key()),
-            ask.seen.map(|seen| seen.attempt),
+            ask.seen,
             ask.max_tries,
             ask.owner.simple().to_string(),
             &*ask.holder,

@@ -24,8 +24,16 @@ pub(crate) trait Records: Send {
         keys: &[RecordKey],
     ) -> impl Future<Output = Result<Vec<Option<RecordRow>>, Fault>> + Send;
 
+    /// Removes a record whose time is over, if it is still the attempt that was seen, with its steps, in one transaction.
+    /// One that is locked is left alone.
+    fn record_forget(
+        &mut self,
+        key: &RecordKey,
+        attempt: i64,
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
+
     /// Begins an attempt where there is no record, or where there is the one that the ask has seen and it may be
-    /// run again: it is free; or running, past its lease, and not in doubt; or forgotten. The attempt's number is
+    /// run again: it is free; or running, past its lease, and not in doubt. The attempt's number is
     /// `max(previous + 1, microseconds of the clock)`.
     ///
     /// One outcome per ask, in the order of the asks.
@@ -142,16 +150,8 @@ pub(crate) struct ClaimAsk {
     /// How long the outcome will be kept, and the key remembered, of a claim in a transaction.
     pub(crate) retain: Duration,
     pub(crate) forget: Duration,
-    /// The record that was seen; `None`: none.
-    pub(crate) seen: Option<Before>,
-}
-
-/// A record that may be run again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Before {
-    pub(crate) attempt: i64,
-    /// Its time is over: it is removed first, with its steps.
-    pub(crate) forgotten: bool,
+    /// The attempt of the record that was seen; `None`: there was none.
+    pub(crate) seen: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,9 +175,13 @@ pub(crate) struct KeepAsk {
 pub(crate) struct FinishAsk {
     pub(crate) key: RecordKey,
     pub(crate) owner: Uuid,
+    /// [`ANY_ATTEMPT`] where only the owner is known.
     pub(crate) attempt: i64,
     pub(crate) end: RecordEnd,
 }
+
+/// An owner has one attempt only.
+pub(crate) const ANY_ATTEMPT: i64 = -1;
 
 #[derive(Debug, Clone)]
 pub(crate) enum RecordEnd {
@@ -227,6 +231,8 @@ pub(crate) enum StepBegun {
     Doubtful(String),
     /// The attempt is not the running one any more.
     Superseded,
+    /// Somebody has the row locked: not begun yet.
+    Locked,
 }
 
 #[derive(Debug)]
@@ -255,7 +261,7 @@ impl From<StepColumns> for StepRow {
 #[derive(Debug, Clone)]
 pub(crate) struct ListAsk {
     pub(crate) scope: Option<Vec<u8>>,
-    /// As the table says it.
+    /// By its name, as it is now by the clock.
     pub(crate) state: Option<&'static str>,
     pub(crate) limit: u32,
 }
@@ -337,9 +343,8 @@ impl RecordRow {
     /// What an attempt that did not end with this sending has come to.
     pub(crate) fn finished(row: Option<&Self>, ask: &FinishAsk) -> Finished {
         match row {
-            Some(row) if row.owner != ask.owner || row.attempt != ask.attempt => {
-                Finished::Superseded
-            }
+            Some(row) if row.owner != ask.owner => Finished::Superseded,
+            Some(row) if ![row.attempt, ANY_ATTEMPT].contains(&ask.attempt) => Finished::Superseded,
             Some(row) => match (row.state.as_str(), &ask.end) {
                 ("running", _) => Finished::Locked,
                 ("done", RecordEnd::Done { .. }) | ("free" | "unknown", RecordEnd::Free { .. }) => {
@@ -360,9 +365,7 @@ impl ClaimAsk {
                 attempt: row.attempt,
             },
             // As it was seen, and yet not to be had.
-            Some(row) if self.seen.is_some_and(|seen| seen.attempt == row.attempt) => {
-                Claimed::Locked
-            }
+            Some(row) if self.seen == Some(row.attempt) => Claimed::Locked,
             Some(_) => Claimed::Missed,
             None => Claimed::Locked,
         }
@@ -373,6 +376,19 @@ impl ClaimAsk {
 pub(crate) type StepLook = (bool, Option<String>, Option<String>, Option<Vec<u8>>);
 
 impl StepAsk {
+    /// Why a record could not be put in doubt.
+    pub(crate) fn not_begun(&self, look: Option<StepLook>) -> StepBegun {
+        self.seen(look).unwrap_or(StepBegun::Locked)
+    }
+
+    /// Why a step could not be settled.
+    pub(crate) fn not_settled(look: Option<&StepLook>) -> Finished {
+        match look {
+            Some((true, ..)) => Finished::Locked,
+            _ => Finished::Superseded,
+        }
+    }
+
     /// What a look at the step says. `None`: the record is to be put in doubt first.
     pub(crate) fn seen(&self, look: Option<StepLook>) -> Option<StepBegun> {
         match look {

@@ -147,7 +147,7 @@ async fn records_are_reset_and_resolved() {
     );
     drop(new(&rowlock.idempotency(), b"poisoned").await);
 
-    let refused = shell.run(&["idempotency", "resolve", "alice", "done", "--happened"]);
+    let refused = shell.run(&["idempotency", "resolve", "alice", "done", "--not-happened"]);
     assert!(
         stderr(&refused).contains("none of its steps is unknown"),
         "{}",
@@ -203,7 +203,7 @@ fn what_is_over_is_cleaned() {
 #[test]
 fn wrong_usage_says_what_is_right() {
     let shell = Shell::new();
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (
             &["idempotency", "ls", "--state", "lost"],
             "running, lapsed, poisoned, free, unknown, done, expired",
@@ -216,6 +216,10 @@ fn wrong_usage_says_what_is_right() {
         ),
         (&["idempotency", "resolve", "a", "k"], "--happened"),
         (
+            &["idempotency", "resolve", "a", "k", "--happened"],
+            "--result",
+        ),
+        (
             &[
                 "idempotency",
                 "resolve",
@@ -227,7 +231,7 @@ fn wrong_usage_says_what_is_right() {
             ],
             "a string is written with its quotes",
         ),
-        (&["clean", "--batch", "0"], "at least one row"),
+        (&["clean", "--batch", "0"], "1 to 10000 rows"),
     ];
     for (arguments, says) in cases {
         let output = shell.run(arguments);

@@ -35,6 +35,7 @@ use super::clock::{Moment, sleep_until};
 use super::line::Lines;
 use super::link::Link;
 use super::op::{Fate, Op, Release, Take};
+use super::record::{RecordOp, RecordWork};
 use super::retry;
 use crate::store::fault::{Fault, FaultKind};
 use crate::store::{Connector, ReleaseAsk};
@@ -42,6 +43,8 @@ use crate::{Error, Subject};
 
 /// The most operations in one statement.
 const MAX_BATCH: usize = 256;
+/// The outcomes in one statement have little more than so many bytes: servers limit a statement (MariaDB to 16 MiB).
+const MAX_BYTES: usize = 1 << 20;
 /// The longest pause before an operation is sent again, and before an undo is repeated.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 const MAX_UNDO_PAUSE: Duration = Duration::from_secs(30);
@@ -277,6 +280,12 @@ impl<C: Connector> Lane<C> {
         {
             self.pending.push_back(undo(take));
         }
+        if let Op::Record(RecordOp { work, fate }) = &op
+            && let RecordWork::Claim(claim) = work
+            && fate.sent
+        {
+            self.pending.push_back(records::undo(claim));
+        }
         op.fail(error);
     }
 
@@ -290,6 +299,7 @@ impl<C: Connector> Lane<C> {
     /// keep their order and never meet in a statement.
     fn pick(&mut self) -> Vec<Op> {
         let mut batch = Vec::new();
+        let mut bytes = 0;
         let mut subjects: HashSet<Subject> = HashSet::new();
         let mut rest = VecDeque::new();
         for op in std::mem::take(&mut self.pending) {
@@ -305,7 +315,8 @@ impl<C: Connector> Lane<C> {
             let first = op.subject().is_none_or(|subject| subjects.insert(subject));
             if op.fate().is_some_and(|fate| fate.give_up.has_passed()) {
                 self.give_up(op);
-            } else if first && batch.len() < MAX_BATCH {
+            } else if first && batch.len() < MAX_BATCH && bytes <= MAX_BYTES {
+                bytes += records::size(&op);
                 batch.push(op);
             } else {
                 rest.push_back(op);

@@ -4,11 +4,16 @@
 use std::sync::Arc;
 
 use super::Lane;
+use super::statements::STALE;
+use crate::hold::Core;
 use crate::hold::clock::{Moment, trusted};
 use crate::hold::grant::Grant;
-use crate::hold::op::{Fate, Op};
-use crate::hold::record::{Claim, Claiming, RecordGuard, RecordOp, RecordWork};
-use crate::store::record::{ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, Records, StepBegun};
+use crate::hold::op::{Fate, Op, Reply};
+use crate::hold::record::{Claim, Claiming, RecordGuard, RecordOp, RecordWork, UndoStep};
+use crate::store::record::{
+    ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, Records, StepAsk,
+    StepBegun,
+};
 use crate::store::{Connector, Renewed};
 
 impl<C: Connector> Lane<C> {
@@ -97,12 +102,15 @@ impl<C: Connector> Lane<C> {
             .await
         {
             Ok(outcomes) => {
+                let took = sent.elapsed();
                 for (op, outcome) in ops.into_iter().zip(outcomes) {
                     let RecordWork::Claim(claim) = op.work else {
                         continue;
                     };
                     match outcome {
-                        Claimed::Mine { attempt } if op.fate.in_doubt => {
+                        Claimed::Mine { attempt }
+                            if op.fate.sent || took > claim.ask.lease / STALE =>
+                        {
                             self.confirm_claim(*claim, op.fate, attempt).await;
                         }
                         Claimed::Mine { attempt } => {
@@ -122,7 +130,7 @@ impl<C: Connector> Lane<C> {
         }
     }
 
-    /// An earlier sending may have claimed it, some time ago: how much of the lease is left?
+    /// An earlier sending may have claimed it, or this one long ago: how much of the lease is left?
     async fn confirm_claim(&mut self, claim: Claim, fate: Fate, attempt: i64) {
         let ask = KeepAsk {
             key: claim.ask.key.clone(),
@@ -181,6 +189,40 @@ impl<C: Connector> Lane<C> {
         }
     }
 
+    async fn begin_step(
+        &mut self,
+        ask: StepAsk,
+        core: Arc<Core>,
+        reply: Reply<(StepBegun, UndoStep)>,
+        fate: Fate,
+    ) {
+        let begun = self
+            .run(async |conn: &mut C::Connection| conn.step_begin(&ask).await)
+            .await;
+        match begun {
+            Ok(StepBegun::Locked) => {
+                let work = RecordWork::StepBegin(ask, core, reply);
+                self.put_off(Op::Record(RecordOp { work, fate }));
+            }
+            Ok(begun) => {
+                let in_doubt = matches!(begun, StepBegun::Fresh) && !ask.repeatable;
+                let undo = UndoStep::new(in_doubt.then(|| (core, ask.clone())));
+                if let Err(Ok((_, undo))) = reply.send(Ok((begun, undo))) {
+                    undo.disarm();
+                    if in_doubt {
+                        // Before the end of the attempt, which may wait behind it already.
+                        let work = RecordWork::StepFinish(ask, None, None);
+                        self.pending.push_front(Op::Record(RecordOp { work, fate }));
+                    }
+                }
+            }
+            Err(fault) => {
+                let work = RecordWork::StepBegin(ask, core, reply);
+                self.failed_records(vec![RecordOp { work, fate }], fault);
+            }
+        }
+    }
+
     async fn work_on(&mut self, op: RecordOp) {
         let Some(op) = self.go_on(vec![op]).and_then(|mut ops| ops.pop()) else {
             return;
@@ -198,22 +240,8 @@ impl<C: Connector> Lane<C> {
         }
         let RecordOp { work, fate } = op;
         let (fault, work) = match work {
-            RecordWork::StepBegin(ask, reply) => {
-                let begun = self
-                    .run(async |conn: &mut C::Connection| conn.step_begin(&ask).await)
-                    .await;
-                match begun {
-                    Ok(begun) => {
-                        let fresh = matches!(begun, StepBegun::Fresh) && !ask.repeatable;
-                        if reply.send(Ok(begun)).is_err() && fresh {
-                            // Nobody has begun it: there is nothing to doubt.
-                            let work = RecordWork::StepFinish(ask, None, None);
-                            self.pending.push_front(Op::Record(RecordOp { work, fate }));
-                        }
-                        return;
-                    }
-                    Err(fault) => (fault, RecordWork::StepBegin(ask, reply)),
-                }
+            RecordWork::StepBegin(ask, core, reply) => {
+                return self.begin_step(ask, core, reply, fate).await;
             }
             RecordWork::StepFinish(ask, outcome, reply) => {
                 let done = self
@@ -222,6 +250,10 @@ impl<C: Connector> Lane<C> {
                     })
                     .await;
                 match done {
+                    Ok(Finished::Locked) => {
+                        let work = RecordWork::StepFinish(ask, outcome, reply);
+                        return self.put_off(Op::Record(RecordOp { work, fate }));
+                    }
                     Ok(done) => {
                         if let Some(reply) = reply {
                             let _ = reply.send(Ok(done));
@@ -242,6 +274,12 @@ impl<C: Connector> Lane<C> {
                     .record_list(&filter)
                     .await);
                 (fault, RecordWork::List(filter, reply))
+            }
+            RecordWork::Forget(key, attempt, reply) => {
+                let fault = answer!(reply, async |conn: &mut C::Connection| conn
+                    .record_forget(&key, attempt)
+                    .await);
+                (fault, RecordWork::Forget(key, attempt, reply))
             }
             RecordWork::Decide(ask, reply) => {
                 let fault = answer!(reply, async |conn: &mut C::Connection| conn
@@ -270,12 +308,45 @@ impl<C: Connector> Lane<C> {
     }
 }
 
+/// Frees what a claim whose outcome nobody will learn may have claimed. It does not count.
+pub(super) fn undo(claim: &Claim) -> Op {
+    let ask = FinishAsk {
+        key: claim.ask.key.clone(),
+        owner: claim.ask.owner,
+        attempt: ANY_ATTEMPT,
+        end: RecordEnd::Free {
+            bound: false,
+            pardon: 1,
+            forget: claim.forget,
+        },
+    };
+    Op::Record(RecordOp {
+        work: RecordWork::Finish(ask, None),
+        fate: Fate::within(claim.ask.lease.min(super::MAX_UNDO)),
+    })
+}
+
+/// How large the outcome is that an operation carries.
+pub(super) fn size(op: &Op) -> usize {
+    let Op::Record(RecordOp { work, .. }) = op else {
+        return 0;
+    };
+    match work {
+        RecordWork::Finish(ask, _) => match &ask.end {
+            RecordEnd::Done { outcome, .. } => outcome.bytes().len(),
+            RecordEnd::Free { .. } => 0,
+        },
+        RecordWork::StepFinish(_, Some(outcome), _) => outcome.bytes().len(),
+        _ => 0,
+    }
+}
+
 /// Hands the guard to the caller. When the caller is gone, the guard is dropped, and the key is free.
 fn mine(claim: Claim, attempt: i64, deadline: Moment) {
     let ClaimAsk {
         key, owner, lease, ..
     } = claim.ask;
     let grant = Arc::new(Grant::new(key, owner, attempt, lease, None, deadline));
-    let guard = RecordGuard::new(grant, claim.core, claim.forget);
+    let guard = RecordGuard::new(grant, claim.core, claim.forget, claim.begun);
     let _ = claim.reply.send(Ok(Claiming::Mine(guard)));
 }

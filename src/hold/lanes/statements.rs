@@ -17,7 +17,7 @@ use crate::{Error, Name};
 
 /// A grant whose answer took longer than this part of its TTL is confirmed by a renewal before it is
 /// handed out. (On SQLite the statement itself waits while somebody else writes.)
-const STALE: u32 = 6;
+pub(super) const STALE: u32 = 6;
 
 impl<C: Connector> Lane<C> {
     pub(super) async fn run<T>(

@@ -20,7 +20,7 @@ use crate::store::{Renewed, Told, json, micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, r.outcome,
+       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, r.outcome,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
@@ -38,7 +38,7 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
 /// Like [`READ`], for a lone key.
 const READ_ONE: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, r.outcome,
+       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, r.outcome,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
@@ -52,7 +52,7 @@ WHERE r.scope = ? AND r.idempotency_key = ?";
 /// Like [`READ`], without the outcomes.
 const LIST: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, NULL,
+       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, NULL,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
@@ -61,7 +61,14 @@ SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.o
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at)
 FROM rowlock_idempotency r
-WHERE (? IS NULL OR r.scope = ?) AND (? IS NULL OR r.state = ?)
+WHERE (? IS NULL OR r.scope = ?)
+  AND (? IS NULL OR ? = CASE
+        WHEN r.state = 'running' AND r.lease_until > SYSDATE(6) THEN 'running'
+        WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
+        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
+        WHEN r.state = 'running' THEN 'lapsed'
+        WHEN r.state = 'done' AND r.retain_until <= SYSDATE(6) THEN 'expired'
+        ELSE r.state END)
 ORDER BY r.scope, r.idempotency_key
 LIMIT ?";
 
@@ -122,12 +129,10 @@ SET r.state = 'running',
     r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
     r.forget_at = NULL, r.clean_at = NULL";
 
-const FORGET: &str = "
-DELETE FROM rowlock_idempotency
-WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND forget_at <= UTC_TIMESTAMP(6)";
-
-const FORGET_STEPS: &str =
-    "DELETE FROM rowlock_idempotency_step WHERE scope = ? AND idempotency_key = ?";
+const LOCK_FORGOTTEN: &str = "
+SELECT attempt FROM rowlock_idempotency
+WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND forget_at <= SYSDATE(6)
+FOR UPDATE SKIP LOCKED";
 
 const RENEW: &str = "
 UPDATE (
@@ -167,7 +172,7 @@ UPDATE (
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
-    WHERE r.owner = UNHEX(a.owner) AND r.attempt = a.attempt AND r.state = 'running'
+    WHERE r.owner = UNHEX(a.owner) AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
     LIMIT 1000000
     FOR UPDATE /*!80000 OF r */ SKIP LOCKED
 ) t
@@ -185,15 +190,21 @@ SET r.forget_at = IF(t.state = 'done' OR r.doubt IS NULL, SYSDATE(6) + INTERVAL 
     r.done_at = IF(t.state = 'done', SYSDATE(6), NULL),
     r.retain_until = SYSDATE(6) + INTERVAL t.retain MICROSECOND";
 
+/// Whatever waits for nobody.
+const LOCK: &str = "
+SELECT attempt FROM rowlock_idempotency
+WHERE scope = ? AND idempotency_key = ? AND attempt = ?
+FOR UPDATE SKIP LOCKED";
+
 const TO_UNKNOWN: &str = "
 UPDATE rowlock_idempotency SET state = 'unknown'
 WHERE scope = ? AND idempotency_key = ? AND attempt = ?
   AND state = 'running' AND doubt IS NOT NULL AND lease_until <= SYSDATE(6)";
 
 const LOCK_UNKNOWN: &str = "
-SELECT doubt FROM rowlock_idempotency
+SELECT CONVERT(doubt USING utf8mb4) FROM rowlock_idempotency
 WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND state = 'unknown'
-FOR UPDATE";
+FOR UPDATE SKIP LOCKED";
 
 const RESOLVE: &str = "
 UPDATE rowlock_idempotency
@@ -201,32 +212,31 @@ SET state = 'free', doubt = NULL, tries = 0, bound = TRUE,
     forget_at = SYSDATE(6) + INTERVAL ? MICROSECOND, clean_at = SYSDATE(6) + INTERVAL ? MICROSECOND
 WHERE scope = ? AND idempotency_key = ?";
 
+/// What an attempt that vanished has begun, is not known: the key stays its request's.
 const RESET: &str = "
 UPDATE rowlock_idempotency
-SET state = IF(doubt IS NULL, 'free', 'unknown'), tries = 0,
+SET bound = bound OR state = 'running', state = IF(doubt IS NULL, 'free', 'unknown'), tries = 0,
     forget_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL),
     clean_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL)
 WHERE scope = ? AND idempotency_key = ? AND attempt = ?
   AND (state = 'free' OR (state = 'running' AND lease_until <= SYSDATE(6)))";
 
-/// `UTC_TIMESTAMP(6)`, which is a little early: an index cannot be asked for what is before `SYSDATE(6)`, which changes
-/// while the statement runs.
-const CLEAN_OUTCOMES: &str = "
-UPDATE (
-    SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE clean_at <= UTC_TIMESTAMP(6) AND forget_at > UTC_TIMESTAMP(6) AND state = 'done'
-    ORDER BY clean_at LIMIT ?
-    FOR UPDATE SKIP LOCKED
-) t
-STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
-    ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.state = 'expired', r.outcome = NULL, r.content_type = NULL, r.clean_at = r.forget_at";
-
-const OLD_RECORDS: &str = "
-SELECT scope, idempotency_key FROM rowlock_idempotency
-WHERE clean_at <= UTC_TIMESTAMP(6) AND forget_at <= UTC_TIMESTAMP(6) AND state <> 'running'
+/// What is due. `UTC_TIMESTAMP(6)`, which is a little early: an index cannot be asked for what is before `SYSDATE(6)`, which
+/// changes while the statement runs.
+const DUE: &str = "
+SELECT scope, idempotency_key, forget_at <= UTC_TIMESTAMP(6) FROM rowlock_idempotency
+WHERE clean_at <= UTC_TIMESTAMP(6) AND state <> 'running'
 ORDER BY clean_at LIMIT ?
 FOR UPDATE SKIP LOCKED";
+
+const EXPIRE: &str = "
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (
+    scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+    k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]'
+)) a
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
+SET r.state = 'expired', r.outcome = NULL, r.content_type = NULL, r.clean_at = r.forget_at";
 
 const REMOVE: &str = "
 DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (
@@ -245,7 +255,8 @@ STRAIGHT_JOIN rowlock_idempotency_step s FORCE INDEX (PRIMARY)
     ON s.scope = UNHEX(a.scope) AND s.idempotency_key = UNHEX(a.k)";
 
 /// In a transaction of the caller's, whose session may have any time zone. Nobody sees the row before it is done: what the
-/// cleaner looks at is set at once, so that the index on it is written once. Another database inserts nothing.
+/// cleaner looks at is set at once, so that the index on it is written once. (The cleaner may come a little early, and finds
+/// that the outcome is to be kept longer.) Another database inserts nothing.
 const TX_CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder, fingerprint,
                                  bound, began_at, attempted_at, lease_until, retain_until, forget_at, clean_at)
@@ -266,7 +277,9 @@ WHERE scope = ? AND idempotency_key = ? AND attempt = ?
 
 const TX_KEEP: &str = "
 UPDATE rowlock_idempotency
-SET state = 'done', tries = 0, content_type = ?, outcome = ?, done_at = UTC_TIMESTAMP(6)
+SET state = 'done', tries = 0, content_type = ?, outcome = ?, done_at = UTC_TIMESTAMP(6),
+    retain_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,
+    forget_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
 WHERE scope = ? AND idempotency_key = ? AND owner = ? AND state = 'running'";
 
 fn tx_complete_text(ask: &FinishAsk) -> String {
@@ -307,10 +320,7 @@ pub(super) async fn claim(
     conn: &mut MySqlConnection,
     asks: &[ClaimAsk],
 ) -> Result<Vec<Claimed>, Fault> {
-    for ask in asks {
-        forget(conn, ask).await?;
-    }
-    let is_new = |ask: &&ClaimAsk| ask.seen.is_none_or(|seen| seen.forgotten);
+    let is_new = |ask: &&ClaimAsk| ask.seen.is_none();
     let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
     if !new.is_empty() && !make(conn, &new).await? {
         // One of them is being made by somebody else: which one?
@@ -349,23 +359,25 @@ async fn make(conn: &mut MySqlConnection, new: &[&ClaimAsk]) -> Result<bool, Fau
     Ok(true)
 }
 
-/// Removes a record whose time is over.
-async fn forget(conn: &mut MySqlConnection, ask: &ClaimAsk) -> Result<(), sqlx::Error> {
-    let Some(seen) = ask.seen.filter(|seen| seen.forgotten) else {
-        return Ok(());
-    };
-    let (scope, key) = (ask.key.scope(), ask.key.key());
-    let gone = sqlx::query(FORGET)
-        .bind(scope)
-        .bind(key)
-        .bind(seen.attempt)
-        .execute(&mut *conn)
+pub(super) async fn forget(
+    conn: &mut MySqlConnection,
+    key: &RecordKey,
+    attempt: i64,
+) -> Result<(), sqlx::Error> {
+    let mut tx = conn.begin().await?;
+    let locked: Option<i64> = sqlx::query_scalar(LOCK_FORGOTTEN)
+        .bind(key.scope())
+        .bind(key.key())
+        .bind(attempt)
+        .fetch_optional(&mut *tx)
         .await?;
-    if gone.rows_affected() > 0 {
-        let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
-        steps.execute(conn).await?;
+    if locked.is_some() {
+        let keys = json::keys(std::slice::from_ref(key));
+        for sql in [REMOVE_STEPS, REMOVE] {
+            sqlx::query(sql).bind(&keys).execute(&mut *tx).await?;
+        }
     }
-    Ok(())
+    tx.commit().await
 }
 
 pub(super) async fn renew(
@@ -436,8 +448,20 @@ pub(super) async fn decide(
         Decision::Reset => sqlx::query(RESET).bind(forget).bind(forget),
         Decision::Resolve(outcome) => return resolve(conn, ask, outcome.as_ref()).await,
     };
-    let query = query.bind(scope).bind(key).bind(ask.attempt);
-    Ok(query.execute(conn).await?.rows_affected() > 0)
+    let mut tx = conn.begin().await?;
+    let locked: Option<i64> = sqlx::query_scalar(LOCK)
+        .bind(scope)
+        .bind(key)
+        .bind(ask.attempt)
+        .fetch_optional(&mut *tx)
+        .await?;
+    let mut changed = 0;
+    if locked.is_some() {
+        let query = query.bind(scope).bind(key).bind(ask.attempt);
+        changed = query.execute(&mut *tx).await?.rows_affected();
+    }
+    tx.commit().await?;
+    Ok(changed > 0)
 }
 
 async fn resolve(
@@ -476,29 +500,30 @@ pub(super) async fn clean(
     conn: &mut MySqlConnection,
     limit: u32,
 ) -> Result<CleanedRows, sqlx::Error> {
-    let outcomes = sqlx::query(CLEAN_OUTCOMES)
-        .bind(limit)
-        .execute(&mut *conn)
-        .await?;
     let mut tx = conn.begin().await?;
-    let old: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as(OLD_RECORDS)
-        .bind(limit)
-        .fetch_all(&mut *tx)
-        .await?;
-    let keys = old.iter().filter_map(|(s, k)| RecordKey::new(s, k).ok());
-    let keys = json::keys(&keys.collect::<Vec<_>>());
-    let mut records = 0;
-    if !old.is_empty() {
-        sqlx::query(REMOVE_STEPS)
-            .bind(&keys)
-            .execute(&mut *tx)
-            .await?;
+    let due: Vec<(Vec<u8>, Vec<u8>, bool)> =
+        sqlx::query_as(DUE).bind(limit).fetch_all(&mut *tx).await?;
+    let keys = |over: bool| {
+        let due = due.iter().filter(|row| row.2 == over);
+        due.filter_map(|(scope, key, _)| RecordKey::new(scope, key).ok())
+            .collect::<Vec<_>>()
+    };
+    let (over, expired) = (keys(true), keys(false));
+    let (mut records, mut outcomes) = (0, 0);
+    if !over.is_empty() {
+        let keys = json::keys(&over);
+        let steps = sqlx::query(REMOVE_STEPS).bind(&keys);
+        steps.execute(&mut *tx).await?;
         let gone = sqlx::query(REMOVE).bind(&keys).execute(&mut *tx).await?;
         records = gone.rows_affected();
     }
+    if !expired.is_empty() {
+        let expire = sqlx::query(EXPIRE).bind(json::keys(&expired));
+        outcomes = expire.execute(&mut *tx).await?.rows_affected();
+    }
     tx.commit().await?;
     Ok(CleanedRows {
-        outcomes: outcomes.rows_affected(),
+        outcomes,
         records,
         tokens: 0,
     })
@@ -508,9 +533,8 @@ pub(super) async fn tx_claim(
     conn: &mut MySqlConnection,
     ask: &ClaimAsk,
 ) -> Result<Told<Claimed>, Fault> {
-    forget(conn, ask).await?;
     let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
-    let query = match ask.seen.filter(|seen| !seen.forgotten) {
+    let query = match ask.seen {
         Some(seen) => sqlx::query(TX_CLAIM_AGAIN)
             .bind(ask.owner)
             .bind(&*ask.holder)
@@ -520,7 +544,7 @@ pub(super) async fn tx_claim(
             .bind(retain)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(seen.attempt),
+            .bind(seen),
         None => sqlx::query(TX_CLAIM_NEW)
             .bind(ask.key.scope())
             .bind(ask.key.key())
@@ -559,15 +583,18 @@ pub(super) async fn tx_keep(
     let done = sqlx::query(TX_KEEP)
         .bind(outcome.content_type())
         .bind(outcome.bytes())
+        .bind(to_micros(ask.retain))
+        .bind(to_micros(ask.forget))
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.owner)
         .execute(conn)
         .await?;
-    Ok(match done.rows_affected() {
-        0 => Finished::Superseded,
-        _ => Finished::Ended,
-    })
+    match done.rows_affected() {
+        // It was inserted, or changed, in this very transaction, which has been rolled back since.
+        0 => Err(Fault::transaction_over()),
+        _ => Ok(Finished::Ended),
+    }
 }
 
 pub(super) async fn tx_complete(

@@ -6,15 +6,28 @@ use crate::idempotency::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = ? AND r.attempt = ? AND r.state = 'running', r.doubt, s.content_type, s.outcome
+SELECT r.owner = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.doubt USING utf8mb4), s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?
 WHERE r.scope = ? AND r.idempotency_key = ?";
 
 const DOUBT: &str = "
-UPDATE rowlock_idempotency SET doubt = ?
-WHERE scope = ? AND idempotency_key = ? AND owner = ? AND attempt = ? AND state = 'running' AND doubt IS NULL";
+UPDATE (
+    SELECT f.scope, f.idempotency_key FROM rowlock_idempotency f FORCE INDEX (PRIMARY)
+    WHERE f.scope = ? AND f.idempotency_key = ? AND f.owner = ? AND f.attempt = ? AND f.state = 'running'
+      AND f.doubt IS NULL
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
+SET r.doubt = ?";
+
+const LOCK: &str = "
+SELECT attempt FROM rowlock_idempotency
+WHERE scope = ? AND idempotency_key = ? AND owner = ? AND attempt = ? AND state = 'running'
+FOR UPDATE SKIP LOCKED";
 
 const STEP_SETTLED: &str = "
 UPDATE rowlock_idempotency
@@ -28,7 +41,7 @@ VALUES (?, ?, ?, ?, ?, ?, SYSDATE(6))
 ON DUPLICATE KEY UPDATE step = step";
 
 const STEPS: &str = "
-SELECT step, attempt, content_type, outcome, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', done_at)
+SELECT CONVERT(step USING utf8mb4), attempt, content_type, outcome, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', done_at)
 FROM rowlock_idempotency_step
 WHERE scope = ? AND idempotency_key = ?
 ORDER BY done_at, step";
@@ -37,29 +50,32 @@ pub(super) async fn begin(
     conn: &mut MySqlConnection,
     ask: &StepAsk,
 ) -> Result<StepBegun, sqlx::Error> {
-    let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(&*ask.step)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .fetch_optional(&mut *conn)
-        .await?;
-    if let Some(begun) = ask.seen(look) {
+    if let Some(begun) = ask.seen(look(conn, ask).await?) {
         return Ok(begun);
     }
     let done = sqlx::query(DOUBT)
-        .bind(&*ask.step)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.owner)
         .bind(ask.attempt)
-        .execute(conn)
+        .bind(&*ask.step)
+        .execute(&mut *conn)
         .await?;
-    Ok(match done.rows_affected() {
-        0 => StepBegun::Superseded,
-        _ => StepBegun::Fresh,
-    })
+    if done.rows_affected() > 0 {
+        return Ok(StepBegun::Fresh);
+    }
+    Ok(ask.not_begun(look(conn, ask).await?))
+}
+
+async fn look(conn: &mut MySqlConnection, ask: &StepAsk) -> Result<Option<StepLook>, sqlx::Error> {
+    sqlx::query_as(STEP_LOOK)
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .fetch_optional(conn)
+        .await
 }
 
 pub(super) async fn finish(
@@ -68,7 +84,18 @@ pub(super) async fn finish(
     outcome: Option<&Outcome>,
 ) -> Result<Finished, sqlx::Error> {
     let mut tx = conn.begin().await?;
-    let mine = sqlx::query(STEP_SETTLED)
+    let locked: Option<i64> = sqlx::query_scalar(LOCK)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .fetch_optional(&mut *tx)
+        .await?;
+    if locked.is_none() {
+        tx.rollback().await?;
+        return Ok(StepAsk::not_settled(look(conn, ask).await?.as_ref()));
+    }
+    sqlx::query(STEP_SETTLED)
         .bind(&*ask.step)
         .bind(outcome.is_some())
         .bind(ask.key.scope())
@@ -77,10 +104,6 @@ pub(super) async fn finish(
         .bind(ask.attempt)
         .execute(&mut *tx)
         .await?;
-    if mine.rows_affected() == 0 {
-        tx.rollback().await?;
-        return Ok(Finished::Superseded);
-    }
     if let Some(outcome) = outcome {
         keep(&mut tx, &ask.key, &ask.step, ask.attempt, outcome).await?;
     }

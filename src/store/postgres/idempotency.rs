@@ -44,7 +44,14 @@ SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.o
        (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint,
        (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint
 FROM rowlock_idempotency r
-WHERE ($1::bytea IS NULL OR r.scope = $1) AND ($2::text IS NULL OR r.state = $2)
+WHERE ($1::bytea IS NULL OR r.scope = $1)
+  AND ($2::text IS NULL OR $2 = CASE
+        WHEN r.state = 'running' AND r.lease_until > clock_timestamp() THEN 'running'
+        WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
+        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
+        WHEN r.state = 'running' THEN 'lapsed'
+        WHEN r.state = 'done' AND r.retain_until <= clock_timestamp() THEN 'expired'
+        ELSE r.state END)
 ORDER BY r.scope, r.idempotency_key
 LIMIT $3";
 
@@ -133,7 +140,7 @@ WITH mine AS (
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
-    WHERE r.owner = a.owner AND r.attempt = a.attempt AND r.state = 'running'
+    WHERE r.owner = a.owner AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
     ORDER BY a.scope, a.key
     FOR UPDATE OF r SKIP LOCKED
 )
@@ -155,15 +162,20 @@ WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key";
 
 const TO_UNKNOWN: &str = "
-UPDATE rowlock_idempotency SET state = 'unknown'
-WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
-  AND state = 'running' AND doubt IS NOT NULL AND lease_until <= clock_timestamp()";
+UPDATE rowlock_idempotency r SET state = 'unknown'
+FROM (
+    SELECT scope, idempotency_key FROM rowlock_idempotency
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
+      AND state = 'running' AND doubt IS NOT NULL AND lease_until <= clock_timestamp()
+    FOR UPDATE SKIP LOCKED
+) o
+WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
 const RESOLVE: &str = "
 WITH old AS (
     SELECT scope, idempotency_key, attempt, doubt FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND state = 'unknown'
-    FOR UPDATE
+    FOR UPDATE SKIP LOCKED
 ), kept AS (
     INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
     SELECT scope, idempotency_key, doubt, attempt, $5, $6, clock_timestamp() FROM old WHERE $5 IS NOT NULL
@@ -176,38 +188,44 @@ SET state = 'free', doubt = NULL, tries = 0, bound = true,
 FROM old o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
+/// What an attempt that vanished has begun, is not known: the key stays its request's.
 const RESET: &str = "
-UPDATE rowlock_idempotency
-SET state = CASE WHEN doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
-    forget_at = CASE WHEN doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END,
-    clean_at = CASE WHEN doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END
-WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
-  AND (state = 'free' OR (state = 'running' AND lease_until <= clock_timestamp()))";
-
-/// `now()`, which is a little early: an index cannot be asked for what is before `clock_timestamp()`, which is volatile.
-const CLEAN_OUTCOMES: &str = "
 UPDATE rowlock_idempotency r
-SET state = 'expired', outcome = NULL, content_type = NULL, clean_at = r.forget_at
+SET state = CASE WHEN r.doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
+    bound = r.bound OR r.state = 'running',
+    forget_at = CASE WHEN r.doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END,
+    clean_at = CASE WHEN r.doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END
 FROM (
     SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE clean_at <= now() AND forget_at > now() AND state = 'done'
-    ORDER BY clean_at LIMIT $1
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
+      AND (state = 'free' OR (state = 'running' AND lease_until <= clock_timestamp()))
     FOR UPDATE SKIP LOCKED
 ) o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
-const CLEAN_RECORDS: &str = "
-WITH old AS (
-    SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE clean_at <= now() AND forget_at <= now() AND state <> 'running'
+/// What is due goes, or only its outcome does. `now()`, which is a little early: an index cannot be asked for what is
+/// before `clock_timestamp()`, which is volatile.
+const CLEAN: &str = "
+WITH due AS (
+    SELECT scope, idempotency_key, forget_at <= now() AS over FROM rowlock_idempotency
+    WHERE clean_at <= now() AND state <> 'running'
     ORDER BY clean_at LIMIT $1
     FOR UPDATE SKIP LOCKED
 ), steps AS (
-    DELETE FROM rowlock_idempotency_step s USING old o
-    WHERE s.scope = o.scope AND s.idempotency_key = o.idempotency_key
+    DELETE FROM rowlock_idempotency_step s USING due o
+    WHERE o.over AND s.scope = o.scope AND s.idempotency_key = o.idempotency_key
+), gone AS (
+    DELETE FROM rowlock_idempotency r USING due o
+    WHERE o.over AND r.scope = o.scope AND r.idempotency_key = o.idempotency_key
+    RETURNING 1
+), expired AS (
+    UPDATE rowlock_idempotency r
+    SET state = 'expired', outcome = NULL, content_type = NULL, clean_at = r.forget_at
+    FROM due o
+    WHERE NOT o.over AND r.scope = o.scope AND r.idempotency_key = o.idempotency_key
+    RETURNING 1
 )
-DELETE FROM rowlock_idempotency r USING old o
-WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
+SELECT (SELECT count(*) FROM expired), (SELECT count(*) FROM gone)";
 
 /// Nothing is written before the outcome is there: the advisory lock is the claim. Who does not get it at once waits for
 /// it, and looks again.
@@ -280,10 +298,7 @@ pub(super) async fn claim(
     conn: &mut PgConnection,
     asks: &[ClaimAsk],
 ) -> Result<Vec<Claimed>, sqlx::Error> {
-    for ask in asks {
-        forget(conn, ask).await?;
-    }
-    let is_new = |ask: &&ClaimAsk| ask.seen.is_none_or(|seen| seen.forgotten);
+    let is_new = |ask: &&ClaimAsk| ask.seen.is_none();
     let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
     let mut mine = Vec::new();
     if !new.is_empty() {
@@ -291,8 +306,7 @@ pub(super) async fn claim(
         mine.extend(claim_with(conn, CLAIM_NEW, &new, locks).await?);
     }
     if !again.is_empty() {
-        let seen = |ask: &&ClaimAsk| ask.seen.map_or(0, |seen| seen.attempt);
-        let seen = again.iter().map(seen).collect();
+        let seen = again.iter().filter_map(|ask| ask.seen).collect();
         mine.extend(claim_with(conn, CLAIM_AGAIN, &again, seen).await?);
     }
     let mut claimed = Vec::with_capacity(asks.len());
@@ -336,17 +350,16 @@ async fn claim_with(
         .await
 }
 
-/// Removes a record whose time is over.
-async fn forget(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<(), sqlx::Error> {
-    if let Some(seen) = ask.seen.filter(|seen| seen.forgotten) {
-        sqlx::query(FORGET)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(seen.attempt)
-            .execute(conn)
-            .await?;
-    }
-    Ok(())
+pub(super) async fn forget(
+    conn: &mut PgConnection,
+    key: &RecordKey,
+    attempt: i64,
+) -> Result<(), sqlx::Error> {
+    let forget = sqlx::query(FORGET)
+        .bind(key.scope())
+        .bind(key.key())
+        .bind(attempt);
+    forget.execute(conn).await.map(|_| ())
 }
 
 pub(super) async fn renew(
@@ -454,15 +467,13 @@ pub(super) async fn decide(conn: &mut PgConnection, ask: &DecideAsk) -> Result<b
 }
 
 pub(super) async fn clean(conn: &mut PgConnection, limit: u32) -> Result<CleanedRows, sqlx::Error> {
-    let limit = i64::from(limit);
-    let outcomes = sqlx::query(CLEAN_OUTCOMES)
-        .bind(limit)
-        .execute(&mut *conn)
+    let (outcomes, records): (i64, i64) = sqlx::query_as(CLEAN)
+        .bind(i64::from(limit))
+        .fetch_one(conn)
         .await?;
-    let records = sqlx::query(CLEAN_RECORDS).bind(limit).execute(conn).await?;
     Ok(CleanedRows {
-        outcomes: outcomes.rows_affected(),
-        records: records.rows_affected(),
+        outcomes: outcomes.unsigned_abs(),
+        records: records.unsigned_abs(),
         tokens: 0,
     })
 }
@@ -471,14 +482,13 @@ pub(super) async fn tx_claim(
     conn: &mut PgConnection,
     ask: &ClaimAsk,
 ) -> Result<Told<Claimed>, Fault> {
-    forget(conn, ask).await?;
-    let Some(seen) = ask.seen.filter(|seen| !seen.forgotten) else {
+    let Some(seen) = ask.seen else {
         return tx_claim_new(conn, ask).await;
     };
     let row: Option<(Option<Uuid>, i64)> = sqlx::query_as(TX_CLAIM_AGAIN)
         .bind(ask.key.scope())
         .bind(ask.key.key())
-        .bind(seen.attempt)
+        .bind(seen)
         .bind(ask.max_tries)
         .bind(ask.owner)
         .bind(&*ask.holder)
@@ -526,7 +536,7 @@ pub(super) async fn tx_keep(
     outcome: &Outcome,
 ) -> Result<Finished, Fault> {
     let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
-    let query = if ask.seen.is_some_and(|seen| !seen.forgotten) {
+    let query = if ask.seen.is_some() {
         sqlx::query(TX_KEEP_AGAIN)
             .bind(ask.key.scope())
             .bind(ask.key.key())

@@ -106,6 +106,10 @@ impl Records for PgConnection {
         Ok(idempotency::read(self, keys).await?)
     }
 
+    async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault> {
+        Ok(idempotency::forget(self, key, attempt).await?)
+    }
+
     async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
         Ok(idempotency::claim(self, asks).await?)
     }

@@ -13,14 +13,24 @@ LEFT JOIN rowlock_idempotency_step s
 WHERE r.scope = $1 AND r.idempotency_key = $2";
 
 const DOUBT: &str = "
-UPDATE rowlock_idempotency SET doubt = $5
-WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running' AND doubt IS NULL";
+UPDATE rowlock_idempotency r SET doubt = $5
+FROM (
+    SELECT scope, idempotency_key FROM rowlock_idempotency
+    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running' AND doubt IS NULL
+    FOR UPDATE SKIP LOCKED
+) o
+WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
 const STEP_DONE: &str = "
-WITH mine AS (
-    UPDATE rowlock_idempotency
-    SET doubt = CASE WHEN doubt = $5 THEN NULL ELSE doubt END, bound = bound OR $6 IS NOT NULL
+WITH own AS (
+    SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+    FOR UPDATE SKIP LOCKED
+), mine AS (
+    UPDATE rowlock_idempotency r
+    SET doubt = CASE WHEN r.doubt = $5 THEN NULL ELSE r.doubt END, bound = r.bound OR $6 IS NOT NULL
+    FROM own o
+    WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key
     RETURNING 1
 ), kept AS (
     INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
@@ -39,15 +49,8 @@ pub(super) async fn begin(
     conn: &mut PgConnection,
     ask: &StepAsk,
 ) -> Result<StepBegun, sqlx::Error> {
-    let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(&*ask.step)
-        .fetch_optional(&mut *conn)
-        .await?;
-    if let Some(begun) = ask.seen(look) {
+    let seen = look(conn, ask).await?;
+    if let Some(begun) = ask.seen(seen) {
         return Ok(begun);
     }
     let done = sqlx::query(DOUBT)
@@ -56,12 +59,23 @@ pub(super) async fn begin(
         .bind(ask.owner)
         .bind(ask.attempt)
         .bind(&*ask.step)
-        .execute(conn)
+        .execute(&mut *conn)
         .await?;
-    Ok(match done.rows_affected() {
-        0 => StepBegun::Superseded,
-        _ => StepBegun::Fresh,
-    })
+    if done.rows_affected() > 0 {
+        return Ok(StepBegun::Fresh);
+    }
+    Ok(ask.not_begun(look(conn, ask).await?))
+}
+
+async fn look(conn: &mut PgConnection, ask: &StepAsk) -> Result<Option<StepLook>, sqlx::Error> {
+    sqlx::query_as(STEP_LOOK)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(&*ask.step)
+        .fetch_optional(conn)
+        .await
 }
 
 pub(super) async fn finish(
@@ -77,12 +91,12 @@ pub(super) async fn finish(
         .bind(&*ask.step)
         .bind(outcome.map(Outcome::content_type))
         .bind(outcome.map(Outcome::bytes))
-        .fetch_one(conn)
+        .fetch_one(&mut *conn)
         .await?;
-    Ok(match mine {
-        0 => Finished::Superseded,
-        _ => Finished::Ended,
-    })
+    if mine > 0 {
+        return Ok(Finished::Ended);
+    }
+    Ok(StepAsk::not_settled(look(conn, ask).await?.as_ref()))
 }
 
 pub(super) async fn list(

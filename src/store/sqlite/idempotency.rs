@@ -29,7 +29,14 @@ SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.o
        r.bound, r.doubt, r.content_type, NULL, r.began_at, r.attempted_at, r.lease_until, r.done_at,
        r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us
 FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE (?1 IS NULL OR r.scope = ?1) AND (?2 IS NULL OR r.state = ?2)
+WHERE (?1 IS NULL OR r.scope = ?1)
+  AND (?2 IS NULL OR ?2 = CASE
+        WHEN r.state = 'running' AND r.lease_until - 1000 > now.us THEN 'running'
+        WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
+        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
+        WHEN r.state = 'running' THEN 'lapsed'
+        WHEN r.state = 'done' AND r.retain_until <= now.us THEN 'expired'
+        ELSE r.state END)
 ORDER BY r.scope, r.idempotency_key
 LIMIT ?3";
 
@@ -79,7 +86,7 @@ SET state = CASE WHEN ?5 = 'free' AND doubt IS NOT NULL THEN 'unknown' ELSE ?5 E
     forget_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + ?9 END,
     clean_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + COALESCE(?8, ?9) END
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
 
 const TO_UNKNOWN: &str = "
 UPDATE rowlock_idempotency SET state = 'unknown'
@@ -96,36 +103,29 @@ SET state = 'free', doubt = NULL, tries = 0, bound = 1, forget_at = now.us + ?3,
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2";
 
+/// What an attempt that vanished has begun, is not known: the key stays its request's.
 const RESET: &str = "
 UPDATE rowlock_idempotency
 SET state = CASE WHEN doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
+    bound = bound OR state = 'running',
     forget_at = CASE WHEN doubt IS NULL THEN now.us + ?4 END,
     clean_at = CASE WHEN doubt IS NULL THEN now.us + ?4 END
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
   AND (state = 'free' OR (state = 'running' AND lease_until <= now.us))";
 
-const CLEAN_OUTCOMES: &str = "
-UPDATE rowlock_idempotency
-SET state = 'expired', outcome = NULL, content_type = NULL, clean_at = forget_at
-WHERE rowid IN (
-    SELECT r.rowid FROM rowlock_idempotency r
-    WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-      AND r.forget_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-      AND r.state = 'done'
-    ORDER BY r.clean_at LIMIT ?1
-)";
+/// What is due.
+const DUE: &str = "
+SELECT r.rowid, r.scope, r.idempotency_key, r.forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+FROM rowlock_idempotency r
+WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AND r.state <> 'running'
+ORDER BY r.clean_at LIMIT ?1";
 
-const CLEAN_RECORDS: &str = "
-DELETE FROM rowlock_idempotency
-WHERE rowid IN (
-    SELECT r.rowid FROM rowlock_idempotency r
-    WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-      AND r.forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-      AND r.state <> 'running'
-    ORDER BY r.clean_at LIMIT ?1
-)
-RETURNING scope, idempotency_key";
+const REMOVE: &str = "DELETE FROM rowlock_idempotency WHERE rowid = ?1";
+
+const EXPIRE: &str = "
+UPDATE rowlock_idempotency SET state = 'expired', outcome = NULL, content_type = NULL, clean_at = forget_at
+WHERE rowid = ?1";
 
 const COMPLETE: &str = "
 UPDATE rowlock_idempotency
@@ -226,16 +226,7 @@ async fn claim_one(
     ask: &ClaimAsk,
 ) -> Result<Option<i64>, sqlx::Error> {
     let (scope, key) = (ask.key.scope(), ask.key.key());
-    let seen = ask.seen;
-    if let Some(seen) = seen.filter(|seen| seen.forgotten) {
-        let forget = sqlx::query(FORGET).bind(scope).bind(key).bind(seen.attempt);
-        if forget.execute(&mut *conn).await?.rows_affected() > 0 {
-            let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
-            steps.execute(&mut *conn).await?;
-        }
-    }
-    let seen = seen.filter(|seen| !seen.forgotten);
-    let sql = if seen.is_some() {
+    let sql = if ask.seen.is_some() {
         CLAIM_AGAIN
     } else {
         CLAIM_NEW
@@ -248,11 +239,28 @@ async fn claim_one(
         .bind(&*ask.holder)
         .bind(&ask.fingerprint.as_bytes()[..])
         .bind(to_micros(ask.lease));
-    if let Some(seen) = seen {
-        query = query.bind(seen.attempt);
+    if let Some(seen) = ask.seen {
+        query = query.bind(seen);
     }
     let attempts: Vec<i64> = query.fetch_all(conn).await?;
     Ok(attempts.first().copied())
+}
+
+pub(super) async fn forget(
+    conn: &mut SqliteConnection,
+    key: &RecordKey,
+    attempt: i64,
+) -> Result<(), sqlx::Error> {
+    durably(conn, async |conn| {
+        let (scope, key) = (key.scope(), key.key());
+        let forget = sqlx::query(FORGET).bind(scope).bind(key).bind(attempt);
+        if forget.execute(&mut *conn).await?.rows_affected() > 0 {
+            let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
+            steps.execute(conn).await?;
+        }
+        Ok(())
+    })
+    .await
 }
 
 pub(super) async fn renew(
@@ -379,23 +387,23 @@ pub(super) async fn clean(
     limit: u32,
 ) -> Result<CleanedRows, sqlx::Error> {
     in_a_transaction(conn, async |conn| {
-        let outcomes = sqlx::query(CLEAN_OUTCOMES)
-            .bind(limit)
-            .execute(&mut *conn)
-            .await?;
-        let gone: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as(CLEAN_RECORDS)
+        let due: Vec<(i64, Vec<u8>, Vec<u8>, bool)> = sqlx::query_as(DUE)
             .bind(limit)
             .fetch_all(&mut *conn)
             .await?;
-        for (scope, key) in &gone {
-            let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
-            steps.execute(&mut *conn).await?;
+        let mut cleaned = CleanedRows::default();
+        for (row, scope, key, over) in &due {
+            if *over {
+                sqlx::query(REMOVE).bind(row).execute(&mut *conn).await?;
+                let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
+                steps.execute(&mut *conn).await?;
+                cleaned.records += 1;
+            } else {
+                sqlx::query(EXPIRE).bind(row).execute(&mut *conn).await?;
+                cleaned.outcomes += 1;
+            }
         }
-        Ok(CleanedRows {
-            outcomes: outcomes.rows_affected(),
-            records: gone.len() as u64,
-            tokens: 0,
-        })
+        Ok(cleaned)
     })
     .await
 }
@@ -427,10 +435,11 @@ pub(super) async fn tx_keep(
         .bind(to_micros(ask.forget))
         .execute(conn)
         .await?;
-    Ok(match done.rows_affected() {
-        0 => Finished::Superseded,
-        _ => Finished::Ended,
-    })
+    match done.rows_affected() {
+        // It was inserted in this very transaction, which has been rolled back since.
+        0 => Err(Fault::transaction_over()),
+        _ => Ok(Finished::Ended),
+    }
 }
 
 pub(super) async fn tx_complete(
