@@ -3,7 +3,7 @@
 //! # Overview
 //!
 //! A task on the thread of the renewals, with a connection that it makes for each round. A round is small batches, each of
-//! them one short transaction, with as long a pause behind each as it took, until nothing is left. Cleaners of several
+//! them one short transaction, with four times as long a pause behind each as it took, until nothing is left. Cleaners of several
 //! processes pass each other's rows over.
 //!
 //! # Trust window
@@ -22,6 +22,9 @@ use super::link::Link;
 use crate::store::Connector;
 use crate::store::fault::Fault;
 use crate::store::record::{CleanedRows, Records};
+
+/// How much longer than a batch the pause behind it is: others need the server, too.
+const REST: u32 = 4;
 
 /// The rows of one kind in one batch.
 pub(crate) const BATCH: u32 = 500;
@@ -102,7 +105,7 @@ async fn round<C: Connector>(link: &mut Link<C>, shared: &Shared) -> Result<(), 
         if !cleaned.is_full(BATCH) {
             break;
         }
-        sleep_until(Moment::now() + began.elapsed()).await;
+        sleep_until(Moment::now() + began.elapsed() * REST).await;
     }
     Ok(())
 }

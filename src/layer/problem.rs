@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LANGUAGE, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_LANGUAGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
@@ -215,6 +215,10 @@ impl Problem {
         let json = HeaderValue::from_static("application/problem+json");
         headers.insert(CONTENT_TYPE, json);
         headers.insert(CONTENT_LANGUAGE, HeaderValue::from_static("en"));
+        if matches!(self, Self::NoPrincipal) {
+            // A 401 has to have a challenge (RFC 9110, section 15.5.2); the most common one.
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(seconds) = self.retry_after() {
             headers.insert(RETRY_AFTER, seconds.into());
         }

@@ -152,6 +152,50 @@ on_every_engine! {
         }
     }
 
+    async fn a_complete_that_is_cut_off_goes_on_and_is_not_overtaken_by_the_drop(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        for after in 0..30 {
+            let key = format!("k{after}");
+            let guard = new(&idempotency, &key).await;
+            // Somebody has the row locked for a moment: the lane puts completing off.
+            let mut tx = db.begin().await;
+            if db.engine != rowlock::Engine::Sqlite {
+                tx.number(&format!(
+                    "SELECT attempt FROM rowlock_idempotency WHERE idempotency_key = {} FOR UPDATE",
+                    db.bytes(&key)
+                ))
+                .await;
+            }
+            {
+                let done = outcome("done");
+                let complete = guard.complete(&done);
+                tokio::pin!(complete);
+                tokio::select! {
+                    biased;
+                    _ = &mut complete => unreachable!("the row is locked"),
+                    () = async { for _ in 0..=after * after { tokio::task::yield_now().await } } => {}
+                }
+            }
+            drop(guard);
+            tx.release().await;
+            rowlock.flush().await;
+            let begun = begin(&idempotency, &key).await;
+            assert!(matches!(begun, Begun::Replay(_)), "after {after}: {begun:?}");
+        }
+    }
+
+    async fn its_own_commit_is_no_loss(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency().lease(SHORT);
+        let guard = new(&idempotency, "k").await;
+        let mut tx = db.begin().await;
+        on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome("a")).await).unwrap();
+        tx.commit().await.unwrap();
+        // Longer than a lease: it was asked to renew what has ended.
+        let lost = tokio::time::timeout(SHORT * 3, guard.lost()).await;
+        assert!(lost.is_err(), "{lost:?}");
+    }
+
     async fn a_lease_is_renewed_while_the_guard_lives(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency().lease(SHORT);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Engine, Error, Held, Rowlock};
 
-use crate::common::{Db, Tx, on_every_engine, take};
+use crate::common::{App, Db, Tx, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -68,7 +68,9 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;
         db.execute("CREATE TABLE app (n BIGINT)").await;
-        let mut tx = db.begin().await;
+        // A pool of its own: sqlx takes the connection for one with an open transaction, also when it is back in its pool.
+        let app = App::connect(&db.url, 1).await;
+        let mut tx = app.begin().await;
         let end = match db.engine {
             Engine::Postgres => "SELECT 1 / 0", // fails, and takes the transaction with it
             Engine::Sqlite => "ROLLBACK", // as SQLite does when the disk is full

@@ -95,6 +95,23 @@ on_every_engine! {
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
     }
 
+    async fn names_of_steps_are_bytes(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let provider = Provider::default();
+        let guard = new(&idempotency).await;
+        for (number, name) in ["pay", "Pay", "pay ", "p\u{e1}y"].into_iter().enumerate() {
+            let done = guard.step(name, provider.charge()).await.unwrap();
+            assert_eq!(usize::try_from(done), Ok(number + 1), "{name:?}");
+        }
+        let failed: Result<u32, Error> = guard
+            .step_once("once", async { Err(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) })
+            .await;
+        failed.unwrap_err();
+        guard.step("once ", provider.charge()).await.unwrap();
+        guard.release().await.unwrap();
+        assert!(matches!(begin(&idempotency).await, Begun::Unknown(_)), "another step has ended no doubt");
+    }
+
     async fn a_failed_step_is_done_again(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
         let provider = Provider::default();

@@ -71,6 +71,9 @@ fn main() -> ExitCode {
         trials.push(trial("cut_after_the_request", engine, move || {
             block_on(network::cut(engine));
         }));
+        trials.push(trial("records_cut_after_the_request", engine, move || {
+            block_on(network::records(engine));
+        }));
         trials.push(trial("late_answers", engine, move || {
             block_on(network::late(engine));
         }));

@@ -1,8 +1,11 @@
 //! Promise 7 (unknown is a state) and promise 4 (bounded trust) over connections that break.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::{Engine, Error, Loss, ReleaseOutcome, Rowlock};
+use rowlock::{
+    Begun, Engine, Error, Fingerprint, Loss, Outcome, ReleaseOutcome, Rowlock, StepFailed,
+};
 
 use crate::common::{Db, eventually};
 use crate::proxy::{Mode, Proxy};
@@ -188,5 +191,70 @@ pub(crate) async fn silence(engine: Engine) {
         watcher.list().await.unwrap().is_empty()
     })
     .await;
+    db.remove().await;
+}
+
+/// The answer to whatever is asked of a record is lost, after the server did it: each step happens once, each outcome is kept
+/// once, and nobody is told a wrong one.
+pub(crate) async fn records(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    let (idempotency, watcher) = (rowlock.idempotency(), watcher.idempotency());
+    let request = Fingerprint::of("request");
+    let charges = AtomicU32::new(0);
+    for round in 0..40_u32 {
+        let key = format!("k{round}");
+        let cut = |place: u32| {
+            if round % 5 == place {
+                proxy.set(Mode::CutNextAnswer);
+            }
+        };
+        cut(0);
+        let begun = idempotency.begin("scope", &key, request).await.unwrap();
+        let Begun::New(guard) = begun else {
+            panic!("{key}: {begun:?}")
+        };
+        assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
+        cut(1);
+        let charge = async {
+            // Nobody else counts: what is done twice is seen.
+            let number = charges.fetch_add(1, Ordering::SeqCst);
+            cut(2);
+            Ok::<u32, StepFailed<Error>>(number)
+        };
+        assert_eq!(guard.step_once("charge", charge).await.unwrap(), round);
+        assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
+        cut(3);
+        if round % 2 == 0 {
+            guard
+                .complete(&Outcome::json(&round).unwrap())
+                .await
+                .unwrap();
+        } else {
+            guard.release().await.unwrap();
+            let again = idempotency.begin("scope", &key, request).await.unwrap();
+            let Begun::New(guard) = again else {
+                panic!("{key}: {again:?}")
+            };
+            let charge =
+                async { Ok::<u32, StepFailed<Error>>(charges.fetch_add(1, Ordering::SeqCst)) };
+            assert_eq!(guard.step_once("charge", charge).await.unwrap(), round);
+            guard
+                .complete(&Outcome::json(&round).unwrap())
+                .await
+                .unwrap();
+        }
+        cut(4);
+        for idempotency in [&idempotency, &watcher] {
+            let begun = idempotency.begin("scope", &key, request).await.unwrap();
+            let Begun::Replay(outcome) = begun else {
+                panic!("{key}: {begun:?}")
+            };
+            assert_eq!(outcome.parse_json::<u32>().unwrap(), round);
+        }
+        assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
+    }
+    assert_eq!(charges.into_inner(), 40);
     db.remove().await;
 }

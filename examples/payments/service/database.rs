@@ -38,7 +38,7 @@ const CREATE: [&str; 3] = [
     // Whose request may pay an order: one of them, until it has been declined.
     "CREATE TABLE IF NOT EXISTS paying (
         principal VARCHAR(100) NOT NULL, order_id VARCHAR(100) NOT NULL, request VARCHAR(100) NOT NULL,
-        PRIMARY KEY (principal, order_id))",
+        attempt BIGINT NOT NULL, PRIMARY KEY (principal, order_id))",
     "CREATE TABLE IF NOT EXISTS placed_order (
         principal VARCHAR(100) NOT NULL, order_id VARCHAR(100) NOT NULL, sku VARCHAR(100) NOT NULL,
         quantity BIGINT NOT NULL, PRIMARY KEY (principal, order_id))",
@@ -114,36 +114,54 @@ macro_rules! statements {
                 .await
             }
 
-            async fn reserve(&mut self, principal: &str, order: &str, request: &str) -> Result<bool, sqlx::Error> {
+            async fn reserve(
+                &mut self,
+                principal: &str,
+                order: &str,
+                request: &str,
+                attempt: i64,
+            ) -> Result<bool, sqlx::Error> {
                 let reserve = sqlx::query(Self::sql(
-                    "INSERT INTO paying (principal, order_id, request) VALUES ($1, $2, $3)",
+                    "INSERT INTO paying (principal, order_id, request, attempt) VALUES ($1, $2, $3, $4)",
                 ))
                 .bind(principal)
                 .bind(order)
                 .bind(request)
+                .bind(attempt)
                 .execute(&mut *self)
                 .await;
                 match reserve {
                     Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {}
                     other => return other.map(|_| true),
                 }
-                let by: Option<String> = sqlx::query_scalar(Self::sql(
-                    "SELECT request FROM paying WHERE principal = $1 AND order_id = $2",
+                sqlx::query(Self::sql(
+                    "UPDATE paying SET attempt = $1
+                     WHERE principal = $2 AND order_id = $3 AND request = $4 AND attempt <= $5",
                 ))
+                .bind(attempt)
                 .bind(principal)
                 .bind(order)
-                .fetch_optional(self)
-                .await?;
-                Ok(by.as_deref() == Some(request))
+                .bind(request)
+                .bind(attempt)
+                .execute(self)
+                .await
+                .map(|done| done.rows_affected() > 0)
             }
 
-            async fn give_back(&mut self, principal: &str, order: &str, request: &str) -> Result<(), sqlx::Error> {
+            async fn give_back(
+                &mut self,
+                principal: &str,
+                order: &str,
+                request: &str,
+                attempt: i64,
+            ) -> Result<(), sqlx::Error> {
                 sqlx::query(Self::sql(
-                    "DELETE FROM paying WHERE principal = $1 AND order_id = $2 AND request = $3",
+                    "DELETE FROM paying WHERE principal = $1 AND order_id = $2 AND request = $3 AND attempt = $4",
                 ))
                 .bind(principal)
                 .bind(order)
                 .bind(request)
+                .bind(attempt)
                 .execute(self)
                 .await
                 .map(|_| ())
@@ -188,12 +206,13 @@ pub(crate) trait Statements: Dialect {
         principal: &str,
     ) -> impl Future<Output = Result<Vec<Payment>, sqlx::Error>> + Send;
 
-    /// Whether `request` is the one that may pay the order.
+    /// Whether `request` is the one that may pay the order, and no later attempt of it has come.
     fn reserve(
         &mut self,
         principal: &str,
         order: &str,
         request: &str,
+        attempt: i64,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     fn give_back(
@@ -201,6 +220,7 @@ pub(crate) trait Statements: Dialect {
         principal: &str,
         order: &str,
         request: &str,
+        attempt: i64,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// A second order of the same number is a unique violation.

@@ -88,16 +88,23 @@ pub(crate) async fn router(settings: &Settings) -> Result<App, Failure> {
     Ok(App { router, rowlock })
 }
 
-/// Who asks: whoever has a bearer token, which is not checked here.
+/// Who asks: whoever has a bearer token, which is not checked here. What stands for a user in the tables is a digest of it:
+/// a token is a secret, and the scope of a key is not. (With real users it would be the user's id.)
 #[derive(Debug, Clone)]
 struct Principal(String);
 
 fn principal(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    let token = token.trim();
-    let fits = scheme.eq_ignore_ascii_case("bearer") && (1..=100).contains(&token.len());
-    fits.then(|| token.to_owned())
+    let value = headers.get(header::AUTHORIZATION)?;
+    let (scheme, token) = value.as_bytes().split_at_checked(7)?;
+    let token = token.trim_ascii();
+    if !scheme.eq_ignore_ascii_case(b"bearer ") || token.is_empty() {
+        return None;
+    }
+    let digest = Fingerprint::of(token);
+    let digits = digest.as_bytes()[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"));
+    Some(format!("user-{}", digits.collect::<String>()))
 }
 
 async fn identify(mut request: Request, next: Next) -> Response {
@@ -106,9 +113,9 @@ async fn identify(mut request: Request, next: Next) -> Response {
             request.extensions_mut().insert(Principal(name));
             next.run(request).await
         }
-        None => Problem(
+        None => Problem::new(
             StatusCode::UNAUTHORIZED,
-            "send Authorization: Bearer with a token of 1 to 100 bytes".into(),
+            "send Authorization: Bearer with a token",
         )
         .into_response(),
     }
@@ -116,11 +123,16 @@ async fn identify(mut request: Request, next: Next) -> Response {
 
 /// What went wrong (RFC 9457).
 #[derive(Debug)]
-struct Problem(StatusCode, String);
+struct Problem {
+    status: StatusCode,
+    detail: String,
+    /// Another attempt has taken over.
+    superseded: bool,
+}
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let Self(status, detail) = self;
+        let Self { status, detail, .. } = self;
         let title = status.canonical_reason();
         let body = json!({ "title": title, "status": status.as_u16(), "detail": detail });
         let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
@@ -129,21 +141,32 @@ impl IntoResponse for Problem {
 }
 
 impl Problem {
+    fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            detail: detail.into(),
+            superseded: false,
+        }
+    }
+
     fn bad(detail: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, detail.into())
+        Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
     /// Something that may pass: the client comes again with the same key.
     fn trouble(error: &dyn std::fmt::Display) -> Self {
         eprintln!("payments: {error}");
         let detail = "something did not answer: send the same request again";
-        Self(StatusCode::SERVICE_UNAVAILABLE, detail.into())
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 }
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        Self::trouble(&error)
+        Self {
+            superseded: matches!(error, Error::Superseded { .. }),
+            ..Self::trouble(&error)
+        }
     }
 }
 
@@ -188,30 +211,42 @@ async fn pay(
     if request.currency != "EUR" {
         return Err(Problem::bad("currency is \"EUR\""));
     }
-    let id = once.downstream_key("payment")?;
+    let (id, attempt) = (once.downstream_key("payment")?, once.attempt());
     let order = &request.order_id;
     // Before anything is charged: is this the request that pays the order?
     let is_ours = on_database!(&shop.database, pool => {
-        pool.acquire().await?.reserve(&principal, order, &id).await?
+        pool.acquire().await?.reserve(&principal, order, &id, attempt).await?
     });
     if !is_ours {
         let paid = paid(&shop, &principal, order).await?;
         return match paid {
             Some(payment) => Ok((StatusCode::CONFLICT, Json(payment)).into_response()),
-            None => Err(Problem(
+            None => Err(Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "another request is paying this order: come again later".into(),
+                "another request is paying this order: come again later",
             )),
         };
     }
     // Once for the key, over all attempts: the provider knows it by a key of its own.
-    let charged = once.step("charge", shop.charge(&once, &request)).await?;
+    let charged = once.step("charge", shop.charge(&once, &request)).await;
+    let charged = match charged {
+        Ok(charged) => charged,
+        Err(problem) => {
+            // Taken over, and perhaps done by now: what a later attempt has reserved stays.
+            if problem.superseded {
+                on_database!(&shop.database, pool => {
+                    pool.acquire().await?.give_back(&principal, order, &id, attempt).await?;
+                });
+            }
+            return Err(problem);
+        }
+    };
     if charged.status == "declined" {
         let (once, who, id) = (&once, &principal, &id);
         let response = on_database!(&shop.database, pool => {
             Retry::new().run(pool, |mut tx| async move {
-                let declined = Problem(StatusCode::PAYMENT_REQUIRED, "the card was declined".into());
-                tx.give_back(who, order, id).await?;
+                let declined = Problem::new(StatusCode::PAYMENT_REQUIRED, "the card was declined");
+                tx.give_back(who, order, id, attempt).await?;
                 once.complete_in(&mut tx, declined.into_response()).await
             }).await
         });
@@ -346,13 +381,13 @@ async fn order(
             let body = outcome.bytes().to_vec();
             Ok((StatusCode::CREATED, content_type, body).into_response())
         }
-        Ok(Submitted::Mismatch) => Err(Problem(
+        Ok(Submitted::Mismatch) => Err(Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
-            "this form was submitted before, with something else in it".into(),
+            "this form was submitted before, with something else in it",
         )),
-        Ok(Submitted::Gone) => Err(Problem(
+        Ok(Submitted::Gone) => Err(Problem::new(
             StatusCode::GONE,
-            "the form is not valid any more: load it again".into(),
+            "the form is not valid any more: load it again",
         )),
         Err(Error::Application { cause }) if is_duplicate(cause.sqlx()) => {
             let orders = on_database!(&shop.database, pool => {
