@@ -129,7 +129,7 @@
 //!
 //! ## no-principal
 //!
-//! *401.* Nobody is logged in to whom the key could belong.
+//! *401*, with `WWW-Authenticate: Bearer`. Nobody is logged in to whom the key could belong.
 //!
 //! ## body-too-large
 //!

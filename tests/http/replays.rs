@@ -213,7 +213,9 @@ over_a_socket! {
     async fn who_is_nobody_is_refused() {
         let server = Server::plain().await;
         let request = || server.request("POST", "/pay").header("idempotency-key", "\"k\"");
-        send(request()).await.is_problem(401, "no-principal");
+        let refused = send(request()).await;
+        refused.is_problem(401, "no-principal");
+        assert_eq!(refused.header("www-authenticate"), Some("Bearer"));
         send(request().header("x-user", "")).await.is_problem(401, "no-principal");
         assert_eq!(server.shop.runs(), 0);
     }
