@@ -9,17 +9,18 @@
 //! # State model
 //!
 //! ```text
-//!            begin              complete, complete_in               retention over         tombstone over
-//!  (nothing) ─────► running ─────────────────────────────► done ───────────────────► expired ─────► (nothing)
-//!                    │  ▲ ▲
-//!    release, dropped│  │ │ begin, under a higher attempt
-//!                    ▼  │ │
-//!                   free┘ ├── past its lease: the process has crashed, or stands still
-//!                         │
-//!                    │    └── never more than `max_attempts` crashes: poisoned, until somebody resets it
-//!                    ▼
-//!                unknown: a step that must not be repeated was under way. Somebody has to find out.
+//!            begin              complete, complete_in         retention over           tombstone over
+//!  (nothing) ─────► running ───────────────────────────► done ──────────────► expired ──────────────► (nothing)
+//!                   │ │ ▲ ▲
+//!  released, dropped│ │ │ └─ past its lease: the next one takes over, under a higher attempt
+//!                   ▼ │ │
+//!                  free ┘    begin, under a higher attempt
+//!                     │
+//!                     └────► unknown: it ended, or vanished, in the middle of a step that must not be repeated
 //! ```
+//!
+//! When `max_attempts` attempts in a row have vanished, nobody takes over: the key is *poisoned*, until somebody resets it. What
+//! was unknown is free when somebody has found out.
 //!
 //! # Trust window
 //!
