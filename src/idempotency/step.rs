@@ -180,8 +180,10 @@ impl IdempotencyGuard {
     ) -> Result<Started, Error> {
         check_step(step)?;
         self.check_running("begin a step of")?;
-        if let (Some(step), false) = (&doubt.0, repeatable) {
-            return Err(self.unknown(step));
+        if let Some(begun) = &doubt.0
+            && (!repeatable || **begun == *step)
+        {
+            return Err(self.unknown(begun));
         }
         let ask = StepAsk {
             key: self.record().clone(),

@@ -227,6 +227,8 @@ on_every_engine! {
         assert!(matches!(again, Err(Error::StepUnknown { .. })), "{again:?}");
         let other = guard.step_once("letter", provider.charge_once()).await;
         assert!(matches!(other, Err(Error::StepUnknown { .. })), "{other:?}");
+        let repeatable = guard.step("charge", provider.charge()).await;
+        assert!(matches!(repeatable, Err(Error::StepUnknown { .. })), "{repeatable:?}");
         // As if the process had died here: nobody renews, nobody frees.
         std::mem::forget(guard);
         lapse(db).await;

@@ -1,5 +1,6 @@
 //! MySQL and MariaDB: a JSON array carries a batch, a locking derived table passes locked rows over.
 
+mod clean;
 mod connect;
 mod fault;
 mod form_token;
@@ -152,7 +153,7 @@ impl Records for MySqlConnection {
 
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
         let tokens = form_token::clean(self, limit).await?;
-        let cleaned = idempotency::clean(self, limit).await?;
+        let cleaned = clean::records(self, limit).await?;
         Ok(CleanedRows { tokens, ..cleaned })
     }
 

@@ -11,8 +11,8 @@ use super::transaction::{BEGIN_TO_WRITE, database, in_transaction};
 use crate::idempotency::{Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::record::{
-    ClaimAsk, Claimed, CleanedRows, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk,
-    ListAsk, RecordRow, record_row,
+    ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,
+    RecordRow, record_row,
 };
 use crate::store::{Renewed, Told, micros, to_micros};
 
@@ -64,7 +64,7 @@ DELETE FROM rowlock_idempotency
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
   AND forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
-const FORGET_STEPS: &str =
+pub(super) const FORGET_STEPS: &str =
     "DELETE FROM rowlock_idempotency_step WHERE scope = ?1 AND idempotency_key = ?2";
 
 const RENEW: &str = "
@@ -114,19 +114,6 @@ FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) no
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
   AND (state = 'free' OR (state = 'running' AND lease_until <= now.us))";
 
-/// What is due.
-const DUE: &str = "
-SELECT r.rowid, r.scope, r.idempotency_key, r.forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-FROM rowlock_idempotency r
-WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AND r.state <> 'running'
-ORDER BY r.clean_at LIMIT ?1";
-
-const REMOVE: &str = "DELETE FROM rowlock_idempotency WHERE rowid = ?1";
-
-const EXPIRE: &str = "
-UPDATE rowlock_idempotency SET state = 'expired', outcome = NULL, content_type = NULL, clean_at = forget_at
-WHERE rowid = ?1";
-
 const COMPLETE: &str = "
 UPDATE rowlock_idempotency
 SET state = 'done', doubt = NULL, tries = 0, content_type = ?5, outcome = ?6, done_at = now.us,
@@ -165,7 +152,7 @@ pub(super) async fn durably<T>(
     result
 }
 
-async fn in_a_transaction<T>(
+pub(super) async fn in_a_transaction<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
@@ -380,32 +367,6 @@ async fn resolve(
         .bind(to_micros(ask.forget));
     resolve.execute(conn).await?;
     Ok(true)
-}
-
-pub(super) async fn clean(
-    conn: &mut SqliteConnection,
-    limit: u32,
-) -> Result<CleanedRows, sqlx::Error> {
-    in_a_transaction(conn, async |conn| {
-        let due: Vec<(i64, Vec<u8>, Vec<u8>, bool)> = sqlx::query_as(DUE)
-            .bind(limit)
-            .fetch_all(&mut *conn)
-            .await?;
-        let mut cleaned = CleanedRows::default();
-        for (row, scope, key, over) in &due {
-            if *over {
-                sqlx::query(REMOVE).bind(row).execute(&mut *conn).await?;
-                let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
-                steps.execute(&mut *conn).await?;
-                cleaned.records += 1;
-            } else {
-                sqlx::query(EXPIRE).bind(row).execute(&mut *conn).await?;
-                cleaned.outcomes += 1;
-            }
-        }
-        Ok(cleaned)
-    })
-    .await
 }
 
 pub(super) async fn tx_claim(

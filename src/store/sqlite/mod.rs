@@ -1,5 +1,6 @@
 //! SQLite: a JSON array carries a batch, and there is one writer at a time.
 
+mod clean;
 mod connect;
 mod fault;
 mod form_token;
@@ -153,7 +154,7 @@ impl Records for SqliteConnection {
 
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
         let tokens = form_token::clean(self, limit).await?;
-        let cleaned = idempotency::clean(self, limit).await?;
+        let cleaned = clean::records(self, limit).await?;
         Ok(CleanedRows { tokens, ..cleaned })
     }
 
