@@ -48,8 +48,12 @@ async fn write(app: &App, id: &str, n: i64, held: Option<&rowlock::Held>) -> Res
     let mut tx = app.begin().await;
     tx.execute(&format!("UPDATE zombie SET n = {n} WHERE id = {id}"))
         .await?;
-    if let Some(held) = held {
-        tx.pin(held).await?;
+    if let Some(held) = held
+        && let Err(error) = tx.pin(held).await
+    {
+        // Not left to the drop: this process listens for its next line, and runs nothing meanwhile.
+        tx.release().await;
+        return Err(error);
     }
     tell("written");
     listen();
