@@ -211,7 +211,7 @@ impl FormTokens {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future rolls the transaction back, unless its commit was under way.
+    /// That of [`run_in_tx`](Idempotency::run_in_tx).
     pub async fn submit<P, E, F>(
         &self,
         pool: &P,
@@ -277,7 +277,10 @@ impl FormTokens {
             }
         });
         match claimed.await? {
-            Some(open) => self.outcomes.work_in(pool, open, &claim, work).await,
+            Some(open) => {
+                let outcomes = &self.outcomes;
+                outcomes.work_in::<P, E, F>(open, &claim, work).await
+            }
             None => Ok(None),
         }
     }

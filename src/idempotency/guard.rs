@@ -196,7 +196,8 @@ impl IdempotencyGuard {
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it goes on in the background.
+    /// Once polled, it goes on in the background, and dropping the guard then frees nothing. (When the database refuses it, the
+    /// lease has to end before others take over.)
     pub async fn complete(&self, outcome: &Outcome) -> Result<(), Error> {
         let end = self.bounds.done(outcome)?;
         self.end("complete", end).await

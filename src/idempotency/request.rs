@@ -155,6 +155,17 @@ pub struct InFlight {
     pub holder: Option<String>,
 }
 
+impl InFlight {
+    /// Somebody is at it, and cannot be seen before his transaction ends.
+    pub(super) const fn unseen() -> Self {
+        Self {
+            remaining: None,
+            until: None,
+            holder: None,
+        }
+    }
+}
+
 /// A step that must not be repeated, and of which nobody knows whether it happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -306,11 +317,7 @@ impl Idempotency {
                 Claiming::Missed if looks < MAX_LOOKS => {}
                 Claiming::Locked if looks == 1 || waiting.again(None).await => {}
                 Claiming::Missed | Claiming::Locked => {
-                    return Ok(Begun::InFlight(InFlight {
-                        remaining: None,
-                        until: None,
-                        holder: None,
-                    }));
+                    return Ok(Begun::InFlight(InFlight::unseen()));
                 }
             }
         }
@@ -328,11 +335,7 @@ impl Idempotency {
             // Whatever changes a record from outside may find it locked: then somebody is at it.
             tries += 1;
             if tries > MAX_TRIES && !waiting.again(None).await {
-                return Ok(Begun::InFlight(InFlight {
-                    remaining: None,
-                    until: None,
-                    holder: None,
-                }));
+                return Ok(Begun::InFlight(InFlight::unseen()));
             }
             let read = |reply| RecordWork::Read(key.clone(), reply);
             let row = self.core.record(read).await?;

@@ -1,9 +1,8 @@
 //! Claim, work and outcome in one transaction and one commit.
 
-use super::judge::corrupt;
 use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
-use super::request::{Begun, Idempotency};
+use super::request::{Begun, Idempotency, InFlight};
 use crate::client::Pool;
 use crate::hold;
 use crate::lock::context::Context;
@@ -35,7 +34,8 @@ impl Idempotency {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future rolls the transaction back, unless its commit was under way.
+    /// Dropping the future while `work` runs rolls the transaction back. Behind that, keeping the outcome and the commit go on
+    /// in the background.
     pub async fn run_in_tx<P, E, F>(
         &self,
         pool: &P,
@@ -74,10 +74,7 @@ impl Idempotency {
                 Ok(Some(outcome)) => return Ok(Begun::New(outcome)),
                 // Somebody was faster: what has he made of it?
                 Ok(None) if misses < MAX_MISSES => misses += 1,
-                Ok(None) => {
-                    let what = "it changes whenever it is asked for";
-                    return Err(corrupt(key.scope(), key.key(), what).into());
-                }
+                Ok(None) => return Ok(Begun::InFlight(InFlight::unseen())),
                 Err(error) => attempts.again(error).await?,
             }
         }
@@ -96,8 +93,8 @@ impl Idempotency {
         F: Future<Output = Result<Outcome, E>>,
     {
         let open = Open::begin(pool).await?;
-        match self.claim_in(pool, open, ask).await? {
-            Some(open) => self.work_in(pool, open, ask, work).await,
+        match self.claim_in::<P>(open, ask).await? {
+            Some(open) => self.work_in::<P, E, F>(open, ask, work).await,
             None => Ok(None),
         }
     }
@@ -107,7 +104,6 @@ impl Idempotency {
     /// A statement that is cut off can lose a connection of the pool: dropping this finishes it first.
     async fn claim_in<P: Pool>(
         &self,
-        _pool: &P,
         open: Open<sqlx::Transaction<'static, P::Brand>>,
         ask: &ClaimAsk,
     ) -> Result<Option<Open<sqlx::Transaction<'static, P::Brand>>>, Error> {
@@ -143,7 +139,6 @@ impl Idempotency {
     /// The work behind a claim, its outcome, and the commit. `None`: somebody else was faster.
     pub(super) async fn work_in<P, E, F>(
         &self,
-        _pool: &P,
         open: Open<sqlx::Transaction<'static, P::Brand>>,
         ask: &ClaimAsk,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
