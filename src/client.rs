@@ -10,7 +10,7 @@ use crate::hold::record::RecordWork;
 use crate::hold::{Core, Settings};
 use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, LockInfo, Owner, Transaction, Version, check_holder, within};
-use crate::{Error, Name};
+use crate::{Error, Name, Pool};
 
 /// A database brand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,6 +181,8 @@ impl Rowlock {
 
     /// Who holds `name` right now, if anybody does.
     ///
+    /// A lease whose guard was dropped a moment ago may be shown still: [`flush`](Self::flush) waits for its release.
+    ///
     /// # Errors
     ///
     /// A refused name, a database out of reach, or a damaged row.
@@ -193,7 +195,8 @@ impl Rowlock {
         self.core.look(|reply| LookAt::Inspect(name, reply)).await
     }
 
-    /// All locks that somebody holds right now, by name.
+    /// All locks that somebody holds right now, by name. It reads the whole table, on a connection that no other
+    /// operation waits for.
     ///
     /// # Errors
     ///
@@ -226,11 +229,19 @@ impl Rowlock {
     }
 
     /// Removes what is over, once: outcomes past their retention, records and form tokens past their time, at most
-    /// `batch` of each (1 to 10,000). The cleaner does this in the background, see [`Builder::clean_every`].
+    /// `batch` of each (1 to 10,000); and the rows of all locks that nobody has used for ten days, which are looked
+    /// for `batch` rows at a time. The cleaner does this in the background, see [`Builder::clean_every`].
+    ///
+    /// The fences of a lock go on rising after its row was removed, unless the database's clock is set back by more than
+    /// ten days.
     ///
     /// # Errors
     ///
-    /// A database out of reach.
+    /// A batch out of range; a database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops after the batch that is under way.
     pub async fn clean(&self, batch: u32) -> Result<Cleaned, Error> {
         if !(1..=10_000).contains(&batch) {
             return Err(Error::InvalidSetting {
@@ -240,10 +251,21 @@ impl Rowlock {
         }
         let clean = |reply| RecordWork::Clean(batch, reply);
         let rows = self.core.record(clean).await?;
+        let (mut locks, mut after) = (0, Vec::new());
+        loop {
+            let clean = |reply| RecordWork::CleanLocks(after, batch, reply);
+            let cleaned = self.core.record(clean).await?;
+            locks += cleaned.removed;
+            match cleaned.last {
+                Some(last) => after = last,
+                None => break,
+            }
+        }
         Ok(Cleaned {
             outcomes: rows.outcomes,
             records: rows.records,
             tokens: rows.tokens,
+            locks,
         })
     }
 
@@ -290,6 +312,8 @@ pub struct Cleaned {
     pub records: u64,
     /// Form tokens that nobody has used.
     pub tokens: u64,
+    /// Rows of locks that nobody has used for ten days.
+    pub locks: u64,
 }
 
 /// Settings of a client; made by [`Rowlock::builder`].
@@ -336,9 +360,12 @@ impl Builder {
         self
     }
 
-    /// How often this process removes idempotency records and form tokens whose time is over: 1 s to 24 h, every minute when
-    /// not set; `None` leaves that to others, or to `rowlock clean`. It begins when
-    /// [`idempotency`](Rowlock::idempotency) or [`form_tokens`](Rowlock::form_tokens) is first called.
+    /// How often this process removes what is over: 1 s to 24 h, every minute when not set; `None` leaves that to others,
+    /// or to `rowlock clean`.
+    ///
+    /// Each time it looks at some 5,000 lock rows, and removes those that nobody has used for ten days. Idempotency records
+    /// and form tokens whose time is over are removed from when [`idempotency`](Rowlock::idempotency) or
+    /// [`form_tokens`](Rowlock::form_tokens) is first called.
     pub fn clean_every(mut self, every: impl Into<Option<Duration>>) -> Self {
         self.clean_every = every.into();
         self
@@ -456,121 +483,3 @@ fn host() -> String {
 fn host() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "?".into())
 }
-
-/// An sqlx pool: it tells where the database is, and begins transactions. Sealed: `PgPool`, `MySqlPool`,
-/// `SqlitePool`.
-pub trait Pool: sealed::Sealed {}
-
-mod sealed {
-    use super::{Builder, Engine, Error, Rowlock};
-    use crate::store::Store;
-
-    pub trait Sealed: Sync + 'static {
-        type Brand: sqlx::Database;
-
-        #[allow(private_bounds, reason = "sealed")]
-        type Connection: Store;
-
-        /// The engine, or one of those that share its protocol.
-        const ENGINE: Engine;
-
-        /// How a transaction that may write is begun, where that is not plain BEGIN.
-        const BEGIN: Option<&'static str>;
-
-        fn pool(&self) -> &sqlx::Pool<Self::Brand>;
-
-        fn connection<'t>(
-            tx: &'t mut sqlx::Transaction<'static, Self::Brand>,
-        ) -> &'t mut Self::Connection;
-
-        fn start(&self, builder: Builder) -> impl Future<Output = Result<Rowlock, Error>> + Send;
-    }
-
-    #[cfg(feature = "postgres")]
-    impl Sealed for sqlx::PgPool {
-        type Brand = sqlx::Postgres;
-        type Connection = sqlx::PgConnection;
-
-        const ENGINE: Engine = Engine::Postgres;
-
-        const BEGIN: Option<&'static str> = None;
-
-        fn pool(&self) -> &Self {
-            self
-        }
-
-        fn connection<'t>(
-            tx: &'t mut sqlx::Transaction<'static, sqlx::Postgres>,
-        ) -> &'t mut sqlx::PgConnection {
-            tx
-        }
-
-        async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
-            let options = self.connect_options().as_ref().clone();
-            builder
-                .start(crate::store::postgres::Postgres::new(options))
-                .await
-        }
-    }
-
-    #[cfg(feature = "mysql")]
-    impl Sealed for sqlx::MySqlPool {
-        type Brand = sqlx::MySql;
-        type Connection = sqlx::MySqlConnection;
-
-        const ENGINE: Engine = Engine::MySql;
-
-        const BEGIN: Option<&'static str> = None;
-
-        fn pool(&self) -> &Self {
-            self
-        }
-
-        fn connection<'t>(
-            tx: &'t mut sqlx::Transaction<'static, sqlx::MySql>,
-        ) -> &'t mut sqlx::MySqlConnection {
-            tx
-        }
-
-        async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
-            let options = self.connect_options().as_ref().clone();
-            builder
-                .start(crate::store::mysql::MySql::new(options)?)
-                .await
-        }
-    }
-
-    #[cfg(feature = "sqlite")]
-    impl Sealed for sqlx::SqlitePool {
-        type Brand = sqlx::Sqlite;
-        type Connection = sqlx::SqliteConnection;
-
-        const ENGINE: Engine = Engine::Sqlite;
-
-        const BEGIN: Option<&'static str> = Some(crate::store::sqlite::BEGIN_TO_WRITE);
-
-        fn pool(&self) -> &Self {
-            self
-        }
-
-        fn connection<'t>(
-            tx: &'t mut sqlx::Transaction<'static, sqlx::Sqlite>,
-        ) -> &'t mut sqlx::SqliteConnection {
-            tx
-        }
-
-        async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
-            let options = self.connect_options().as_ref().clone();
-            builder
-                .start(crate::store::sqlite::Sqlite::new(options))
-                .await
-        }
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl Pool for sqlx::PgPool {}
-#[cfg(feature = "mysql")]
-impl Pool for sqlx::MySqlPool {}
-#[cfg(feature = "sqlite")]
-impl Pool for sqlx::SqlitePool {}

@@ -67,6 +67,7 @@ pub mod layer;
 mod lock;
 mod migrate;
 mod name;
+mod pool;
 mod store;
 mod subject;
 
@@ -74,7 +75,7 @@ mod subject;
 #[doc(hidden)]
 pub mod cli;
 
-pub use client::{Builder, Cleaned, Engine, Pool, Rowlock};
+pub use client::{Builder, Cleaned, Engine, Rowlock};
 pub use error::{Cause, Error};
 pub use hold::clock::Deadline;
 pub use idempotency::{
@@ -89,4 +90,5 @@ pub use lock::{
 };
 pub use migrate::migration_sql;
 pub use name::Name;
+pub use pool::Pool;
 pub use subject::Subject;

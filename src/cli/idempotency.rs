@@ -364,18 +364,21 @@ fn whole(info: &RecordInfo, steps: &[StepInfo]) -> Value {
 
 /// `rowlock clean`: everything that is over, in small batches.
 pub(super) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> {
-    let (mut outcomes, mut records, mut tokens) = (0, 0, 0);
+    let (mut outcomes, mut records, mut tokens, mut locks) = (0, 0, 0, 0);
     loop {
         let cleaned = rowlock.clean(batch).await?;
         outcomes += cleaned.outcomes;
         records += cleaned.records;
         tokens += cleaned.tokens;
+        locks += cleaned.locks;
         let most = cleaned.outcomes.max(cleaned.records).max(cleaned.tokens);
         if most < u64::from(batch) {
             break;
         }
     }
-    println!("removed {outcomes} outcomes, {records} records, {tokens} form tokens");
+    println!(
+        "removed {outcomes} outcomes, {records} records, {tokens} form tokens, {locks} unused lock rows"
+    );
     Ok(())
 }
 

@@ -1,14 +1,19 @@
-//! The cleaner: removes records and form tokens whose time is over, in the background.
+//! The cleaner: removes records and form tokens whose time is over, and lock rows that nobody uses, in the background.
 //!
 //! # Overview
 //!
 //! A task on the thread of the renewals, with a connection that it makes for each round. A round is small batches, each of
-//! them one short transaction, with four times as long a pause behind each as it took, until nothing is left. Cleaners of several
+//! them one short transaction. After each batch the cleaner rests four times as long as the batch took. Cleaners of several
 //! processes pass each other's rows over.
+//!
+//! Records and tokens have an index on their time, and a round goes on until none is due. Lock rows have none, because
+//! every grant and renewal would have to write it. So the cleaner walks through the table by name, a few batches a round,
+//! and goes on in the next round where it stopped.
 //!
 //! # Trust window
 //!
-//! Nothing depends on it: whoever asks for a key judges its record by the clock, cleaned or not.
+//! Nothing depends on it: a record is judged by the clock, cleaned or not, and a lock whose row is gone begins with a
+//! fence from the clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,15 +24,19 @@ use tokio::sync::Notify;
 
 use super::clock::{Moment, sleep_until};
 use super::link::Link;
-use crate::store::Connector;
 use crate::store::fault::Fault;
 use crate::store::record::{CleanedRows, Records};
+use crate::store::{Connector, Store};
 
 /// How much longer than a batch the pause behind it is: others need the server, too.
 const REST: u32 = 4;
 
 /// The rows of one kind in one batch.
 pub(crate) const BATCH: u32 = 500;
+
+/// How many batches of lock rows a round looks at without finding one to remove: with a round every minute, a million
+/// rows take a little more than three hours.
+const LOOKS: u32 = 10;
 
 /// The way to the cleaner. Dropping it ends its task.
 #[derive(Debug)]
@@ -45,7 +54,7 @@ impl Cleaner {
         Self(Arc::clone(shared))
     }
 
-    /// From now on there may be something to clean.
+    /// From now on there may be records and tokens to clean.
     pub(crate) fn start(&self) {
         if !self.0.wanted.swap(true, Ordering::AcqRel) {
             self.0.news.notify_one();
@@ -72,11 +81,9 @@ pub(super) async fn run<C: Connector>(
     };
     // What starts together must not clean together.
     let mut next = Moment::now() + every.mul_f64(fastrand::f64());
+    // The last lock row that was looked at.
+    let mut after = Vec::new();
     while !shared.closed.load(Ordering::Acquire) {
-        if !shared.wanted.load(Ordering::Acquire) {
-            shared.news.notified().await;
-            continue;
-        }
         if !next.has_passed() {
             select! {
                 () = shared.news.notified() => {}
@@ -84,7 +91,7 @@ pub(super) async fn run<C: Connector>(
             }
             continue;
         }
-        if let Err(fault) = round(&mut link, shared).await {
+        if let Err(fault) = round(&mut link, shared, &mut after).await {
             tracing::warn!(%target, error = %fault, "cannot clean");
         }
         link.hang_up();
@@ -92,22 +99,49 @@ pub(super) async fn run<C: Connector>(
     }
 }
 
-async fn round<C: Connector>(link: &mut Link<C>, shared: &Shared) -> Result<(), Fault> {
-    while !shared.closed.load(Ordering::Acquire) {
-        link.connect().await?;
-        let began = Moment::now();
-        let patience = link.patience();
-        let cleaned = link
-            .run(patience, async |conn: &mut C::Connection| {
-                conn.clean(BATCH).await
-            })
-            .await?;
-        if !cleaned.is_full(BATCH) {
+async fn round<C: Connector>(
+    link: &mut Link<C>,
+    shared: &Shared,
+    after: &mut Vec<u8>,
+) -> Result<(), Fault> {
+    while shared.wanted.load(Ordering::Acquire) {
+        let cleaned = batch(link, shared, async |conn| conn.clean(BATCH).await).await?;
+        if !cleaned.is_some_and(|cleaned| cleaned.is_full(BATCH)) {
             break;
         }
-        sleep_until(Moment::now() + began.elapsed() * REST).await;
+    }
+    let mut looks = LOOKS;
+    while looks > 0 {
+        let walk = async |conn: &mut C::Connection| conn.lock_clean(after, BATCH).await;
+        let Some(cleaned) = batch(link, shared, walk).await? else {
+            break;
+        };
+        if cleaned.removed == 0 {
+            looks -= 1;
+        }
+        let is_last = cleaned.last.is_none();
+        *after = cleaned.last.unwrap_or_default();
+        if is_last {
+            break;
+        }
     }
     Ok(())
+}
+
+/// Runs one batch, and rests. `None`: the client is closed.
+async fn batch<C: Connector, T>(
+    link: &mut Link<C>,
+    shared: &Shared,
+    work: impl AsyncFnOnce(&mut C::Connection) -> Result<T, Fault>,
+) -> Result<Option<T>, Fault> {
+    if shared.closed.load(Ordering::Acquire) {
+        return Ok(None);
+    }
+    link.connect().await?;
+    let began = Moment::now();
+    let done = link.run(link.patience(), work).await?;
+    sleep_until(Moment::now() + began.elapsed() * REST).await;
+    Ok(Some(done))
 }
 
 impl CleanedRows {

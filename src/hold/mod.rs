@@ -16,6 +16,7 @@
 
 pub(crate) mod clean;
 pub(crate) mod clock;
+mod errands;
 pub(crate) mod grant;
 pub(crate) mod guard;
 mod lanes;
@@ -41,13 +42,14 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::store::{Connector, Server, Store};
-use crate::{Engine, Error, Name, Subject, migrate};
+use crate::{Engine, Error, Name, migrate};
 use clean::Cleaner;
 use lanes::Lane;
 use line::Lines;
 use link::Link;
 use met::Met;
 use op::{Fate, Look, LookAt, Op, Reply, Seen};
+use record::RecordWork;
 use renew::Renewals;
 
 /// How many names a client remembers to have rows.
@@ -74,8 +76,12 @@ pub(crate) struct Settings {
 #[derive(Debug)]
 pub(crate) struct Core {
     lanes: Vec<mpsc::UnboundedSender<Op>>,
-    /// The last lane is beside the others, for what open transactions look at.
-    aside: bool,
+    /// Beside the lanes, for looks: a long one holds up no operation, and a caller's open transaction that keeps the
+    /// lanes from writing does not keep it from looking.
+    aside: mpsc::UnboundedSender<Op>,
+    errands: mpsc::UnboundedSender<Op>,
+    /// Whether a caller's open transaction may keep the lanes from writing.
+    looks_aside: bool,
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
     pub(crate) lines: Arc<Lines>,
@@ -108,21 +114,25 @@ impl Core {
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
         let target: Arc<str> = connector.target().into();
         let lines = Arc::new(Lines::default());
-        let (senders, queues): (Vec<_>, Vec<_>) = (0..C::LANES + usize::from(C::LOOKS_ASIDE))
-            .map(|_| mpsc::unbounded_channel())
-            .unzip();
+        // The last one is the lane for looks.
+        let (mut senders, queues): (Vec<_>, Vec<_>) =
+            (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
+        let aside = senders.pop().ok_or_else(|| stopped(&target))?;
+        let (errands, orders) = mpsc::unbounded_channel();
         let (ready, started) = oneshot::channel();
 
-        let lanes: Vec<Lane<C>> = queues
-            .into_iter()
-            .map(|queue| {
-                let link = Link::new(connector.clone(), settings.patience);
+        let lane = {
+            let (connector, patience) = (connector.clone(), settings.patience);
+            let (lines, target) = (Arc::clone(&lines), Arc::clone(&target));
+            move |queue| {
+                let link = Link::new(connector.clone(), patience);
                 Lane::new(link, queue, Arc::clone(&lines), Arc::clone(&target))
-            })
-            .collect();
+            }
+        };
         let migrate = settings.migrate;
         spawn("rowlock-lanes", &target, move || {
-            run_lanes(lanes, migrate, ready)
+            let lanes = queues.into_iter().map(&lane).collect();
+            run_lanes(lanes, errands::run(orders, lane), migrate, ready)
         })?;
         let Begun {
             server,
@@ -138,7 +148,9 @@ impl Core {
         let renewals = Renewals::start(link, cleaning, &target)?;
         let core = Self {
             lanes: senders,
-            aside: C::LOOKS_ASIDE,
+            aside,
+            errands,
+            looks_aside: C::LOOKS_ASIDE,
             renewals,
             cleaner,
             lines,
@@ -154,28 +166,35 @@ impl Core {
     }
 
     /// Hands `op` to the lane of what it is about, always the same one, so that the operations on it keep their
-    /// order; one that is about nothing in particular to the first lane.
+    /// order. Looks go to the lane beside the others, and an administrator's orders are errands.
     pub(crate) fn send(&self, op: Op) {
-        let count = (self.lanes.len() - usize::from(self.aside)) as u64;
-        let lane = |subject: Subject| {
-            let mut hasher = DefaultHasher::new();
-            subject.hash(&mut hasher);
-            usize::try_from(hasher.finish() % count).unwrap_or(0)
+        let lane = match &op {
+            Op::Look(look) => match look.what {
+                LookAt::ForceRelease(..) => &self.errands,
+                LookAt::Inspect(..) | LookAt::List(_) | LookAt::Row(_, false, _) => &self.aside,
+                LookAt::Row(_, true, _) => self.lane(&op),
+            },
+            Op::Record(op) if matches!(op.work, RecordWork::List(..)) => &self.aside,
+            Op::Record(op) if op.work.is_errand() => &self.errands,
+            _ => self.lane(&op),
         };
-        self.send_to(op.subject().map_or(0, lane), op);
-    }
-
-    fn send_to(&self, lane: usize, op: Op) {
         // A lane ends before its senders only when its thread panicked; the reply channel inside
         // `op` is then dropped here, and its caller learns it.
-        let _ = self.lanes[lane].send(op);
+        let _ = lane.send(op);
+    }
+
+    fn lane(&self, op: &Op) -> &mpsc::UnboundedSender<Op> {
+        let number = op.subject().map_or(0, |subject| {
+            let mut hasher = DefaultHasher::new();
+            subject.hash(&mut hasher);
+            usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or(0)
+        });
+        &self.lanes[number]
     }
 
     /// Hands a look in, and waits for what it finds.
     pub(crate) async fn look<T>(&self, what: impl FnOnce(Reply<T>) -> LookAt) -> Result<T, Error> {
-        let (op, answer) = Self::looking(self.settings.patience, what);
-        self.send(op);
-        answer.await.unwrap_or_else(|_| Err(self.stopped()))
+        self.look_within(self.settings.patience, what).await
     }
 
     /// The same for a look that changes nothing, while a transaction of the caller's is open.
@@ -183,11 +202,21 @@ impl Core {
         &self,
         what: impl FnOnce(Reply<T>) -> LookAt,
     ) -> Result<T, Error> {
-        if !self.aside {
-            return self.look(what).await;
-        }
-        let (op, answer) = Self::looking(ASIDE_PATIENCE, what);
-        self.send_to(self.lanes.len() - 1, op);
+        let patience = if self.looks_aside {
+            ASIDE_PATIENCE
+        } else {
+            self.settings.patience
+        };
+        self.look_within(patience, what).await
+    }
+
+    async fn look_within<T>(
+        &self,
+        patience: Duration,
+        what: impl FnOnce(Reply<T>) -> LookAt,
+    ) -> Result<T, Error> {
+        let (op, answer) = Self::looking(patience, what);
+        self.send(op);
         answer.await.unwrap_or_else(|_| Err(self.stopped()))
     }
 
@@ -219,7 +248,7 @@ impl Core {
     /// The same for a version. Where a transaction of the caller's may keep the lane from writing, what there is is
     /// looked at beside it first.
     pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
-        if self.aside {
+        if self.looks_aside {
             let look = |reply| LookAt::Row(name.clone(), false, reply);
             if let Ok(Some(seen)) = self.look_aside(look).await {
                 if seen.owner.is_none() || seen.holder().is_some() {
@@ -282,10 +311,12 @@ impl Core {
 
     /// Waits until everything that was handed in so far is done.
     pub(crate) async fn flush(&self) {
-        let replies: Vec<_> = (0..self.lanes.len())
+        let replies: Vec<_> = self
+            .lanes
+            .iter()
             .map(|lane| {
                 let (reply, done) = oneshot::channel();
-                self.send_to(lane, Op::Flush(reply));
+                let _ = lane.send(Op::Flush(reply));
                 done
             })
             .collect();
@@ -387,6 +418,7 @@ type Started = Result<Begun, Error>;
 
 fn run_lanes<C: Connector>(
     mut lanes: Vec<Lane<C>>,
+    errands: impl Future<Output = ()> + 'static,
     migrate: bool,
     ready: oneshot::Sender<Started>,
 ) -> std::io::Result<()> {
@@ -406,6 +438,7 @@ fn run_lanes<C: Connector>(
             .into_iter()
             .map(|lane| tokio::task::spawn_local(lane.work()))
             .collect();
+        errands.await;
         for lane in running {
             let _ = lane.await;
         }

@@ -13,6 +13,7 @@ use super::op::{Fate, Op, Reply};
 use crate::Error;
 use crate::idempotency::{Outcome, RecordKey};
 use crate::lock::Loss;
+use crate::store::CleanedLocks;
 use crate::store::record::{
     ClaimAsk, CleanedRows, DecideAsk, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow, StepAsk,
     StepBegun, StepRow, TokenAsk,
@@ -49,6 +50,8 @@ pub(crate) enum RecordWork {
     Decide(DecideAsk, Reply<bool>),
     IssueToken(TokenAsk, Reply<()>),
     Clean(u32, Reply<CleanedRows>),
+    /// The lock rows after a name.
+    CleanLocks(Vec<u8>, u32, Reply<CleanedLocks>),
 }
 
 #[derive(Debug)]
@@ -70,8 +73,13 @@ impl RecordWork {
             Self::Finish(ask, _) => Some(&ask.key),
             Self::StepBegin(ask, ..) | Self::StepFinish(ask, ..) => Some(&ask.key),
             Self::Decide(ask, _) => Some(&ask.key),
-            Self::List(..) | Self::IssueToken(..) | Self::Clean(..) => None,
+            Self::List(..) | Self::IssueToken(..) | Self::Clean(..) | Self::CleanLocks(..) => None,
         }
+    }
+
+    /// Whether it is an administrator's order, that may take long.
+    pub(crate) fn is_errand(&self) -> bool {
+        matches!(self, Self::Clean(..) | Self::CleanLocks(..))
     }
 
     /// Whether it changes nothing.
@@ -90,6 +98,7 @@ impl RecordWork {
             Self::Decide(_, reply) => reply.is_closed(),
             Self::IssueToken(_, reply) | Self::Forget(.., reply) => reply.is_closed(),
             Self::Clean(_, reply) => reply.is_closed(),
+            Self::CleanLocks(.., reply) => reply.is_closed(),
         }
     }
 
@@ -108,6 +117,7 @@ impl RecordWork {
                 drop(reply.send(Err(error)));
             }
             Self::Clean(_, reply) => drop(reply.send(Err(error))),
+            Self::CleanLocks(.., reply) => drop(reply.send(Err(error))),
         }
     }
 
@@ -125,7 +135,7 @@ impl RecordWork {
             Self::Decide(..) => "decide",
             Self::Forget(..) => "forget",
             Self::IssueToken(..) => "issue a form token",
-            Self::Clean(..) => "clean",
+            Self::Clean(..) | Self::CleanLocks(..) => "clean",
         }
     }
 }

@@ -27,13 +27,13 @@ use uuid::Uuid;
 use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
 use super::request::{Begun, Idempotency};
-use crate::client::Pool;
 use crate::hold::record::RecordWork;
 use crate::hold::{self, Core};
 use crate::lock::context::Context;
 use crate::lock::retry::Open;
 use crate::lock::transaction::Transaction;
 use crate::lock::{RetryTx, Retryable, within};
+use crate::pool::Pool;
 use crate::store::record::{ClaimAsk, Records, TokenAsk};
 use crate::{Error, Subject};
 

@@ -3,11 +3,11 @@
 use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
 use super::request::{Begun, Idempotency, InFlight};
-use crate::client::Pool;
 use crate::hold;
 use crate::lock::context::Context;
 use crate::lock::retry::Open;
 use crate::lock::{RetryTx, Retryable};
+use crate::pool::Pool;
 use crate::store::record::{ClaimAsk, Claimed, Finished, Records};
 use crate::{Engine, Error};
 

@@ -21,11 +21,11 @@ use std::time::Duration;
 use sqlx::SqlSafeStr;
 use sqlx::error::DatabaseError;
 
-use crate::client::Pool;
 use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::{self, retry};
 use crate::lock::sealed_transaction::{self, AtEnd};
 use crate::lock::transaction::Transaction;
+use crate::pool::Pool;
 use crate::store::fault::{FaultKind, classify, classify_database};
 use crate::{Engine, Error};
 

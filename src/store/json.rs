@@ -44,7 +44,12 @@ pub(crate) fn releases(asks: &[ReleaseAsk]) -> String {
 
 /// `[[name], …]`
 pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
-    array(names.into_iter().map(|name| json!([hex(name)])))
+    raw_names(names.into_iter().map(Name::as_bytes))
+}
+
+/// The same, of names as they stand in the table.
+pub(crate) fn raw_names<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
+    array(names.into_iter().map(|name| json!([bytes(name)])))
 }
 
 /// `[[scope, key], …]`

@@ -124,6 +124,18 @@ pub(crate) trait Store: Records + std::fmt::Debug + Send + Sized + 'static {
     /// The live holders of all names, by name.
     fn lock_list(&mut self) -> impl Future<Output = Result<Vec<LockRow>, Fault>> + Send;
 
+    /// Looks at the next `limit` lock rows after the name `after` (empty: from the first one), and removes those
+    /// that nobody has used for [`IDLE`]: free ones whose last grant is older, and leases that ran out before.
+    /// A row that is locked is passed over: its transaction may have it pinned.
+    ///
+    /// The fence of a row is a time of the clock or later. A row is removed only when the clock is past its
+    /// fence, so the row that is made after it begins with a greater one.
+    fn lock_clean(
+        &mut self,
+        after: &[u8],
+        limit: u32,
+    ) -> impl Future<Output = Result<CleanedLocks, Fault>> + Send;
+
     /// The row of a name. When there is none and `make` says so, it is made: free, with the clock as its
     /// fence. `make` also frees one whose lease has run out, unless somebody has it locked: he may have it
     /// pinned.
@@ -330,6 +342,18 @@ impl ReleaseAsk {
             _ => Freed::Superseded,
         }
     }
+}
+
+/// How long a lock row is kept after its last use. Not a whole number of weeks: a weekly job would find its row being
+/// removed in the very moment in which it asks for it.
+pub(crate) const IDLE: Duration = Duration::from_hours(10 * 24);
+
+/// What one look for idle lock rows came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CleanedLocks {
+    pub(crate) removed: u64,
+    /// The last name that was looked at; `None` when there are no more.
+    pub(crate) last: Option<Vec<u8>>,
 }
 
 /// What a row says, before it is known to make sense.

@@ -188,14 +188,17 @@ fn what_is_over_is_cleaned() {
     block_on(tokens.issue("alice")).unwrap();
     assert_eq!(
         stdout(&shell.run(&["clean"])),
-        "removed 0 outcomes, 0 records, 0 form tokens\n"
+        "removed 0 outcomes, 0 records, 0 form tokens, 0 unused lock rows\n"
     );
     shell.sql(
         "UPDATE rowlock_idempotency SET forget_at = 1, clean_at = 1 WHERE clean_at IS NOT NULL",
     );
     shell.sql("UPDATE rowlock_form_token SET expires_at = 1");
     let text = stdout(&shell.run(&["clean", "--batch", "1"]));
-    assert_eq!(text, "removed 0 outcomes, 4 records, 1 form tokens\n");
+    assert_eq!(
+        text,
+        "removed 0 outcomes, 4 records, 1 form tokens, 0 unused lock rows\n"
+    );
     let left = shell.json(&["idempotency", "ls", "--json"]);
     assert_eq!(left.as_array().unwrap().len(), 1, "the unknown one stays");
 }

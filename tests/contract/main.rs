@@ -11,6 +11,7 @@ mod exclusion;
 mod fence;
 mod form_tokens;
 mod idempotency;
+mod idle_locks;
 mod in_tx_bad_input;
 mod migrations;
 mod modes;

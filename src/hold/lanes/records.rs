@@ -14,7 +14,7 @@ use crate::store::record::{
     ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, Records, StepAsk,
     StepBegun,
 };
-use crate::store::{Connector, Renewed};
+use crate::store::{Connector, Renewed, Store};
 
 impl<C: Connector> Lane<C> {
     pub(super) async fn records(&mut self, ops: Vec<RecordOp>) {
@@ -298,6 +298,12 @@ impl<C: Connector> Lane<C> {
                     .clean(limit)
                     .await);
                 (fault, RecordWork::Clean(limit, reply))
+            }
+            RecordWork::CleanLocks(after, limit, reply) => {
+                let fault = answer!(reply, async |conn: &mut C::Connection| conn
+                    .lock_clean(&after, limit)
+                    .await);
+                (fault, RecordWork::CleanLocks(after, limit, reply))
             }
             // The batches have them.
             work @ (RecordWork::Read(..) | RecordWork::Claim(_) | RecordWork::Finish(..)) => {

@@ -4,8 +4,8 @@ use sqlx::{Connection, MySqlConnection};
 
 use super::idempotency::{REMOVE, REMOVE_STEPS};
 use crate::idempotency::RecordKey;
-use crate::store::json;
 use crate::store::record::CleanedRows;
+use crate::store::{CleanedLocks, IDLE, json, to_micros};
 
 /// What is due. `UTC_TIMESTAMP(6)`, which is a little early: an index cannot be asked for what is before `SYSDATE(6)`, which
 /// changes while the statement runs.
@@ -55,4 +55,66 @@ pub(super) async fn records(
         records,
         tokens: 0,
     })
+}
+
+/// The next names, and whether nobody has used them for so long. A plain read: it locks nothing.
+const SEEN: &str = "
+SELECT name,
+       ((owner IS NULL AND expires_at IS NULL
+         AND fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - ?)
+        OR COALESCE(expires_at < SYSDATE(6) - INTERVAL ? MICROSECOND, FALSE)) AS idle
+FROM rowlock_lock FORCE INDEX (PRIMARY)
+WHERE name > ? ORDER BY name LIMIT ?";
+
+/// Locks those of the names that are idle still.
+const IDLE_LOCKS: &str = "
+SELECT l.name
+FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
+WHERE l.fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
+  AND ((l.owner IS NULL AND l.expires_at IS NULL
+        AND l.fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - ?)
+       OR l.expires_at < SYSDATE(6) - INTERVAL ? MICROSECOND)
+FOR UPDATE /*!80000 OF l */ SKIP LOCKED";
+
+const REMOVE_LOCKS: &str = "
+DELETE l
+FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
+
+pub(super) async fn locks(
+    conn: &mut MySqlConnection,
+    after: &[u8],
+    limit: u32,
+) -> Result<CleanedLocks, sqlx::Error> {
+    let age = to_micros(IDLE);
+    let seen: Vec<(Vec<u8>, bool)> = sqlx::query_as(SEEN)
+        .bind(age)
+        .bind(age)
+        .bind(after)
+        .bind(limit)
+        .fetch_all(&mut *conn)
+        .await?;
+    let last = seen.last().map(|(name, _)| name.clone());
+    let last = last.filter(|_| seen.len() >= limit as usize);
+    let idle: Vec<&[u8]> = seen
+        .iter()
+        .filter(|(_, idle)| *idle)
+        .map(|(name, _)| name.as_slice())
+        .collect();
+    if idle.is_empty() {
+        return Ok(CleanedLocks { removed: 0, last });
+    }
+    let mut tx = conn.begin().await?;
+    let locked: Vec<Vec<u8>> = sqlx::query_scalar(IDLE_LOCKS)
+        .bind(json::raw_names(idle))
+        .bind(age)
+        .bind(age)
+        .fetch_all(&mut *tx)
+        .await?;
+    let locked = json::raw_names(locked.iter().map(Vec::as_slice));
+    let removed = sqlx::query(REMOVE_LOCKS).bind(locked).execute(&mut *tx);
+    let removed = removed.await?.rows_affected();
+    tx.commit().await?;
+    Ok(CleanedLocks { removed, last })
 }

@@ -3,6 +3,7 @@
 use sqlx::PgConnection;
 
 use crate::store::record::CleanedRows;
+use crate::store::{CleanedLocks, IDLE, to_micros};
 
 /// What is due goes, or only its outcome does. `now()`, which is a little early: an index cannot be asked for what is
 /// before `clock_timestamp()`, which is volatile.
@@ -40,5 +41,43 @@ pub(super) async fn records(
         outcomes: outcomes.unsigned_abs(),
         records: records.unsigned_abs(),
         tokens: 0,
+    })
+}
+
+/// The rows are looked at in the order of the primary key: neither the fence nor the expiry has an index. Under READ
+/// COMMITTED a row that was granted after the statement's snapshot is checked again, in its newest version, when it is
+/// locked.
+const IDLE_LOCKS: &str = "
+WITH seen AS MATERIALIZED (
+    SELECT name FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2
+), idle AS (
+    SELECT l.name FROM seen s JOIN rowlock_lock l ON l.name = s.name
+    WHERE (l.owner IS NULL AND l.expires_at IS NULL
+           AND l.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $3)
+       OR l.expires_at < clock_timestamp() - $3 * interval '1 microsecond'
+    ORDER BY l.name
+    FOR UPDATE OF l SKIP LOCKED
+), gone AS (
+    DELETE FROM rowlock_lock l USING idle i
+    WHERE l.name = i.name AND l.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen),
+       (SELECT name FROM seen ORDER BY name DESC LIMIT 1)";
+
+pub(super) async fn locks(
+    conn: &mut PgConnection,
+    after: &[u8],
+    limit: u32,
+) -> Result<CleanedLocks, sqlx::Error> {
+    let (removed, seen, last): (i64, i64, Option<Vec<u8>>) = sqlx::query_as(IDLE_LOCKS)
+        .bind(after)
+        .bind(i64::from(limit))
+        .bind(to_micros(IDLE))
+        .fetch_one(conn)
+        .await?;
+    Ok(CleanedLocks {
+        removed: removed.unsigned_abs(),
+        last: last.filter(|_| seen >= i64::from(limit)),
     })
 }

@@ -28,8 +28,8 @@ use crate::store::record::{
     Records, StepAsk, StepBegun, StepRow, TokenAsk,
 };
 use crate::store::{
-    Applied, Freed, LockRow, PinAsk, Pinned, ReleaseAsk, RenewAsk, Renewed, Server, Store, TakeAsk,
-    Taken, Told, TxAsk, TxTaken, TxWaited,
+    Applied, CleanedLocks, Freed, LockRow, PinAsk, Pinned, ReleaseAsk, RenewAsk, Renewed, Server,
+    Store, TakeAsk, Taken, Told, TxAsk, TxTaken, TxWaited,
 };
 
 impl Store for PgConnection {
@@ -75,6 +75,10 @@ impl Store for PgConnection {
 
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
         Ok(lease::list(self).await?)
+    }
+
+    async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
+        Ok(clean::locks(self, after, limit).await?)
     }
 
     async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault> {

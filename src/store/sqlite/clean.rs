@@ -4,6 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::idempotency::{FORGET_STEPS, in_a_transaction};
 use crate::store::record::CleanedRows;
+use crate::store::{CleanedLocks, IDLE, json, to_micros};
 
 /// What is due.
 const DUE: &str = "
@@ -42,4 +43,50 @@ pub(super) async fn records(
         Ok(cleaned)
     })
     .await
+}
+
+/// The next names, and whether nobody has used them for so long. It does not take the write lock.
+const SEEN: &str = "
+SELECT name,
+       (owner IS NULL AND expires_at IS NULL AND fence < now.us - ?1)
+       OR COALESCE(expires_at < now.us - ?1, FALSE)
+FROM rowlock_lock, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE name > ?2 ORDER BY name LIMIT ?3";
+
+/// Those of the names that are idle still.
+const IDLE_LOCKS: &str = "
+DELETE FROM rowlock_lock
+WHERE name IN (SELECT unhex(a.value ->> 0) FROM json_each(?1) a)
+  AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+  AND ((owner IS NULL AND expires_at IS NULL
+        AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)
+       OR expires_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)";
+
+pub(super) async fn locks(
+    conn: &mut SqliteConnection,
+    after: &[u8],
+    limit: u32,
+) -> Result<CleanedLocks, sqlx::Error> {
+    let age = to_micros(IDLE);
+    let seen: Vec<(Vec<u8>, bool)> = sqlx::query_as(SEEN)
+        .bind(age)
+        .bind(after)
+        .bind(limit)
+        .fetch_all(&mut *conn)
+        .await?;
+    let last = seen.last().map(|(name, _)| name.clone());
+    let last = last.filter(|_| seen.len() >= limit as usize);
+    let idle: Vec<&[u8]> = seen
+        .iter()
+        .filter(|(_, idle)| *idle)
+        .map(|(name, _)| name.as_slice())
+        .collect();
+    if idle.is_empty() {
+        return Ok(CleanedLocks { removed: 0, last });
+    }
+    let removed = sqlx::query(IDLE_LOCKS)
+        .bind(json::raw_names(idle))
+        .bind(age);
+    let removed = removed.execute(conn).await?.rows_affected();
+    Ok(CleanedLocks { removed, last })
 }

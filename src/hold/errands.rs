@@ -1,0 +1,36 @@
+//! Errands: administrators' orders, each on a connection of its own.
+//!
+//! A forced release waits for the transaction that has the row locked, and cleaning takes as long as it takes. On a lane
+//! they would hold up the operations of everybody else.
+
+use tokio::select;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::lanes::Lane;
+use super::op::Op;
+use crate::store::Connector;
+
+/// How many run at a time, each with a connection; the others wait for their turn.
+const MOST: usize = 4;
+
+/// Gives each operation a lane that ends with it, until all senders are gone and everything is done.
+pub(super) async fn run<C: Connector>(
+    mut queue: mpsc::UnboundedReceiver<Op>,
+    lane: impl Fn(mpsc::UnboundedReceiver<Op>) -> Lane<C>,
+) {
+    let mut running = JoinSet::new();
+    loop {
+        select! {
+            op = queue.recv(), if running.len() < MOST => {
+                let Some(op) = op else { break };
+                let (sender, alone) = mpsc::unbounded_channel();
+                // The receiver is right here.
+                let _ = sender.send(op);
+                running.spawn_local(lane(alone).work());
+            }
+            Some(_) = running.join_next() => {}
+        }
+    }
+    while running.join_next().await.is_some() {}
+}

@@ -1,0 +1,119 @@
+//! Pools of the application: where the database is, and how a transaction in it begins.
+
+/// An sqlx pool: it tells where the database is, and begins transactions. Sealed: `PgPool`, `MySqlPool`,
+/// `SqlitePool`.
+pub trait Pool: sealed::Sealed {}
+
+mod sealed {
+    use crate::store::Store;
+    use crate::{Builder, Engine, Error, Rowlock};
+
+    pub trait Sealed: Sync + 'static {
+        type Brand: sqlx::Database;
+
+        #[allow(private_bounds, reason = "sealed")]
+        type Connection: Store;
+
+        /// The engine, or one of those that share its protocol.
+        const ENGINE: Engine;
+
+        /// How a transaction that may write is begun, where that is not plain BEGIN.
+        const BEGIN: Option<&'static str>;
+
+        fn pool(&self) -> &sqlx::Pool<Self::Brand>;
+
+        fn connection<'t>(
+            tx: &'t mut sqlx::Transaction<'static, Self::Brand>,
+        ) -> &'t mut Self::Connection;
+
+        fn start(&self, builder: Builder) -> impl Future<Output = Result<Rowlock, Error>> + Send;
+    }
+
+    #[cfg(feature = "postgres")]
+    impl Sealed for sqlx::PgPool {
+        type Brand = sqlx::Postgres;
+        type Connection = sqlx::PgConnection;
+
+        const ENGINE: Engine = Engine::Postgres;
+
+        const BEGIN: Option<&'static str> = None;
+
+        fn pool(&self) -> &Self {
+            self
+        }
+
+        fn connection<'t>(
+            tx: &'t mut sqlx::Transaction<'static, sqlx::Postgres>,
+        ) -> &'t mut sqlx::PgConnection {
+            tx
+        }
+
+        async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
+            let options = self.connect_options().as_ref().clone();
+            builder
+                .start(crate::store::postgres::Postgres::new(options))
+                .await
+        }
+    }
+
+    #[cfg(feature = "mysql")]
+    impl Sealed for sqlx::MySqlPool {
+        type Brand = sqlx::MySql;
+        type Connection = sqlx::MySqlConnection;
+
+        const ENGINE: Engine = Engine::MySql;
+
+        const BEGIN: Option<&'static str> = None;
+
+        fn pool(&self) -> &Self {
+            self
+        }
+
+        fn connection<'t>(
+            tx: &'t mut sqlx::Transaction<'static, sqlx::MySql>,
+        ) -> &'t mut sqlx::MySqlConnection {
+            tx
+        }
+
+        async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
+            let options = self.connect_options().as_ref().clone();
+            builder
+                .start(crate::store::mysql::MySql::new(options)?)
+                .await
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    impl Sealed for sqlx::SqlitePool {
+        type Brand = sqlx::Sqlite;
+        type Connection = sqlx::SqliteConnection;
+
+        const ENGINE: Engine = Engine::Sqlite;
+
+        const BEGIN: Option<&'static str> = Some(crate::store::sqlite::BEGIN_TO_WRITE);
+
+        fn pool(&self) -> &Self {
+            self
+        }
+
+        fn connection<'t>(
+            tx: &'t mut sqlx::Transaction<'static, sqlx::Sqlite>,
+        ) -> &'t mut sqlx::SqliteConnection {
+            tx
+        }
+
+        async fn start(&self, builder: Builder) -> Result<Rowlock, Error> {
+            let options = self.connect_options().as_ref().clone();
+            builder
+                .start(crate::store::sqlite::Sqlite::new(options))
+                .await
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Pool for sqlx::PgPool {}
+#[cfg(feature = "mysql")]
+impl Pool for sqlx::MySqlPool {}
+#[cfg(feature = "sqlite")]
+impl Pool for sqlx::SqlitePool {}

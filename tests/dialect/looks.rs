@@ -1,0 +1,73 @@
+//! Looks and administrators' orders have connections of their own, so that no operation waits for them.
+
+use std::time::Duration;
+
+use rowlock::Engine;
+
+use crate::common::{Db, eventually, take};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// How many sessions in this database wait for a row. (`innodb_trx` would tell, too, but `InnoDB` does not read it anew as
+/// long as it is asked more often than every 100 ms.)
+fn waiting(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Postgres => {
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        }
+        _ => {
+            "SELECT COUNT(*) FROM information_schema.processlist
+             WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%FOR UPDATE%'"
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_release_that_waits_for_a_transaction_holds_up_no_operation() {
+    for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
+        let db = Db::new(engine).await;
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "pinned", TTL).await;
+        let tx = db.lock_row("pinned").await;
+        let forced = tokio::spawn({
+            let rowlock = rowlock.clone();
+            async move { rowlock.force_release("pinned").await }
+        });
+        let waits = async || db.number(waiting(engine)).await == 1;
+        eventually("the forced release waits for the row", waits).await;
+        // Enough names for each lane to have some.
+        for number in 0..32 {
+            let other = take(&rowlock, &format!("other-{number}"), TTL).await;
+            let _ = other.release().await.unwrap();
+        }
+        assert!(
+            !forced.is_finished(),
+            "{engine}: the operations waited for it"
+        );
+        tx.release().await;
+        let was = forced.await.unwrap().unwrap().expect("it was held");
+        assert_eq!(was.fence, held.fence());
+        db.remove().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_all_locks_is_read_on_a_connection_that_no_operation_uses() {
+    let db = Db::new(Engine::Postgres).await;
+    let rowlock = db.rowlock().await;
+    let held = take(&rowlock, "n", TTL).await;
+    assert_eq!(rowlock.list().await.unwrap().len(), 1);
+    assert!(rowlock.inspect("n").await.unwrap().is_some());
+    assert_eq!(rowlock.list().await.unwrap().len(), 1);
+    for number in 0..32 {
+        let other = take(&rowlock, &format!("other-{number}"), TTL).await;
+        let _ = other.release().await.unwrap();
+    }
+    // The last statement of the session that listed is still the list.
+    let listed = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND query LIKE '%rowlock_lock%ORDER BY name%' AND pid <> pg_backend_pid()";
+    assert_eq!(db.number(listed).await, 1);
+    drop(held);
+    rowlock.flush().await;
+    db.remove().await;
+}
