@@ -4,6 +4,8 @@
 #   docker/servers.sh fetch                  get what is missing (Debian and Ubuntu); nothing is installed
 #   docker/servers.sh start ENGINE DIR       start a server in DIR (made when missing), print its URL
 #   docker/servers.sh stop DIR               stop it; what it stored stays
+#   docker/servers.sh start galera DIR       start three MariaDB nodes, print a URL for each of them; DIR/n1, n2
+#                                            and n3 have their pid, port, url and log
 #
 # ENGINE is postgres, mariadb or mysql. A server listens on a free port of 127.0.0.1, which it keeps
 # when it is started again, and writes DIR/pid and DIR/url. When root calls this, the server runs as
@@ -217,6 +219,116 @@ start_mysql() {
   [ -s "$DIR/pid" ] || failed "$engine"
 }
 
+# --- Galera: three nodes of MariaDB ---------------------------------------------------------------
+
+has_galera() { # has_galera TREE
+  [ -e "$1/usr/lib/galera/libgalera_smm.so" ] && [ -x "$1/usr/bin/wsrep_sst_rsync" ] && [ -x "$1/usr/bin/rsync" ]
+}
+
+galera_tree() { # the tree that has the provider, the scripts of a state transfer, and rsync
+  if has_galera ""; then echo ""; elif has_galera "$CACHE/galera"; then echo "$CACHE/galera"; else return 1; fi
+}
+
+fetch_galera() {
+  local dest=$CACHE/galera apt options
+  fetch mariadb
+  galera_tree >/dev/null && return
+  command -v apt-get >/dev/null || die "no Galera on this machine, and no apt-get to get it with: \
+install galera-4, mariadb-server and rsync"
+  say "getting galera"
+  mkdir -p "$CACHE"
+  unpack "$dest" /var/lib/dpkg/status "" galera-4 rsync lsof iproute2 || die "the packages of Galera cannot be had"
+  # The scripts are in the package of the whole server. What it depends on is not needed.
+  apt=$dest/.apt; mkdir -p "$apt"/{state/lists/partial,cache/archives/partial}
+  options=(-o "Dir::State=$apt/state" -o Dir::State::status=/var/lib/dpkg/status -o "Dir::Cache=$apt/cache"
+    -o Debug::NoLocking=1 -o "APT::Sandbox::User=$(id -un)" -o Acquire::Languages=none)
+  apt-get "${options[@]}" update -qq >>"$dest.log" 2>&1 || true
+  (cd "$apt" && apt-get "${options[@]}" download -qq mariadb-server && dpkg-deb -x mariadb-server_*.deb all) \
+    >>"$dest.log" 2>&1 || { cat "$dest.log" >&2; die "the package mariadb-server cannot be had"; }
+  mkdir -p "$dest/usr/bin"; cp -P "$apt"/all/usr/bin/wsrep_sst_* "$dest/usr/bin/"
+  [ -x "$dest/usr/bin/rsync" ] || ln -s "$(command -v rsync)" "$dest/usr/bin/rsync"
+  rm -rf "$apt"; chmod -R a+rX "$dest"
+  has_galera "$dest" || die "Galera was unpacked into $dest, but it is not complete"
+}
+
+free_ports() { # free_ports COUNT: the first of so many free ports in a row
+  local first port
+  while :; do
+    first=$((20000 + RANDOM % 11900))
+    for ((port = first; port < first + $1; port++)); do
+      ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || continue 2
+    done
+    echo $first; return
+  done
+}
+
+start_galera() { # a cluster that is new, or was stopped
+  local tree galera root=$DIR first n addresses=
+  fetch_galera; tree=$(tree mariadb); galera=$(galera_tree)
+  mkdir -p "$root"; root=$(cd "$root" && pwd); DIR=$root; echo galera >"$root/engine"
+  chmod 755 "$root"; [ "$(id -u)" != 0 ] || chown nobody: "$root"
+  if [ ! -e "$root/n1/data" ]; then
+    first=$(free_ports 12)
+    for n in 1 2 3; do
+      DIR=$root/n$n; mkdir -p "$DIR/data"; echo galera-node >"$DIR/engine"
+      # For clients, for the group, for what was missed, for the whole state.
+      echo $((first + 4 * n - 4)) >"$DIR/port"
+      [ "$(id -u)" != 0 ] || chown -R nobody: "$DIR"
+    done
+    # The others get everything from the first one.
+    DIR=$root/n1
+    as "$tree" "$tree/usr/bin/mariadb-install-db" --no-defaults "--datadir=$DIR/data" "--basedir=$tree/usr" \
+      --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve >"$DIR/init.log" 2>&1 || failed galera
+  fi
+  for n in 1 2 3; do addresses+=,127.0.0.1:$(($(cat "$root/n$n/port") + 1)); done
+  GALERA_ADDRESSES=${addresses#,}
+  DIR=$root/n1; start_galera_node "$tree" "$galera" --wsrep-new-cluster
+  in_galera "$tree" -e "create database if not exists app; create user if not exists app@'127.0.0.1' identified by 'pw';
+    grant all on *.* to app@'127.0.0.1' with grant option"
+  for n in 2 3; do DIR=$root/n$n; (start_galera_node "$tree" "$galera") & done
+  wait
+  for n in 1 2 3; do
+    DIR=$root/n$n; galera_is "$tree" wsrep_local_state_comment Synced || failed galera
+    cat "$DIR/url"
+  done
+}
+
+start_galera_node() { # start_galera_node TREE GALERA [OPTION]: waits until the node has caught up
+  local tree=$1 galera=$2 port flush=0; shift 2
+  port=$(cat "$DIR/port"); rm -f "$DIR/pid"
+  [ "$DURABLE" = 0 ] || flush=1
+  daemon "$tree" env "PATH=$galera/usr/bin:$galera/usr/sbin:$tree/usr/bin:$tree/usr/sbin:$PATH" \
+    "LD_LIBRARY_PATH=$(libraries "$tree"):$(libraries "$galera")" \
+    "$tree/usr/sbin/mariadbd" --no-defaults "--datadir=$DIR/data" "--basedir=$tree/usr" \
+    "--lc-messages-dir=$tree/usr/share/mysql" "--socket=$DIR/s" "--port=$port" --bind-address=127.0.0.1 \
+    "--pid-file=$DIR/pid" --skip-name-resolve --max-connections=300 --binlog-format=ROW \
+    --innodb-autoinc-lock-mode=2 "--innodb-flush-log-at-trx-commit=$flush" --innodb-buffer-pool-size=64M \
+    --innodb-log-file-size=32M --wsrep-on=ON "--wsrep-provider=$galera/usr/lib/galera/libgalera_smm.so" \
+    --wsrep-cluster-name=rowlock "--wsrep-cluster-address=gcomm://$GALERA_ADDRESSES" \
+    "--wsrep-node-name=$(basename "$DIR")" "--wsrep-node-address=127.0.0.1:$((port + 1))" \
+    "--wsrep-node-incoming-address=127.0.0.1:$port" --wsrep-sst-method=rsync \
+    "--wsrep-sst-receive-address=127.0.0.1:$((port + 3))" \
+    "--wsrep-provider-options=base_host=127.0.0.1;base_port=$((port + 1));gmcast.listen_addr=tcp://127.0.0.1:$((port + 1));ist.recv_addr=127.0.0.1:$((port + 2));gcache.size=32M" \
+    "$@"
+  wait_for 60 galera_is "$tree" wsrep_local_state_comment Synced || failed "galera node $(basename "$DIR")"
+  echo "mysql://app:pw@127.0.0.1:$port/app" >"$DIR/url"
+}
+
+in_galera() { # in_galera TREE ARG…: the client, on the node in DIR
+  local tree=$1; shift
+  run_in "$tree" "$tree/usr/bin/mariadb" --no-defaults -S "$DIR/s" -u root -N -B "$@"
+}
+
+galera_is() { # galera_is TREE STATUS VALUE
+  [ "$(in_galera "$1" -e "show status like '$2'" | cut -f 2)" = "$3" ]
+}
+
+# The one that stops last may begin the cluster again.
+stop_galera() {
+  local root=$DIR n
+  for n in 3 2 1; do DIR=$root/n$n; stop; done
+}
+
 stop() {
   [ -s "$DIR/pid" ] || return 0
   local pid; pid=$(cat "$DIR/pid")
@@ -229,8 +341,12 @@ stop() {
 gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/null) || true; [ -z "$state" ] || [ "$state" = Z ]; }
 
 case ${1:-} in
-  fetch) for engine in postgres mariadb mysql; do fetch $engine; done ;;
-  start) [ $# = 3 ] || die "usage: servers.sh start ENGINE DIR"; DIR=$3; start "$2" ;;
-  stop) [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2; stop ;;
-  *) sed -n '2,20p' "$here/servers.sh" >&2; exit 64 ;;
+  fetch) for engine in postgres mariadb mysql; do fetch $engine; done; fetch_galera ;;
+  start)
+    [ $# = 3 ] || die "usage: servers.sh start ENGINE DIR"; DIR=$3
+    if [ "$2" = galera ]; then start_galera; else start "$2"; fi ;;
+  stop)
+    [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
+    if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;
+  *) sed -n '2,22p' "$here/servers.sh" >&2; exit 64 ;;
 esac

@@ -3,19 +3,26 @@
 //! Refinery has no driver for sqlx and takes no lock of its own. The adapter here is its asynchronous
 //! traits on sqlx connections; the lock is each brand's `schema.rs`, which calls [`run`] under it.
 
+use std::time::Duration;
+
 use refinery_core::traits::r#async::{AsyncMigrate, AsyncQuery, AsyncTransaction};
-use refinery_core::{Migration, Runner, error::Kind};
+use refinery_core::{Migration, Report, Runner, error::Kind};
 use sqlx::{AssertSqlSafe, Connection, Row};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::error::said;
+use crate::hold::clock::{Moment, sleep_until};
+use crate::hold::retry;
 use crate::store::fault::{Fault, FaultKind, classify};
 use crate::store::{Applied, Store};
 use crate::{Engine, Error};
 
 /// rowlock's own history: an application that uses refinery itself keeps its own.
 pub(crate) const HISTORY_TABLE: &str = "rowlock_schema_history";
+
+/// How long migrating is tried again.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why migrating failed.
 #[derive(Debug)]
@@ -44,11 +51,12 @@ where
         .run_async(&mut Adapter(conn))
         .await
         .map_err(MigrateFault::Refinery)?;
-    Ok(report
-        .applied_migrations()
-        .iter()
-        .map(ToString::to_string)
-        .collect())
+    Ok(names(&report))
+}
+
+fn names(report: &Report) -> Vec<String> {
+    let applied = report.applied_migrations().iter();
+    applied.map(ToString::to_string).collect()
 }
 
 /// Refinery's traits on a connection.
@@ -149,32 +157,53 @@ enum Schema {
 
 /// Checks the tables, and makes them what this library needs when `migrate` says so. Returns the
 /// migrations that were applied here.
+///
+/// The lock under which migrations run is one of the server, and a cluster has several: whoever loses against a
+/// migration through another one of them looks again what is left to do.
 pub(crate) async fn prepare<S: Store>(
     conn: &mut S,
     engine: Engine,
     target: &str,
     migrate: bool,
 ) -> Result<Vec<String>, Error> {
-    let history = conn
-        .schema_history()
-        .await
-        .map_err(|fault| fault.into_error("read the schema", target))?;
-    // An up-to-date schema is left alone: the rights to create anything are not needed to start.
-    match (compare(history, engine, target)?, migrate) {
-        (Schema::Current, _) => Ok(Vec::new()),
-        (_, true) => conn
-            .migrate()
+    let give_up = Moment::now() + PATIENCE;
+    let mut pauses = retry::reconnect();
+    let mut applied = Vec::new();
+    loop {
+        let history = conn
+            .schema_history()
             .await
-            .map_err(|fault| fault.into_error(engine, target)),
-        (Schema::Missing, false) => Err(Error::SchemaMissing {
-            target: target.into(),
-            engine,
-        }),
-        (Schema::Older { found, needed }, false) => Err(Error::SchemaOlder {
-            target: target.into(),
-            found,
-            needed,
-        }),
+            .map_err(|fault| fault.into_error("read the schema", target))?;
+        // An up-to-date schema is left alone: the rights to create anything are not needed to start.
+        match (compare(history, engine, target)?, migrate) {
+            (Schema::Current, _) => return Ok(applied),
+            (_, true) => {}
+            (Schema::Missing, false) => {
+                return Err(Error::SchemaMissing {
+                    target: target.into(),
+                    engine,
+                });
+            }
+            (Schema::Older { found, needed }, false) => {
+                return Err(Error::SchemaOlder {
+                    target: target.into(),
+                    found,
+                    needed,
+                });
+            }
+        }
+        match conn.migrate().await {
+            Ok(more) => {
+                applied.extend(more);
+                return Ok(applied);
+            }
+            Err(fault) if fault.is_retryable() && !give_up.has_passed() => {
+                tracing::debug!(%target, ?fault, "another process migrates");
+                applied.extend(fault.applied());
+            }
+            Err(fault) => return Err(fault.into_error(engine, target)),
+        }
+        sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
     }
 }
 
@@ -228,6 +257,28 @@ fn changed(target: &str, migration: String) -> Error {
 }
 
 impl MigrateFault {
+    /// Whether another process has got in the way.
+    fn is_retryable(&self) -> bool {
+        match self {
+            Self::Fault(fault) => fault.kind.is_retryable(),
+            Self::LockNotObtained => false,
+            Self::Refinery(error) => match error.kind() {
+                Kind::Connection(_, cause) => cause
+                    .downcast_ref::<sqlx::Error>()
+                    .is_some_and(|cause| classify(cause).is_retryable()),
+                _ => false,
+            },
+        }
+    }
+
+    /// What was applied before it.
+    fn applied(&self) -> Vec<String> {
+        match self {
+            Self::Refinery(error) => error.report().map(names).unwrap_or_default(),
+            Self::Fault(_) | Self::LockNotObtained => Vec::new(),
+        }
+    }
+
     fn into_error(self, engine: Engine, target: &str) -> Error {
         let failed = |detail: String| Error::MigrationFailed {
             target: target.into(),

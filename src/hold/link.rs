@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::store::Connector;
-use crate::store::fault::{Fault, FaultKind};
+use crate::store::fault::Fault;
 
 /// A connection of our own, outside every pool.
 ///
@@ -75,8 +75,7 @@ impl<C: Connector> Link<C> {
         };
         let result = timeout(bound, verb(&mut conn)).await;
         let result = result.unwrap_or_else(|_| Err(Fault::timed_out()));
-        let useless = [FaultKind::Disconnected, FaultKind::ReadOnly];
-        if !matches!(&result, Err(fault) if useless.contains(&fault.kind)) {
+        if !matches!(&result, Err(fault) if fault.kind.ends_connection()) {
             self.conn = Some(conn);
         }
         result

@@ -39,11 +39,18 @@ pub(crate) enum FaultKind {
     Denied,
     /// A table is missing.
     NoSuchTable,
+    /// The statement is larger than the server takes. Nothing was done, and the connection is closed.
+    TooLarge,
     /// Something else: rolled back, and the same statement would fail again.
     Other,
 }
 
 impl FaultKind {
+    /// Whether the connection is of no use any more, or another one may find a better server.
+    pub(crate) fn ends_connection(self) -> bool {
+        matches!(self, Self::Disconnected | Self::ReadOnly | Self::TooLarge)
+    }
+
     /// Whether the statement was rolled back and may simply be sent again.
     pub(crate) fn is_retryable(self) -> bool {
         matches!(
@@ -114,6 +121,7 @@ impl Fault {
             },
             FaultKind::Denied
             | FaultKind::NoSuchTable
+            | FaultKind::TooLarge
             | FaultKind::TransactionOver
             | FaultKind::Other => Error::Database {
                 doing,

@@ -5,6 +5,7 @@
 mod common;
 
 mod full_disk;
+mod idle;
 mod looks;
 mod mysql;
 mod postgres;

@@ -1,0 +1,236 @@
+//! Sessions that the server ends because nothing was sent for a while (`wait_timeout` of MySQL and MariaDB,
+//! `idle_session_timeout` of PostgreSQL): whoever was idle for longer sees no error, and nothing is lost.
+//!
+//! `ROWLOCK_IDLE_SECONDS` (default 1) is the server's limit; a client is idle for twice as long. `ROWLOCK_IDLE_ROUNDS`
+//! (default 1) is how often each kind of client is idle. 5 and 13 are 104 times 10 s, per server.
+
+use std::time::Duration;
+
+use rowlock::{Begun, Engine, Fingerprint, Outcome, ReleaseOutcome, Rowlock};
+use tokio::task::JoinSet;
+
+use crate::common::{Db, as_user, take};
+
+/// Longer than any test: renewals leave the connection alone.
+const LONG: Duration = Duration::from_mins(30);
+
+fn number(variable: &str, default: u32) -> u32 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn limit() -> u32 {
+    number("ROWLOCK_IDLE_SECONDS", 1)
+}
+
+/// Idle for twice the limit.
+async fn idle() {
+    tokio::time::sleep(Duration::from_secs(u64::from(limit()) * 2)).await;
+}
+
+/// A user whose idle sessions end.
+async fn impatient(db: &Db) -> String {
+    let name = db.url.rsplit('/').next().unwrap();
+    let (user, seconds) = (format!("idle_{name}"), limit());
+    let statements = if db.engine == Engine::Postgres {
+        vec![
+            format!("CREATE ROLE {user} LOGIN"),
+            format!("ALTER ROLE {user} SET idle_session_timeout = '{seconds}s'"),
+            format!("GRANT ALL ON SCHEMA public TO {user}"),
+        ]
+    } else {
+        vec![
+            format!("CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'pw'"),
+            format!("GRANT ALL ON {name}.* TO {user}@'127.0.0.1'"),
+            // Nobody else on this server is to be cut off.
+            format!(
+                "SET GLOBAL init_connect = \
+                 'SET wait_timeout = IF(USER() LIKE \"idle%\", {seconds}, 28800)'"
+            ),
+        ]
+    };
+    for statement in statements {
+        db.execute(&statement).await;
+    }
+    user
+}
+
+/// The sessions of `user`, and the number of the last one.
+async fn sessions(db: &Db, user: &str, up_to: i64) -> (i64, i64) {
+    let (from, number) = match db.engine {
+        Engine::Postgres => (
+            format!("pg_stat_activity WHERE usename = '{user}' AND"),
+            "pid",
+        ),
+        _ => (
+            format!("information_schema.processlist WHERE user = '{user}' AND"),
+            "id",
+        ),
+    };
+    let count = format!("SELECT count(*) FROM {from} {number} <= {up_to}");
+    let last = format!("SELECT CAST(COALESCE(MAX({number}), 0) AS DECIMAL) FROM {from} 1 = 1");
+    let last = last.replace(
+        "DECIMAL",
+        if db.engine == Engine::Postgres {
+            "bigint"
+        } else {
+            "SIGNED"
+        },
+    );
+    (db.number(&count).await, db.number(&last).await)
+}
+
+async fn locks(rowlock: Rowlock, name: String) {
+    for _ in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
+        idle().await;
+        let held = take(&rowlock, &name, LONG).await;
+        let released = held.release().await.unwrap();
+        assert_eq!(released, ReleaseOutcome::Released);
+    }
+}
+
+async fn batches(rowlock: Rowlock, name: String) {
+    for _ in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
+        idle().await;
+        let mut tasks = JoinSet::new();
+        for number in 0..20 {
+            let (rowlock, name) = (rowlock.clone(), format!("{name}-{number}"));
+            tasks.spawn(async move { take(&rowlock, &name, LONG).await });
+        }
+        let held = tasks.join_all().await;
+        idle().await;
+        for held in held {
+            let released = held.release().await.unwrap();
+            assert_eq!(released, ReleaseOutcome::Released);
+        }
+    }
+}
+
+async fn drops(rowlock: Rowlock, name: String) {
+    for _ in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
+        let held = take(&rowlock, &name, LONG).await;
+        idle().await;
+        drop(held);
+        rowlock.flush().await;
+        assert!(rowlock.inspect(&name).await.unwrap().is_none(), "released");
+    }
+}
+
+/// Between two renewals the session ends.
+async fn renewals(rowlock: Rowlock, name: String) {
+    let ttl = Duration::from_secs(u64::from(limit())) * 5;
+    for _ in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
+        let held = take(&rowlock, &name, ttl).await;
+        let until = held.deadline();
+        idle().await;
+        assert!(held.is_held());
+        assert!(
+            held.deadline().remaining() > until.remaining(),
+            "it was renewed"
+        );
+        let released = held.release().await.unwrap();
+        assert_eq!(released, ReleaseOutcome::Released);
+    }
+}
+
+async fn looks(rowlock: Rowlock, name: String) {
+    for _ in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
+        let held = take(&rowlock, &name, LONG).await;
+        idle().await;
+        assert!(rowlock.inspect(&name).await.unwrap().is_some());
+        assert!(!rowlock.list().await.unwrap().is_empty());
+        drop(held);
+        rowlock.flush().await;
+    }
+}
+
+async fn forced(rowlock: Rowlock, name: String) {
+    for _ in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
+        drop(take(&rowlock, &name, LONG).await);
+        rowlock.flush().await;
+        idle().await;
+        assert!(rowlock.force_release(&name).await.unwrap().is_none());
+    }
+}
+
+async fn records(rowlock: Rowlock, name: String) {
+    let request = Fingerprint::of("request");
+    let outcome = Outcome::new("text/plain", "done").unwrap();
+    let idempotency = rowlock.idempotency();
+    for round in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
+        let key = format!("{name}-{round}");
+        idle().await;
+        let begun = idempotency.begin("idle", &key, &request).await.unwrap();
+        let Begun::New(guard) = begun else {
+            panic!("{begun:?}");
+        };
+        idle().await;
+        guard.complete(&outcome).await.unwrap();
+        let replay = idempotency.begin("idle", &key, &request).await.unwrap();
+        assert!(matches!(replay, Begun::Replay(_)), "{replay:?}");
+    }
+}
+
+async fn cleans(rowlock: Rowlock, _name: String) {
+    for _ in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
+        idle().await;
+        rowlock.clean(100).await.unwrap();
+    }
+}
+
+async fn an_idle_client_sees_no_error(engine: Engine) {
+    let db = Db::new(engine).await;
+    drop(db.rowlock().await);
+    let user = impatient(&db).await;
+    let url = as_user(&db.url, &user, "pw");
+    if engine == Engine::Postgres {
+        db.execute(&format!(
+            "GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}"
+        ))
+        .await;
+    }
+    let mut tasks = JoinSet::new();
+    macro_rules! spawn {
+        ($($client:ident)*) => { $(
+            let rowlock = Rowlock::connect(&url).await.unwrap();
+            tasks.spawn($client(rowlock, stringify!($client).to_owned()));
+        )* };
+    }
+    spawn!(locks batches drops renewals looks forced records cleans);
+    // It is really so that the server ends them.
+    let (count, last) = sessions(&db, &user, i64::MAX).await;
+    assert!(count >= 8, "{count} sessions");
+    let ended = async {
+        while sessions(&db, &user, last).await.0 > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let patience = Duration::from_secs(u64::from(limit()) * 3 + 10);
+    tokio::time::timeout(patience, ended)
+        .await
+        .expect("the server ends idle sessions");
+    while let Some(client) = tasks.join_next().await {
+        client.unwrap();
+    }
+    let drop_user = if engine == Engine::Postgres {
+        format!("DROP OWNED BY {user}; DROP ROLE {user}")
+    } else {
+        format!("DROP USER {user}@'127.0.0.1'")
+    };
+    db.execute(&drop_user).await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn an_idle_client_of_postgres_sees_no_error() {
+    an_idle_client_sees_no_error(Engine::Postgres).await;
+}
+
+#[tokio::test]
+async fn an_idle_client_of_mariadb_sees_no_error() {
+    an_idle_client_sees_no_error(Engine::MariaDb).await;
+}
+
+#[tokio::test]
+async fn an_idle_client_of_mysql_sees_no_error() {
+    an_idle_client_sees_no_error(Engine::MySql).await;
+}
