@@ -89,6 +89,8 @@ pub(crate) struct Core {
     pub(crate) target: Arc<str>,
     pub(crate) engine: Engine,
     pub(crate) version: String,
+    /// Other servers take writes, too.
+    pub(crate) multi_writer: bool,
     /// The database's own id.
     pub(crate) database: Uuid,
     /// The records that are likely to be there.
@@ -158,6 +160,7 @@ impl Core {
             target,
             engine: server.engine,
             version: server.version,
+            multi_writer: server.multi_writer,
             database,
             met: Met::default(),
             rows: Mutex::default(),

@@ -97,6 +97,7 @@ impl Held {
         let ask = PinAsk {
             name: name.clone(),
             owner: grant.id,
+            write: core.multi_writer,
         };
         let mut backoff = retry::poll();
         loop {
@@ -113,14 +114,20 @@ impl Held {
             let told = here.connection().tx_pin(&ask).await;
             match here.told(told)? {
                 Pinned::Live => return Ok(()),
-                Pinned::Expired => grant.lose(Loss::Expired),
-                Pinned::Gone => grant.lose(Loss::TakenOver),
-                missed @ (Pinned::Missed | Pinned::Invisible) => {
-                    // It is somebody else's; or a renewal of our own is just at it.
+                Pinned::Expired if !core.multi_writer => grant.lose(Loss::Expired),
+                Pinned::Gone if !core.multi_writer => grant.lose(Loss::TakenOver),
+                missed => {
+                    // It is somebody else's; or a renewal of our own is just at it; or the server of this transaction
+                    // does not know yet what another one has granted or renewed.
                     let look = |reply| LookAt::Inspect(name.clone(), reply);
                     let holder = core.look_aside(look).await?;
                     if holder.is_none_or(|holder| holder.owner != grant.id) {
-                        grant.lose(Loss::TakenOver);
+                        let expired = missed == Pinned::Expired;
+                        grant.lose(if expired {
+                            Loss::Expired
+                        } else {
+                            Loss::TakenOver
+                        });
                     } else if missed == Pinned::Invisible {
                         return Err(here.invisible());
                     } else {

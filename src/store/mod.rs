@@ -185,6 +185,9 @@ pub(crate) struct Server {
     pub(crate) version: String,
     /// The oldest supported version, when this one is older.
     pub(crate) too_old: Option<&'static str>,
+    /// It is one of several that take writes: what is locked on one is not locked on the others, and of two
+    /// transactions that write the same row through two of them, the second one to commit fails.
+    pub(crate) multi_writer: bool,
 }
 
 /// A row of the history table.
@@ -268,6 +271,8 @@ pub(crate) enum Freed {
 pub(crate) struct PinAsk {
     pub(crate) name: Name,
     pub(crate) owner: Uuid,
+    /// A lock on the row keeps nobody away who comes through another server: write it.
+    pub(crate) write: bool,
 }
 
 /// What a caller's transaction found, and in which database.

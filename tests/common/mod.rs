@@ -480,7 +480,7 @@ pub(crate) async fn lapse(db: &Db) {
     db.execute(&lapse).await;
 }
 
-fn with_database(server: &str, name: &str) -> String {
+pub(crate) fn with_database(server: &str, name: &str) -> String {
     let (base, query) = server
         .split_once('?')
         .map_or((server, ""), |(base, query)| (base, query));

@@ -9,4 +9,5 @@ mod idle;
 mod looks;
 mod mysql;
 mod postgres;
+mod read_split;
 mod sqlite;

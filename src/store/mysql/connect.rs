@@ -3,8 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::mysql::MySqlConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection};
+use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
+use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use crate::store::fault::Fault;
 use crate::store::{Connector, Server};
@@ -68,15 +68,74 @@ impl Connector for MySql {
         sqlx::raw_sql(AssertSqlSafe(session))
             .execute(&mut conn)
             .await?;
+        if is_in_galera(&mut conn).await? {
+            // A connection may come to another node than the one before, or than another lane's. There, what was
+            // granted may still be on its way, and would look lost: each statement waits for what was committed
+            // before it (1: reads and the start of transactions, 2: updates and deletes, 4: inserts).
+            sqlx::raw_sql("SET SESSION wsrep_sync_wait = 7")
+                .execute(&mut conn)
+                .await?;
+        }
         Ok(conn)
     }
 }
 
+/// What statements of our own find, which are one transaction and one text, in one round trip.
+///
+/// What was written is read back in the transaction that wrote it, and everything else in one, too: a proxy that splits
+/// reads from writes sends a SELECT outside of transactions to a replica, which may not have what was just committed. A
+/// grant would be nobody's then, and a lease that is held would look lost.
+pub(super) async fn together(
+    conn: &mut MySqlConnection,
+    statements: &[String],
+) -> Result<Vec<MySqlRow>, sqlx::Error> {
+    let text = format!("START TRANSACTION; {}; COMMIT", statements.join("; "));
+    let found = sqlx::raw_sql(AssertSqlSafe(text))
+        .fetch_all(&mut *conn)
+        .await;
+    if let Err(sqlx::Error::Database(_)) = &found {
+        // The text ended there, and only a deadlock ends the transaction with it.
+        sqlx::raw_sql("ROLLBACK").execute(conn).await?;
+    }
+    found
+}
+
+/// `sql`, with a literal in the place of each question mark.
+pub(super) fn fill(sql: &str, literals: &[String]) -> String {
+    let mut parts = sql.split('?');
+    let mut filled = String::from(parts.next().unwrap_or_default());
+    for (part, literal) in parts.zip(literals) {
+        filled.push_str(literal);
+        filled.push_str(part);
+    }
+    filled
+}
+
 pub(super) async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {
     let text: String = sqlx::query_scalar("SELECT VERSION()")
-        .fetch_one(conn)
+        .fetch_one(&mut *conn)
         .await?;
-    Ok(parse(&text))
+    let mut server = parse(&text);
+    server.multi_writer = is_in_galera(conn).await?
+        || is(conn, "group_replication_single_primary_mode", "OFF").await?;
+    Ok(server)
+}
+
+async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+    is(conn, "wsrep_on", "ON").await
+}
+
+/// Whether a variable, which not every server has, is of this value.
+async fn is(
+    conn: &mut MySqlConnection,
+    variable: &'static str,
+    value: &'static str,
+) -> Result<bool, sqlx::Error> {
+    let show = AssertSqlSafe(format!("SHOW VARIABLES LIKE '{variable}'"));
+    let row = sqlx::raw_sql(show).fetch_optional(conn).await?;
+    row.map_or(Ok(false), |row| {
+        Ok(row.try_get::<String, _>(1)?.eq_ignore_ascii_case(value))
+    })
 }
 
 /// SKIP LOCKED and JSON_TABLE set the bounds: MariaDB 10.6, MySQL 8.0 (8.0.16 for CHECK).
@@ -100,6 +159,7 @@ fn parse(text: &str) -> Server {
         engine,
         version: format!("{brand} {}.{}.{}", version.0, version.1, version.2),
         too_old: (version < oldest).then_some(needed),
+        multi_writer: false,
     }
 }
 

@@ -8,6 +8,7 @@
 
 use sqlx::{Connection, MySqlConnection, Row};
 
+use super::connect::{fill, together};
 use super::step;
 use super::transaction::{hex, text};
 use crate::idempotency::{Outcome, RecordKey};
@@ -291,10 +292,10 @@ pub(super) async fn read(
     keys: &[RecordKey],
 ) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
     let read = match keys {
-        [key] => sqlx::query(READ_ONE).bind(key.scope()).bind(key.key()),
-        _ => sqlx::query(READ).bind(json::keys(keys)),
+        [key] => fill(READ_ONE, &[hex(key.scope()), hex(key.key())]),
+        _ => fill(READ, &[text(&json::keys(keys))]),
     };
-    let rows = read.fetch_all(conn).await?;
+    let rows = together(conn, &[read]).await?;
     let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
     Ok(RecordRow::in_order(rows?, keys))
 }
@@ -409,14 +410,12 @@ pub(super) async fn list(
     conn: &mut MySqlConnection,
     filter: &ListAsk,
 ) -> Result<Vec<RecordRow>, sqlx::Error> {
-    let rows = sqlx::query(LIST)
-        .bind(filter.scope.as_deref())
-        .bind(filter.scope.as_deref())
-        .bind(filter.state)
-        .bind(filter.state)
-        .bind(filter.limit)
-        .fetch_all(conn)
-        .await?;
+    let null = || String::from("NULL");
+    let scope = filter.scope.as_deref().map_or_else(null, hex);
+    let state = filter.state.map_or_else(null, text);
+    let limit = filter.limit.to_string();
+    let list = fill(LIST, &[scope.clone(), scope, state.clone(), state, limit]);
+    let rows = together(conn, &[list]).await?;
     rows.iter().map(|row| record_row!(row)).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Lease locks: the statements.
 //!
-//! There is no RETURNING on MySQL: a statement changes the rows, a second one reads them back.
+//! There is no RETURNING on MySQL: a statement changes the rows, a second one reads them back, in the same transaction
+//! and the same round trip ([`together`]).
 //! The rows that may be changed are found by a derived table that locks them with SKIP LOCKED, in
 //! the order of the asks (by name): an UPDATE alone would wait for locked rows. LIMIT keeps the
 //! derived table from being merged into the UPDATE, STRAIGHT_JOIN and FORCE INDEX pin the plan to
@@ -12,8 +13,11 @@
 
 use std::collections::HashMap;
 
-use sqlx::MySqlConnection;
+use sqlx::mysql::MySqlRow;
+use sqlx::{FromRow, MySqlConnection, Row};
 
+use super::connect::{fill, together};
+use super::transaction::{hex, text};
 use crate::Name;
 use crate::store::{
     Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,
@@ -132,6 +136,9 @@ SELECT l.name, l.owner, l.fence, l.holds, l.holder,
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
 
+/// Stands between two reads: a row with one column.
+const MARK: &str = "SELECT 0";
+
 const FREE_LAPSED: &str = "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
@@ -186,16 +193,27 @@ pub(super) async fn take(
     conn: &mut MySqlConnection,
     asks: &[TakeAsk],
 ) -> Result<Vec<Taken>, sqlx::Error> {
-    update(conn, asks).await?;
-    let mut rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
+    let take = match asks {
+        [ask] => fill(
+            TAKE_ONE,
+            &[
+                hex(ask.name.as_bytes()),
+                hex(ask.owner.as_bytes()),
+                text(&ask.holder),
+                to_micros(ask.ttl).to_string(),
+            ],
+        ),
+        _ => fill(TAKE, &[text(&json::takes(asks))]),
+    };
+    let names = asks.iter().map(|ask| &ask.name);
+    let mut rows = found(&together(conn, &[take, read_text(names)]).await?)?;
 
     let missing: Vec<&TakeAsk> = asks
         .iter()
         .filter(|ask| !rows.contains_key(ask.name.as_bytes()))
         .collect();
     if !missing.is_empty() {
-        make(conn, &missing).await?;
-        rows.extend(read(conn, missing.iter().map(|ask| &ask.name)).await?);
+        rows.extend(make(conn, &missing).await?);
     }
 
     Ok(asks
@@ -208,34 +226,31 @@ pub(super) async fn take(
         .collect())
 }
 
-/// Grants what is there and free.
-async fn update(conn: &mut MySqlConnection, asks: &[TakeAsk]) -> Result<(), sqlx::Error> {
-    let update = match asks {
-        [ask] => sqlx::query(TAKE_ONE)
-            .bind(ask.name.as_bytes())
-            .bind(ask.owner)
-            .bind(&*ask.holder)
-            .bind(to_micros(ask.ttl)),
-        _ => sqlx::query(TAKE).bind(json::takes(asks)),
-    };
-    update.execute(conn).await.map(|_| ())
-}
-
 /// Inserts all at once, or, when somebody inserts one of them at the same time, one by one.
-async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<(), sqlx::Error> {
-    let all = json::takes(missing.iter().copied());
-    match sqlx::query(MAKE).bind(all).execute(&mut *conn).await {
+async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<Rows, sqlx::Error> {
+    match make_together(conn, missing).await {
         Err(error) if is_duplicate(&error) => {}
-        other => return other.map(drop),
+        other => return other,
     }
+    let mut rows = Rows::new();
     for ask in missing {
-        let one = json::takes([*ask]);
-        match sqlx::query(MAKE).bind(one).execute(&mut *conn).await {
-            Err(error) if is_duplicate(&error) => {}
-            other => other.map(|_| ())?,
+        match make_together(conn, &[*ask]).await {
+            Err(error) if is_duplicate(&error) => {
+                rows.extend(read(conn, std::iter::once(&ask.name)).await?);
+            }
+            made => rows.extend(made?),
         }
     }
-    Ok(())
+    Ok(rows)
+}
+
+async fn make_together(
+    conn: &mut MySqlConnection,
+    missing: &[&TakeAsk],
+) -> Result<Rows, sqlx::Error> {
+    let make = fill(MAKE, &[text(&json::takes(missing.iter().copied()))]);
+    let read = read_text(missing.iter().map(|ask| &ask.name));
+    found(&together(conn, &[make, read]).await?)
 }
 
 fn is_duplicate(error: &sqlx::Error) -> bool {
@@ -248,11 +263,9 @@ pub(super) async fn renew(
     conn: &mut MySqlConnection,
     asks: &[RenewAsk],
 ) -> Result<Vec<Renewed>, sqlx::Error> {
-    sqlx::query(RENEW)
-        .bind(json::renewals(asks))
-        .execute(&mut *conn)
-        .await?;
-    let rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
+    let renew = fill(RENEW, &[text(&json::renewals(asks))]);
+    let read = read_text(asks.iter().map(|ask| &ask.name));
+    let rows = found(&together(conn, &[renew, read]).await?)?;
     Ok(asks
         .iter()
         .map(|ask| match rows.get(ask.name.as_bytes()) {
@@ -269,24 +282,25 @@ pub(super) async fn release(
     conn: &mut MySqlConnection,
     asks: &[ReleaseAsk],
 ) -> Result<Vec<Freed>, sqlx::Error> {
-    let release = match asks {
-        [ask] => sqlx::query(RELEASE_ONE)
+    let names = || asks.iter().map(|ask| &ask.name);
+    let (before, after) = if let [ask] = asks {
+        let release = sqlx::query(RELEASE_ONE)
             .bind(ask.name.as_bytes())
-            .bind(ask.owner),
-        _ => sqlx::query(RELEASE).bind(json::releases(asks)),
+            .bind(ask.owner);
+        if release.execute(&mut *conn).await?.rows_affected() == 1 {
+            return Ok(vec![Freed::Released]);
+        }
+        (Rows::new(), read(conn, names()).await?)
+    } else {
+        // The statement for a batch tells only how many rows it changed. What was held before it and is free
+        // behind it was freed by it.
+        let release = fill(RELEASE, &[text(&json::releases(asks))]);
+        let text = [read_text(names()), MARK.into(), release, read_text(names())];
+        let rows = together(conn, &text).await?;
+        // The first read, the mark, the second read.
+        let middle = rows.iter().position(|row| row.len() == 1).unwrap_or(0);
+        (found(&rows[..middle])?, found(&rows[middle + 1..])?)
     };
-    // The statement for a batch tells only how many rows it changed. What was held before it and is
-    // free behind it was freed by it.
-    let before = match asks {
-        [_] => Rows::new(),
-        _ => read(conn, asks.iter().map(|ask| &ask.name)).await?,
-    };
-    let done = release.execute(&mut *conn).await?;
-    let changed = usize::try_from(done.rows_affected()).unwrap_or(usize::MAX);
-    if changed == asks.len() {
-        return Ok(vec![Freed::Released; asks.len()]);
-    }
-    let after = read(conn, asks.iter().map(|ask| &ask.name)).await?;
     let freed = |ask: &ReleaseAsk| {
         let was_held = ask.freed(before.get(ask.name.as_bytes())) == Freed::Locked;
         match ask.freed(after.get(ask.name.as_bytes())) {
@@ -319,11 +333,9 @@ pub(super) async fn inspect(
     conn: &mut MySqlConnection,
     name: &Name,
 ) -> Result<Option<LockRow>, sqlx::Error> {
-    let row: Option<LockColumns> = sqlx::query_as(INSPECT)
-        .bind(name.as_bytes())
-        .fetch_optional(conn)
-        .await?;
-    Ok(row.map(LockRow::from))
+    let inspect = fill(INSPECT, &[hex(name.as_bytes())]);
+    let rows = together(conn, &[inspect]).await?;
+    rows.first().map(lock_row).transpose()
 }
 
 pub(super) async fn row(
@@ -351,22 +363,33 @@ pub(super) async fn row(
 }
 
 pub(super) async fn list(conn: &mut MySqlConnection) -> Result<Vec<LockRow>, sqlx::Error> {
-    let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(conn).await?;
-    Ok(rows.into_iter().map(LockRow::from).collect())
+    let rows = together(conn, &[LIST.into()]).await?;
+    rows.iter().map(lock_row).collect()
 }
 
 async fn read<'a>(
     conn: &mut MySqlConnection,
     names: impl Iterator<Item = &'a Name>,
 ) -> Result<Rows, sqlx::Error> {
+    found(&together(conn, &[read_text(names)]).await?)
+}
+
+fn read_text<'a>(names: impl Iterator<Item = &'a Name>) -> String {
     let names: Vec<&Name> = names.collect();
-    let read = match names[..] {
-        [name] => sqlx::query_as(READ_ONE).bind(name.as_bytes()),
-        _ => sqlx::query_as(READ).bind(json::names(names)),
-    };
-    let rows: Vec<LockColumns> = read.fetch_all(conn).await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| (row.0.clone(), LockRow::from(row)))
-        .collect())
+    match names[..] {
+        [name] => fill(READ_ONE, &[hex(name.as_bytes())]),
+        _ => fill(READ, &[text(&json::names(names))]),
+    }
+}
+
+fn found(rows: &[MySqlRow]) -> Result<Rows, sqlx::Error> {
+    let rows = rows.iter().map(|row| {
+        let columns = LockColumns::from_row(row)?;
+        Ok((columns.0.clone(), LockRow::from(columns)))
+    });
+    rows.collect()
+}
+
+fn lock_row(row: &MySqlRow) -> Result<LockRow, sqlx::Error> {
+    Ok(LockRow::from(LockColumns::from_row(row)?))
 }

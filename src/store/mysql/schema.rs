@@ -1,8 +1,9 @@
 //! The history table, and migrating under a lock in the database.
 
-use sqlx::MySqlConnection;
+use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
+use super::connect::together;
 use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
 
@@ -14,21 +15,21 @@ pub(crate) use embedded::migrations::runner;
 pub(super) async fn history(
     conn: &mut MySqlConnection,
 ) -> Result<Option<Vec<Applied>>, sqlx::Error> {
-    let there: i64 = sqlx::query_scalar(
-        "SELECT COUNT(*) FROM information_schema.tables \
-         WHERE table_schema = DATABASE() AND table_name = 'rowlock_schema_history'",
-    )
-    .fetch_one(&mut *conn)
-    .await?;
-    if there == 0 {
+    let there = "SELECT COUNT(*) FROM information_schema.tables \
+                 WHERE table_schema = DATABASE() AND table_name = 'rowlock_schema_history'";
+    let there = together(conn, &[there.into()]).await?;
+    if there
+        .first()
+        .map_or(Ok(0), |row| row.try_get::<i64, _>(0))?
+        == 0
+    {
         return Ok(None);
     }
-    let rows: Vec<(i32, String, String)> = sqlx::query_as(
-        "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version",
-    )
-    .fetch_all(conn)
-    .await?;
-    Ok(Some(rows.into_iter().map(Applied::from).collect()))
+    let rows = "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version";
+    let rows = together(conn, &[rows.into()]).await?;
+    let rows = rows.iter().map(<(i32, String, String)>::from_row);
+    let rows: Result<Vec<Applied>, _> = rows.map(|row| row.map(Applied::from)).collect();
+    Ok(Some(rows?))
 }
 
 /// DDL commits by itself here, and GET_LOCK survives that. Its name is server-wide and takes 64
@@ -51,7 +52,6 @@ pub(super) async fn migrate(conn: &mut MySqlConnection) -> Result<Vec<String>, M
 }
 
 pub(super) async fn database_id(conn: &mut MySqlConnection) -> Result<Uuid, sqlx::Error> {
-    sqlx::query_scalar("SELECT id FROM rowlock_database")
-        .fetch_one(conn)
-        .await
+    let rows = together(conn, &["SELECT id FROM rowlock_database".into()]).await?;
+    rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
 }

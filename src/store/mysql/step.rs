@@ -1,7 +1,9 @@
 //! Steps of idempotency records: the statements.
 
-use sqlx::{Connection, MySqlConnection};
+use sqlx::{Connection, FromRow, MySqlConnection};
 
+use super::connect::{fill, together};
+use super::transaction::hex;
 use crate::idempotency::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 
@@ -68,14 +70,18 @@ pub(super) async fn begin(
 }
 
 async fn look(conn: &mut MySqlConnection, ask: &StepAsk) -> Result<Option<StepLook>, sqlx::Error> {
-    sqlx::query_as(STEP_LOOK)
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(&*ask.step)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .fetch_optional(conn)
-        .await
+    let look = fill(
+        STEP_LOOK,
+        &[
+            hex(ask.owner.as_bytes()),
+            ask.attempt.to_string(),
+            hex(ask.step.as_bytes()),
+            hex(ask.key.scope()),
+            hex(ask.key.key()),
+        ],
+    );
+    let rows = together(conn, &[look]).await?;
+    rows.first().map(StepLook::from_row).transpose()
 }
 
 pub(super) async fn finish(
@@ -132,10 +138,8 @@ pub(super) async fn list(
     conn: &mut MySqlConnection,
     key: &RecordKey,
 ) -> Result<Vec<StepRow>, sqlx::Error> {
-    let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
-        .bind(key.scope())
-        .bind(key.key())
-        .fetch_all(conn)
-        .await?;
-    Ok(rows.into_iter().map(StepRow::from).collect())
+    let steps = fill(STEPS, &[hex(key.scope()), hex(key.key())]);
+    let rows = together(conn, &[steps]).await?;
+    let rows = rows.iter().map(StepColumns::from_row);
+    rows.map(|columns| Ok(StepRow::from(columns?))).collect()
 }

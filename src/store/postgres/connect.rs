@@ -95,6 +95,7 @@ pub(super) async fn server(conn: &mut PgConnection) -> Result<Server, sqlx::Erro
         engine: Engine::Postgres,
         version: format!("PostgreSQL {text}"),
         too_old: (number < OLDEST).then_some("PostgreSQL 13 or later"),
+        multi_writer: false,
     })
 }
 

@@ -107,5 +107,6 @@ pub(super) async fn server(conn: &mut SqliteConnection) -> Result<Server, sqlx::
         engine: Engine::Sqlite,
         version: format!("SQLite {text}"),
         too_old: (version < OLDEST).then_some("SQLite 3.51.3 or later, as the bundled one is"),
+        multi_writer: false,
     })
 }

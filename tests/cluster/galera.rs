@@ -1,0 +1,296 @@
+//! Galera: what is committed through one node is certified against what the others commit.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rowlock::{Error, Rowlock};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool};
+use tokio::task::JoinSet;
+
+use crate::common::{eventually, take, with_database};
+use crate::trial;
+
+/// The concurrent first starts, three through each node.
+const STARTS: usize = 9;
+
+pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
+    vec![
+        trial("first_starts_through_all_nodes", cluster, first_starts),
+        trial("a_name_has_one_holder", cluster, one_holder),
+        trial(
+            "a_takeover_elsewhere_and_a_pinned_commit_exclude_each_other",
+            cluster,
+            takeover,
+        ),
+        trial("a_pinned_commit_in_time_succeeds", cluster, pinned_commit),
+        trial("a_pin_through_another_node_finds_its_lease", cluster, pins),
+        trial("a_node_without_its_cluster", cluster, isolated),
+    ]
+}
+
+/// Three nodes.
+pub(crate) struct Cluster {
+    urls: Vec<String>,
+    dir: Option<tempfile::TempDir>,
+}
+
+fn script(command: &[&str], dir: &Path) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/servers.sh");
+    let output = Command::new(script)
+        .args(command)
+        .arg(dir)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "servers.sh {command:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+impl Cluster {
+    pub(crate) fn start() -> Self {
+        if let Ok(urls) = std::env::var("ROWLOCK_TEST_GALERA_URLS") {
+            let urls: Vec<String> = urls.split(',').map(str::to_owned).collect();
+            assert_eq!(urls.len(), 3, "a URL for each of three nodes");
+            return Self { urls, dir: None };
+        }
+        let dir = tempfile::Builder::new().prefix("rowlock-galera-").tempdir();
+        let dir = dir.unwrap();
+        let urls = script(&["start", "galera"], dir.path());
+        Self {
+            urls: urls.lines().map(str::to_owned).collect(),
+            dir: Some(dir),
+        }
+    }
+
+    /// An empty database on all nodes.
+    async fn database(&self) -> Database {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rl_{}_{count}", std::process::id());
+        let mut admin = MySqlConnection::connect(&self.urls[0]).await.unwrap();
+        let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
+        sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
+        let urls = self.urls.iter().map(|url| with_database(url, &name));
+        let urls: Vec<String> = urls.collect();
+        for url in &urls {
+            eventually("the database is on every node", || async {
+                MySqlConnection::connect(url).await.is_ok()
+            })
+            .await;
+        }
+        Database { name, urls, admin }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.dir {
+            script(&["stop"], dir.path());
+        }
+    }
+}
+
+struct Database {
+    name: String,
+    urls: Vec<String>,
+    admin: MySqlConnection,
+}
+
+impl Database {
+    /// A client and a pool of the application at a node.
+    async fn at(&self, node: usize) -> (Rowlock, MySqlPool) {
+        let url = &self.urls[node];
+        // What others have made may come a little later.
+        (
+            Rowlock::connect(url).await.unwrap(),
+            MySqlPool::connect(url).await.unwrap(),
+        )
+    }
+
+    async fn remove(mut self) {
+        let drop = AssertSqlSafe(format!("DROP DATABASE {}", self.name));
+        sqlx::raw_sql(drop).execute(&mut self.admin).await.unwrap();
+    }
+}
+
+async fn number(pool: &MySqlPool, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
+}
+
+/// `ROWLOCK_CLUSTER_STARTS` (default 3) is how often.
+async fn first_starts(cluster: Arc<Cluster>) {
+    let rounds =
+        std::env::var("ROWLOCK_CLUSTER_STARTS").map_or(3, |text| text.parse().expect("a number"));
+    for _ in 0..rounds {
+        let db = cluster.database().await;
+        let start = Arc::new(tokio::sync::Barrier::new(STARTS));
+        let mut clients = JoinSet::new();
+        for number in 0..STARTS {
+            let (url, start) = (db.urls[number % 3].clone(), Arc::clone(&start));
+            clients.spawn(async move {
+                start.wait().await;
+                Rowlock::connect(&url).await
+            });
+        }
+        let mut applied = Vec::new();
+        while let Some(client) = clients.join_next().await {
+            let client = client.unwrap().expect("a first start");
+            applied.extend_from_slice(client.applied_migrations());
+            let held = client.lock("a").acquire().await.unwrap();
+            let _ = held.release().await.unwrap();
+        }
+        applied.sort();
+        let once = applied.windows(2).all(|pair| pair[0] != pair[1]);
+        assert!(once && !applied.is_empty(), "each by one: {applied:?}");
+        db.remove().await;
+    }
+}
+
+async fn one_holder(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let mut tasks = JoinSet::new();
+    for node in 0..3 {
+        let (rowlock, pool) = db.at(node).await;
+        if node == 0 {
+            let table = "CREATE TABLE counter (n BIGINT NOT NULL PRIMARY KEY)";
+            sqlx::raw_sql(table).execute(&pool).await.unwrap();
+        }
+        tasks.spawn(async move {
+            for _ in 0..30 {
+                let held = rowlock.lock("a").acquire().await.unwrap();
+                // Two holders insert the same number.
+                let next = "INSERT INTO counter SELECT COALESCE(MAX(n), 0) + 1 FROM counter";
+                let sync = "SET SESSION wsrep_sync_wait = 15";
+                let mut conn = pool.acquire().await.unwrap();
+                sqlx::raw_sql(sync).execute(&mut *conn).await.unwrap();
+                sqlx::raw_sql(next).execute(&mut *conn).await.unwrap();
+                let _ = held.release().await.unwrap();
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    db.remove().await;
+}
+
+async fn ledger(pool: &MySqlPool) {
+    let table = "CREATE TABLE ledger (who VARCHAR(9) NOT NULL PRIMARY KEY)";
+    sqlx::raw_sql(table).execute(pool).await.unwrap();
+}
+
+/// The lease runs out while its transaction is open, and another node grants the name.
+async fn takeover(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let (first, pool) = db.at(0).await;
+    let (second, other) = db.at(1).await;
+    ledger(&pool).await;
+    // What the other node has committed comes here a little later, and the transaction commits in between or not.
+    for round in 0..20 {
+        let held = take(&first, "a", Duration::from_millis(300)).await;
+        let mut tx = pool.begin().await.unwrap();
+        let late = "INSERT INTO ledger VALUES ('late')";
+        sqlx::raw_sql(late).execute(&mut *tx).await.unwrap();
+        held.pin(&mut tx).await.unwrap();
+        let taken = second.lock("a").wait(Duration::from_secs(30));
+        let taken = taken.acquire().await.unwrap();
+        assert!(taken.fence() > held.fence());
+        let committed = tx.commit().await;
+        assert!(
+            committed.is_err(),
+            "round {round}: the name was somebody else's already"
+        );
+        assert_eq!(number(&other, "SELECT COUNT(*) FROM ledger").await, 0);
+        let _ = taken.release().await.unwrap();
+    }
+    db.remove().await;
+}
+
+/// Beside renewals of the same lease, and of other names.
+async fn pinned_commit(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let (first, pool) = db.at(0).await;
+    ledger(&pool).await;
+    let held = take(&first, "a", Duration::from_secs(30)).await;
+    let deadline = held.deadline();
+    let mut tx = pool.begin().await.unwrap();
+    held.pin(&mut tx).await.unwrap();
+    held.pin(&mut tx).await.unwrap();
+    let late = "INSERT INTO ledger VALUES ('in time')";
+    sqlx::raw_sql(late).execute(&mut *tx).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(deadline.remaining() > Duration::from_secs(1), "too slow");
+    assert_eq!(number(&pool, "SELECT COUNT(*) FROM ledger").await, 1);
+    let _ = held.release().await.unwrap();
+    db.remove().await;
+}
+
+/// What one node has committed, another one applies a little later: it may roll the transaction back meanwhile, but the
+/// lease is not lost.
+async fn pins(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let (first, _) = db.at(0).await;
+    let (_second, other) = db.at(1).await;
+    for number in 0..200 {
+        let held = take(&first, &format!("a{}", number % 3), Duration::from_secs(30)).await;
+        loop {
+            let mut tx = other.begin().await.unwrap();
+            match held.pin(&mut tx).await {
+                Ok(()) if tx.commit().await.is_ok() => break,
+                Ok(()) | Err(Error::TransactionAborted { .. }) => {}
+                Err(error) => panic!("{number}: {error:?}"),
+            }
+        }
+        let _ = held.release().await.unwrap();
+    }
+    db.remove().await;
+}
+
+/// What it says is a broken connection, not a refusal: operations go on when it is back.
+async fn isolated(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let (rowlock, pool) = db.at(2).await;
+    let patience = Duration::from_secs(2);
+    let short = Rowlock::builder().operation_timeout(patience);
+    let short = short.connect(&db.urls[2]).await.unwrap();
+    let held = take(&rowlock, "a", Duration::from_secs(60)).await;
+    let isolate = "SET GLOBAL wsrep_provider_options = 'gmcast.isolate = 1'";
+    sqlx::raw_sql(isolate).execute(&pool).await.unwrap();
+    let status = "SELECT COUNT(*) FROM information_schema.global_status \
+                  WHERE variable_name = 'wsrep_cluster_status' AND variable_value = 'non-Primary'";
+    // The node still thinks that it is in, for some seconds.
+    while number(&pool, status).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    let error = short.lock("b").try_acquire().await.unwrap_err();
+    println!("a node without its cluster: {error}");
+    assert!(
+        matches!(
+            error,
+            Error::Unreachable { .. } | Error::OutcomeUnknown { .. }
+        ),
+        "{error:?}"
+    );
+    let waiting = tokio::spawn({
+        let rowlock = rowlock.clone();
+        async move {
+            loop {
+                match rowlock.lock("b").try_acquire().await {
+                    Ok(granted) => break granted.held().expect("free"),
+                    Err(Error::Unreachable { .. } | Error::OutcomeUnknown { .. }) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        }
+    });
+    let back = "SET GLOBAL wsrep_provider_options = 'gmcast.isolate = 0'";
+    sqlx::raw_sql(back).execute(&pool).await.unwrap();
+    let granted = waiting.await.unwrap();
+    let _ = granted.release().await.unwrap();
+    let _ = held.release().await.unwrap();
+    db.remove().await;
+}

@@ -1,0 +1,165 @@
+//! Proxies that split reads from writes (`ProxySQL`, `MaxScale`): they send a SELECT that stands outside of transactions
+//! and locks nothing to a replica, which may not have what was just committed. None of rowlock's may be one: a
+//! grant would be nobody's, and a lease that is held would look lost.
+//!
+//! The server's general log tells what each session sent.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
+use tokio::task::JoinSet;
+
+use crate::common::{App, Db, as_user, take};
+
+const TTL: Duration = Duration::from_secs(30);
+
+async fn locks(rowlock: &Rowlock) {
+    for _ in 0..2 {
+        let held = take(rowlock, "a", TTL).await;
+        assert!(
+            rowlock
+                .lock("a")
+                .try_acquire()
+                .await
+                .unwrap()
+                .held()
+                .is_none()
+        );
+        assert!(rowlock.inspect("a").await.unwrap().is_some());
+        assert_eq!(rowlock.list().await.unwrap().len(), 1);
+        let _ = held.release().await.unwrap();
+    }
+    for _ in 0..2 {
+        let mut tasks = JoinSet::new();
+        for number in 0..40 {
+            let rowlock = rowlock.clone();
+            tasks.spawn(async move { take(&rowlock, &format!("b{number}"), TTL).await });
+        }
+        drop(tasks.join_all().await);
+        rowlock.flush().await;
+    }
+    let me = rowlock.owner();
+    let outer = rowlock.lock("c").owner(&me).acquire().await.unwrap();
+    let inner = rowlock.lock("c").owner(&me).acquire().await.unwrap();
+    drop((inner, outer));
+    let held = take(rowlock, "d", Duration::from_millis(600)).await;
+    let until = held.deadline();
+    while held.deadline().remaining() <= until.remaining() {
+        tokio::task::yield_now().await;
+    }
+    assert!(rowlock.force_release("d").await.unwrap().is_some());
+    let _ = rowlock.version("e").await.unwrap();
+    drop(held);
+    rowlock.flush().await;
+}
+
+async fn records(rowlock: &Rowlock) {
+    let request = Fingerprint::of("request");
+    let outcome = Outcome::new("text/plain", "done").unwrap();
+    let idempotency = rowlock.idempotency();
+    let begun = idempotency.begin("s", "k", &request).await.unwrap();
+    let Begun::New(guard) = begun else {
+        panic!("{begun:?}");
+    };
+    let begun = idempotency.begin("s", "k", &request).await.unwrap();
+    assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+    let step: Result<u32, Error> = guard.step("step", async { Ok(7) }).await;
+    assert_eq!(step.unwrap(), 7);
+    assert_eq!(idempotency.steps("s", "k").await.unwrap().len(), 1);
+    guard.complete(&outcome).await.unwrap();
+    let begun = idempotency.begin("s", "k", &request).await.unwrap();
+    assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
+    assert!(idempotency.inspect("s", "k").await.unwrap().is_some());
+    let list = idempotency.list(Some(b"s"), None, 10).await.unwrap();
+    assert_eq!(list.len(), 1);
+    let mut tasks = JoinSet::new();
+    for number in 0..20 {
+        let (idempotency, request) = (idempotency.clone(), request);
+        tasks.spawn(async move {
+            let key = format!("k{number}");
+            idempotency.begin("s", &key, &request).await.unwrap()
+        });
+    }
+    for begun in tasks.join_all().await {
+        let Begun::New(guard) = begun else {
+            panic!("{begun:?}");
+        };
+        guard.release().await.unwrap();
+    }
+    let tokens = rowlock.form_tokens();
+    let _ = tokens.issue("s").await.unwrap();
+    let _ = rowlock.clean(100).await.unwrap();
+}
+
+/// What the sessions of `user` have read outside of transactions without a lock; and how many SELECTs there were.
+async fn loose_reads(db: &Db, user: &str) -> (Vec<String>, usize) {
+    let App::MySql(pool) = &db.app else {
+        unreachable!("MySQL and MariaDB only")
+    };
+    let log: Vec<(i64, String)> = sqlx::query_as(
+        "SELECT CAST(thread_id AS SIGNED), CONVERT(argument USING latin1) FROM mysql.general_log \
+         WHERE user_host LIKE CONCAT('%', ?, '%') AND command_type IN ('Query', 'Execute')",
+    )
+    .bind(user)
+    .fetch_all(pool)
+    .await
+    .unwrap();
+    let (mut open, mut loose, mut count) = (HashSet::new(), Vec::new(), 0);
+    // MariaDB logs a text with several statements as one. (Values are in hexadecimal, or have no semicolon.)
+    let statements = log
+        .iter()
+        .flat_map(|(session, text)| text.split(';').map(move |statement| (*session, statement)));
+    for (session, statement) in statements {
+        let statement = statement.trim().to_uppercase();
+        if statement.starts_with("BEGIN") || statement.starts_with("START TRANSACTION") {
+            open.insert(session);
+        } else if statement.starts_with("COMMIT") || statement.starts_with("ROLLBACK") {
+            open.remove(&session);
+        } else if statement.starts_with("SELECT") {
+            count += 1;
+            let locks = statement.contains("FOR UPDATE") || statement == "SELECT VERSION()";
+            if !locks && !open.contains(&session) {
+                loose.push(statement);
+            }
+        }
+    }
+    (loose, count)
+}
+
+async fn nothing_is_read_where_a_proxy_would_ask_a_replica(engine: Engine) {
+    let db = Db::new(engine).await;
+    drop(db.rowlock().await);
+    let name = db.url.rsplit('/').next().unwrap();
+    let user = format!("split_{name}");
+    for statement in [
+        format!("CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'pw'"),
+        format!("GRANT ALL ON {name}.* TO {user}@'127.0.0.1'"),
+        "SET GLOBAL log_output = 'TABLE', GLOBAL general_log = 1".into(),
+    ] {
+        db.execute(&statement).await;
+    }
+    let rowlock = Rowlock::connect(&as_user(&db.url, &user, "pw"))
+        .await
+        .unwrap();
+    locks(&rowlock).await;
+    records(&rowlock).await;
+    db.execute("SET GLOBAL general_log = 0").await;
+    let (loose, count) = loose_reads(&db, &user).await;
+    assert!(loose.is_empty(), "{loose:#?}");
+    assert!(count > 20, "{count} SELECTs were seen");
+    drop(rowlock);
+    db.execute("TRUNCATE TABLE mysql.general_log").await;
+    db.execute(&format!("DROP USER {user}@'127.0.0.1'")).await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn nothing_is_read_where_a_proxy_before_mariadb_would_ask_a_replica() {
+    nothing_is_read_where_a_proxy_would_ask_a_replica(Engine::MariaDb).await;
+}
+
+#[tokio::test]
+async fn nothing_is_read_where_a_proxy_before_mysql_would_ask_a_replica() {
+    nothing_is_read_where_a_proxy_would_ask_a_replica(Engine::MySql).await;
+}
