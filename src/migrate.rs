@@ -22,7 +22,7 @@ use crate::{Engine, Error};
 pub(crate) const HISTORY_TABLE: &str = "rowlock_schema_history";
 
 /// How long migrating is tried again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Why migrating failed.
 #[derive(Debug)]

@@ -16,7 +16,7 @@
 //!
 //! # Trust window
 //!
-//! None: between the pin and the end of the transaction nobody else's grant commits, however long it takes, also
+//! None: between the pin and the commit of the transaction nobody else's grant commits, however long it takes, also
 //! when the lease's time runs out meanwhile. Such a lease is not renewed while it is pinned.
 //!
 //! # Failure
@@ -26,6 +26,7 @@
 //!   commits. Everybody else waits: bound that in the server (`idle_in_transaction_session_timeout`).
 //! - *The process crashes*: the server rolls back; the lease ends with its TTL.
 //! - *The connection breaks*: nothing is committed.
+//! - *Another server of a cluster grants the name* (Galera; its lease has run out): the transaction cannot commit.
 
 use crate::Error;
 use crate::hold::clock::{Moment, sleep_until};
@@ -46,6 +47,9 @@ impl Held {
     ///   what it *reads* is the holder's alone as well. The lease is not renewed meanwhile: where the transaction outlasts what is
     ///   left of it, [`is_held`](Self::is_held) turns false and [`lost`](Self::lost) resolves, although the
     ///   name is still nobody else's until the transaction ends.
+    ///
+    /// In a cluster in which several servers take writes (Galera), what is locked on one is not locked on the others. There the pin
+    /// writes the row: a takeover through another server does not wait, and the commit of `tx` fails then.
     ///
     /// Several transactions may pin one lease at the same time. Pinning twice in one is harmless. Nothing else
     /// is held up: not other names, and not this process's other renewals (but on SQLite whoever writes has the

@@ -9,6 +9,8 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rowlock::{Error, Rowlock};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::common::{eventually, take, with_database};
@@ -28,6 +30,7 @@ pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
         ),
         trial("a_pinned_commit_in_time_succeeds", cluster, pinned_commit),
         trial("a_pin_through_another_node_finds_its_lease", cluster, pins),
+        trial("connections_to_different_nodes", cluster, balanced),
         trial("a_node_without_its_cluster", cluster, isolated),
     ]
 }
@@ -250,6 +253,47 @@ async fn pins(cluster: Arc<Cluster>) {
     db.remove().await;
 }
 
+/// A balancer on a port of its own: each connection goes to the next node.
+async fn balancer(urls: &[String]) -> u16 {
+    let address = |url: &String| {
+        url.split(['@', '/'])
+            .nth(3)
+            .expect("scheme://user@host/")
+            .to_owned()
+    };
+    let nodes: Vec<String> = urls.iter().map(address).collect();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        for node in nodes.iter().cycle() {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = TcpStream::connect(node).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    port
+}
+
+/// What one connection of a client has committed, the next one finds.
+async fn balanced(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let port = balancer(&db.urls).await;
+    let url = format!("mysql://app:pw@127.0.0.1:{port}/{}", db.name);
+    let rowlock = Rowlock::connect(&url).await.unwrap();
+    let renewed = take(&rowlock, "renewed", Duration::from_millis(500)).await;
+    for round in 0..100 {
+        let name = format!("a{}", round % 7);
+        let held = take(&rowlock, &name, Duration::from_secs(30)).await;
+        let seen = rowlock.inspect(&name).await.unwrap();
+        assert_eq!(seen.expect("it is held").fence, held.fence(), "{round}");
+        let _ = held.release().await.unwrap();
+        assert!(rowlock.inspect(&name).await.unwrap().is_none(), "{round}");
+    }
+    assert!(renewed.is_held());
+    let _ = renewed.release().await.unwrap();
+    db.remove().await;
+}
+
 /// What it says is a broken connection, not a refusal: operations go on when it is back.
 async fn isolated(cluster: Arc<Cluster>) {
     let db = cluster.database().await;
@@ -257,7 +301,7 @@ async fn isolated(cluster: Arc<Cluster>) {
     let patience = Duration::from_secs(2);
     let short = Rowlock::builder().operation_timeout(patience);
     let short = short.connect(&db.urls[2]).await.unwrap();
-    let held = take(&rowlock, "a", Duration::from_secs(60)).await;
+    let held = take(&rowlock, "a", Duration::from_mins(1)).await;
     let isolate = "SET GLOBAL wsrep_provider_options = 'gmcast.isolate = 1'";
     sqlx::raw_sql(isolate).execute(&pool).await.unwrap();
     let status = "SELECT COUNT(*) FROM information_schema.global_status \

@@ -1,8 +1,10 @@
 //! Cleaning: the statements.
 
-use sqlx::{Connection, MySqlConnection};
+use sqlx::{Connection, FromRow, MySqlConnection};
 
+use super::connect::{fill, together};
 use super::idempotency::{REMOVE, REMOVE_STEPS};
+use super::transaction::hex;
 use crate::idempotency::RecordKey;
 use crate::store::record::CleanedRows;
 use crate::store::{CleanedLocks, IDLE, json, to_micros};
@@ -88,13 +90,11 @@ pub(super) async fn locks(
     limit: u32,
 ) -> Result<CleanedLocks, sqlx::Error> {
     let age = to_micros(IDLE);
-    let seen: Vec<(Vec<u8>, bool)> = sqlx::query_as(SEEN)
-        .bind(age)
-        .bind(age)
-        .bind(after)
-        .bind(limit)
-        .fetch_all(&mut *conn)
-        .await?;
+    let (old, limit_text) = (age.to_string(), limit.to_string());
+    let seen = fill(SEEN, &[old.clone(), old, hex(after), limit_text]);
+    let seen = together(conn, &[seen]).await?;
+    let seen: Result<Vec<(Vec<u8>, bool)>, _> = seen.iter().map(FromRow::from_row).collect();
+    let seen = seen?;
     let last = seen.last().map(|(name, _)| name.clone());
     let last = last.filter(|_| seen.len() >= limit as usize);
     let idle: Vec<&[u8]> = seen

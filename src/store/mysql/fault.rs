@@ -39,16 +39,24 @@ fn of_number(number: u16) -> FaultKind {
         1028 | 1037 | 1041 | 1317 | 1637 | 1969 | 3015 | 3024 => FaultKind::Interrupted,
         // ER_SP_DOES_NOT_EXIST: there is no such savepoint
         1305 => FaultKind::TransactionOver,
-        // There is no room for another connection, or this host may not come at the moment.
-        1040 | 1129 | 1203 | 1226 => FaultKind::Disconnected,
-        // The server goes down, or the session was ended: by a kill, or because it was idle (4031, which is the
-        // answer to whatever is sent next).
-        1077..=1080 | 1053 | 1927 | 3032 | 3168 | 3169 | 4031 | 6400 => FaultKind::Disconnected,
-        // The two do not understand each other any more.
-        1835 => FaultKind::Disconnected,
-        // ER_ERROR_DURING_COMMIT: Galera lost its cluster, or the disk failed, in the middle of it. Whether it is
-        // committed is not known.
-        1180 => FaultKind::Disconnected,
+        // In turn: there is no room for another connection, or this host may not come at the moment. The server goes
+        // down, or is offline. The session was ended: by a kill, or because it was idle (4031, which is the answer to
+        // whatever is sent next). The two do not understand each other any more (1835). Galera lost its cluster in the
+        // middle of a commit, or the disk failed (1180).
+        1040
+        | 1129
+        | 1203
+        | 1226
+        | 1053
+        | 1077..=1080
+        | 3032
+        | 3168
+        | 6400
+        | 1927
+        | 3169
+        | 4031
+        | 1835
+        | 1180 => FaultKind::Disconnected,
         // The connection is closed behind it. The same statement would be refused by the next one, too.
         1153 => FaultKind::TooLarge,
         // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_READ_ONLY_MODE,
