@@ -6,6 +6,7 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
+use super::transaction::text;
 use crate::store::fault::Fault;
 use crate::store::{Connector, Server};
 use crate::{Engine, Error};
@@ -109,6 +110,15 @@ pub(super) fn fill(sql: &str, literals: &[String]) -> String {
         filled.push_str(part);
     }
     filled
+}
+
+/// A literal of JSON, in a session of our own. (In hexadecimal a batch costs the server a tenth more: only where a
+/// holder's name has something in it that would have to be escaped.)
+pub(super) fn quoted(json: &str) -> String {
+    if json.contains(['\'', '\\']) {
+        return text(json);
+    }
+    format!("_utf8mb4'{json}'")
 }
 
 pub(super) async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {

@@ -8,7 +8,7 @@
 
 use sqlx::{Connection, MySqlConnection, Row};
 
-use super::connect::{fill, together};
+use super::connect::{fill, quoted, together};
 use super::step;
 use super::transaction::{hex, text};
 use crate::idempotency::{Outcome, RecordKey};
@@ -293,7 +293,7 @@ pub(super) async fn read(
 ) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
     let read = match keys {
         [key] => fill(READ_ONE, &[hex(key.scope()), hex(key.key())]),
-        _ => fill(READ, &[text(&json::keys(keys))]),
+        _ => fill(READ, &[quoted(&json::keys(keys))]),
     };
     let rows = together(conn, &[read]).await?;
     let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();

@@ -14,9 +14,9 @@
 use std::collections::HashMap;
 
 use sqlx::mysql::MySqlRow;
-use sqlx::{FromRow, MySqlConnection, Row};
+use sqlx::{FromRow, MySqlConnection};
 
-use super::connect::{fill, together};
+use super::connect::{fill, quoted, together};
 use super::transaction::{hex, text};
 use crate::Name;
 use crate::store::{
@@ -136,9 +136,6 @@ SELECT l.name, l.owner, l.fence, l.holds, l.holder,
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
 
-/// Stands between two reads: a row with one column.
-const MARK: &str = "SELECT 0";
-
 const FREE_LAPSED: &str = "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
@@ -203,7 +200,7 @@ pub(super) async fn take(
                 to_micros(ask.ttl).to_string(),
             ],
         ),
-        _ => fill(TAKE, &[text(&json::takes(asks))]),
+        _ => fill(TAKE, &[quoted(&json::takes(asks))]),
     };
     let names = asks.iter().map(|ask| &ask.name);
     let mut rows = found(&together(conn, &[take, read_text(names)]).await?)?;
@@ -248,7 +245,7 @@ async fn make_together(
     conn: &mut MySqlConnection,
     missing: &[&TakeAsk],
 ) -> Result<Rows, sqlx::Error> {
-    let make = fill(MAKE, &[text(&json::takes(missing.iter().copied()))]);
+    let make = fill(MAKE, &[quoted(&json::takes(missing.iter().copied()))]);
     let read = read_text(missing.iter().map(|ask| &ask.name));
     found(&together(conn, &[make, read]).await?)
 }
@@ -263,7 +260,7 @@ pub(super) async fn renew(
     conn: &mut MySqlConnection,
     asks: &[RenewAsk],
 ) -> Result<Vec<Renewed>, sqlx::Error> {
-    let renew = fill(RENEW, &[text(&json::renewals(asks))]);
+    let renew = fill(RENEW, &[quoted(&json::renewals(asks))]);
     let read = read_text(asks.iter().map(|ask| &ask.name));
     let rows = found(&together(conn, &[renew, read]).await?)?;
     Ok(asks
@@ -283,24 +280,24 @@ pub(super) async fn release(
     asks: &[ReleaseAsk],
 ) -> Result<Vec<Freed>, sqlx::Error> {
     let names = || asks.iter().map(|ask| &ask.name);
-    let (before, after) = if let [ask] = asks {
-        let release = sqlx::query(RELEASE_ONE)
+    let release = match asks {
+        [ask] => sqlx::query(RELEASE_ONE)
             .bind(ask.name.as_bytes())
-            .bind(ask.owner);
-        if release.execute(&mut *conn).await?.rows_affected() == 1 {
-            return Ok(vec![Freed::Released]);
-        }
-        (Rows::new(), read(conn, names()).await?)
-    } else {
-        // The statement for a batch tells only how many rows it changed. What was held before it and is free
-        // behind it was freed by it.
-        let release = fill(RELEASE, &[text(&json::releases(asks))]);
-        let text = [read_text(names()), MARK.into(), release, read_text(names())];
-        let rows = together(conn, &text).await?;
-        // The first read, the mark, the second read.
-        let middle = rows.iter().position(|row| row.len() == 1).unwrap_or(0);
-        (found(&rows[..middle])?, found(&rows[middle + 1..])?)
+            .bind(ask.owner),
+        _ => sqlx::query(RELEASE).bind(json::releases(asks)),
     };
+    // The statement for a batch tells only how many rows it changed. What was held before it and is
+    // free behind it was freed by it.
+    let before = match asks {
+        [_] => Rows::new(),
+        _ => read(conn, names()).await?,
+    };
+    let done = release.execute(&mut *conn).await?;
+    let changed = usize::try_from(done.rows_affected()).unwrap_or(usize::MAX);
+    if changed == asks.len() {
+        return Ok(vec![Freed::Released; asks.len()]);
+    }
+    let after = read(conn, names()).await?;
     let freed = |ask: &ReleaseAsk| {
         let was_held = ask.freed(before.get(ask.name.as_bytes())) == Freed::Locked;
         match ask.freed(after.get(ask.name.as_bytes())) {
@@ -378,7 +375,7 @@ fn read_text<'a>(names: impl Iterator<Item = &'a Name>) -> String {
     let names: Vec<&Name> = names.collect();
     match names[..] {
         [name] => fill(READ_ONE, &[hex(name.as_bytes())]),
-        _ => fill(READ, &[text(&json::names(names))]),
+        _ => fill(READ, &[quoted(&json::names(names))]),
     }
 }
 
