@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, FromRow, MySqlConnection};
 
-use super::connect::{fill, together};
+use super::connect::{fill, read_alone};
 use super::idempotency::{REMOVE, REMOVE_STEPS};
 use super::transaction::hex;
 use crate::idempotency::RecordKey;
@@ -92,7 +92,7 @@ pub(super) async fn locks(
     let age = to_micros(IDLE);
     let (old, limit_text) = (age.to_string(), limit.to_string());
     let seen = fill(SEEN, &[old.clone(), old, hex(after), limit_text]);
-    let seen = together(conn, &[seen]).await?;
+    let seen = read_alone(conn, &seen).await?;
     let seen: Result<Vec<(Vec<u8>, bool)>, _> = seen.iter().map(FromRow::from_row).collect();
     let seen = seen?;
     let last = seen.last().map(|(name, _)| name.clone());

@@ -81,24 +81,34 @@ impl Connector for MySql {
     }
 }
 
-/// What statements of our own find, which are one transaction and one text, in one round trip.
+/// What a statement finds that only reads, in a transaction of its own, in one round trip.
 ///
-/// What was written is read back in the transaction that wrote it, and everything else in one, too: a proxy that splits
-/// reads from writes sends a SELECT outside of transactions to a replica, which may not have what was just committed. A
-/// grant would be nobody's then, and a lease that is held would look lost.
-pub(super) async fn together(
+/// A proxy that splits reads from writes sends a SELECT of its own to a replica, which may not have what was just
+/// committed: a grant would be nobody's then, and a lease that is held would look lost. A transaction stays on the
+/// primary, and so does what travels with a write ([`write_and_read`]).
+pub(super) async fn read_alone(
     conn: &mut MySqlConnection,
-    statements: &[String],
+    read: &str,
 ) -> Result<Vec<MySqlRow>, sqlx::Error> {
-    let text = format!("START TRANSACTION; {}; COMMIT", statements.join("; "));
+    let text = format!("START TRANSACTION; {read}; COMMIT");
     let found = sqlx::raw_sql(AssertSqlSafe(text))
         .fetch_all(&mut *conn)
         .await;
     if let Err(sqlx::Error::Database(_)) = &found {
-        // The text ended there, and only a deadlock ends the transaction with it.
+        // The text ended there, and the transaction is open.
         sqlx::raw_sql("ROLLBACK").execute(conn).await?;
     }
     found
+}
+
+/// Writes, and reads back what is there then, in one text and one round trip.
+pub(super) async fn write_and_read(
+    conn: &mut MySqlConnection,
+    write: &str,
+    read: &str,
+) -> Result<Vec<MySqlRow>, sqlx::Error> {
+    let text = AssertSqlSafe(format!("{write}; {read}"));
+    sqlx::raw_sql(text).fetch_all(conn).await
 }
 
 /// `sql`, with a literal in the place of each question mark.

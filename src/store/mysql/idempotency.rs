@@ -8,7 +8,7 @@
 
 use sqlx::{Connection, MySqlConnection, Row};
 
-use super::connect::{fill, quoted, together};
+use super::connect::{fill, quoted, read_alone};
 use super::step;
 use super::transaction::{hex, text};
 use crate::idempotency::{Outcome, RecordKey};
@@ -295,7 +295,7 @@ pub(super) async fn read(
         [key] => fill(READ_ONE, &[hex(key.scope()), hex(key.key())]),
         _ => fill(READ, &[quoted(&json::keys(keys))]),
     };
-    let rows = together(conn, &[read]).await?;
+    let rows = read_alone(conn, &read).await?;
     let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
     Ok(RecordRow::in_order(rows?, keys))
 }
@@ -415,7 +415,7 @@ pub(super) async fn list(
     let state = filter.state.map_or_else(null, text);
     let limit = filter.limit.to_string();
     let list = fill(LIST, &[scope.clone(), scope, state.clone(), state, limit]);
-    let rows = together(conn, &[list]).await?;
+    let rows = read_alone(conn, &list).await?;
     rows.iter().map(|row| record_row!(row)).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Lease locks: the statements.
 //!
-//! There is no RETURNING on MySQL: a statement changes the rows, a second one reads them back, in the same transaction
-//! and the same round trip ([`together`]).
+//! There is no RETURNING on MySQL: a statement changes the rows, a second one reads them back, in the same
+//! round trip ([`write_and_read`]).
 //! The rows that may be changed are found by a derived table that locks them with SKIP LOCKED, in
 //! the order of the asks (by name): an UPDATE alone would wait for locked rows. LIMIT keeps the
 //! derived table from being merged into the UPDATE, STRAIGHT_JOIN and FORCE INDEX pin the plan to
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection};
 
-use super::connect::{fill, quoted, together};
+use super::connect::{fill, quoted, read_alone, write_and_read};
 use super::transaction::{hex, text};
 use crate::Name;
 use crate::store::{
@@ -203,7 +203,7 @@ pub(super) async fn take(
         _ => fill(TAKE, &[quoted(&json::takes(asks))]),
     };
     let names = asks.iter().map(|ask| &ask.name);
-    let mut rows = found(&together(conn, &[take, read_text(names)]).await?)?;
+    let mut rows = found(&write_and_read(conn, &take, &read_text(names)).await?)?;
 
     let missing: Vec<&TakeAsk> = asks
         .iter()
@@ -247,7 +247,7 @@ async fn make_together(
 ) -> Result<Rows, sqlx::Error> {
     let make = fill(MAKE, &[quoted(&json::takes(missing.iter().copied()))]);
     let read = read_text(missing.iter().map(|ask| &ask.name));
-    found(&together(conn, &[make, read]).await?)
+    found(&write_and_read(conn, &make, &read).await?)
 }
 
 fn is_duplicate(error: &sqlx::Error) -> bool {
@@ -262,7 +262,7 @@ pub(super) async fn renew(
 ) -> Result<Vec<Renewed>, sqlx::Error> {
     let renew = fill(RENEW, &[quoted(&json::renewals(asks))]);
     let read = read_text(asks.iter().map(|ask| &ask.name));
-    let rows = found(&together(conn, &[renew, read]).await?)?;
+    let rows = found(&write_and_read(conn, &renew, &read).await?)?;
     Ok(asks
         .iter()
         .map(|ask| match rows.get(ask.name.as_bytes()) {
@@ -331,7 +331,7 @@ pub(super) async fn inspect(
     name: &Name,
 ) -> Result<Option<LockRow>, sqlx::Error> {
     let inspect = fill(INSPECT, &[hex(name.as_bytes())]);
-    let rows = together(conn, &[inspect]).await?;
+    let rows = read_alone(conn, &inspect).await?;
     rows.first().map(lock_row).transpose()
 }
 
@@ -360,7 +360,7 @@ pub(super) async fn row(
 }
 
 pub(super) async fn list(conn: &mut MySqlConnection) -> Result<Vec<LockRow>, sqlx::Error> {
-    let rows = together(conn, &[LIST.into()]).await?;
+    let rows = read_alone(conn, LIST).await?;
     rows.iter().map(lock_row).collect()
 }
 
@@ -368,7 +368,7 @@ async fn read<'a>(
     conn: &mut MySqlConnection,
     names: impl Iterator<Item = &'a Name>,
 ) -> Result<Rows, sqlx::Error> {
-    found(&together(conn, &[read_text(names)]).await?)
+    found(&read_alone(conn, &read_text(names)).await?)
 }
 
 fn read_text<'a>(names: impl Iterator<Item = &'a Name>) -> String {

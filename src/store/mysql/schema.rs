@@ -3,7 +3,7 @@
 use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
-use super::connect::together;
+use super::connect::read_alone;
 use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
 
@@ -17,7 +17,7 @@ pub(super) async fn history(
 ) -> Result<Option<Vec<Applied>>, sqlx::Error> {
     let there = "SELECT COUNT(*) FROM information_schema.tables \
                  WHERE table_schema = DATABASE() AND table_name = 'rowlock_schema_history'";
-    let there = together(conn, &[there.into()]).await?;
+    let there = read_alone(conn, there).await?;
     if there
         .first()
         .map_or(Ok(0), |row| row.try_get::<i64, _>(0))?
@@ -26,7 +26,7 @@ pub(super) async fn history(
         return Ok(None);
     }
     let rows = "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version";
-    let rows = together(conn, &[rows.into()]).await?;
+    let rows = read_alone(conn, rows).await?;
     let rows = rows.iter().map(<(i32, String, String)>::from_row);
     let rows: Result<Vec<Applied>, _> = rows.map(|row| row.map(Applied::from)).collect();
     Ok(Some(rows?))
@@ -52,6 +52,6 @@ pub(super) async fn migrate(conn: &mut MySqlConnection) -> Result<Vec<String>, M
 }
 
 pub(super) async fn database_id(conn: &mut MySqlConnection) -> Result<Uuid, sqlx::Error> {
-    let rows = together(conn, &["SELECT id FROM rowlock_database".into()]).await?;
+    let rows = read_alone(conn, "SELECT id FROM rowlock_database").await?;
     rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
 }

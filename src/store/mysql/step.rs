@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, FromRow, MySqlConnection};
 
-use super::connect::{fill, together};
+use super::connect::{fill, read_alone};
 use super::transaction::hex;
 use crate::idempotency::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
@@ -80,7 +80,7 @@ async fn look(conn: &mut MySqlConnection, ask: &StepAsk) -> Result<Option<StepLo
             hex(ask.key.key()),
         ],
     );
-    let rows = together(conn, &[look]).await?;
+    let rows = read_alone(conn, &look).await?;
     rows.first().map(StepLook::from_row).transpose()
 }
 
@@ -139,7 +139,7 @@ pub(super) async fn list(
     key: &RecordKey,
 ) -> Result<Vec<StepRow>, sqlx::Error> {
     let steps = fill(STEPS, &[hex(key.scope()), hex(key.key())]);
-    let rows = together(conn, &[steps]).await?;
+    let rows = read_alone(conn, &steps).await?;
     let rows = rows.iter().map(StepColumns::from_row);
     rows.map(|columns| Ok(StepRow::from(columns?))).collect()
 }
