@@ -3,6 +3,8 @@
 #
 #   docker/servers.sh fetch                  get what is missing (Debian and Ubuntu); nothing is installed
 #   docker/servers.sh start ENGINE DIR       start a server in DIR (made when missing), print its URL
+#   docker/servers.sh start standby DIR PRIMARY      a standby of the PostgreSQL server in the folder PRIMARY
+#   docker/servers.sh start pgbouncer DIR URL [LINE…]  PgBouncer before the server URL; LINEs are settings of its own
 #   docker/servers.sh stop DIR               stop it; what it stored stays
 #   docker/servers.sh start galera DIR       start three MariaDB nodes, print a URL for each of them; DIR/n1, n2
 #                                            and n3 have their pid, port, url and log
@@ -35,6 +37,7 @@ has() { # has ENGINE TREE
     mariadb) [ -x "$2/usr/sbin/mariadbd" ] && [ -x "$2/usr/bin/mariadb-install-db" ] && [ -x "$2/usr/bin/mariadb" ] ;;
     mysql) [ -x "$2/usr/sbin/mysqld" ] && [ ! -L "$2/usr/sbin/mysqld" ] && [ -x "$2/usr/bin/mysql" ] \
              && ! run_in "$2" "$2/usr/sbin/mysqld" --version | grep -qi mariadb ;;
+    pgbouncer) [ -x "$2/usr/sbin/pgbouncer" ] ;;
   esac
 }
 
@@ -80,6 +83,7 @@ install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
   case $engine in
     postgres) unpack "$dest" $host "" postgresql ;;
     mariadb) unpack "$dest" $host "" mariadb-server-core mariadb-client-core ;;
+    pgbouncer) unpack "$dest" $host "" pgbouncer ;;
     mysql)
       # Ubuntu has it.
       unpack "$dest" $host "" mysql-server-core-8.4 mysql-client-core-8.4 ||
@@ -150,8 +154,9 @@ daemon() {
   (export DETACH=setsid; as "$@" >>"$DIR/log" 2>&1 </dev/null & )
 }
 
-start() {
-  local engine=$1 tree port fresh=0
+start() { # start ENGINE [WHAT IT STANDS BEFORE, OR FOLLOWS]
+  local engine=$1 tree port fresh=0; shift
+  [ "$engine" != standby ] || { fresh=$1; shift; [ -e "$DIR/data" ] || copy_postgres "$fresh"; engine=postgres fresh=0; }
   tree=$(tree "$engine") || { fetch "$engine"; tree=$(tree "$engine"); }
   mkdir -p "$DIR"; DIR=$(cd "$DIR" && pwd)
   chmod 755 "$DIR"; [ "$(id -u)" != 0 ] || chown nobody: "$DIR"
@@ -160,7 +165,8 @@ start() {
   case $engine in
     postgres) start_postgres "$tree" "$port" $fresh ;;
     mariadb | mysql) start_mysql "$engine" "$tree" "$port" $fresh ;;
-    *) die "unknown engine $engine: postgres, mariadb or mysql" ;;
+    pgbouncer) start_pgbouncer "$tree" "$port" "$@" ;;
+    *) die "unknown engine $engine: postgres, standby, pgbouncer, mariadb or mysql" ;;
   esac
   cat "$DIR/url"
 }
@@ -188,6 +194,50 @@ try_postgres() {
   local tree=$1 bin=$2 port=$3
   as "$tree" "$bin/pg_ctl" -D "$DIR/data" -w -t 30 -l "$DIR/log" start </dev/null
 }
+
+# A standby that follows the server in the folder PRIMARY, under the name of its own folder.
+copy_postgres() { # copy_postgres PRIMARY
+  local primary=$1 tree bin port from; tree=$(tree postgres); bin=$(pg_bin "$tree"); from=$(cat "$primary/port")
+  mkdir -p "$DIR"; DIR=$(cd "$DIR" && pwd)
+  chmod 755 "$DIR"; [ "$(id -u)" != 0 ] || chown nobody: "$DIR"
+  free_port >"$DIR/port"; port=$(cat "$DIR/port")
+  as "$tree" "$bin/pg_basebackup" -h 127.0.0.1 -p "$from" -U postgres -D "$DIR/data" -X stream -c fast --no-sync \
+    >"$DIR/init.log" 2>&1 || failed standby
+  {
+    echo "port = $port"; echo "wal_retrieve_retry_interval = '100ms'"
+    echo "primary_conninfo = 'host=127.0.0.1 port=$from user=postgres application_name=$(basename "$DIR")'"
+  } >>"$DIR/data/postgresql.conf"
+  as "" touch "$DIR/data/standby.signal"
+  echo "postgres://postgres@127.0.0.1:$port/postgres" >"$DIR/url"
+}
+
+# Few connections to the server, so that clients share them; no setting is forgiven that a default installation refuses.
+start_pgbouncer() { # start_pgbouncer TREE PORT URL [LINE…]
+  local tree=$1 port=$2 url=$3 login host; shift 3
+  [[ $url =~ ^postgres(ql)?://([^@/]*)@([^/]*)/ ]] || die "not a URL that PgBouncer can stand before"
+  login=${BASH_REMATCH[2]} host=${BASH_REMATCH[3]}
+  {
+    echo "[databases]"
+    echo "* = host=${host%:*} port=${host##*:} user=${login%%:*} password=${login#*:}"
+    echo "[pgbouncer]"
+    printf '%s\n' "listen_addr = 127.0.0.1" "listen_port = $port" "unix_socket_dir =" "auth_type = any" \
+      "auth_file = $DIR/users" "pool_mode = transaction" "default_pool_size = 4" "max_client_conn = 500" \
+      "pidfile = $DIR/pid"
+    # Since 1.21 it can keep track of prepared statements; before, it does not know the setting.
+    if [ $# -gt 0 ]; then printf '%s\n' "$@"
+    elif run_in "$tree" "$tree/usr/sbin/pgbouncer" --version | grep -qE ' 1\.(2[1-9]|[3-9])'; then
+      echo "max_prepared_statements = 0"
+    fi
+  } >"$DIR/ini"
+  echo "\"${login%%:*}\" \"\"" >"$DIR/users"; chmod a+r "$DIR/ini" "$DIR/users"
+  rm -f "$DIR/pid"
+  daemon "$tree" "$tree/usr/sbin/pgbouncer" "$DIR/ini"
+  wait_for 20 answers "$port" || failed pgbouncer
+  echo "postgres://${login%%:*}@127.0.0.1:$port/${url##*/}" >"$DIR/url"
+  wait_for 20 test -s "$DIR/pid" || failed pgbouncer
+}
+
+answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 start_mysql() {
   local engine=$1 tree=$2 port=$3 fresh=$4 flush=0 daemon client
@@ -332,8 +382,13 @@ stop_galera() {
 stop() {
   [ -s "$DIR/pid" ] || return 0
   local pid; pid=$(cat "$DIR/pid")
-  # SIGINT is PostgreSQL's fast shutdown, SIGTERM would wait for its clients; MySQL takes SIGTERM.
-  if [ "$(cat "$DIR/engine")" = postgres ]; then kill -INT "$pid"; else kill -TERM "$pid"; fi 2>/dev/null || true
+  # SIGINT is PostgreSQL's fast shutdown, SIGTERM would wait for its clients; MySQL takes SIGTERM. Newer PgBouncers wait
+  # for their clients, and have nothing to lose.
+  case $(cat "$DIR/engine") in
+    postgres) kill -INT "$pid" ;;
+    pgbouncer) kill -KILL "$pid" ;;
+    *) kill -TERM "$pid" ;;
+  esac 2>/dev/null || true
   wait_for 20 gone "$pid" || kill -KILL "$pid" 2>/dev/null || true
   rm -f "$DIR/pid"
 }
@@ -341,12 +396,17 @@ stop() {
 gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/null) || true; [ -z "$state" ] || [ "$state" = Z ]; }
 
 case ${1:-} in
-  fetch) for engine in postgres mariadb mysql; do fetch $engine; done; fetch_galera ;;
+  fetch) for engine in postgres mariadb mysql pgbouncer; do fetch $engine; done; fetch_galera ;;
   start)
-    [ $# = 3 ] || die "usage: servers.sh start ENGINE DIR"; DIR=$3
-    if [ "$2" = galera ]; then start_galera; else start "$2"; fi ;;
+    case ${2:-} in
+      standby) [ $# = 4 ] || die "usage: servers.sh start standby DIR PRIMARY" ;;
+      pgbouncer) [ $# -ge 4 ] || die "usage: servers.sh start pgbouncer DIR URL [LINE…]" ;;
+      *) [ $# = 3 ] || die "usage: servers.sh start ENGINE DIR" ;;
+    esac
+    DIR=$3
+    if [ "$2" = galera ]; then start_galera; else start "$2" "${@:4}"; fi ;;
   stop)
     [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
     if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;
-  *) sed -n '2,22p' "$here/servers.sh" >&2; exit 64 ;;
+  *) sed -n '2,19p' "$here/servers.sh" >&2; exit 64 ;;
 esac

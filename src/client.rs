@@ -100,9 +100,14 @@ impl Rowlock {
     /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://…`, `mariadb://…` or `sqlite:PATH`
     /// (a file that is not there is made).
     ///
+    /// Several servers are written as `HOST1:PORT1,HOST2:PORT2`, and tried in turn until one takes writes, now and after a
+    /// failover. Behind PgBouncer in transaction mode nothing is needed; `rowlock_pooler=transaction` or
+    /// `rowlock_pooler=session` in a PostgreSQL URL says how connections are shared where that cannot be found out. See
+    /// `docs/CLUSTERS.md`.
+    ///
     /// # Errors
     ///
-    /// A URL that cannot be used, an unreachable database, a refused login, tables that cannot be
+    /// A URL that cannot be used, an unreachable database, one that takes no writes, a refused login, tables that cannot be
     /// made or do not fit this library: each message says what to do.
     ///
     /// # Cancel safety

@@ -140,6 +140,31 @@ pub enum Error {
         detail: String,
     },
 
+    /// The server takes no writes: it is a standby, or was set to read only. Nothing was changed. An acquire that may
+    /// wait has tried again until its wait was over: a failover ends this.
+    #[error(
+        "{target} takes no writes ({detail}), and a lock needs the primary: \
+         correct the address, or name all servers, as HOST1:PORT1,HOST2:PORT2"
+    )]
+    ReadOnly {
+        /// The database, without its password.
+        target: String,
+        /// What was seen of each server.
+        detail: String,
+    },
+
+    /// PostgreSQL's search path names no schema that is there, or none that this user may use.
+    #[error(
+        "{target}: no schema of the search path ({search_path}) is there, or this user may use none: \
+         create it, or correct search_path"
+    )]
+    NoSchema {
+        /// The database, without its password.
+        target: String,
+        /// The session's `search_path`.
+        search_path: String,
+    },
+
     /// The server is older than what rowlock relies on.
     #[error("{target} runs {found}, which is too old: rowlock needs {needed}")]
     ServerTooOld {
@@ -474,7 +499,10 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::Unreachable { .. } | Self::OutcomeUnknown { .. } | Self::WaitTimeout { .. }
+            Self::Unreachable { .. }
+                | Self::ReadOnly { .. }
+                | Self::OutcomeUnknown { .. }
+                | Self::WaitTimeout { .. }
         )
     }
 }

@@ -318,6 +318,10 @@ impl MigrateFault {
                 target: target.into(),
                 detail,
             },
+            FaultKind::ReadOnly => Error::ReadOnly {
+                target: target.into(),
+                detail,
+            },
             _ => failed(detail),
         }
     }

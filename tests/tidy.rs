@@ -99,6 +99,8 @@ fn brands_have_the_same_files() {
             .into_iter()
             .map(|(path, _)| path.file_name().unwrap().to_owned())
             .collect();
+        // A pooler is something that only PostgreSQL's clients meet.
+        names.retain(|name| name != "pooler.rs");
         names.sort();
         names
     };
@@ -117,6 +119,19 @@ fn brands_have_the_same_files() {
     };
     assert_eq!(migrations("postgres"), migrations("mysql"));
     assert_eq!(migrations("postgres"), migrations("sqlite"));
+}
+
+/// Behind a pooler they must have no names: see `src/store/postgres/pooler.rs`.
+#[test]
+fn the_statements_of_postgres_are_made_where_their_names_are_decided() {
+    for (path, text) in files("src/store/postgres") {
+        if path.ends_with("mod.rs") || path.ends_with("pooler.rs") {
+            continue;
+        }
+        for word in ["sqlx::query(", "sqlx::query_as(", "sqlx::query_scalar("] {
+            assert!(!text.contains(word), "{}: {word}", path.display());
+        }
+    }
 }
 
 #[test]

@@ -49,7 +49,8 @@ Exit codes:
        126 or 127 when it cannot be started
 
 The URL is of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or
-sqlite:PATH. Special characters in a password are percent-encoded.";
+sqlite:PATH. Several servers are written as HOST1:PORT1,HOST2:PORT2; the one that takes writes is
+used. Special characters in a password are percent-encoded.";
 
 #[derive(Debug, Parser)]
 #[command(name = "rowlock", version, about = "Locks and idempotency that live as rows in your SQL database",
@@ -152,6 +153,7 @@ impl Failure {
                 | Error::InvalidUrl { .. }
                 | Error::EngineNotBuilt { .. } => USAGE,
                 Error::Unreachable { .. }
+                | Error::ReadOnly { .. }
                 | Error::LoginRefused { .. }
                 | Error::NoSuchDatabase { .. }
                 | Error::Unwritable { .. }
@@ -160,6 +162,7 @@ impl Failure {
                 Error::Lost { .. } => LOST,
                 Error::CorruptRow { .. } | Error::CorruptRecord { .. } => DAMAGED,
                 Error::ServerTooOld { .. }
+                | Error::NoSchema { .. }
                 | Error::SchemaMissing { .. }
                 | Error::SchemaOlder { .. }
                 | Error::SchemaNewer { .. }

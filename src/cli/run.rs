@@ -15,8 +15,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::{FAILED, Failure, LOST, connect, duration, leash};
+use crate::hold::clock::{Moment, sleep_until};
+use crate::hold::retry;
 use crate::lock::{check_ttl, check_wait};
-use crate::{Held, Loss, Name, ReleaseOutcome, Rowlock};
+use crate::{Error, Held, Loss, Name, ReleaseOutcome, Rowlock};
 
 /// Passed on to the command.
 const PASSED_ON: [Signal; 6] = [
@@ -35,7 +37,8 @@ pub(super) struct Run {
     /// How long the lock outlives this process, should it crash: 100ms to 24h. It is renewed.
     #[arg(long, value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     ttl: Duration,
-    /// How long to wait for the lock; for ever when not given.
+    /// How long to wait for the lock, and for a database that cannot be reached yet; for ever when not given, but then
+    /// the first connection is tried only once.
     #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true)]
     wait: Option<Duration>,
     /// Do not wait.
@@ -56,14 +59,15 @@ impl Run {
         check_wait(self.wait.unwrap_or_default())?;
         // From here on a signal ends the waiting, or goes to the command.
         let mut signals = catch()?;
+        let until = self.wait.map(|wait| Moment::now() + wait);
         let rowlock = tokio::select! {
-            rowlock = connect(url) => rowlock?,
+            rowlock = insist(url, until) => rowlock?,
             Some(signal) = signals.recv() => return Ok(128 + number(signal)),
         };
         let lock = rowlock.lock(self.name.clone()).ttl(self.ttl);
-        let lock = match (self.no_wait, self.wait) {
+        let lock = match (self.no_wait, until) {
             (true, _) => lock.wait(Duration::ZERO),
-            (false, Some(wait)) => lock.wait(wait),
+            (false, Some(until)) => lock.wait(until.remaining()),
             (false, None) => lock,
         };
         let held = tokio::select! {
@@ -169,6 +173,22 @@ impl Run {
         if tokio::time::timeout(self.grace, gone).await.is_err() {
             let _ = killpg(group, Signal::SIGKILL);
             let _ = child.wait().await;
+        }
+    }
+}
+
+/// The first connection, tried again until then. Without a time it is not: where nothing was ever reached, the address
+/// may be wrong.
+async fn insist(url: &str, until: Option<Moment>) -> Result<Rowlock, Error> {
+    let mut pauses = retry::reconnect();
+    loop {
+        match (connect(url).await, until) {
+            (Err(error), Some(until)) if error.is_transient() && !until.has_passed() => {
+                tracing::debug!(%error, "trying again");
+                let pause = pauses.next().unwrap_or_default();
+                sleep_until(until.min(Moment::now() + pause)).await;
+            }
+            (connected, _) => return connected,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A connection that is bounded, thrown away when in doubt, and made anew.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -16,14 +18,17 @@ use crate::store::fault::Fault;
 pub(crate) struct Link<C: Connector> {
     connector: C,
     patience: Duration,
+    /// The server that is tried next. The links of a client share it.
+    turn: Arc<AtomicUsize>,
     conn: Option<C::Connection>,
 }
 
 impl<C: Connector> Link<C> {
-    pub(crate) fn new(connector: C, patience: Duration) -> Self {
+    pub(crate) fn new(connector: C, patience: Duration, turn: &Arc<AtomicUsize>) -> Self {
         Self {
             connector,
             patience,
+            turn: Arc::clone(turn),
             conn: None,
         }
     }
@@ -36,12 +41,13 @@ impl<C: Connector> Link<C> {
         self.conn.is_some()
     }
 
-    /// One attempt to make a connection, bounded by the patience. Dropping the future drops the
-    /// half-made connection.
+    /// One attempt to make a connection, bounded by the patience: each server in turn, until one is a primary.
+    /// Dropping the future drops the half-made connection.
     pub(crate) fn dial(&self) -> impl Future<Output = Result<C::Connection, Fault>> + 'static {
         let (connector, patience) = (self.connector.clone(), self.patience);
+        let turn = Arc::clone(&self.turn);
         async move {
-            let made = timeout(patience, connector.connect(patience)).await;
+            let made = timeout(patience, dial_each(&connector, patience, &turn)).await;
             made.unwrap_or_else(|_| Err(Fault::timed_out()))
         }
     }
@@ -80,4 +86,53 @@ impl<C: Connector> Link<C> {
         }
         result
     }
+}
+
+/// Each server gets its share of the patience: one that is silent must not keep us from the next.
+async fn dial_each<C: Connector>(
+    connector: &C,
+    patience: Duration,
+    turn: &AtomicUsize,
+) -> Result<C::Connection, Fault> {
+    let count = connector.servers();
+    let share = patience / u32::try_from(count).unwrap_or(u32::MAX).max(1);
+    let first = turn.load(Ordering::Relaxed);
+    let mut faults = Vec::new();
+    for server in (0..count).map(|step| (first + step) % count) {
+        // Whoever is cut off here goes on with the next one.
+        turn.store((server + 1) % count, Ordering::Relaxed);
+        let made = timeout(share, connector.connect(server, patience)).await;
+        match made.unwrap_or_else(|_| Err(Fault::timed_out())) {
+            Err(fault) if matches!(fault.kind, FaultKind::Disconnected | FaultKind::ReadOnly) => {
+                faults.push((server, fault));
+            }
+            // A refused login or a missing database is not another server's business.
+            made => {
+                turn.store(server, Ordering::Relaxed);
+                return made;
+            }
+        }
+    }
+    Err(none_of(faults))
+}
+
+/// What to say when no server is the primary.
+fn none_of(mut faults: Vec<(usize, Fault)>) -> Fault {
+    if faults.len() == 1
+        && let Some((_, fault)) = faults.pop()
+    {
+        return fault;
+    }
+    faults.sort_by_key(|(server, _)| *server);
+    let is_read_only = |(_, fault): &(usize, Fault)| fault.kind == FaultKind::ReadOnly;
+    let kind = if faults.iter().any(is_read_only) {
+        FaultKind::ReadOnly
+    } else {
+        FaultKind::Disconnected
+    };
+    let said: Vec<String> = faults
+        .iter()
+        .map(|(server, fault)| format!("server {}: {fault}", server + 1))
+        .collect();
+    Fault::said(kind, said.join("; "))
 }

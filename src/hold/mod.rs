@@ -123,11 +123,13 @@ impl Core {
         let (errands, orders) = mpsc::unbounded_channel();
         let (ready, started) = oneshot::channel();
 
+        let turn = Arc::default();
         let lane = {
             let (connector, patience) = (connector.clone(), settings.patience);
-            let (lines, target) = (Arc::clone(&lines), Arc::clone(&target));
+            let (lines, target, turn) =
+                (Arc::clone(&lines), Arc::clone(&target), Arc::clone(&turn));
             move |queue| {
-                let link = Link::new(connector.clone(), patience);
+                let link = Link::new(connector.clone(), patience, &turn);
                 Lane::new(link, queue, Arc::clone(&lines), Arc::clone(&target))
             }
         };
@@ -142,8 +144,8 @@ impl Core {
             applied,
         } = started.await.map_err(|_| stopped(&target))??;
 
-        let link = Link::new(connector.clone(), settings.patience);
-        let cleaning = Link::new(connector, settings.patience);
+        let link = Link::new(connector.clone(), settings.patience, &turn);
+        let cleaning = Link::new(connector, settings.patience, &turn);
         let shared = Arc::default();
         let cleaner = Cleaner::new(&shared);
         let cleaning = (cleaning, shared, settings.clean_every);
@@ -454,12 +456,21 @@ async fn begin<C: Connector>(link: &mut Link<C>, target: &str, migrate: bool) ->
     link.connect()
         .await
         .map_err(|fault| fault.into_error("connect", target))?;
-    let server = link
-        .run(link.patience(), async |conn: &mut C::Connection| {
+    let patience = link.patience();
+    let mut server = link
+        .run(patience, async |conn: &mut C::Connection| {
             conn.server().await
         })
-        .await
-        .map_err(|fault| fault.into_error("connect", target))?;
+        .await;
+    // The first statement may show what kind of connection it is that is needed.
+    if !link.is_connected() && link.connect().await.is_ok() {
+        server = link
+            .run(patience, async |conn: &mut C::Connection| {
+                conn.server().await
+            })
+            .await;
+    }
+    let server = server.map_err(|fault| fault.into_error("connect", target))?;
     if let Some(needed) = server.too_old {
         return Err(Error::ServerTooOld {
             target: target.into(),

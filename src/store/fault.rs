@@ -29,6 +29,8 @@ pub(crate) enum FaultKind {
     /// The server takes no writes, because it is not the primary any more: nothing was done, and
     /// another connection may find the one that is.
     ReadOnly,
+    /// The search path names no schema that is there. (The cause is the path.)
+    NoSchema,
     /// The server refuses the login.
     LoginRefused,
     /// There is no such database.
@@ -91,14 +93,20 @@ impl Fault {
         }
     }
 
+    /// What we say ourselves.
+    pub(crate) fn said(kind: FaultKind, what: impl Into<String>) -> Self {
+        let error = std::io::Error::other(what.into());
+        Self {
+            kind,
+            cause: Cause::new(sqlx::Error::Io(error)),
+        }
+    }
+
     /// The caller's transaction has ended already.
     #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(crate) fn transaction_over() -> Self {
-        let over = std::io::Error::other("there is no transaction open on the connection");
-        Self {
-            kind: FaultKind::TransactionOver,
-            cause: Cause::new(sqlx::Error::Io(over)),
-        }
+        let over = "there is no transaction open on the connection";
+        Self::said(FaultKind::TransactionOver, over)
     }
 
     /// The error for a caller, who tried `doing`.
@@ -108,8 +116,15 @@ impl Fault {
             FaultKind::LoginRefused => Error::LoginRefused { target, cause },
             FaultKind::NoSuchDatabase => Error::NoSuchDatabase { target, cause },
             FaultKind::Unwritable => Error::Unwritable { target, cause },
+            FaultKind::ReadOnly => Error::ReadOnly {
+                target,
+                detail: cause.to_string(),
+            },
+            FaultKind::NoSchema => Error::NoSchema {
+                target,
+                search_path: cause.to_string(),
+            },
             FaultKind::Disconnected
-            | FaultKind::ReadOnly
             | FaultKind::Conflict
             | FaultKind::Duplicate
             | FaultKind::Deadlock

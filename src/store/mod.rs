@@ -22,6 +22,8 @@ pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod record;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod servers;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
@@ -51,10 +53,17 @@ pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// The database, for messages: never with its password.
     fn target(&self) -> String;
 
-    /// A new connection with the session settings that the verbs rely on.
-    /// No statement on it is waited for longer than `patience`.
+    /// How many servers there are to choose from.
+    fn servers(&self) -> usize {
+        1
+    }
+
+    /// A new connection with the session settings that the verbs rely on, to the server of this number.
+    /// No statement on it is waited for longer than `patience`. Of several servers, one that is not the primary is
+    /// [`ReadOnly`](fault::FaultKind::ReadOnly).
     fn connect(
         &self,
+        server: usize,
         patience: Duration,
     ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 }

@@ -217,6 +217,10 @@ impl<C: Connector> Lane<C> {
                 Ok(conn) => self.link.put(conn),
                 Err(fault) => {
                     tracing::warn!(target = %self.target, error = %fault, "cannot connect");
+                    if fault.kind == FaultKind::ReadOnly {
+                        let pending = std::mem::take(&mut self.pending);
+                        self.pending = self.refuse_takes(pending, &fault).into();
+                    }
                     self.strike(fault);
                 }
             }
@@ -265,12 +269,33 @@ impl<C: Connector> Lane<C> {
                 target: self.target.to_string(),
                 detail: self.detail(),
             },
-            _ => Error::Unreachable {
-                target: self.target.to_string(),
-                detail: self.detail(),
+            _ => match &self.trouble {
+                Some(fault) if fault.kind == FaultKind::ReadOnly => {
+                    fault.clone().into_error(op.doing(), &self.target)
+                }
+                _ => Error::Unreachable {
+                    target: self.target.to_string(),
+                    detail: self.detail(),
+                },
             },
         };
         self.fail(op, error);
+    }
+
+    /// Acquires that a server refused because it takes no writes are answered at once: nothing of them happened, and
+    /// whoever may wait tries again. Returns the other operations, and what an earlier sending may have done.
+    fn refuse_takes(&mut self, ops: impl IntoIterator<Item = Op>, fault: &Fault) -> Vec<Op> {
+        let mut others = Vec::new();
+        for op in ops {
+            match &op {
+                Op::Take(take) if !take.fate.in_doubt => {
+                    let error = fault.clone().into_error(op.doing(), &self.target);
+                    op.fail(error);
+                }
+                _ => others.push(op),
+            }
+        }
+        others
     }
 
     /// Answers with an error. An acquire that may have happened is undone.
@@ -387,6 +412,7 @@ impl<C: Connector> Lane<C> {
                 self.not_sent(ops.into_iter());
             }
             FaultKind::ReadOnly => {
+                let ops = self.refuse_takes(ops, &fault);
                 self.strike(fault);
                 for op in ops {
                     self.put_off(op);

@@ -7,35 +7,50 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::transaction::text;
-use crate::store::fault::Fault;
-use crate::store::{Connector, Server};
+use crate::store::fault::{Fault, FaultKind};
+use crate::store::{Connector, Server, servers};
 use crate::{Engine, Error};
 
 #[derive(Debug, Clone)]
 pub(crate) struct MySql {
-    options: MySqlConnectOptions,
+    /// One of them takes writes.
+    servers: Vec<MySqlConnectOptions>,
 }
 
 impl MySql {
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
-        let options = MySqlConnectOptions::from_str(url).map_err(|_| Error::InvalidUrl {
-            reason: "it is not of the form mysql://USER:PASSWORD@HOST:PORT/DATABASE \
-                     (percent-encode special characters in the password)"
-                .into(),
-        })?;
-        Self::new(options)
+        let mut options = Vec::new();
+        for url in servers::each(url)? {
+            let one = MySqlConnectOptions::from_str(&url).map_err(|_| Error::InvalidUrl {
+                reason: "it is not of the form mysql://USER:PASSWORD@HOST:PORT/DATABASE \
+                         (percent-encode special characters in the password; \
+                         several servers are written as HOST1:PORT1,HOST2:PORT2)"
+                    .into(),
+            })?;
+            servers::only_one(one.get_host())?;
+            options.push(one);
+        }
+        Self::of(options)
     }
 
     pub(crate) fn new(options: MySqlConnectOptions) -> Result<Self, Error> {
-        if options.get_database().is_none_or(str::is_empty) {
+        Self::of(vec![options])
+    }
+
+    fn of(options: Vec<MySqlConnectOptions>) -> Result<Self, Error> {
+        let nameless = |o: &MySqlConnectOptions| o.get_database().is_none_or(str::is_empty);
+        if options.iter().any(nameless) {
             return Err(Error::InvalidUrl {
                 reason: "it names no database: mysql://USER:PASSWORD@HOST:PORT/DATABASE".into(),
             });
         }
         // SYSDATE() follows the session's time zone; the columns are UTC.
-        let options = options.timezone(String::from("+00:00"));
+        let ours = |options: MySqlConnectOptions| {
+            let options = options.timezone(String::from("+00:00"));
+            options.disable_statement_logging()
+        };
         Ok(Self {
-            options: options.disable_statement_logging(),
+            servers: options.into_iter().map(ours).collect(),
         })
     }
 }
@@ -48,17 +63,41 @@ impl Connector for MySql {
     const LOOKS_ASIDE: bool = false;
 
     fn target(&self) -> String {
-        let o = &self.options;
-        let host = o.get_socket().map_or_else(
-            || format!("{}:{}", o.get_host(), o.get_port()),
-            |socket| socket.display().to_string(),
-        );
+        let host = |o: &MySqlConnectOptions| {
+            o.get_socket().map_or_else(
+                || format!("{}:{}", o.get_host(), o.get_port()),
+                |socket| socket.display().to_string(),
+            )
+        };
+        let hosts: Vec<String> = self.servers.iter().map(host).collect();
+        // There is at least one, and they differ in nothing else.
+        let Some(o) = self.servers.first() else {
+            return String::new();
+        };
         let database = o.get_database().unwrap_or_default();
-        format!("mysql://{}@{host}/{database}", o.get_username())
+        format!(
+            "mysql://{}@{}/{database}",
+            o.get_username(),
+            hosts.join(",")
+        )
     }
 
-    async fn connect(&self, patience: Duration) -> Result<MySqlConnection, Fault> {
-        let mut conn = self.options.connect().await?;
+    fn servers(&self) -> usize {
+        self.servers.len()
+    }
+
+    async fn connect(&self, server: usize, patience: Duration) -> Result<MySqlConnection, Fault> {
+        let mut conn = self.servers[server].connect().await?;
+        if self.servers.len() > 1 {
+            let read_only = "SELECT CAST(@@GLOBAL.read_only AS SIGNED)";
+            if sqlx::query_scalar::<_, i64>(read_only)
+                .fetch_one(&mut conn)
+                .await?
+                != 0
+            {
+                return Err(Fault::said(FaultKind::ReadOnly, "this server is read only"));
+            }
+        }
         // Where a lock is waited for (an insert of the same new name, a forced release), the server
         // stops before we do. Whole seconds, 1 at least.
         let session = format!(

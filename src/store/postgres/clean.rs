@@ -2,6 +2,7 @@
 
 use sqlx::PgConnection;
 
+use super::query_as;
 use crate::store::record::CleanedRows;
 use crate::store::{CleanedLocks, IDLE, to_micros};
 
@@ -33,7 +34,7 @@ pub(super) async fn records(
     conn: &mut PgConnection,
     limit: u32,
 ) -> Result<CleanedRows, sqlx::Error> {
-    let (outcomes, records): (i64, i64) = sqlx::query_as(CLEAN)
+    let (outcomes, records): (i64, i64) = query_as(CLEAN)
         .bind(i64::from(limit))
         .fetch_one(conn)
         .await?;
@@ -70,7 +71,7 @@ pub(super) async fn locks(
     after: &[u8],
     limit: u32,
 ) -> Result<CleanedLocks, sqlx::Error> {
-    let (removed, seen, last): (i64, i64, Option<Vec<u8>>) = sqlx::query_as(IDLE_LOCKS)
+    let (removed, seen, last): (i64, i64, Option<Vec<u8>>) = query_as(IDLE_LOCKS)
         .bind(after)
         .bind(i64::from(limit))
         .bind(to_micros(IDLE))

@@ -1,92 +1,202 @@
 //! Reaching a PostgreSQL server, and the session that the verbs rely on.
 
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, PgConnection, Row};
 
+use super::pooler::{Known, Session, Sharing, is_shared, is_tracked, take_pooler};
+use super::query_as;
 use crate::store::fault::{Fault, FaultKind};
-use crate::store::{Connector, Server};
-use crate::{Cause, Engine, Error};
+use crate::store::{Connector, Server, servers};
+use crate::{Engine, Error};
 
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;
 
+/// What sqlx keeps prepared by default. Without a place for them, it would leave every statement on the server.
+const STATEMENTS: usize = 100;
+
+/// `pg_stat_get_activity` shows a session to its own user.
+const LOOK: &str = "
+SELECT pg_backend_pid(),
+       (SELECT (extract(epoch FROM clock_timestamp() - backend_start) * 1000000)::bigint
+        FROM pg_stat_get_activity(pg_backend_pid())),
+       current_setting('default_transaction_isolation'),
+       pg_is_in_recovery(),
+       current_setting('transaction_read_only')::boolean,
+       CASE WHEN current_schema() IS NULL THEN current_setting('search_path') END";
+
 #[derive(Debug, Clone)]
 pub(crate) struct Postgres {
-    options: PgConnectOptions,
+    /// One of them is the primary.
+    servers: Vec<PgConnectOptions>,
+    sharing: Known,
+    /// The URL says how it is shared.
+    told: bool,
 }
 
 impl Postgres {
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
-        let options = PgConnectOptions::from_str(url).map_err(|_| Error::InvalidUrl {
-            reason: "it is not of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE \
-                     (percent-encode special characters in the password)"
-                .into(),
-        })?;
-        Ok(Self::new(options))
+        let (url, told) = take_pooler(url)?;
+        let mut options = Vec::new();
+        for url in servers::each(&url)? {
+            let one = PgConnectOptions::from_str(&url).map_err(|_| Error::InvalidUrl {
+                reason: "it is not of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE \
+                         (percent-encode special characters in the password; \
+                         several servers are written as HOST1:PORT1,HOST2:PORT2)"
+                    .into(),
+            })?;
+            servers::only_one(one.get_host())?;
+            options.push(one);
+        }
+        let it = Self::of(options);
+        if let Some(sharing) = told {
+            it.sharing.set(sharing);
+        }
+        Ok(Self {
+            told: told.is_some(),
+            ..it
+        })
     }
 
     pub(crate) fn new(options: PgConnectOptions) -> Self {
-        let named = if options.get_application_name().is_some() {
-            options
-        } else {
-            options.application_name("rowlock")
+        Self::of(vec![options])
+    }
+
+    fn of(options: Vec<PgConnectOptions>) -> Self {
+        let ours = |options: PgConnectOptions| {
+            let named = if options.get_application_name().is_some() {
+                options
+            } else {
+                options.application_name("rowlock")
+            };
+            named
+                // No verb reads such a number, and PgBouncer refuses to log in who sends this.
+                .extra_float_digits(None)
+                .statement_cache_capacity(STATEMENTS)
+                .disable_statement_logging()
         };
         Self {
-            options: named.disable_statement_logging(),
+            servers: options.into_iter().map(ours).collect(),
+            sharing: Known::default(),
+            told: false,
         }
+    }
+
+    /// Finds out how `conn`, which is new, is shared.
+    async fn sharing(
+        &self,
+        conn: &mut PgConnection,
+        seen: &Look,
+        options: &PgConnectOptions,
+    ) -> Result<Sharing, Fault> {
+        let known = self.sharing.get();
+        let pooled = match known {
+            Some(sharing @ (Sharing::Tracked | Sharing::Mixed)) => return Ok(sharing),
+            Some(Sharing::Not) if self.told => return Ok(Sharing::Not),
+            Some(Sharing::Not) => seen.reused,
+            None => seen.reused || is_shared(conn, seen, options).await?,
+        };
+        let sharing = if !pooled {
+            Sharing::Not
+        } else if is_tracked(conn).await? {
+            Sharing::Tracked
+        } else {
+            Sharing::Mixed
+        };
+        if known != Some(sharing) {
+            tracing::debug!(target = %self.target(), ?sharing, "connections to the server");
+            self.sharing.set(sharing);
+        }
+        Ok(sharing)
     }
 }
 
 impl Connector for Postgres {
-    type Connection = PgConnection;
+    type Connection = Session;
 
     const LANES: usize = 2;
 
     const LOOKS_ASIDE: bool = false;
 
     fn target(&self) -> String {
-        let o = &self.options;
-        let host = o.get_socket().map_or_else(
-            || format!("{}:{}", o.get_host(), o.get_port()),
-            |socket| socket.display().to_string(),
-        );
+        let host = |o: &PgConnectOptions| {
+            o.get_socket().map_or_else(
+                || format!("{}:{}", o.get_host(), o.get_port()),
+                |socket| socket.display().to_string(),
+            )
+        };
+        let hosts: Vec<String> = self.servers.iter().map(host).collect();
+        // There is at least one, and they differ in nothing else.
+        let Some(o) = self.servers.first() else {
+            return String::new();
+        };
         // libpq's rule: without a name, the database is called like the user.
         let database = o.get_database().unwrap_or(o.get_username());
-        format!("postgres://{}@{host}/{database}", o.get_username())
+        format!(
+            "postgres://{}@{}/{database}",
+            o.get_username(),
+            hosts.join(",")
+        )
     }
 
-    async fn connect(&self, _patience: Duration) -> Result<PgConnection, Fault> {
-        let mut conn = self.options.connect().await?;
-        let (isolation, standby): (String, bool) = sqlx::query_as(
-            "SELECT current_setting('default_transaction_isolation'), pg_is_in_recovery()",
-        )
-        .fetch_one(&mut conn)
-        .await?;
-        if standby {
-            let message = "this server is a standby, a lock needs the primary";
-            return Err(Fault {
-                kind: FaultKind::Disconnected,
-                cause: Cause::new(sqlx::Error::Io(std::io::Error::other(message))),
-            });
+    fn servers(&self) -> usize {
+        self.servers.len()
+    }
+
+    async fn connect(&self, server: usize, _patience: Duration) -> Result<Session, Fault> {
+        let options = &self.servers[server];
+        let (mut conn, seen) = open(options).await?;
+        if seen.standby {
+            return Err(Fault::said(FaultKind::ReadOnly, "this server is a standby"));
         }
-        // Only where it is needed: behind a pooler in transaction mode, SET would stick to a
-        // server connection that belongs to everybody.
-        if isolation != "read committed" {
-            sqlx::query(
-                "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
-            )
-            .execute(&mut conn)
-            .await?;
+        if seen.read_only && self.servers.len() > 1 {
+            return Err(Fault::said(FaultKind::ReadOnly, "this server is read only"));
         }
-        Ok(conn)
+        if let Some(path) = seen.lost_path {
+            return Err(Fault::said(FaultKind::NoSchema, path));
+        }
+        let sharing = self.sharing(&mut conn, &seen, options).await?;
+        let strict = seen.isolation != "read committed";
+        Ok(Session::new(conn, sharing, strict, &self.sharing))
     }
 }
 
+/// What a new connection sees of its server.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// The server's process.
+    pub(super) process: i32,
+    /// The process is older than the connection: it has worked for others.
+    pub(super) reused: bool,
+    isolation: String,
+    standby: bool,
+    read_only: bool,
+    /// The search path, when no schema of it is there.
+    lost_path: Option<String>,
+}
+
+pub(super) async fn open(options: &PgConnectOptions) -> Result<(PgConnection, Look), Fault> {
+    let began = Instant::now();
+    let mut conn = options.connect().await?;
+    let row = sqlx::raw_sql(LOOK).fetch_one(&mut conn).await?;
+    let age: Option<i64> = row.try_get(1)?;
+    let age = Duration::from_micros(age.unwrap_or_default().max(0).unsigned_abs());
+    let look = Look {
+        process: row.try_get(0)?,
+        reused: age > began.elapsed(),
+        isolation: row.try_get(2)?,
+        standby: row.try_get(3)?,
+        read_only: row.try_get(4)?,
+        lost_path: row.try_get(5)?,
+    };
+    Ok((conn, look))
+}
+
 pub(super) async fn server(conn: &mut PgConnection) -> Result<Server, sqlx::Error> {
-    let (number, text): (i32, String) = sqlx::query_as(
+    let (number, text): (i32, String) = query_as(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version')",
     )
     .fetch_one(conn)
@@ -107,7 +217,30 @@ mod tests {
     fn a_message_never_has_the_password_in_it() {
         let it = Postgres::from_url("postgres://me:s3cret@db.example:5433/shop").unwrap();
         assert_eq!(it.target(), "postgres://me@db.example:5433/shop");
-        let broken = Postgres::from_url("postgres://me:s3cret@db.example:99999/shop").unwrap_err();
-        assert!(!broken.to_string().contains("s3cret"));
+        let it = Postgres::from_url("postgres://me:s3cret@a:1,b/shop").unwrap();
+        assert_eq!(it.target(), "postgres://me@a:1,b:5432/shop");
+        for broken in [
+            "postgres://me:s3cret@db.example:99999/shop",
+            "postgres://me:s3cret@a,,b/shop",
+            "postgres://me:s3cret@a/shop?host=b,c",
+            "postgres://me:s3cret@a/shop?rowlock_pooler=statement",
+        ] {
+            let error = Postgres::from_url(broken).unwrap_err();
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_url_says_what_is_not_to_be_found_out() {
+        let sharing = |url| Postgres::from_url(url).unwrap().sharing.get();
+        assert_eq!(sharing("postgres://h/d?sslmode=disable"), None);
+        assert_eq!(
+            sharing("postgres://h/d?rowlock_pooler=session&sslmode=disable"),
+            Some(Sharing::Not)
+        );
+        assert_eq!(
+            sharing("postgres://h1,h2/d?rowlock_pooler=transaction"),
+            Some(Sharing::Mixed)
+        );
     }
 }

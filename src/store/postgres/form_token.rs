@@ -3,6 +3,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::{query, query_as, query_scalar};
 use crate::store::fault::Fault;
 use crate::store::record::TokenAsk;
 use crate::store::{Told, to_micros};
@@ -39,7 +40,7 @@ USING (
 WHERE t.scope = o.scope AND t.token = o.token";
 
 pub(super) async fn issue(conn: &mut PgConnection, ask: &TokenAsk) -> Result<(), sqlx::Error> {
-    let issue = sqlx::query(ISSUE)
+    let issue = query(ISSUE)
         .bind(&*ask.scope)
         .bind(&ask.digest.as_bytes()[..])
         .bind(to_micros(ask.ttl));
@@ -47,12 +48,12 @@ pub(super) async fn issue(conn: &mut PgConnection, ask: &TokenAsk) -> Result<(),
 }
 
 pub(super) async fn clean(conn: &mut PgConnection, limit: u32) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query(CLEAN).bind(i64::from(limit)).execute(conn);
+    let done = query(CLEAN).bind(i64::from(limit)).execute(conn);
     Ok(done.await?.rows_affected())
 }
 
 pub(super) async fn tx_issue(conn: &mut PgConnection, ask: &TokenAsk) -> Result<Told<()>, Fault> {
-    let database: Option<Uuid> = sqlx::query_scalar(TX_ISSUE)
+    let database: Option<Uuid> = query_scalar(TX_ISSUE)
         .bind(&*ask.scope)
         .bind(&ask.digest.as_bytes()[..])
         .bind(to_micros(ask.ttl))
@@ -68,7 +69,7 @@ pub(super) async fn tx_consume(
     conn: &mut PgConnection,
     ask: &TokenAsk,
 ) -> Result<Told<bool>, Fault> {
-    let row: Option<(Uuid, bool)> = sqlx::query_as(TX_CONSUME)
+    let row: Option<(Uuid, bool)> = query_as(TX_CONSUME)
         .bind(&*ask.scope)
         .bind(&ask.digest.as_bytes()[..])
         .fetch_optional(conn)

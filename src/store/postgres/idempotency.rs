@@ -11,6 +11,7 @@
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
+use super::{query, query_as, query_scalar};
 use crate::idempotency::{Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::record::{
@@ -261,7 +262,7 @@ pub(super) async fn read(
     conn: &mut PgConnection,
     keys: &[RecordKey],
 ) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
-    let rows = sqlx::query(READ)
+    let rows = query(READ)
         .bind(keys.iter().map(RecordKey::scope).collect::<Vec<_>>())
         .bind(keys.iter().map(RecordKey::key).collect::<Vec<_>>())
         .fetch_all(conn)
@@ -305,7 +306,7 @@ async fn claim_with(
     asks: &[&ClaimAsk],
     third: Vec<i64>,
 ) -> Result<Vec<(Vec<u8>, Vec<u8>, i64)>, sqlx::Error> {
-    sqlx::query_as(sql)
+    query_as(sql)
         .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
         .bind(third)
@@ -331,7 +332,7 @@ pub(super) async fn forget(
     key: &RecordKey,
     attempt: i64,
 ) -> Result<(), sqlx::Error> {
-    let forget = sqlx::query(FORGET)
+    let forget = query(FORGET)
         .bind(key.scope())
         .bind(key.key())
         .bind(attempt);
@@ -342,7 +343,7 @@ pub(super) async fn renew(
     conn: &mut PgConnection,
     asks: &[KeepAsk],
 ) -> Result<Vec<Renewed>, sqlx::Error> {
-    let rows: Vec<(Vec<u8>, Vec<u8>, i64)> = sqlx::query_as(RENEW)
+    let rows: Vec<(Vec<u8>, Vec<u8>, i64)> = query_as(RENEW)
         .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
@@ -372,7 +373,7 @@ pub(super) async fn finish(
     asks: &[FinishAsk],
 ) -> Result<Vec<Finished>, sqlx::Error> {
     let ends: Vec<EndColumns> = asks.iter().map(|ask| EndColumns::from(&ask.end)).collect();
-    let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as(FINISH)
+    let rows: Vec<(Vec<u8>, Vec<u8>)> = query_as(FINISH)
         .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
@@ -411,7 +412,7 @@ pub(super) async fn list(
     conn: &mut PgConnection,
     filter: &ListAsk,
 ) -> Result<Vec<RecordRow>, sqlx::Error> {
-    let rows = sqlx::query(LIST)
+    let rows = query(LIST)
         .bind(filter.scope.as_deref())
         .bind(filter.state)
         .bind(i64::from(filter.limit))
@@ -427,7 +428,7 @@ pub(super) async fn decide(conn: &mut PgConnection, ask: &DecideAsk) -> Result<b
         Decision::Reset => (RESET, None),
         Decision::Resolve(outcome) => (RESOLVE, outcome.as_ref()),
     };
-    let mut query = sqlx::query(sql)
+    let mut query = query(sql)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.attempt);
@@ -449,7 +450,7 @@ pub(super) async fn tx_claim(
     let Some(seen) = ask.seen else {
         return tx_claim_new(conn, ask).await;
     };
-    let row: Option<(Option<Uuid>, i64)> = sqlx::query_as(TX_CLAIM_AGAIN)
+    let row: Option<(Option<Uuid>, i64)> = query_as(TX_CLAIM_AGAIN)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(seen)
@@ -474,7 +475,7 @@ pub(super) async fn tx_claim(
 
 async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
     let lock = lock(&ask.key);
-    let row: Option<(Uuid, bool, bool)> = sqlx::query_as(TX_CLAIM_NEW)
+    let row: Option<(Uuid, bool, bool)> = query_as(TX_CLAIM_NEW)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(lock)
@@ -483,7 +484,7 @@ async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Cl
     let found = match row {
         Some((_, true, false)) => Claimed::Mine { attempt: 0 },
         Some((_, false, _)) => {
-            sqlx::query(TX_WAIT).bind(lock).execute(conn).await?;
+            query(TX_WAIT).bind(lock).execute(conn).await?;
             Claimed::Missed
         }
         _ => Claimed::Missed,
@@ -501,12 +502,12 @@ pub(super) async fn tx_keep(
 ) -> Result<Finished, Fault> {
     let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
     let query = if ask.seen.is_some() {
-        sqlx::query(TX_KEEP_AGAIN)
+        query(TX_KEEP_AGAIN)
             .bind(ask.key.scope())
             .bind(ask.key.key())
             .bind(ask.owner)
     } else {
-        sqlx::query(TX_KEEP_NEW)
+        query(TX_KEEP_NEW)
             .bind(ask.key.scope())
             .bind(ask.key.key())
             .bind(ask.max_tries)
@@ -532,7 +533,7 @@ pub(super) async fn tx_complete(
     ask: &FinishAsk,
 ) -> Result<Told<Finished>, Fault> {
     let end = EndColumns::from(&ask.end);
-    let row: Option<Option<Uuid>> = sqlx::query_scalar(TX_COMPLETE)
+    let row: Option<Option<Uuid>> = query_scalar(TX_COMPLETE)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.owner)
@@ -547,7 +548,7 @@ pub(super) async fn tx_complete(
         let found = Finished::Ended;
         return Ok(Told { database, found });
     }
-    let database = sqlx::query_scalar("SELECT id FROM rowlock_database")
+    let database = query_scalar("SELECT id FROM rowlock_database")
         .fetch_optional(conn)
         .await?;
     let found = Finished::Superseded;

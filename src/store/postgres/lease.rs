@@ -9,6 +9,7 @@ use std::time::Duration;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::{query, query_as, query_scalar};
 use crate::Name;
 use crate::store::{
     Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, micros, to_micros,
@@ -212,7 +213,7 @@ pub(super) async fn take(
     asks: &[TakeAsk],
 ) -> Result<Vec<Taken>, sqlx::Error> {
     if let [ask] = asks {
-        let fence = sqlx::query_scalar(TAKE_ONE)
+        let fence = query_scalar(TAKE_ONE)
             .bind(ask.name.as_bytes())
             .bind(ask.owner)
             .bind(to_micros(ask.ttl))
@@ -223,7 +224,7 @@ pub(super) async fn take(
             return Ok(vec![Taken::Granted { fence }]);
         }
     }
-    let rows: Vec<TakeColumns> = sqlx::query_as(TAKE)
+    let rows: Vec<TakeColumns> = query_as(TAKE)
         .bind(names(asks.iter().map(|a| &a.name)))
         .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
         .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
@@ -258,7 +259,7 @@ pub(super) async fn renew(
     conn: &mut PgConnection,
     asks: &[RenewAsk],
 ) -> Result<Vec<Renewed>, sqlx::Error> {
-    let rows: Vec<(Option<i64>, Option<i32>)> = sqlx::query_as(RENEW)
+    let rows: Vec<(Option<i64>, Option<i32>)> = query_as(RENEW)
         .bind(names(asks.iter().map(|a| &a.name)))
         .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
         .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
@@ -282,14 +283,12 @@ pub(super) async fn release(
     asks: &[ReleaseAsk],
 ) -> Result<Vec<Freed>, sqlx::Error> {
     if let [ask] = asks {
-        let one = sqlx::query(RELEASE_ONE)
-            .bind(ask.name.as_bytes())
-            .bind(ask.owner);
+        let one = query(RELEASE_ONE).bind(ask.name.as_bytes()).bind(ask.owner);
         if one.fetch_optional(&mut *conn).await?.is_some() {
             return Ok(vec![Freed::Released]);
         }
     }
-    let rows: Vec<(bool, bool, bool, Option<bool>, String)> = sqlx::query_as(RELEASE)
+    let rows: Vec<(bool, bool, bool, Option<bool>, String)> = query_as(RELEASE)
         .bind(names(asks.iter().map(|a| &a.name)))
         .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
         .bind(asks.iter().map(|a| a.fence).collect::<Vec<_>>())
@@ -317,7 +316,7 @@ pub(super) async fn force_release(
     patience: Duration,
 ) -> Result<Option<LockRow>, sqlx::Error> {
     let mut tx = sqlx::Connection::begin(conn).await?;
-    sqlx::query("SELECT set_config('lock_timeout', $1, true)")
+    query("SELECT set_config('lock_timeout', $1, true)")
         .bind((patience / 2).as_millis().to_string())
         .execute(&mut *tx)
         .await?;
@@ -347,7 +346,7 @@ pub(super) async fn row(
     } else {
         MAKE_ROW
     };
-    sqlx::query(change)
+    query(change)
         .bind(name.as_bytes())
         .execute(&mut *conn)
         .await?;
@@ -355,7 +354,7 @@ pub(super) async fn row(
 }
 
 pub(super) async fn list(conn: &mut PgConnection) -> Result<Vec<LockRow>, sqlx::Error> {
-    let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(conn).await?;
+    let rows: Vec<LockColumns> = query_as(LIST).fetch_all(conn).await?;
     Ok(rows.into_iter().map(LockRow::from).collect())
 }
 
@@ -364,7 +363,7 @@ async fn one(
     sql: &'static str,
     name: &Name,
 ) -> Result<Option<LockRow>, sqlx::Error> {
-    let row: Option<LockColumns> = sqlx::query_as(sql)
+    let row: Option<LockColumns> = query_as(sql)
         .bind(name.as_bytes())
         .fetch_optional(conn)
         .await?;

@@ -6,6 +6,7 @@ mod fault;
 mod form_token;
 mod idempotency;
 mod lease;
+mod pooler;
 mod schema;
 mod step;
 mod transaction;
@@ -16,7 +17,9 @@ pub(crate) use schema::runner;
 
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::{Query, QueryAs, QueryScalar};
+use sqlx::{FromRow, PgConnection, Postgres as Brand};
 use uuid::Uuid;
 
 use crate::Name;
@@ -32,6 +35,41 @@ use crate::store::{
     Store, TakeAsk, Taken, Told, TxAsk, TxTaken, TxWaited,
 };
 
+tokio::task_local! {
+    /// Whether the statements of the verb that runs are prepared under a name, to be sent again without their text.
+    static NAMED: bool;
+}
+
+fn is_named() -> bool {
+    NAMED.try_with(|named| *named).unwrap_or(true)
+}
+
+/// Like [`sqlx::query`]; without a name, where names are not kept apart. So for the other two.
+fn query<'q>(sql: &'static str) -> Query<'q, Brand, PgArguments> {
+    sqlx::query(sql).persistent(is_named())
+}
+
+fn query_as<'q, T>(sql: &'static str) -> QueryAs<'q, Brand, T, PgArguments>
+where
+    T: for<'r> FromRow<'r, PgRow>,
+{
+    sqlx::query_as(sql).persistent(is_named())
+}
+
+fn query_scalar<'q, T>(sql: &'static str) -> QueryScalar<'q, Brand, T, PgArguments>
+where
+    (T,): for<'r> FromRow<'r, PgRow>,
+{
+    sqlx::query_scalar(sql).persistent(is_named())
+}
+
+/// A verb in a caller's transaction, whose connection comes from a pool of the caller's own: probably by the way on
+/// which the clients of this process came.
+async fn in_callers<T>(verb: impl Future<Output = T>) -> T {
+    NAMED.scope(!pooler::names_are_mixed(), verb).await
+}
+
+/// The brand's verbs, on any connection. Those of the lanes are sent by a [`Session`](pooler::Session).
 impl Store for PgConnection {
     async fn server(&mut self) -> Result<Server, Fault> {
         Ok(connect::server(self).await?)
@@ -86,11 +124,11 @@ impl Store for PgConnection {
     }
 
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-        transaction::pin(self, ask).await
+        in_callers(transaction::pin(self, ask)).await
     }
 
     async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
-        transaction::take(self, asks).await
+        in_callers(transaction::take(self, asks)).await
     }
 
     async fn tx_wait(
@@ -98,11 +136,11 @@ impl Store for PgConnection {
         names: &[Name],
         limit: Option<Duration>,
     ) -> Result<TxWaited, Fault> {
-        transaction::wait(self, names, limit).await
+        in_callers(transaction::wait(self, names, limit)).await
     }
 
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
-        transaction::row(self, name).await
+        in_callers(transaction::row(self, name)).await
     }
 }
 
@@ -162,22 +200,22 @@ impl Records for PgConnection {
     }
 
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
-        idempotency::tx_claim(self, ask).await
+        in_callers(idempotency::tx_claim(self, ask)).await
     }
 
     async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
-        idempotency::tx_keep(self, ask, outcome).await
+        in_callers(idempotency::tx_keep(self, ask, outcome)).await
     }
 
     async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
-        idempotency::tx_complete(self, ask).await
+        in_callers(idempotency::tx_complete(self, ask)).await
     }
 
     async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {
-        form_token::tx_issue(self, ask).await
+        in_callers(form_token::tx_issue(self, ask)).await
     }
 
     async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault> {
-        form_token::tx_consume(self, ask).await
+        in_callers(form_token::tx_consume(self, ask)).await
     }
 }

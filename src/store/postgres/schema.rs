@@ -3,6 +3,7 @@
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use super::{query, query_as, query_scalar};
 use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
 
@@ -15,25 +16,23 @@ pub(crate) use embedded::migrations::runner;
 const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
 
 pub(super) async fn history(conn: &mut PgConnection) -> Result<Option<Vec<Applied>>, sqlx::Error> {
-    let there: bool =
-        sqlx::query_scalar("SELECT to_regclass('rowlock_schema_history') IS NOT NULL")
-            .fetch_one(&mut *conn)
-            .await?;
+    let there: bool = query_scalar("SELECT to_regclass('rowlock_schema_history') IS NOT NULL")
+        .fetch_one(&mut *conn)
+        .await?;
     if !there {
         return Ok(None);
     }
-    let rows: Vec<(i32, String, String)> = sqlx::query_as(
-        "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version",
-    )
-    .fetch_all(conn)
-    .await?;
+    let rows: Vec<(i32, String, String)> =
+        query_as("SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version")
+            .fetch_all(conn)
+            .await?;
     Ok(Some(rows.into_iter().map(Applied::from).collect()))
 }
 
 pub(super) async fn migrate(conn: &mut PgConnection) -> Result<Vec<String>, MigrateFault> {
     // DDL is transactional here: everything or nothing, and the lock goes with the transaction.
     let mut tx = conn.begin().await?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)")
+    query("SELECT pg_advisory_xact_lock($1)")
         .bind(MIGRATION_LOCK)
         .execute(&mut *tx)
         .await?;
@@ -43,7 +42,7 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Result<Vec<String>, Migr
 }
 
 pub(super) async fn database_id(conn: &mut PgConnection) -> Result<Uuid, sqlx::Error> {
-    sqlx::query_scalar("SELECT id FROM rowlock_database")
+    query_scalar("SELECT id FROM rowlock_database")
         .fetch_one(conn)
         .await
 }

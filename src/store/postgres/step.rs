@@ -2,6 +2,7 @@
 
 use sqlx::PgConnection;
 
+use super::{query, query_as, query_scalar};
 use crate::idempotency::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 
@@ -53,7 +54,7 @@ pub(super) async fn begin(
     if let Some(begun) = ask.seen(seen) {
         return Ok(begun);
     }
-    let done = sqlx::query(DOUBT)
+    let done = query(DOUBT)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.owner)
@@ -68,7 +69,7 @@ pub(super) async fn begin(
 }
 
 async fn look(conn: &mut PgConnection, ask: &StepAsk) -> Result<Option<StepLook>, sqlx::Error> {
-    sqlx::query_as(STEP_LOOK)
+    query_as(STEP_LOOK)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.owner)
@@ -83,7 +84,7 @@ pub(super) async fn finish(
     ask: &StepAsk,
     outcome: Option<&Outcome>,
 ) -> Result<Finished, sqlx::Error> {
-    let mine: i64 = sqlx::query_scalar(STEP_DONE)
+    let mine: i64 = query_scalar(STEP_DONE)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.owner)
@@ -103,7 +104,7 @@ pub(super) async fn list(
     conn: &mut PgConnection,
     key: &RecordKey,
 ) -> Result<Vec<StepRow>, sqlx::Error> {
-    let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
+    let rows: Vec<StepColumns> = query_as(STEPS)
         .bind(key.scope())
         .bind(key.key())
         .fetch_all(conn)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
+use super::{query, query_as, query_scalar};
 use crate::Name;
 use crate::store::fault::{Fault, FaultKind};
 use crate::store::{
@@ -93,7 +94,7 @@ FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1";
 type TakeColumns = (Uuid, bool, Option<Vec<u8>>, Option<i64>);
 
 pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-    let row: Option<(Uuid, Option<bool>, bool)> = sqlx::query_as(PIN)
+    let row: Option<(Uuid, Option<bool>, bool)> = query_as(PIN)
         .bind(ask.name.as_bytes())
         .bind(ask.owner)
         .fetch_optional(conn)
@@ -112,7 +113,7 @@ pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pi
 
 pub(super) async fn take(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
     if let [ask] = asks {
-        let row: Option<(Option<Uuid>, i64, String)> = sqlx::query_as(TAKE_ONE)
+        let row: Option<(Option<Uuid>, i64, String)> = query_as(TAKE_ONE)
             .bind(ask.name.as_bytes())
             .bind(ask.version)
             .fetch_optional(&mut *conn)
@@ -143,7 +144,7 @@ pub(super) async fn take(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told
 }
 
 async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
-    let rows: Vec<TakeColumns> = sqlx::query_as(TAKE)
+    let rows: Vec<TakeColumns> = query_as(TAKE)
         .bind(names(asks.iter().map(|ask| &ask.name)))
         .bind(asks.iter().map(|ask| ask.version).collect::<Vec<_>>())
         .fetch_all(conn)
@@ -178,7 +179,7 @@ pub(super) async fn wait(
     };
     // Of the whole statement: lock_timeout counts anew for every row, and twice for one with a queue.
     let limit = (to_micros(limit) / 1_000).clamp(1, i64::from(i32::MAX));
-    let before: String = sqlx::query_scalar("SELECT current_setting('statement_timeout')")
+    let before: String = query_scalar("SELECT current_setting('statement_timeout')")
         .fetch_one(&mut *conn)
         .await?;
     let begin = format!("SAVEPOINT rowlock_wait; SET LOCAL statement_timeout = {limit}");
@@ -188,7 +189,7 @@ pub(super) async fn wait(
     match lock(conn, wanted).await {
         Ok(waited) => {
             // What is released keeps its settings: the caller's own comes back.
-            sqlx::query("SELECT set_config('statement_timeout', $1, true)")
+            query("SELECT set_config('statement_timeout', $1, true)")
                 .bind(before)
                 .execute(&mut *conn)
                 .await?;
@@ -208,7 +209,7 @@ pub(super) async fn wait(
 }
 
 async fn lock(conn: &mut PgConnection, wanted: &[Name]) -> Result<TxWaited, Fault> {
-    let locked = sqlx::query(WAIT)
+    let locked = query(WAIT)
         .bind(names(wanted.iter()))
         .fetch_all(&mut *conn)
         .await?;
@@ -216,7 +217,7 @@ async fn lock(conn: &mut PgConnection, wanted: &[Name]) -> Result<TxWaited, Faul
         return Ok(TxWaited::Locked);
     }
     // Somebody was granted one of them, or its row is newer than this transaction's snapshot.
-    let isolation: String = sqlx::query_scalar("SELECT current_setting('transaction_isolation')")
+    let isolation: String = query_scalar("SELECT current_setting('transaction_isolation')")
         .fetch_one(conn)
         .await?;
     Ok(match isolation.as_str() {
@@ -229,7 +230,7 @@ pub(super) async fn row(
     conn: &mut PgConnection,
     name: &Name,
 ) -> Result<Told<Option<LockRow>>, Fault> {
-    let row: Option<ToldColumns> = sqlx::query_as(ROW)
+    let row: Option<ToldColumns> = query_as(ROW)
         .bind(name.as_bytes())
         .fetch_optional(conn)
         .await?;

@@ -55,7 +55,7 @@ impl Connector for Sqlite {
         format!("sqlite:{}", self.options.get_filename().display())
     }
 
-    async fn connect(&self, patience: Duration) -> Result<SqliteConnection, Fault> {
+    async fn connect(&self, _server: usize, patience: Duration) -> Result<SqliteConnection, Fault> {
         // A little less than the bound on the statement: SQLite then says "busy" by itself.
         let options = self.options.clone().busy_timeout(patience * 4 / 5);
         let mut conn = options.connect().await?;

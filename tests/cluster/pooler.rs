@@ -1,0 +1,318 @@
+//! PgBouncer in transaction mode, with four connections to the server for everybody.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rowlock::{
+    Advance, Begun, Engine, Error, Fingerprint, Outcome, ReleaseOutcome, Rowlock, TryAcquire,
+};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{PgPool, Row};
+use tokio::task::JoinSet;
+
+use crate::common::{Db, eventually, take};
+use crate::own::{Own, rowlock};
+
+const TTL: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(600);
+/// The connections of the pooler to the server.
+const SERVERS: usize = 4;
+
+/// A database, and the way to it through a pooler that nobody has used yet.
+struct Pooled {
+    db: Db,
+    bouncer: Own,
+    url: String,
+}
+
+impl Pooled {
+    async fn new() -> Self {
+        let db = Db::new(Engine::Postgres).await;
+        let bouncer = Own::start("pgbouncer", &[&db.url]);
+        let url = bouncer.instead_of(&db.url);
+        Self { db, bouncer, url }
+    }
+
+    async fn rowlock(&self) -> Rowlock {
+        Rowlock::connect(&self.url).await.unwrap()
+    }
+
+    /// The application's own pool, by the same way. Its statements have no names, as there they must not.
+    async fn pool(&self) -> PgPool {
+        let options = PgConnectOptions::from_str(&self.url).unwrap();
+        let options = options.extra_float_digits(None);
+        let pool = PgPoolOptions::new().max_connections(8);
+        pool.connect_with(options).await.unwrap()
+    }
+
+    /// Asks every connection that the pooler has to the server, while nobody else uses one.
+    async fn ask_all(&self, sql: &'static str) -> Vec<String> {
+        let pool = self.pool().await;
+        let mut held = Vec::new();
+        let mut processes = Vec::new();
+        let mut said = Vec::new();
+        for _ in 0..SERVERS {
+            let mut tx = pool.begin().await.unwrap();
+            let process = sqlx::raw_sql("SELECT pg_backend_pid()");
+            let process: i32 = process.fetch_one(&mut *tx).await.unwrap().get(0);
+            assert!(!processes.contains(&process));
+            processes.push(process);
+            let row = sqlx::raw_sql(sql).fetch_all(&mut *tx).await.unwrap();
+            said.extend(row.first().map(|row| row.get::<String, _>(0)));
+            held.push(tx);
+        }
+        for tx in held {
+            tx.commit().await.unwrap();
+        }
+        pool.close().await;
+        said
+    }
+
+    async fn remove(self) {
+        drop(self.bouncer);
+        self.db.remove().await;
+    }
+}
+
+/// All of them meet a pooler without a single connection to the server, so that none finds a used one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_start_together_exclude_each_other() {
+    let it = Pooled::new().await;
+    drop(it.db.rowlock().await); // the tables
+    let mut clients = JoinSet::new();
+    for _ in 0..8 {
+        let url = it.url.clone();
+        clients.spawn(async move { Rowlock::connect(&url).await.unwrap() });
+    }
+    let clients = clients.join_all().await;
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut tasks = JoinSet::new();
+    for task in 0..32 {
+        let (rowlock, inside) = (clients[task % 8].clone(), Arc::clone(&inside));
+        tasks.spawn(async move {
+            let mut fences = Vec::new();
+            for round in 0..6 {
+                let hot = rowlock.lock("hot").acquire().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
+                fences.push(hot.fence());
+                inside.fetch_sub(1, Ordering::SeqCst);
+                assert_eq!(hot.release().await.unwrap(), ReleaseOutcome::Released);
+                // Others in one statement, and new ones.
+                let own = take(&rowlock, &format!("{task} {round}"), TTL).await;
+                assert_eq!(own.release().await.unwrap(), ReleaseOutcome::Released);
+            }
+            fences
+        });
+    }
+    let mut fences: Vec<i64> = tasks.join_all().await.into_iter().flatten().collect();
+    let count = fences.len();
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len(), count, "a fence was granted twice");
+    let inspected = clients[0].inspect("hot").await.unwrap();
+    assert!(inspected.is_none());
+    drop(clients);
+    it.remove().await;
+}
+
+#[tokio::test]
+async fn a_lease_is_busy_renewed_pinned_and_released() {
+    let it = Pooled::new().await;
+    let (one, two) = (it.rowlock().await, it.rowlock().await);
+    let held = take(&one, "a", SHORT).await;
+    let expiry = "SELECT (extract(epoch FROM expires_at) * 1000000)::bigint FROM rowlock_lock";
+    let first = it.db.number(expiry).await;
+    let TryAcquire::Busy(busy) = two.lock("a").try_acquire().await.unwrap() else {
+        panic!("two holders")
+    };
+    assert_eq!(busy.holder.unwrap().fence, held.fence());
+    let later = 2 * i64::try_from(SHORT.as_micros()).unwrap();
+    eventually("it is renewed", async || {
+        it.db.number(expiry).await > first + later
+    })
+    .await;
+    assert!(held.is_held());
+
+    let pool = it.pool().await;
+    for _ in 0..5 {
+        let mut tx = pool.begin().await.unwrap();
+        held.pin(&mut tx).await.unwrap();
+        sqlx::raw_sql("SELECT 1").execute(&mut *tx).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    let freed = two.force_release("a").await.unwrap().unwrap();
+    assert_eq!(freed.fence, held.fence());
+    let mut tx = pool.begin().await.unwrap();
+    assert!(matches!(held.pin(&mut tx).await, Err(Error::Lost { .. })));
+    tx.rollback().await.unwrap();
+    let next = take(&two, "a", TTL).await;
+    assert!(next.fence() > held.fence());
+    assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+    pool.close().await;
+    drop((one, two));
+    it.remove().await;
+}
+
+#[tokio::test]
+async fn a_transaction_locks_and_a_version_advances() {
+    let it = Pooled::new().await;
+    let (rowlock, pool) = (it.rowlock().await, it.pool().await);
+    let mut last = 0;
+    for _ in 0..5 {
+        let version = rowlock.version("a").await.unwrap();
+        let mut tx = pool.begin().await.unwrap();
+        let locked = rowlock.in_tx(&mut tx).lock("a").acquire().await.unwrap();
+        assert!(locked.fence() > last);
+        last = locked.fence();
+        assert!(matches!(
+            rowlock.lock("a").try_acquire().await.unwrap(),
+            TryAcquire::Busy(_)
+        ));
+        let mut other = pool.begin().await.unwrap();
+        let all = rowlock.in_tx(&mut other).lock_all(["a", "b"]);
+        let all = all.wait(Duration::from_millis(50)).acquire().await;
+        assert!(matches!(all, Err(Error::WaitTimeout { .. })), "{all:?}");
+        other.rollback().await.unwrap();
+        tx.commit().await.unwrap();
+
+        let mut tx = pool.begin().await.unwrap();
+        let advance = rowlock.in_tx(&mut tx).advance(&version).await.unwrap();
+        assert!(
+            matches!(advance, Advance::Conflict),
+            "it was locked meanwhile"
+        );
+        tx.rollback().await.unwrap();
+    }
+    pool.close().await;
+    drop(rowlock);
+    it.remove().await;
+}
+
+#[tokio::test]
+async fn records_are_begun_completed_and_replayed() {
+    let it = Pooled::new().await;
+    it.db.execute("CREATE TABLE payment (id text)").await;
+    let (rowlock, pool) = (it.rowlock().await, it.pool().await);
+    let idempotency = rowlock.idempotency();
+    let request = Fingerprint::of("request");
+    let outcome = Outcome::new("text/plain", "done").unwrap();
+    for key in ["k1", "k2", "k3"] {
+        let begun = idempotency.begin("scope", key, &request).await.unwrap();
+        let Begun::New(guard) = begun else {
+            panic!("{begun:?}")
+        };
+        let again = idempotency.begin("scope", key, &request).await.unwrap();
+        assert!(matches!(again, Begun::InFlight(_)), "{again:?}");
+        if key == "k1" {
+            guard.complete(&outcome).await.unwrap();
+        } else {
+            let mut tx = pool.begin().await.unwrap();
+            guard.complete_in(&mut tx, &outcome).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        let again = idempotency.begin("scope", key, &request).await.unwrap();
+        let Begun::Replay(replay) = again else {
+            panic!("{again:?}")
+        };
+        assert_eq!(replay.bytes(), b"done");
+    }
+    for _ in 0..3 {
+        for key in ["t1", "t2"] {
+            let paid = idempotency.run_in_tx(&pool, "scope", key, &request, |mut tx| async move {
+                let pay = sqlx::raw_sql("INSERT INTO payment VALUES ('a')");
+                pay.execute(&mut **tx).await?;
+                Outcome::json(&"paid")
+            });
+            assert!(matches!(
+                paid.await.unwrap(),
+                Begun::New(_) | Begun::Replay(_)
+            ));
+        }
+    }
+    assert_eq!(it.db.number("SELECT count(*) FROM payment").await, 2);
+    pool.close().await;
+    drop(rowlock);
+    it.remove().await;
+}
+
+#[tokio::test]
+async fn the_command_runs_under_a_lock() {
+    let it = Pooled::new().await;
+    for _ in 0..6 {
+        let run = ["run", "a", "--no-wait", "--", "echo", "ran"];
+        let (output, _) = rowlock(&it.url, &run);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert_eq!(output.stdout, b"ran\n");
+    }
+    it.remove().await;
+}
+
+/// What a session says of itself, its prepared statements and its settings.
+const TRACES: &str = "
+SELECT concat_ws(' ', current_setting('default_transaction_isolation'),
+                 (SELECT count(*) FROM pg_prepared_statements),
+                 current_setting('idle_in_transaction_session_timeout'),
+                 (SELECT count(*) FROM pg_settings WHERE source = 'session' AND name NOT IN
+                    ('DateStyle', 'TimeZone', 'client_encoding', 'application_name',
+                     'standard_conforming_strings', 'IntervalStyle', 'transaction_isolation',
+                     'transaction_read_only', 'transaction_deferrable')))";
+
+#[tokio::test]
+async fn other_users_of_the_pool_find_no_trace_of_it() {
+    let it = Pooled::new().await;
+    let name = it.db.url.rsplit('/').next().unwrap();
+    it.db
+        .execute(&format!(
+            "ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
+        ))
+        .await;
+    let before = it.ask_all(TRACES).await;
+    let (rowlock, pool) = (it.rowlock().await, it.pool().await);
+    let mut tasks = JoinSet::new();
+    for task in 0..16 {
+        let (rowlock, pool) = (rowlock.clone(), pool.clone());
+        tasks.spawn(async move {
+            let held = take(&rowlock, &task.to_string(), TTL).await;
+            let mut tx = pool.begin().await.unwrap();
+            held.pin(&mut tx).await.unwrap();
+            tx.commit().await.unwrap();
+            let _ = held.release().await.unwrap();
+        });
+    }
+    tasks.join_all().await;
+    assert!(rowlock.list().await.unwrap().is_empty());
+    rowlock.flush().await;
+    drop(rowlock);
+    pool.close().await;
+    let none = vec!["serializable 0 0 0".to_owned(); SERVERS];
+    assert_eq!(before, none);
+    assert_eq!(it.ask_all(TRACES).await, none);
+    it.remove().await;
+}
+
+#[tokio::test]
+async fn statements_that_others_left_behind_are_not_run() {
+    let it = Pooled::new().await;
+    drop(it.db.rowlock().await); // the tables
+    // Other clients of sqlx give their statements the same names.
+    it.ask_all(
+        "PREPARE sqlx_s_1 AS SELECT 'another statement'; PREPARE sqlx_s_2 AS DELETE FROM rowlock_lock; \
+         PREPARE sqlx_s_3 (bytea) AS DELETE FROM rowlock_lock; \
+         PREPARE sqlx_s_4 (bytea, uuid) AS DELETE FROM rowlock_lock",
+    )
+    .await;
+    for round in 0..6 {
+        let rowlock = it.rowlock().await;
+        let held = take(&rowlock, &round.to_string(), TTL).await;
+        assert!(rowlock.inspect("0").await.unwrap().is_some());
+        if round > 0 {
+            assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        } else {
+            std::mem::forget(held);
+        }
+    }
+    it.remove().await;
+}

@@ -1,0 +1,48 @@
+//! A cluster in which every server takes writes: three Galera nodes on this machine, started by `docker/servers.sh`.
+//!
+//! `ROWLOCK_TEST_GALERA_URLS`, three URLs with commas between them, replaces the nodes of our own.
+#![allow(missing_docs, reason = "tests are named, not documented")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod galera;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use galera::Cluster;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    if arguments.list {
+        return libtest_mimic::run(&arguments, galera::trials(None)).exit_code();
+    }
+    let cluster = Arc::new(Cluster::start());
+    libtest_mimic::run(&arguments, galera::trials(Some(&cluster))).exit_code()
+}
+
+fn trial<F: Future<Output = ()>>(
+    name: &str,
+    cluster: Option<&Arc<Cluster>>,
+    body: impl FnOnce(Arc<Cluster>) -> F + Send + 'static,
+) -> Trial {
+    let cluster = cluster.cloned();
+    Trial::test(name, move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build();
+        let cluster = cluster.expect("it is started for what runs");
+        runtime.unwrap().block_on(async {
+            let test = body(cluster);
+            // An event that never comes.
+            let done = tokio::time::timeout(std::time::Duration::from_mins(5), test).await;
+            done.expect("done within five minutes");
+        });
+        Ok::<(), Failed>(())
+    })
+}
