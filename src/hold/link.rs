@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::store::Connector;
-use crate::store::fault::Fault;
+use crate::store::fault::{Fault, FaultKind};
 
 /// A connection of our own, outside every pool.
 ///
