@@ -416,7 +416,7 @@ impl<T: Transaction> LockInTx<'_, T> {
                 TxWaited::TimedOut if limit.is_some_and(Moment::has_passed) => {
                     return Err(timed_out(busy));
                 }
-                TxWaited::Locked | TxWaited::TimedOut => {}
+                TxWaited::Locked | TxWaited::Changed | TxWaited::TimedOut => {}
                 TxWaited::Invisible => return Err(attempt.invisible()),
             }
         }

@@ -172,7 +172,8 @@ pub(crate) trait Store: Records + std::fmt::Debug + Send + Sized + 'static {
     ) -> impl Future<Output = Result<Told<TxTaken>, Fault>> + Send;
 
     /// In the caller's transaction: waits until no other transaction has the rows locked, and locks them.
-    /// `None` waits for as long as the server's own limit allows.
+    /// `None` waits for as long as the server's own limit allows. A lease that is granted while it waits stays its
+    /// holder's: what was locked is given back. (MySQL and MariaDB cannot; [`tx_take`](Self::tx_take) tells there.)
     fn tx_wait(
         &mut self,
         names: &[Name],
@@ -340,6 +341,8 @@ pub(crate) enum TxTaken {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TxWaited {
     Locked,
+    /// A lease of one of the names was granted meanwhile, or it has no row: nothing is locked.
+    Changed,
     TimedOut,
     /// A row is newer than what the transaction can see.
     Invisible,

@@ -6,6 +6,8 @@
     reason = "every test binary uses its part"
 )]
 
+mod innodb;
+
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -261,12 +263,10 @@ impl Db {
                 self.name
             ),
             Engine::Sqlite => return self.sqlite_is_locked().await,
-            _ => format!(
-                "SELECT CAST(COUNT(*) AS SIGNED) FROM information_schema.innodb_trx t \
-                 JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
-                 WHERE p.db = '{}' AND p.id <> CONNECTION_ID()",
-                self.name
-            ),
+            _ => {
+                let open = self.innodb_transactions().await.len();
+                return i64::try_from(open).unwrap();
+            }
         };
         self.number(&sql).await
     }
@@ -278,6 +278,24 @@ impl Db {
         };
         let mut conn = pool.acquire().await.unwrap();
         sqlx::raw_sql("PRAGMA busy_timeout = 0")
+    /// How many of them wait for a lock.
+    pub(crate) async fn waiting(&self) -> usize {
+        match self.engine {
+            Engine::Postgres => {
+                let sql = "SELECT count(*) FROM pg_stat_activity \
+                           WHERE datname = current_database() AND wait_event_type = 'Lock'";
+                usize::try_from(self.number(sql).await).unwrap()
+            }
+            Engine::Sqlite => 0,
+            _ => {
+                let open = self.innodb_transactions().await;
+                open.iter()
+                    .filter(|text| text.contains("LOCK WAIT"))
+                    .count()
+            }
+        }
+    }
+
             .execute(&mut *conn)
             .await
             .unwrap();

@@ -27,3 +27,4 @@ mod release;
 mod retry;
 mod run_in_tx;
 mod steps;
+mod waiting;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rowlock::{Engine, Error, Rowlock};
+use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
 
-use crate::common::{Db, as_user, take};
+use crate::common::{Db, as_user, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -83,5 +83,51 @@ async fn the_table_is_made_for_updates_that_stay_on_their_page() {
     let half = "SELECT count(*) FROM pg_class WHERE oid = 'rowlock_lock'::regclass \
                 AND 'fillfactor=50' = ANY (reloptions)";
     assert_eq!(db.number(half).await, 1);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_granted_between_the_look_and_the_lock_is_not_robbed() {
+    let db = Db::new(Engine::Postgres).await;
+    let (one, two) = (db.rowlock().await, db.rowlock().await);
+    drop(two.version("a").await.unwrap()); // the second client knows the name
+    let held = take(&one, "a", TTL).await;
+    db.execute("UPDATE rowlock_lock SET expires_at = acquired_at")
+        .await; // free, as others see it
+    // A clock on which a statement stops when it has seen the row, and has not locked it yet.
+    db.execute(
+        "CREATE SCHEMA slow; \
+         CREATE FUNCTION slow.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS \
+         'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN pg_catalog.clock_timestamp(); END'",
+    )
+    .await;
+    let mut stop = db.begin().await;
+    stop.execute("SELECT pg_advisory_xact_lock(1)")
+        .await
+        .unwrap();
+    let mut tx = db.begin().await;
+    tx.execute("SET LOCAL search_path = slow, pg_catalog, public")
+        .await
+        .unwrap();
+    let grant = async {
+        eventually("the statement has seen the row", async || {
+            db.waiting().await == 1
+        })
+        .await;
+        db.execute("UPDATE rowlock_lock SET expires_at = acquired_at + INTERVAL '1' HOUR")
+            .await;
+        stop.commit().await.unwrap();
+    };
+    let (locked, ()) = tokio::join!(tx.try_lock(&two, "a"), grant);
+    // The transaction is open still, and the lease is its holder's.
+    let free = "SELECT fence FROM rowlock_lock FOR UPDATE NOWAIT";
+    assert_eq!(
+        db.try_execute(free).await.map_err(|e| e.to_string()),
+        Ok(())
+    );
+    assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+    let error = locked.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    tx.release().await;
     db.remove().await;
 }

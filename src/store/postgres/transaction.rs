@@ -1,7 +1,13 @@
 //! Locks in the caller's transaction: the statements.
 //!
-//! Nothing here may fail for contention: after an error the caller's transaction could only be rolled
-//! back. What waits with a limit does so behind a savepoint.
+//! Contention must not be an error here: after an error the caller's transaction could only be rolled back.
+//!
+//! READ COMMITTED locks the newest version of a row and checks WHERE on it afterwards; a row that fails this check stays
+//! locked until the transaction ends (manual, section 13.2.1). A lease that was committed after the statement had begun
+//! would then be locked by this transaction: its holder could neither renew nor release it, and would lose it. So
+//! the transaction waits behind a savepoint and rolls back to it when a row is missing from the answer, and so it takes
+//! several names. A lone name is taken without a savepoint, which would cost two round trips: there the statement itself
+//! fails, and the server gives the lock back ([`TAKE_ONE`]).
 //!
 //! Under REPEATABLE READ and SERIALIZABLE a row that was changed after the transaction's snapshot cannot be
 //! locked (40001): the caller begins again.
@@ -13,6 +19,7 @@ use uuid::Uuid;
 
 use super::{query, query_as, query_scalar};
 use crate::Name;
+use crate::error::Cause;
 use crate::store::fault::{Fault, FaultKind};
 use crate::store::{
     LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited, to_micros,
@@ -59,23 +66,44 @@ WITH ask AS (
 SELECT d.id, (SELECT again FROM marks), t.name, t.fence
 FROM rowlock_database d LEFT JOIN took t ON true";
 
-/// Like [`TAKE`], for a lone name: half the work. When it grants nothing, that one says why.
+/// Like [`TAKE`], for a lone name: half the work. When it grants nothing, [`WHY`] says why.
+///
+/// The inner SELECT looks at the row as the statement's snapshot has it. The row is then locked by its name only, and
+/// CASE sees the version that was locked. Within these microseconds a lease may have been committed. The cast then
+/// fails, and with it the transaction: the server gives the lock back by itself, however slow this process is, and
+/// its log says why.
 const TAKE_ONE: &str = "
 UPDATE rowlock_lock
 SET fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
     owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = (
-    SELECT name FROM rowlock_lock
-    WHERE name = $1 AND ($2::bigint IS NULL OR fence = $2)
-      AND (expires_at IS NULL OR expires_at <= clock_timestamp())
-      AND position(' ' || encode($1, 'hex') || ' ' IN
-                   COALESCE(current_setting('rowlock.locked', true), '')) = 0
-    FOR UPDATE SKIP LOCKED
-)
+    SELECT CASE
+        WHEN l.expires_at IS NULL OR l.expires_at <= clock_timestamp() THEN l.name
+        ELSE decode(concat('rowlock: a lease was just granted to ', l.holder)::bigint::text, 'hex')
+    END
+    FROM rowlock_lock l
+    WHERE l.name = (
+        SELECT name FROM rowlock_lock
+        WHERE name = $1 AND ($2::bigint IS NULL OR fence = $2)
+          AND (expires_at IS NULL OR expires_at <= clock_timestamp())
+          AND position(' ' || encode($1, 'hex') || ' ' IN
+                       COALESCE(current_setting('rowlock.locked', true), '')) = 0
+    )
+    FOR UPDATE OF l SKIP LOCKED
+) AND ($2::bigint IS NULL OR fence = $2)
 RETURNING (SELECT id FROM rowlock_database), fence, set_config(
     'rowlock.locked',
     COALESCE(current_setting('rowlock.locked', true), '') || ' ' || encode(name, 'hex') || ' ',
     true)";
+
+/// `invalid_text_representation`: how the cast in [`TAKE_ONE`] fails.
+const GAVE_WAY: &str = "22P02";
+
+/// Whether this transaction was granted the name before.
+const WHY: &str = "
+SELECT id, position(' ' || encode($1, 'hex') || ' ' IN
+                    COALESCE(current_setting('rowlock.locked', true), '')) > 0
+FROM rowlock_database";
 
 const WAIT: &str = "
 SELECT name FROM rowlock_lock
@@ -113,21 +141,7 @@ pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pi
 
 pub(super) async fn take(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
     if let [ask] = asks {
-        let row: Option<(Option<Uuid>, i64, String)> = query_as(TAKE_ONE)
-            .bind(ask.name.as_bytes())
-            .bind(ask.version)
-            .fetch_optional(&mut *conn)
-            .await?;
-        return match row {
-            Some((database, fence, _)) => Ok(Told {
-                database,
-                found: TxTaken::Granted {
-                    fences: vec![fence],
-                    perhaps_again: Vec::new(),
-                },
-            }),
-            None => take_all(conn, asks).await,
-        };
+        return take_one(conn, ask).await;
     }
     // Of several names those that are free are locked, in whatever order: when it is not all of them, they are
     // given back, so that waiting in the order of the names can begin from nothing.
@@ -141,6 +155,46 @@ pub(super) async fn take(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told
     };
     sqlx::raw_sql(end).execute(conn).await?;
     Ok(told)
+}
+
+async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>, Fault> {
+    let row: Result<Option<(Option<Uuid>, i64, String)>, sqlx::Error> = query_as(TAKE_ONE)
+        .bind(ask.name.as_bytes())
+        .bind(ask.version)
+        .fetch_optional(&mut *conn)
+        .await;
+    match row {
+        Ok(Some((database, fence, _))) => Ok(Told {
+            database,
+            found: TxTaken::Granted {
+                fences: vec![fence],
+                perhaps_again: Vec::new(),
+            },
+        }),
+        Ok(None) => {
+            let row: Option<(Uuid, bool)> = query_as(WHY)
+                .bind(ask.name.as_bytes())
+                .fetch_optional(conn)
+                .await?;
+            let again = row.is_some_and(|row| row.1);
+            Ok(Told {
+                database: row.map(|row| row.0),
+                found: if again {
+                    TxTaken::Again
+                } else {
+                    TxTaken::Missed(None)
+                },
+            })
+        }
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(GAVE_WAY) => {
+            let detail = "a lease was granted at the very moment at which its row was locked";
+            Err(Fault {
+                kind: FaultKind::Conflict,
+                cause: Cause::new(sqlx::Error::Io(std::io::Error::other(detail))),
+            })
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
@@ -174,54 +228,69 @@ pub(super) async fn wait(
     wanted: &[Name],
     limit: Option<Duration>,
 ) -> Result<TxWaited, Fault> {
-    let Some(limit) = limit else {
-        return lock(conn, wanted).await;
-    };
     // Of the whole statement: lock_timeout counts anew for every row, and twice for one with a queue.
-    let limit = (to_micros(limit) / 1_000).clamp(1, i64::from(i32::MAX));
-    let before: String = query_scalar("SELECT current_setting('statement_timeout')")
-        .fetch_one(&mut *conn)
-        .await?;
-    let begin = format!("SAVEPOINT rowlock_wait; SET LOCAL statement_timeout = {limit}");
+    let limit = limit.map(|limit| (to_micros(limit) / 1_000).clamp(1, i64::from(i32::MAX)));
+    let mut begin = String::from("SAVEPOINT rowlock_wait");
+    let mut before: Option<String> = None;
+    if let Some(limit) = limit {
+        let setting = query_scalar("SELECT current_setting('statement_timeout')");
+        before = Some(setting.fetch_one(&mut *conn).await?);
+        begin = format!("{begin}; SET LOCAL statement_timeout = {limit}");
+    }
     sqlx::raw_sql(AssertSqlSafe(begin))
         .execute(&mut *conn)
         .await?;
-    match lock(conn, wanted).await {
-        Ok(waited) => {
-            // What is released keeps its settings: the caller's own comes back.
-            query("SELECT set_config('statement_timeout', $1, true)")
-                .bind(before)
-                .execute(&mut *conn)
-                .await?;
+    let locked = query(WAIT)
+        .bind(names(wanted.iter()))
+        .fetch_all(&mut *conn)
+        .await
+        .map_err(Fault::from);
+    match locked {
+        Ok(locked) if locked.len() == wanted.len() => {
+            if let Some(before) = before {
+                // What is released keeps its settings: the caller's own comes back.
+                query("SELECT set_config('statement_timeout', $1, true)")
+                    .bind(before)
+                    .execute(&mut *conn)
+                    .await?;
+            }
             sqlx::raw_sql("RELEASE SAVEPOINT rowlock_wait")
                 .execute(conn)
                 .await?;
-            Ok(waited)
+            Ok(TxWaited::Locked)
         }
-        Err(fault) if matches!(fault.kind, FaultKind::Interrupted | FaultKind::LockTimeout) => {
-            sqlx::raw_sql("ROLLBACK TO SAVEPOINT rowlock_wait; RELEASE SAVEPOINT rowlock_wait")
-                .execute(conn)
-                .await?;
+        Ok(_) => {
+            // A lease of one of them was granted meanwhile: its row may be locked, and so may the others.
+            give_back(conn).await?;
+            see(conn).await
+        }
+        Err(fault) if limit.is_some() && is_late(fault.kind) => {
+            give_back(conn).await?;
             Ok(TxWaited::TimedOut)
         }
         Err(fault) => Err(fault),
     }
 }
 
-async fn lock(conn: &mut PgConnection, wanted: &[Name]) -> Result<TxWaited, Fault> {
-    let locked = query(WAIT)
-        .bind(names(wanted.iter()))
-        .fetch_all(&mut *conn)
+fn is_late(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::Interrupted | FaultKind::LockTimeout)
+}
+
+/// Everything that was locked since the savepoint.
+async fn give_back(conn: &mut PgConnection) -> Result<(), Fault> {
+    sqlx::raw_sql("ROLLBACK TO SAVEPOINT rowlock_wait; RELEASE SAVEPOINT rowlock_wait")
+        .execute(conn)
         .await?;
-    if locked.len() == wanted.len() {
-        return Ok(TxWaited::Locked);
-    }
-    // Somebody was granted one of them, or its row is newer than this transaction's snapshot.
+    Ok(())
+}
+
+/// Whether looking again shows the transaction what has changed.
+async fn see(conn: &mut PgConnection) -> Result<TxWaited, Fault> {
     let isolation: String = query_scalar("SELECT current_setting('transaction_isolation')")
         .fetch_one(conn)
         .await?;
     Ok(match isolation.as_str() {
-        "read committed" | "read uncommitted" => TxWaited::Locked,
+        "read committed" | "read uncommitted" => TxWaited::Changed,
         _ => TxWaited::Invisible,
     })
 }
