@@ -491,6 +491,19 @@ pub enum Error {
         /// What the server said.
         cause: Cause,
     },
+    /// The lease was lost after something had pinned it, and the work was cut off: whether its transaction was committed is
+    /// not known. (The commit would have been legal: nobody else was granted the name before that transaction's end.)
+    #[error(
+        "the lease of {name:?} was lost ({loss}) after it had been pinned, and the work was cut off: \
+         whether its transaction was committed is not known; look before doing it again"
+    )]
+    CutOff {
+        /// The lock.
+        name: Name,
+        /// How it was lost.
+        loss: Loss,
+    },
+
 }
 
 impl Error {

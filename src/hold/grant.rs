@@ -1,6 +1,6 @@
 //! A grant as this process knows it: until when it may be trusted, and how it ended.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -23,6 +23,8 @@ pub(crate) struct Grant<K = Name> {
     cap: Option<Moment>,
     /// It is being ended by somebody else's commit: gone is no loss.
     closing: AtomicBool,
+    /// How many transactions have pinned it.
+    pins: AtomicU64,
     status: watch::Sender<Status>,
 }
 
@@ -66,6 +68,7 @@ impl<K> Grant<K> {
             ttl,
             cap,
             closing: AtomicBool::new(false),
+            pins: AtomicU64::new(0),
             status: watch::Sender::new(status),
         }
     }
@@ -184,6 +187,16 @@ impl<K> Grant<K> {
             }
             open
         });
+    }
+
+    /// A transaction has pinned it, and may commit also after its deadline.
+    pub(crate) fn pinned(&self) {
+        self.pins.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many transactions have pinned it so far. Whether they have ended is not known: sqlx tells nobody.
+    pub(crate) fn pins(&self) -> u64 {
+        self.pins.load(Ordering::Relaxed)
     }
 
     /// From now on, not to be the row's owner any more is to have ended.

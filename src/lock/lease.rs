@@ -39,6 +39,9 @@
 //! - *The connection breaks after a statement was sent*: what became of it is re-read by the grant's
 //!   own id.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::hold::clock::Deadline;
@@ -134,12 +137,19 @@ impl Held {
     /// Runs `work` for as long as the lease is held: when it is lost, `work` is dropped at its next
     /// await point.
     ///
-    /// The lease is not released afterwards. Code that does not await is not interrupted: when
-    /// `work` ends after the deadline, its result is dropped and the loss is reported.
+    /// The lease is not released afterwards.
+    ///
+    /// The result of work that was finished is always returned, also when the lease was lost meanwhile: code that does not
+    /// await is not interrupted, and a transaction that has [pinned](Self::pin) the lease commits however long that
+    /// takes. So `Ok` says that the work is done, not that the lease is still held: what is done with the result
+    /// needs a check of its own ([`is_held`](Self::is_held), a pin, or the [`fence`](Self::fence)).
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the lease was lost before `work` was done.
+    /// - [`Error::Lost`]: the lease was lost before `work` was done, and nothing had pinned it since `work` began.
+    ///   (Statements that commit by themselves, or in a transaction without a pin, may have happened all the same.)
+    /// - [`Error::CutOff`]: it was lost when something had pinned it since `work` began. The commit may have been under way,
+    ///   or behind it: look what has happened before you do the work again.
     ///
     /// # Cancel safety
     ///
@@ -159,22 +169,31 @@ impl Held {
     /// # }
     /// ```
     pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T, Error> {
-        let lost = |loss| Error::Lost {
-            name: self.name().clone(),
-            loss,
-        };
+        let (name, grant) = (|| self.name().clone(), self.guard.grant());
         if let Some(loss) = self.loss() {
-            return Err(lost(loss));
+            return Err(Error::Lost { name: name(), loss });
         }
-        let result = tokio::select! {
-            biased;
-            loss = self.lost() => return Err(lost(loss)),
-            result = work() => result,
-        };
-        match self.loss() {
-            Some(loss) => Err(lost(loss)),
-            None => Ok(result),
-        }
+        let before = grant.pins();
+        let pinned = || grant.pins() != before;
+        let (mut lost, mut work) = (pin!(self.lost()), pin!(work()));
+        poll_fn(|cx| {
+            // Work without a pin does not go on behind the loss. With one it may just have been committed.
+            if !pinned()
+                && let Poll::Ready(loss) = lost.as_mut().poll(cx)
+            {
+                return Poll::Ready(Err(Error::Lost { name: name(), loss }));
+            }
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(done));
+            }
+            if pinned()
+                && let Poll::Ready(loss) = lost.as_mut().poll(cx)
+            {
+                return Poll::Ready(Err(Error::CutOff { name: name(), loss }));
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     /// Releases, and tells whether the lease was held until now.

@@ -117,14 +117,17 @@ impl Held {
             }
             let told = here.connection().tx_pin(&ask).await;
             match here.told(told)? {
-                Pinned::Live => return Ok(()),
+                Pinned::Live => {
+                    grant.pinned();
+                    return Ok(());
+                }
                 Pinned::Expired if !core.multi_writer => grant.lose(Loss::Expired),
                 Pinned::Gone if !core.multi_writer => grant.lose(Loss::TakenOver),
                 missed => {
                     // It is somebody else's; or a renewal of our own is just at it; or the server of this transaction
                     // does not know yet what another one has granted or renewed.
                     let look = |reply| LookAt::Inspect(name.clone(), reply);
-                    let holder = core.look_aside(look).await?;
+                    let holder = here.outside(core.look_aside(look)).await?;
                     if holder.is_none_or(|holder| holder.owner != grant.id) {
                         let expired = missed == Pinned::Expired;
                         grant.lose(if expired {

@@ -259,4 +259,57 @@ on_every_engine! {
             tx.commit().await.unwrap();
         }
     }
+
+    async fn an_outcome_that_exists_is_returned_though_the_lease_was_lost_under_the_commit(db: &Db) {
+        let rowlock = db.rowlock().await;
+        db.execute("CREATE TABLE app (n BIGINT)").await;
+        let held = take(&rowlock, "a", SHORT).await;
+        let done = held.with(async || {
+            let mut tx = db.begin().await;
+            tx.execute("INSERT INTO app VALUES (1)").await.unwrap();
+            tx.pin(&held).await.unwrap();
+            // The deadline passes and the commit is done before anybody looks again, as on a runtime that is busy.
+            tokio::task::block_in_place(|| {
+                let runtime = tokio::runtime::Handle::current();
+                runtime.block_on(eventually("it runs out", async || held.loss().is_some()));
+                runtime.block_on(tx.commit()).unwrap();
+            });
+            7
+        }).await;
+        assert_eq!(done.unwrap(), 7);
+        assert_eq!(db.number("SELECT COUNT(*) FROM app").await, 1);
+        assert_eq!(held.loss(), Some(Loss::Expired), "which is still told");
+    }
+
+    async fn work_that_is_cut_off_behind_a_pin_is_unknown_not_lost(db: &Db) {
+        let rowlock = db.rowlock().await;
+        db.execute("CREATE TABLE app (n BIGINT)").await;
+        let held = take(&rowlock, "a", SHORT).await;
+        let cut = held.with(async || {
+            let mut tx = db.begin().await;
+            tx.execute("INSERT INTO app VALUES (1)").await.unwrap();
+            tx.pin(&held).await.unwrap();
+            // Nothing is renewed while it is pinned.
+            eventually("it runs out", async || held.remaining() < SHORT / 4).await;
+            tx.commit().await.unwrap();
+            if db.engine == Engine::Sqlite {
+                // A renewal that has waited for the file may be in time now.
+                rowlock.force_release("a").await.unwrap();
+            } else {
+                db.execute("UPDATE rowlock_lock SET expires_at = acquired_at").await;
+            }
+            std::future::pending::<()>().await;
+        }).await;
+        assert!(matches!(cut, Err(Error::CutOff { .. })), "{cut:?}");
+        assert_eq!(db.number("SELECT COUNT(*) FROM app").await, 1, "it was committed");
+
+        // What was pinned before is not this work's.
+        let held = take(&rowlock, "b", SHORT).await;
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        tx.commit().await.unwrap();
+        rowlock.force_release("b").await.unwrap();
+        let cut = held.with(std::future::pending::<()>).await;
+        assert!(matches!(cut, Err(Error::Lost { .. })), "{cut:?}");
+    }
 }
