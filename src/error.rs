@@ -340,6 +340,28 @@ pub enum Error {
         detail: String,
     },
 
+    /// A connection of rowlock's own got no answer while a transaction, which keeps a connection, waited for it: behind a
+    /// pooler (PgBouncer, `ProxySQL`) transactions may have all of the server's connections, and all of them wait.
+    ///
+    /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the row that was missing before it
+    /// begins again. So that it does not happen, let the pooler have more connections to the server than transactions run at
+    /// a time (with 6 more for each client, no look waits for a transaction's end).
+    #[error(
+        "{doing} {on}: rowlock's own connection to {target} had no answer within {waited:.0?}, while this transaction keeps one: \
+         do transactions take up all connections of a pooler? Roll back and try again, as `Retry` does, \
+         and let the pooler have more connections than transactions run at a time, by 6 for each client of rowlock"
+    )]
+    Starved {
+        /// What was tried.
+        doing: &'static str,
+        /// The lock.
+        on: Subject,
+        /// The database, without its password.
+        target: String,
+        /// How long was waited.
+        waited: Duration,
+    },
+
     /// The same transaction was granted the name before: it holds it until it ends.
     #[error(
         "{name:?} is locked by this very transaction already, until it ends: lock it once, and pass the first grant on"
@@ -469,6 +491,19 @@ pub enum Error {
         loss: Loss,
     },
 
+    /// The lease was lost after something had pinned it, and the work was cut off: whether its transaction was committed is
+    /// not known. (The commit would have been legal: nobody else was granted the name before that transaction's end.)
+    #[error(
+        "the lease of {name:?} was lost ({loss}) after it had been pinned, and the work was cut off: \
+         whether its transaction was committed is not known; look before doing it again"
+    )]
+    CutOff {
+        /// The lock.
+        name: Name,
+        /// How it was lost.
+        loss: Loss,
+    },
+
     /// A row that rowlock cannot have written: somebody edited it by hand.
     #[error(
         "the row of {name:?} in rowlock_lock is damaged: {what}; \
@@ -491,19 +526,6 @@ pub enum Error {
         /// What the server said.
         cause: Cause,
     },
-    /// The lease was lost after something had pinned it, and the work was cut off: whether its transaction was committed is
-    /// not known. (The commit would have been legal: nobody else was granted the name before that transaction's end.)
-    #[error(
-        "the lease of {name:?} was lost ({loss}) after it had been pinned, and the work was cut off: \
-         whether its transaction was committed is not known; look before doing it again"
-    )]
-    CutOff {
-        /// The lock.
-        name: Name,
-        /// How it was lost.
-        loss: Loss,
-    },
-
 }
 
 impl Error {
@@ -516,6 +538,7 @@ impl Error {
                 | Self::ReadOnly { .. }
                 | Self::OutcomeUnknown { .. }
                 | Self::WaitTimeout { .. }
+                | Self::Starved { .. }
         )
     }
 }
@@ -526,7 +549,7 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::TransactionAborted { .. } | Self::Conflict { .. } => true,
+            Self::TransactionAborted { .. } | Self::Conflict { .. } | Self::Starved { .. } => true,
             Self::Application { cause } => classify(cause.sqlx()).is_retryable_in_tx(),
             _ => false,
         }

@@ -15,6 +15,9 @@ use crate::store::fault::Fault;
 use crate::store::{Store, Told, TxAsk, TxTaken, TxWaited};
 use crate::{Engine, Error, Name, Subject};
 
+/// How long a look from outside may take at most, while the caller's transaction waits for it.
+const LOOK: Duration = Duration::from_secs(2);
+
 pub(super) fn conflict(name: &Name) -> Error {
     Error::Conflict {
         what: format!("{name:?}"),
@@ -42,6 +45,8 @@ pub(super) struct InTransaction<'a, T> {
     tx: &'a mut T,
     names: Vec<Name>,
     context: Context<'a>,
+    /// A look from outside was not answered in time: rows that are new cannot be made now.
+    starved: Option<Error>,
 }
 
 impl<'a, T: Transaction> InTransaction<'a, T> {
@@ -58,6 +63,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             tx,
             names,
             context: Context::new(core, on, doing, T::ENGINE)?,
+            starved: None,
         })
     }
 
@@ -65,40 +71,98 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         self.tx.connection()
     }
 
+    /// Waits for a look over a connection of rowlock's own, for a short time only.
+    ///
+    /// The transaction keeps its connection meanwhile. Behind a pooler all of the server's may be with transactions that
+    /// wait for such a look, and then none of them ends before one gives up.
+    pub(super) async fn outside<V>(
+        &self,
+        look: impl Future<Output = Result<V, Error>>,
+    ) -> Result<V, Error> {
+        // Less than the time that the look has itself, so that it is this one that ends.
+        let bound = LOOK.min(self.core.settings.patience / 2);
+        tokio::select! {
+            biased;
+            seen = look => seen,
+            () = sleep_until(Moment::now() + bound) => Err(Error::Starved {
+                doing: self.context.doing,
+                on: self.context.on.clone(),
+                target: self.core.target.to_string(),
+                waited: bound,
+            }),
+        }
+    }
+
+    /// The rows that may be missing are made before the transaction's next attempt begins.
+    fn make_rows_first(&mut self) {
+        for name in &self.names {
+            if self.core.known(name).is_none() {
+                self.tx.make_row_first(self.core, name);
+            }
+        }
+    }
+
     /// Looks at what has to be seen from outside of the transaction, before it locks anything.
     ///
     /// Rows are made outside: inside, everybody else who makes the same one would wait for the transaction's
     /// end. And MySQL cannot look at a lease without locking it, so where leases have been seen, they are
     /// looked for first. On SQLite everybody waits anyway, and a transaction sees everything.
-    pub(super) async fn look_first(&self) -> Result<Looked, Error> {
+    pub(super) async fn look_first(&mut self) -> Result<Looked, Error> {
         let mut new = false;
         let engine = self.core.engine;
-        if engine == Engine::Sqlite {
+        if engine == Engine::Sqlite || self.starved.is_some() {
             return Ok(Looked::Free { new });
         }
         let blocks = self.blocks();
-        for name in &self.names {
-            let known = self.core.known(name);
+        for name in self.names.clone() {
+            let known = self.core.known(&name);
             if known.is_some_and(|known| !(known.leased && blocks)) {
                 continue;
             }
             new |= known.is_none();
-            let holder = self.core.row(name).await?.holder().cloned();
+            let holder = match self.outside(self.core.row(&name)).await {
+                Ok(seen) => seen.holder().cloned(),
+                Err(error @ Error::Starved { .. }) => {
+                    self.make_rows_first();
+                    if blocks {
+                        return Err(error);
+                    }
+                    // The row may be there already. Looking for it locks nothing on PostgreSQL.
+                    self.starved = Some(error);
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
             if holder.is_some() {
-                let name = name.clone();
                 return Ok(Looked::Leased(Busy { name, holder }));
             }
         }
         Ok(Looked::Free { new })
     }
 
-    /// Makes the row of the name, as [`look_first`](Self::look_first) does.
-    pub(super) async fn ensure_row(&self) -> Result<(), Error> {
-        let name = self.first();
-        if self.core.engine != Engine::Sqlite && self.core.known(name).is_none() {
-            self.core.row(name).await?;
+    /// Fails when a name could not be granted because its row could not be made.
+    pub(super) async fn check_starved(&mut self) -> Result<(), Error> {
+        match self.starved.clone() {
+            Some(error) if !self.sees_all().await? => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Makes the row of the name, as [`look_first`](Self::look_first) does. When that takes too long, the row may be
+    /// there all the same: then the error is for the case that it is not.
+    pub(super) async fn ensure_row(&mut self) -> Result<Option<Error>, Error> {
+        let name = self.first().clone();
+        if self.core.engine == Engine::Sqlite || self.core.known(&name).is_some() {
+            return Ok(None);
+        }
+        match self.outside(self.core.row(&name)).await {
+            Ok(_) => Ok(None),
+            Err(error @ Error::Starved { .. }) => {
+                self.make_rows_first();
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) async fn take(&mut self) -> Result<Taking, Error> {
@@ -173,7 +237,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         let Some(before) = ask.before else {
             return Ok(());
         };
-        match self.core.committed_fence(&ask.name).await {
+        match self.outside(self.core.committed_fence(&ask.name)).await {
             Ok(committed) if committed.is_none_or(|fence| fence < before) => {
                 Err(Error::AlreadyLocked {
                     name: ask.name.clone(),
@@ -205,10 +269,14 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         matches!(self.core.engine, Engine::MySql | Engine::MariaDb)
     }
 
-    /// Who is in the way, as everybody sees it.
+    /// Who is in the way, as everybody sees it. When that cannot be found out in time, nobody is named.
     pub(super) async fn busy(&self) -> Result<Busy, Error> {
         for name in &self.names {
-            let holder = self.core.row(name).await?.holder().cloned();
+            let holder = match self.outside(self.core.row(name)).await {
+                Ok(seen) => seen.holder().cloned(),
+                Err(Error::Starved { .. }) => break,
+                Err(error) => return Err(error),
+            };
             if holder.is_some() {
                 let name = name.clone();
                 return Ok(Busy { name, holder });

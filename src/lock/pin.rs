@@ -71,7 +71,7 @@ impl Held {
     /// - [`Error::TransactionAborted`]: the database wants `tx` begun again.
     /// - [`Error::TransactionOver`]: `tx` had failed or ended before, or its connection broke. (On MySQL and
     ///   MariaDB, DDL ends a transaction by committing it.)
-    /// - [`Error::Unreachable`]: it cannot be told whether the lease is held. `tx` proves nothing.
+    /// - [`Error::Starved`], [`Error::Unreachable`]: it cannot be told whether the lease is held. `tx` proves nothing.
     ///
     /// # Cancel safety
     ///

@@ -9,6 +9,8 @@
 //!
 //! # Failure
 //!
+//! - *A pooler has given all of the server's connections to transactions that wait for a row to be made*
+//!   ([`Error::Starved`]): the row is made between two attempts, when this transaction keeps no connection.
 //! - *The connection breaks before the commit*: nothing is committed; the error is returned.
 //! - *The connection breaks under the commit*: whether it was committed is unknown, and trying again might do it
 //!   twice: [`Error::CommitUnknown`].
@@ -22,12 +24,12 @@ use sqlx::SqlSafeStr;
 use sqlx::error::DatabaseError;
 
 use crate::hold::clock::{Moment, sleep_until};
-use crate::hold::{self, retry};
+use crate::hold::{self, Core, retry};
 use crate::lock::sealed_transaction::{self, AtEnd};
 use crate::lock::transaction::Transaction;
 use crate::pool::Pool;
 use crate::store::fault::{FaultKind, classify, classify_database};
-use crate::{Engine, Error};
+use crate::{Engine, Error, Name};
 
 /// A policy for trying a transaction again: how often, and with which pauses.
 ///
@@ -212,6 +214,8 @@ pub struct RetryTx<T> {
 pub(crate) struct Open<T> {
     pub(crate) tx: T,
     at_end: Vec<AtEnd>,
+    /// To be made when it has been rolled back.
+    rows: Vec<(Arc<Core>, Name)>,
 }
 
 /// The way back of a transaction that was handed out.
@@ -231,6 +235,7 @@ impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
 
     pub(crate) async fn commit<E: From<sqlx::Error> + From<Error>>(self) -> Result<(), E> {
         let committed = self.tx.commit().await;
+            rows: Vec::new(),
         for then in self.at_end {
             then();
         }
@@ -271,6 +276,10 @@ impl<T> Lent<T> {
         open.ok_or(Error::InvalidSetting {
             setting: "work",
             reason: "the closure has kept the transaction: it must be dropped before it returns",
+        // Now that its connection is free, so that the next attempt finds them. What fails here, fails again there.
+        for (core, name) in self.rows {
+            let _ = core.row(&name).await;
+        }
         })
     }
 }
@@ -343,6 +352,11 @@ impl<T: Transaction> Transaction for RetryTx<T> {}
 ///     SoldOut,
 /// }
 ///
+
+    #[allow(private_interfaces, reason = "sealed")]
+    fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
+        self.open().rows.push((Arc::clone(core), name.clone()));
+    }
 /// impl Retryable for ShopError {
 ///     fn is_retryable(&self) -> bool {
 ///         match self {

@@ -49,8 +49,11 @@ use crate::{Engine, Error, Name};
 pub trait Transaction: sealed::Sealed {}
 
 pub(crate) mod sealed {
-    use crate::Engine;
+    use std::sync::Arc;
+
+    use crate::hold::Core;
     use crate::store::Store;
+    use crate::{Engine, Name};
 
     /// What is to be done when a transaction has ended.
     pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;
@@ -67,6 +70,12 @@ pub(crate) mod sealed {
         /// Runs `then` when the transaction has ended; never, where nobody tells.
         fn at_end(&mut self, then: AtEnd) {
             drop(then);
+        }
+
+        /// The row of `name` is to be made before the next attempt begins; by nobody, where there is none.
+        #[allow(private_interfaces, reason = "sealed")]
+        fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
+            let _ = (core, name);
         }
     }
 }
@@ -321,7 +330,11 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// Refused names; a transaction that belongs to another database, is read only, is over, or has to be
     /// begun again; a name that it has locked before; a database out of reach; a damaged row. Contention is
-    /// not an error.
+    /// not an error. (But for one case on PostgreSQL, [`Error::TransactionAborted`]: a lease was granted in the microseconds
+    /// in which this transaction locked its row.)
+    ///
+    /// [`Error::Starved`] when the name has no row yet, and none could be made within two seconds, or half of
+    /// [`operation_timeout`](crate::Builder::operation_timeout).
     ///
     /// # Cancel safety
     ///
@@ -339,6 +352,7 @@ impl<T: Transaction> LockInTx<'_, T> {
             Taking::Missed(None) | Taking::Blocking => {}
         }
         // PostgreSQL's locking reads see no more than its snapshot.
+        attempt.check_starved().await?;
         if new && self.core.engine == Engine::Postgres && !attempt.sees_all().await? {
             return Err(attempt.invisible());
         }
@@ -392,6 +406,7 @@ impl<T: Transaction> LockInTx<'_, T> {
                     Taking::Missed(Some(busy)) => return Err(conflict(&busy.name)),
                     Taking::Missed(None) => {
                         may_block |= attempt.blocks() && several;
+                        attempt.check_starved().await?;
                         attempt.busy().await?
                     }
                     Taking::Blocking => return Err(attempt.blocking()),

@@ -117,17 +117,20 @@ impl Version {
         name: Name,
     ) -> Result<Self, Error> {
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "read the version of")?;
-        here.ensure_row().await?;
+        let starved = here.ensure_row().await?;
         let told = here.connection().tx_row(&name).await;
         let mut row = here.told(told)?;
         if row.as_ref().is_some_and(LockRow::has_lapsed) {
             // Freed from outside, if nobody has it pinned. An older snapshot does not see that: held, then.
-            core.row(&name).await?;
+            let freed = here.outside(core.row(&name)).await;
+            if !matches!(freed, Err(Error::Starved { .. })) {
+                freed?;
+            }
             let told = here.connection().tx_row(&name).await;
             row = here.told(told)?;
         }
         let Some(row) = row else {
-            return Err(here.invisible());
+            return Err(starved.unwrap_or_else(|| here.invisible()));
         };
         Ok(Self {
             name,

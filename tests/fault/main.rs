@@ -80,6 +80,9 @@ fn main() -> ExitCode {
         trials.push(trial("quiet_after_a_loss", engine, move || {
             block_on(network::quiet(engine));
         }));
+        trials.push(trial("starved", engine, move || {
+            block_on(network::starved(engine));
+        }));
         trials.push(trial("silence", engine, move || {
             block_on(network::silence(engine));
         }));
