@@ -149,7 +149,7 @@ impl Retry {
         match result {
             Ok(done) => open.commit::<E>().await.map(|()| done),
             Err(error) => {
-                open.roll_back().await;
+                hold::finished(open.roll_back()).await;
                 Err(error)
             }
         }
@@ -218,8 +218,13 @@ pub(crate) struct Open<T> {
     rows: Vec<(Arc<Core>, Name)>,
 }
 
-/// The way back of a transaction that was handed out.
-pub(crate) struct Lent<T>(Arc<Mutex<Option<Open<T>>>>);
+/// The way back of a transaction that was handed out. When it is dropped instead, because the work was cut off, a task of
+/// the caller's runtime rolls the transaction back: the statement that was cut off may have failed, and whoever uses its
+/// connection next is told that error. For sqlx's pool of MySQL over TLS that would cost the connection.
+pub(crate) struct Lent<T> {
+    slot: Arc<Mutex<Option<Open<T>>>>,
+    abandon: fn(Open<T>),
+}
 
 impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
     /// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
@@ -230,12 +235,12 @@ impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
         Ok(Self {
             tx,
             at_end: Vec::new(),
+            rows: Vec::new(),
         })
     }
 
     pub(crate) async fn commit<E: From<sqlx::Error> + From<Error>>(self) -> Result<(), E> {
         let committed = self.tx.commit().await;
-            rows: Vec::new(),
         for then in self.at_end {
             then();
         }
@@ -249,38 +254,56 @@ impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
         }
     }
 
+    /// Hands it to a closure, which gives it back by dropping it.
+    pub(crate) fn lend(
+        self,
+    ) -> (
+        RetryTx<sqlx::Transaction<'static, B>>,
+        Lent<sqlx::Transaction<'static, B>>,
+    ) {
+        let slot = Arc::new(Mutex::new(None));
+        let tx = RetryTx {
+            open: Some(self),
+            slot: Arc::clone(&slot),
+        };
+        let abandon = |open: Self| drop(hold::finished(open.roll_back()));
+        (tx, Lent { slot, abandon })
+    }
+
     pub(crate) async fn roll_back(self) {
         // What cannot be rolled back is a connection that is gone, and its transaction with it.
         let _ = self.tx.rollback().await;
         for then in self.at_end {
             then();
         }
-    }
-}
-
-impl<T> Open<T> {
-    /// Hands it to a closure, which gives it back by dropping it.
-    pub(crate) fn lend(self) -> (RetryTx<T>, Lent<T>) {
-        let slot = Arc::new(Mutex::new(None));
-        let tx = RetryTx {
-            open: Some(self),
-            slot: Arc::clone(&slot),
-        };
-        (tx, Lent(slot))
-    }
-}
-
-impl<T> Lent<T> {
-    pub(crate) fn back(self) -> Result<Open<T>, Error> {
-        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        open.ok_or(Error::InvalidSetting {
-            setting: "work",
-            reason: "the closure has kept the transaction: it must be dropped before it returns",
         // Now that its connection is free, so that the next attempt finds them. What fails here, fails again there.
         for (core, name) in self.rows {
             let _ = core.row(&name).await;
         }
+    }
+}
+
+impl<T> Lent<T> {
+    fn take(&self) -> Option<Open<T>> {
+        self.slot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    pub(crate) fn back(self) -> Result<Open<T>, Error> {
+        self.take().ok_or(Error::InvalidSetting {
+            setting: "work",
+            reason: "the closure has kept the transaction: it must be dropped before it returns",
         })
+    }
+}
+
+impl<T> Drop for Lent<T> {
+    fn drop(&mut self) {
+        if let Some(open) = self.take() {
+            (self.abandon)(open);
+        }
     }
 }
 
@@ -329,6 +352,11 @@ impl<T: Transaction> sealed_transaction::Sealed for RetryTx<T> {
     fn at_end(&mut self, then: AtEnd) {
         self.open().at_end.push(then);
     }
+
+    #[allow(private_interfaces, reason = "sealed")]
+    fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
+        self.open().rows.push((Arc::clone(core), name.clone()));
+    }
 }
 
 impl<T: Transaction> Transaction for RetryTx<T> {}
@@ -352,11 +380,6 @@ impl<T: Transaction> Transaction for RetryTx<T> {}
 ///     SoldOut,
 /// }
 ///
-
-    #[allow(private_interfaces, reason = "sealed")]
-    fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
-        self.open().rows.push((Arc::clone(core), name.clone()));
-    }
 /// impl Retryable for ShopError {
 ///     fn is_retryable(&self) -> bool {
 ///         match self {

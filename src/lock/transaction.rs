@@ -338,7 +338,8 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// # Cancel safety
     ///
-    /// After a future that was dropped, roll the transaction back.
+    /// After a future that was dropped, roll the transaction back. (MySQL over TLS: sqlx's pool may lose the connection for
+    /// good, unless the pool has an `after_release` that pings; [`Retry`](crate::Retry) needs none.)
     pub async fn try_acquire(self) -> Result<TryLock, Error> {
         let names = self.names?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
@@ -351,8 +352,8 @@ impl<T: Transaction> LockInTx<'_, T> {
             Taking::Missed(Some(busy)) => return Ok(TryLock::Busy(busy)),
             Taking::Missed(None) | Taking::Blocking => {}
         }
-        // PostgreSQL's locking reads see no more than its snapshot.
         attempt.check_starved().await?;
+        // PostgreSQL's locking reads see no more than its snapshot.
         if new && self.core.engine == Engine::Postgres && !attempt.sees_all().await? {
             return Err(attempt.invisible());
         }
@@ -380,7 +381,7 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// # Cancel safety
     ///
-    /// After a future that was dropped, roll the transaction back.
+    /// The same as for [`try_acquire`](Self::try_acquire).
     pub async fn acquire(self) -> Result<Locked, Error> {
         let names = self.names?;
         if let Some(wait) = self.wait {
@@ -405,8 +406,8 @@ impl<T: Transaction> LockInTx<'_, T> {
                     Taking::Locked(locked) => return Ok(locked),
                     Taking::Missed(Some(busy)) => return Err(conflict(&busy.name)),
                     Taking::Missed(None) => {
-                        may_block |= attempt.blocks() && several;
                         attempt.check_starved().await?;
+                        may_block |= attempt.blocks() && several;
                         attempt.busy().await?
                     }
                     Taking::Blocking => return Err(attempt.blocking()),

@@ -179,8 +179,15 @@ impl Db {
                     .await
                     .unwrap();
                 let url = with_database(&server, &name);
+                // As ARCHITECTURE.md says ("A statement that is cut off and fails").
                 let pool = MySqlPoolOptions::new()
                     .max_connections(4)
+                    .after_release(|conn, _| {
+                        Box::pin(async move {
+                            let _ = conn.ping().await;
+                            Ok(true)
+                        })
+                    })
                     .connect(&url)
                     .await
                     .unwrap();
@@ -271,13 +278,6 @@ impl Db {
         self.number(&sql).await
     }
 
-    /// 1 when somebody holds the write lock of the file.
-    async fn sqlite_is_locked(&self) -> i64 {
-        let App::Sqlite(pool) = &self.app else {
-            unreachable!("only for SQLite")
-        };
-        let mut conn = pool.acquire().await.unwrap();
-        sqlx::raw_sql("PRAGMA busy_timeout = 0")
     /// How many of them wait for a lock.
     pub(crate) async fn waiting(&self) -> usize {
         match self.engine {
@@ -296,6 +296,13 @@ impl Db {
         }
     }
 
+    /// 1 when somebody holds the write lock of the file.
+    async fn sqlite_is_locked(&self) -> i64 {
+        let App::Sqlite(pool) = &self.app else {
+            unreachable!("only for SQLite")
+        };
+        let mut conn = pool.acquire().await.unwrap();
+        sqlx::raw_sql("PRAGMA busy_timeout = 0")
             .execute(&mut *conn)
             .await
             .unwrap();

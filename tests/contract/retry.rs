@@ -263,6 +263,34 @@ on_every_engine! {
         }
     }
 
+    async fn a_cancelled_wait_in_a_run_leaves_a_whole_pool(db: &Db) {
+        if db.engine == Engine::Sqlite {
+            return; // whoever has the file waits for nobody
+        }
+        let rowlock = db.rowlock().await;
+        drop(rowlock.version("a").await.unwrap());
+        let app = App::connect(&db.url, 4).await;
+        let (long, rowlock) = (Duration::from_secs(30), &rowlock);
+        for round in 0..200 {
+            // Another transaction has the name, so that statements of the run fail while nobody waits for them.
+            let mut tx = db.begin().await;
+            tx.acquire(rowlock, "a", long).await.unwrap();
+            let patience = Duration::from_micros(300 * (round % 20));
+            let run = async {
+                on_app!(&app, pool => EAGER.run(pool, |mut tx| async move {
+                    rowlock.in_tx(&mut tx).lock("a").acquire().await
+                }).await.map(drop))
+            };
+            assert!(tokio::time::timeout(patience, run).await.is_err());
+            tx.commit().await.unwrap();
+        }
+        let all = async {
+            tokio::join!(app.begin(), app.begin(), app.begin(), app.begin());
+        };
+        let all = tokio::time::timeout(Duration::from_secs(10), Box::pin(all)).await;
+        all.expect("every connection of the pool is there");
+    }
+
     async fn a_run_can_be_spawned(db: &Db) {
         let rowlock = Arc::new(db.rowlock().await);
         let name = String::from("a");
