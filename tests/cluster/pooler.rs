@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{
-    Advance, Begun, Engine, Error, Fingerprint, Outcome, ReleaseOutcome, Rowlock, TryAcquire,
+    Advance, Begun, Engine, Error, Fingerprint, Outcome, ReleaseOutcome, Retry, Rowlock, TryAcquire,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Row};
@@ -315,4 +315,54 @@ async fn statements_that_others_left_behind_are_not_run() {
         }
     }
     it.remove().await;
+}
+
+/// Twice as many transactions as the pooler has connections, each for a name that has no row yet, which rowlock's own
+/// connections would have to make: while all of the pooler's are with transactions that wait for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_that_have_all_connections_do_not_wait_for_ever() {
+    let at = Pooled::new().await;
+    let rowlock = at.rowlock().await;
+    let pool = at.pool().await;
+    let all = Arc::new(tokio::sync::Barrier::new(SERVERS));
+    let tries = Arc::new(AtomicU32::new(0));
+    let mut orders = JoinSet::new();
+    for number in 0..2 * SERVERS {
+        let (rowlock, pool, all, tries) =
+            (rowlock.clone(), pool.clone(), all.clone(), tries.clone());
+        orders.spawn(async move {
+            let first = AtomicU32::new(0);
+            let policy = Retry::new();
+            let run = policy.run(&pool, |mut tx| {
+                let (rowlock, all, tries, first) = (&rowlock, &all, &tries, &first);
+                async move {
+                    tries.fetch_add(1, Ordering::Relaxed);
+                    // The first of them go on together, when nobody can get another connection.
+                    if first.fetch_add(1, Ordering::Relaxed) == 0 {
+                        all.wait().await;
+                    }
+                    let name = format!("order-{number}");
+                    rowlock.in_tx(&mut tx).lock(name).acquire().await
+                }
+            });
+            run.await
+        });
+    }
+    let started = std::time::Instant::now();
+    let done = async {
+        while let Some(order) = orders.join_next().await {
+            assert!(order.unwrap().unwrap().fence() > 0);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), done)
+        .await
+        .expect("they do not wait for each other for ever");
+    println!(
+        "{:?}, {} tries",
+        started.elapsed(),
+        tries.load(Ordering::Relaxed)
+    );
+    pool.close().await;
+    drop(rowlock);
+    at.remove().await;
 }
