@@ -448,10 +448,10 @@ pub enum Error {
         limit: usize,
     },
 
-    /// A response whose body failed before its end, so that it cannot be kept.
-    #[error("the response cannot be kept: its body failed ({detail}); roll back")]
+    /// A response that cannot be kept: its body failed before its end, or has trailers.
+    #[error("the response cannot be kept: {detail}; roll back")]
     ResponseFailed {
-        /// What the body said.
+        /// Why.
         detail: String,
     },
 

@@ -195,6 +195,8 @@ pub(crate) struct RecordGuard {
     begun: Duration,
     /// An outcome is on its way: nothing is freed.
     ending: AtomicBool,
+    /// The work is done, whether or not its outcome can be recorded: nothing is freed.
+    worked: AtomicBool,
     /// Somebody has received it, so that the attempt counts.
     received: AtomicBool,
     /// Something was begun that the next attempt must go on with.
@@ -217,6 +219,7 @@ impl RecordGuard {
             forget,
             begun,
             ending: AtomicBool::new(false),
+            worked: AtomicBool::new(false),
             received: AtomicBool::new(false),
             bound: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -239,6 +242,12 @@ impl RecordGuard {
     #[cfg(feature = "tower")]
     pub(crate) fn pardon(&self) {
         self.received.store(false, Ordering::Release);
+    }
+
+    /// The work is done: from here on, dropping the guard does not free the key, which would let the work be done again.
+    #[cfg(feature = "tower")]
+    pub(crate) fn has_worked(&self) {
+        self.worked.store(true, Ordering::Release);
     }
 
     /// The next attempt has to be of the same request.
@@ -315,7 +324,7 @@ impl Drop for RecordGuard {
         if self.has_ended() {
             return;
         }
-        if self.ending.load(Ordering::Acquire) {
+        if self.ending.load(Ordering::Acquire) || self.worked.load(Ordering::Acquire) {
             return self.end();
         }
         let received = self.received.load(Ordering::Acquire);

@@ -230,6 +230,12 @@ impl IdempotencyGuard {
         self.inner.pardon();
     }
 
+    /// The work is done: from here on, dropping the guard does not free the key.
+    #[cfg(feature = "tower")]
+    pub(crate) fn has_worked(&self) {
+        self.inner.has_worked();
+    }
+
     async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {
         self.check_running(doing)?;
         match self.inner.finish(end).await? {

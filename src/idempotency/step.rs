@@ -172,6 +172,18 @@ impl IdempotencyGuard {
         }
     }
 
+    /// The step that [`begin_once`](Self::begin_once) has begun did not happen.
+    #[cfg(feature = "tower")]
+    pub(crate) async fn not_done(&self, step: &str) -> Result<(), Error> {
+        let mut doubt = self.doubt.lock().await;
+        if doubt.0.as_deref() != Some(step) {
+            return Ok(());
+        }
+        self.settle(self.ask_step(step, false), None).await?;
+        doubt.0 = None;
+        Ok(())
+    }
+
     async fn begin_step(
         &self,
         step: &str,
@@ -185,13 +197,7 @@ impl IdempotencyGuard {
         {
             return Err(self.unknown(begun));
         }
-        let ask = StepAsk {
-            key: self.record().clone(),
-            owner: self.inner.owner(),
-            attempt: self.attempt(),
-            step: step.into(),
-            repeatable,
-        };
+        let ask = self.ask_step(step, repeatable);
         let core = Arc::clone(&self.inner.core);
         let begin = |reply| RecordWork::StepBegin(ask.clone(), core, reply);
         let begun = match self.inner.core.record(begin).await {
@@ -220,6 +226,16 @@ impl IdempotencyGuard {
             doubt.0 = Some(Arc::clone(&ask.step));
         }
         Ok(Started::Fresh(ask))
+    }
+
+    fn ask_step(&self, step: &str, repeatable: bool) -> StepAsk {
+        StepAsk {
+            key: self.record().clone(),
+            owner: self.inner.owner(),
+            attempt: self.attempt(),
+            step: step.into(),
+            repeatable,
+        }
     }
 
     async fn settle(&self, ask: StepAsk, outcome: Option<Outcome>) -> Result<(), Error> {

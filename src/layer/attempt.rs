@@ -3,16 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use bytes::Bytes;
+use http::response::Parts;
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
 use tracing::Instrument as _;
 
 use super::body::{BoxError, ResponseBody};
+use super::fingerprint;
 use super::handle::Idempotent;
 use super::problem::Problem;
 use super::service::Answer;
-use super::settings::{ServerError, Settings};
+use super::settings::{ServerError, Settings, was_not_applied};
 use super::stored;
 use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::{detached, retry};
@@ -21,23 +24,31 @@ use crate::{Begun, Error, Fingerprint, Outcome};
 /// The step that the handler is, where its server errors are unknown.
 const HANDLER: &str = "handler";
 
+/// For how long a response is tried to be kept after the database has gone.
+const KEEP_TRYING: Duration = Duration::from_mins(10);
+
 /// A request that was admitted.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) settings: Arc<Settings>,
     pub(super) scope: Vec<u8>,
     pub(super) key: String,
-    pub(super) fingerprint: Fingerprint,
 }
 
+/// What a handler has come to: its response, and what is to be kept of it if it is final.
+type Come = (Parts, ResponseBody, Option<Result<Outcome, Error>>);
+
 impl Asked {
-    /// Goes on when the client hangs up: what was begun is brought to its end, and kept.
+    /// Goes on when the client hangs up. The task begins before the body is read: a server may drop this future as soon
+    /// as it has read the last byte, and the end of the connection behind it.
     pub(super) async fn answer<S, B, R>(self, inner: S, request: Request<B>) -> Answer<S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
         S::Error: Send + 'static,
-        B: Send + 'static,
+        B: Body + From<Bytes> + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<BoxError>,
         R: Body + Send + 'static,
         R::Error: Into<BoxError>,
     {
@@ -46,13 +57,47 @@ impl Asked {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::error!(%error, "a request broke off");
-                let problem = Problem::HandlerPanicked;
-                Ok(problem.response(&settings.policy_url))
+                Ok(Problem::HandlerPanicked.response(&settings))
             }
         }
     }
 
-    async fn run<S, B, R>(self, mut inner: S, mut request: Request<B>) -> Answer<S::Error>
+    async fn run<S, B, R>(self, inner: S, request: Request<B>) -> Answer<S::Error>
+    where
+        S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+        S::Future: Send,
+        S::Error: Send + 'static,
+        B: Body + From<Bytes> + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<BoxError>,
+        R: Body + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        let (parts, body) = request.into_parts();
+        let body = match fingerprint::collect(body, self.settings.max_body).await {
+            Ok(body) => body,
+            Err(problem) => return Ok(problem.response(&self.settings)),
+        };
+        let fingerprint = fingerprint::of(&parts, &body, &self.settings);
+        let attempt = match self.begin(&fingerprint).await {
+            Ok(Started::Mine(attempt)) => attempt,
+            Ok(Started::Done(response)) => return Ok(response),
+            Err(problem) => return Ok(problem.response(&self.settings)),
+        };
+        let started = Moment::now();
+        let request = Request::from_parts(parts, B::from(body.bytes));
+        let answer = self.attempt(attempt, inner, request).await;
+        self.settings.pace.add(started.elapsed());
+        answer
+    }
+
+    /// Runs the handler, and ends the attempt.
+    async fn attempt<S, B, R>(
+        &self,
+        attempt: Idempotent,
+        mut inner: S,
+        mut request: Request<B>,
+    ) -> Answer<S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
@@ -61,35 +106,50 @@ impl Asked {
         R: Body + Send + 'static,
         R::Error: Into<BoxError>,
     {
-        let attempt = match self.begin().await {
-            Ok(Started::Mine(attempt)) => attempt,
-            Ok(Started::Done(response)) => return Ok(response),
-            Err(problem) => return Ok(problem.response(&self.settings.policy_url)),
-        };
         request.extensions_mut().insert(attempt.clone());
         // A task of its own, so that a panic ends only that.
-        let work = async move { inner.call(request).await };
-        match detached(work.in_current_span()).await {
-            Ok(Ok(response)) => {
+        let work = {
+            let (attempt, settings) = (attempt.clone(), Arc::clone(&self.settings));
+            async move {
+                let response = inner.call(request).await?;
                 let response = response.map(ResponseBody::new);
-                Ok(self.keep(attempt, response).await)
+                Ok(read(&attempt, &settings, response).await)
+            }
+        };
+        match detached(work.in_current_span()).await {
+            Ok(Ok((head, body, Some(outcome)))) => {
+                Ok(match self.keep(attempt, outcome, head.status).await {
+                    Ok(()) => Response::from_parts(head, body),
+                    Err(error) => Problem::of(&error).response(&self.settings),
+                })
+            }
+            Ok(Ok((head, body, None))) => {
+                give_up(&attempt, was_not_applied(head.status)).await;
+                Ok(Response::from_parts(head, body))
             }
             Ok(Err(error)) => {
-                give_up(&attempt).await;
+                give_up(&attempt, false).await;
                 Err(error)
             }
             Err(error) => {
                 let record = attempt.record();
                 tracing::error!(%error, %record, "the handler has panicked");
-                give_up(&attempt).await;
-                Ok(Problem::HandlerPanicked.response(&self.settings.policy_url))
+                match attempt.answered() {
+                    // While its body was read.
+                    Some(status) => {
+                        let kept = self.keep(attempt, stored::not_kept(status), status).await;
+                        kept.unwrap_or_else(|error| tracing::warn!(%error, "it is not kept yet"));
+                    }
+                    None => give_up(&attempt, false).await,
+                }
+                Ok(Problem::HandlerPanicked.response(&self.settings))
             }
         }
     }
 
-    async fn begin(&self) -> Result<Started, Problem> {
+    async fn begin(&self, fingerprint: &Fingerprint) -> Result<Started, Problem> {
         let idempotency = &self.settings.idempotency;
-        let begun = idempotency.begin(&self.scope, &self.key, &self.fingerprint);
+        let begun = idempotency.begin(&self.scope, &self.key, fingerprint);
         let guard = match begun.await.map_err(|error| Problem::of(&error))? {
             Begun::New(guard) => guard,
             Begun::Replay(outcome) => return stored::replay(&outcome).map(Started::Done),
@@ -112,38 +172,33 @@ impl Asked {
         Ok(Started::Mine(attempt))
     }
 
-    /// Keeps the response, unless the handler has, or it is not final.
+    /// Keeps what the handler has come to. When that fails, a task goes on with it.
     async fn keep(
         &self,
         attempt: Idempotent,
-        response: Response<ResponseBody>,
-    ) -> Response<ResponseBody> {
-        if attempt.is_settled() {
-            attempt.pardon();
-            return response;
-        }
-        if !(self.settings.is_final)(response.status()) {
-            give_up(&attempt).await;
-            return response;
-        }
-        let (head, mut body) = response.into_parts();
-        let kept = match stored::outcome(&head, &mut body, &self.settings).await {
-            Ok(outcome) => match attempt.complete(&outcome).await {
-                kept @ (Ok(()) | Err(Error::Superseded { .. })) => kept,
-                Err(error) => {
-                    let lease = self.settings.idempotency.lease;
-                    let outcomes = [Ok(outcome), stored::not_kept(head.status)];
-                    detached(keep_on(attempt, outcomes, lease).in_current_span());
-                    Err(error)
-                }
-            },
-            Err(error) => Err(error),
+        outcome: Result<Outcome, Error>,
+        status: StatusCode,
+    ) -> Result<(), Error> {
+        let outcome = outcome?;
+        let error = match attempt.complete(&outcome).await {
+            kept @ (Ok(()) | Err(Error::Superseded { .. })) => return kept,
+            Err(error) => error,
         };
-        match kept {
-            Ok(()) => Response::from_parts(head, body),
-            Err(error) => Problem::of(&error).response(&self.settings.policy_url),
-        }
+        let lease = self.settings.idempotency.lease;
+        detached(keep_on(attempt, outcome, status, lease).in_current_span());
+        Err(error)
     }
+}
+
+/// Reads a final response, unless the handler has ended the attempt by itself.
+async fn read(attempt: &Idempotent, settings: &Settings, response: Response<ResponseBody>) -> Come {
+    let (head, mut body) = response.into_parts();
+    if attempt.is_settled() || !(settings.is_final)(head.status) {
+        return (head, body, None);
+    }
+    attempt.answer(head.status);
+    let outcome = stored::outcome(&head, &mut body, settings).await;
+    (head, body, Some(outcome))
 }
 
 enum Started {
@@ -161,11 +216,15 @@ async fn resolved(
     stored::replay(found)
 }
 
-/// Frees the key, or makes the record unknown where the handler is a step that must not be repeated.
-async fn give_up(attempt: &Idempotent) {
+/// Frees the key, or makes the record unknown where the handler is a step that must not be repeated; unless nothing was
+/// done.
+async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
     if attempt.is_settled() {
         attempt.pardon();
         return;
+    }
+    if was_not_applied && let Err(error) = attempt.not_done(HANDLER).await {
+        tracing::warn!(%error, "that the handler did nothing could not be recorded");
     }
     match attempt.release().await {
         Ok(()) | Err(Error::Superseded { .. }) => {}
@@ -174,24 +233,39 @@ async fn give_up(attempt: &Idempotent) {
     }
 }
 
-/// The database was out of reach when there was a response to keep, or has refused it. As long as nobody takes over, it
-/// can still be kept: to free the key would run the handler again. When it cannot, that it was done is kept.
-async fn keep_on(attempt: Idempotent, outcomes: [Result<Outcome, Error>; 2], each: Duration) {
-    for outcome in outcomes.into_iter().flatten() {
-        let until = Moment::now() + each;
-        let mut pauses = retry::reconnect();
-        while attempt.is_held() && !until.has_passed() {
-            let Err(error) = attempt.complete(&outcome).await else {
-                return;
-            };
-            if matches!(error, Error::Superseded { .. }) {
-                return;
+/// The database was out of reach when there was a response to keep, or has refused it. It can be kept until another
+/// attempt has taken over: to end an attempt takes no lease. When the database refuses the response, that the work was
+/// done is kept instead.
+async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode, lease: Duration) {
+    let until = Moment::now() + KEEP_TRYING;
+    let mut refused_until = None;
+    let mut pauses = retry::reconnect();
+    while !until.has_passed() {
+        let mut kept = attempt.complete(&whole).await;
+        if kept.as_ref().is_err_and(is_refusal) {
+            // A refusal may pass, too. Others wait as long as the lease lives, and no longer.
+            let patience = lease.min(KEEP_TRYING / 2);
+            let refused_until = *refused_until.get_or_insert_with(|| Moment::now() + patience);
+            let in_time = !refused_until.has_passed() && attempt.is_held();
+            if !in_time && let Ok(mark) = stored::not_kept(status) {
+                kept = attempt.complete(&mark).await;
             }
-            tracing::warn!(%error, "a response is not kept yet");
-            let pause = pauses.next().unwrap_or_default();
-            sleep_until(Moment::now() + pause).await;
         }
+        match kept {
+            Ok(()) => return,
+            Err(error @ Error::Superseded { .. }) => {
+                return tracing::warn!(%error, "a response is not kept");
+            }
+            Err(error) => tracing::warn!(%error, "a response is not kept yet"),
+        }
+        let pause = pauses.next().unwrap_or_default();
+        sleep_until(Moment::now() + pause).await;
     }
     let record = attempt.record();
     tracing::error!(%record, "a response is lost: a retry runs the handler again");
+}
+
+/// Whether the database was asked, and does not want it.
+fn is_refusal(error: &Error) -> bool {
+    !error.is_transient() && !matches!(error, Error::Superseded { .. })
 }

@@ -31,8 +31,10 @@ enum Rest {
 /// What reading ahead has come to.
 #[derive(Debug)]
 pub(super) enum Ahead {
-    /// All of it (but for trailers, which are not kept).
+    /// All of it.
     Whole(Vec<u8>),
+    /// All of it, and trailers, for which a kept response has no room.
+    Trailers,
     /// It has at least so many bytes.
     TooLarge { bytes: usize },
     /// It breaks off; what the body said.
@@ -75,6 +77,7 @@ impl ResponseBody {
             return Ahead::TooLarge { bytes: known };
         }
         let mut bytes = Vec::with_capacity(known);
+        let mut trailers = false;
         while let Rest::Body(body) = &mut self.rest {
             match body.frame().await {
                 None => self.rest = Rest::Done,
@@ -83,6 +86,7 @@ impl ResponseBody {
                     if let Some(data) = frame.data_ref() {
                         bytes.extend_from_slice(data);
                     }
+                    trailers |= frame.trailers_ref().is_some_and(|map| !map.is_empty());
                     self.ready.push_back(frame);
                     if bytes.len() > limit {
                         return Ahead::TooLarge { bytes: bytes.len() };
@@ -95,7 +99,11 @@ impl ResponseBody {
                 }
             }
         }
-        Ahead::Whole(bytes)
+        if trailers {
+            Ahead::Trailers
+        } else {
+            Ahead::Whole(bytes)
+        }
     }
 }
 
@@ -165,7 +173,9 @@ impl Body for ResponseBody {
         };
         let mut hint = SizeHint::new();
         hint.set_lower(ready + rest.lower());
-        if let Some(upper) = rest.upper() {
+        // A body of a known length is sent without trailers.
+        let trailers = self.ready.iter().any(Frame::is_trailers);
+        if let (Some(upper), false) = (rest.upper(), trailers) {
             hint.set_upper(ready + upper);
         }
         hint

@@ -1,10 +1,13 @@
 //! What a request asks for: its method, path, query and body.
 
+use std::any::{TypeId, type_name};
 use std::error::Error as StdError;
 use std::fmt::Write as _;
 use std::pin::pin;
 
+use axum::extract::OriginalUri;
 use bytes::{Buf, Bytes};
+use http::Uri;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http_body::Body;
@@ -15,6 +18,7 @@ use serde_json::value::RawValue;
 
 use super::body::BoxError;
 use super::problem::Problem;
+use super::settings::Settings;
 use crate::Fingerprint;
 use crate::idempotency::Pieces;
 
@@ -73,12 +77,14 @@ fn broken(error: &(dyn StdError + 'static), limit: usize) -> Problem {
     Problem::BodyUnreadable
 }
 
-/// `fields`: of a JSON object only these count.
-pub(super) fn of(parts: &Parts, body: &Collected, fields: &[String]) -> Fingerprint {
-    let request = Fingerprint::builder()
-        .part(parts.method.as_str())
-        .part(parts.uri.path())
-        .part(parts.uri.query().unwrap_or_default());
+pub(super) fn of(parts: &Parts, body: &Collected, settings: &Settings) -> Fingerprint {
+    let fields = &settings.json_fields;
+    let mut request = Fingerprint::builder().part(parts.method.as_str());
+    for uri in uris(parts, settings) {
+        request = request
+            .part(uri.path())
+            .part(uri.query().unwrap_or_default());
+    }
     let chosen = if fields.is_empty() || !is_json(parts) {
         None
     } else {
@@ -89,6 +95,25 @@ pub(super) fn of(parts: &Parts, body: &Collected, fields: &[String]) -> Fingerpr
         None => request.part("bytes").pieces(body.digest.clone()),
     }
     .finish()
+}
+
+/// Where the request goes. Behind a router's prefix the URI is what that has left of it; axum remembers the whole one, from
+/// before everything that was done to it on the way here. Both count: two requests that differ in either are two.
+fn uris(parts: &Parts, settings: &Settings) -> Vec<Uri> {
+    if let Some(uri) = &settings.uri {
+        return vec![uri(parts)];
+    }
+    let original = parts.extensions.get::<OriginalUri>();
+    let original = original.map_or(&parts.uri, |original| &original.0);
+    vec![original.clone(), parts.uri.clone()]
+}
+
+/// Whether bodies of type `B` are of an axum whose [`OriginalUri`] is not the one that is looked for here: behind a prefix,
+/// one tenant's request would be taken for another's.
+pub(super) fn hides_uri<B: 'static>() -> bool {
+    // The name decides nothing but a refusal.
+    let is_of_axum = type_name::<B>().starts_with("axum_core::");
+    is_of_axum && TypeId::of::<B>() != TypeId::of::<axum::body::Body>()
 }
 
 fn is_json(parts: &Parts) -> bool {

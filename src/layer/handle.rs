@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, StatusCode};
 use http_body::Body;
 use http_body_util::Full;
 
@@ -31,6 +31,7 @@ struct Inner {
     guard: IdempotencyGuard,
     settings: Arc<Settings>,
     in_tx: AtomicBool,
+    answered: OnceLock<StatusCode>,
 }
 
 impl Idempotent {
@@ -39,12 +40,24 @@ impl Idempotent {
             guard,
             settings: Arc::clone(settings),
             in_tx: AtomicBool::new(false),
+            answered: OnceLock::new(),
         }))
     }
 
     /// The handler has seen to the end of the attempt.
     pub(super) fn is_settled(&self) -> bool {
         self.0.in_tx.load(Ordering::Acquire) || self.0.guard.has_ended()
+    }
+
+    /// The handler has come to a final response: its work is done, and the key is not freed any more.
+    pub(super) fn answer(&self, status: StatusCode) {
+        self.0.guard.has_worked();
+        self.0.answered.get_or_init(|| status);
+    }
+
+    /// The status of the handler's final response, if there is one.
+    pub(super) fn answered(&self) -> Option<StatusCode> {
+        self.0.answered.get().copied()
     }
 
     /// Records the response in the caller's transaction: it is kept if that transaction commits, together with everything
@@ -76,7 +89,14 @@ impl Idempotent {
         let limit = settings.max_response();
         let bytes = match ResponseBody::new(body).read_ahead(limit).await {
             Ahead::Whole(bytes) => bytes,
-            Ahead::Failed(detail) => return Err(Error::ResponseFailed { detail }),
+            Ahead::Failed(said) => {
+                let detail = format!("its body failed ({said})");
+                return Err(Error::ResponseFailed { detail });
+            }
+            Ahead::Trailers => {
+                let detail = "it has trailers".into();
+                return Err(Error::ResponseFailed { detail });
+            }
             Ahead::TooLarge { bytes } => {
                 return Err(Error::OutcomeTooLarge {
                     what: "the body of the response",

@@ -8,7 +8,8 @@ use sfv::{BareItemFromInput, Parser, Version};
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-const NOT_A_STRING: &str = "It is to be a string in double quotes (RFC 8941, section 3.3.3).";
+const NOT_A_STRING: &str = "It is to be a string in double quotes (RFC 8941, section 3.3.3), like this: \
+                            Idempotency-Key: \"8e03978e-40d5-43dd-bc93-6894a57f9324\"";
 
 /// The key of a request, if it has one; or what is wrong with it.
 pub(super) fn of(headers: &HeaderMap, lenient: bool) -> Result<Option<String>, &'static str> {

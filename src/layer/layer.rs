@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderName, Method, StatusCode};
+use http::{HeaderName, Method, StatusCode, Uri};
 use tower_layer::Layer;
 
+use super::scope;
 use super::service::IdempotencyService;
 use super::settings::{ServerError, Settings};
 use crate::{Error, Idempotency};
@@ -21,10 +22,10 @@ impl IdempotencyLayer {
     /// A layer that keeps its records with `idempotency`: lease, retention, waiting and the size of an outcome are
     /// settings of that one.
     ///
-    /// `principal` tells whose request it is (a user, a tenant): the scope of its key, 1 to 255 bytes. Two users' equal
+    /// `principal` tells whose request it is (a user, a tenant), in 1 to 250 bytes. Two users' equal
     /// keys are two records; without that, one user could read another one's responses. `None`, or nothing, is answered
     /// with 401. Take it from what an authentication in front of this layer has put into the request's
-    /// extensions, not from what anybody can send.
+    /// extensions, not from what anybody can send. The record's scope is [`scope`](super::scope) of it.
     pub fn new<P: AsRef<[u8]>>(
         idempotency: Idempotency,
         principal: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
@@ -32,7 +33,7 @@ impl IdempotencyLayer {
         let principal = move |parts: &Parts| {
             let who = principal(parts)?;
             let who = who.as_ref();
-            (!who.is_empty()).then(|| who.to_vec())
+            (!who.is_empty()).then(|| scope(who))
         };
         Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
     }
@@ -78,8 +79,31 @@ impl IdempotencyLayer {
         self.with(|settings| settings.max_response = Some(bytes))
     }
 
+    /// The URI that tells one request from another, together with its method and body; its path and query count. Not needed with
+    /// axum 0.8, where both the URI that the client has asked for ([`OriginalUri`](axum::extract::OriginalUri)) and the
+    /// one that the handler sees count when this is not set.
+    ///
+    /// Set it behind another router that takes a prefix off the path: otherwise the same request to `/tenants/a` and to
+    /// `/tenants/b` is one, and the second tenant gets the first one's response. With another version of axum every request is
+    /// answered with 500 until it is set:
+    ///
+    /// ```
+    /// # async fn f(rowlock: rowlock::Rowlock) {
+    /// use axum::extract::OriginalUri; // of that version
+    /// # let user = |_: &axum::http::request::Parts| Some("7");
+    /// let layer = rowlock::layer::IdempotencyLayer::new(rowlock.idempotency(), user).uri(|parts| {
+    ///     let original = parts.extensions.get::<OriginalUri>();
+    ///     original.map_or(&parts.uri, |original| &original.0).clone()
+    /// });
+    /// # }
+    /// ```
+    pub fn uri(self, uri: impl Fn(&Parts) -> Uri + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.uri = Some(Arc::new(uri)))
+    }
+
     /// The headers of a response that are kept, instead of Cache-Control, Content-Disposition, Content-Language,
-    /// Content-Location, `ETag`, Last-Modified, Link and Location. Content-Type and Content-Encoding always are.
+    /// Content-Location, `ETag`, Last-Modified, Link and Location. Content-Type and Content-Encoding always are, and so are
+    /// WWW-Authenticate of a 401 and Allow of a 405.
     ///
     /// Set-Cookie, Authorization, Content-Length and what is between two neighbours only (Connection, Keep-Alive, Proxy-…,
     /// TE, Trailer, Transfer-Encoding, Upgrade) are never kept, also when they are listed.
@@ -110,16 +134,18 @@ impl IdempotencyLayer {
         self.with(|settings| settings.json_fields = fields)
     }
 
-    /// Which responses are final, that is: kept and replayed. Everything below 500 but for 408, 425 and 429, when not
-    /// set. The others are [server errors](Self::server_error).
+    /// Which responses are final, that is: kept and replayed. Everything below 500 but for 401, 405, 407, 408, 425 and 429,
+    /// when not set. The others are [server errors](Self::server_error), but for 401, 405 and 407: these say that nothing
+    /// was done, and the key is free again.
     ///
-    /// A 401 or 403 of the handler's is final, too: where a login may be repeated with the same key, authenticate in
-    /// front of the layer, or except them here.
+    /// A 403 or 404 is final. So is the 404 of a router that has no such route, where the layer is around that, too: put it
+    /// around the routes alone (`Router::route_layer`).
     pub fn final_if(self, is_final: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_final = Arc::new(is_final))
     }
 
-    /// What it means when the handler answers with a response that is not final, panics, or vanishes with its process.
+    /// What it means when the handler answers with a response that is not [final](Self::final_if), panics, or vanishes with
+    /// its process.
     /// [`ServerError::Transient`] when not set: the key is free, a retry runs the handler again.
     ///
     /// With [`ServerError::Unknown`] the handler is a [step that must not be
@@ -148,7 +174,10 @@ impl IdempotencyLayer {
     }
 
     fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
-        set(Arc::make_mut(&mut self.0));
+        let settings = Arc::make_mut(&mut self.0);
+        // A layer that differs may be for work that takes another time.
+        settings.pace = Arc::default();
+        set(settings);
         self
     }
 }

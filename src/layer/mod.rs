@@ -79,38 +79,50 @@
 //!            │── a final response that cannot be kept ─────────► done: replays are answered with 410
 //!   running ─┤── complete_in, and a commit ────────────────────► done: replayed
 //!            │── complete_in, and a rollback ──────────────────► free: a retry runs the handler
+//!            │── 401, 405 or 407: nothing was done ────────────► free
 //!            └── another response, a panic, a crash ───┬───────► free (ServerError::Transient)
 //!                                                      └───────► unknown (ServerError::Unknown)
 //! ```
 //!
-//! *Final* is everything below 500 but for 408, 425 and 429, unless [`final_if`](IdempotencyLayer::final_if) says
-//! otherwise. A refusal of the handler's (400, 404, a declined card) is final: it is replayed, too.
+//! *Final* is everything below 500 but for 401, 405, 407, 408, 425 and 429, unless
+//! [`final_if`](IdempotencyLayer::final_if) says otherwise. A refusal of the handler's (400, 404, a declined card) is final: it is
+//! replayed, too.
 //!
 //! Two requests are the same when method, path, query and body are
-//! ([`json_fields`](IdempotencyLayer::json_fields) makes an exception). Behind `Router::nest` of axum the path is what is
-//! left of it: put the layer outside when two of the nested routers have routes of one name.
+//! ([`json_fields`](IdempotencyLayer::json_fields) makes an exception). The path is the one that the client has asked for:
+//! `Router::nest` and `nest_service` of axum 0.8 take their prefix off before the layer sees a request, and remember the
+//! whole URI, which the layer reads. Behind another router that takes something off, say where the URI is
+//! ([`uri`](IdempotencyLayer::uri)).
+//!
+//! The scope of a record is `http:` and the principal ([`scope`]).
 //!
 //! # Trust window
 //!
-//! There is none: an attempt whose lease has run out can record nothing when somebody has taken over. The first
+//! There is none: an attempt can record its response until another one has taken over, whether or not its lease has run out. The first
 //! response is sent after it was kept, never before. With [`complete_in`](Idempotent::complete_in) the effect
 //! and the response are one commit. Without it, a process that crashes between the two lets a retry run the handler again
 //! ([`ServerError::Transient`]) or leaves it to somebody to find out ([`ServerError::Unknown`]).
 //!
 //! # Failure
 //!
-//! - *The client hangs up*: once its request has arrived whole, the handler goes on to its end in a task of its own,
-//!   and a retry gets the response. (Task-locals are not seen there; the span of tracing is.)
-//! - *The handler panics*: 500, and the key is free or unknown.
+//! - *The client hangs up*: once the layer has been handed its request, and the body arrives whole, the handler goes on to its
+//!   end in a task of its own, and a retry gets the response. (Task-locals are not seen there; the span of tracing is.) A
+//!   server may never hand over the request of a client that is gone at once: hyper does not when it reads the last byte and the
+//!   end of the connection in one go. Then nothing is done, and a retry is the first. `half_close(true)` of hyper's HTTP/1
+//!   builder makes it hand over these, too (`axum::serve` has no such setting).
+//! - *The handler panics*: 500, and the key is free or unknown. When only the body of its final response panics, the work is
+//!   done, and a retry gets [response-not-kept](#response-not-kept).
 //! - *The process crashes, or is paused*: the lease runs out, and a retry takes over, or finds the record unknown.
-//! - *The database is out of reach*: 503 with Retry-After. When it has gone while the handler ran, its response is recorded
-//!   as soon as it is back, if that is within the lease.
+//! - *The database is out of reach*: 503 with Retry-After. When it has gone while the handler ran, the response is recorded
+//!   as soon as it is back, unless another process has taken the key over by then; that is tried for 10 minutes. A key
+//!   whose work is done is not freed: not after that time, and not when the process ends. Others take it over when its lease has
+//!   run out.
 //!
 //! # Bodies
 //!
 //! Bodies are read whole: the request's before the handler runs, the response's before its head is sent. A response that
-//! is larger than [`max_response`](IdempotencyLayer::max_response), or whose body breaks off, is delivered as it is, but
-//! not kept. A stream of events (`text/event-stream`) is never read ahead. Keep other streams that may not
+//! is larger than [`max_response`](IdempotencyLayer::max_response), has trailers, or whose body breaks off, is delivered as it
+//! is, but not kept. A stream of events (`text/event-stream`) is never read ahead. Keep other streams that may not
 //! end out of the routes of this layer: their head would not be sent. Compress outside of the layer.
 //!
 //! # Problems
@@ -124,7 +136,7 @@
 //! ## bad-key
 //!
 //! *400.* The header field is not one String of RFC 8941 (`Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`) of at
-//! least one character; the key is too long, or has another format than the server asks for. Parameters behind it mean
+//! least one character; the key is too long, or has another format than the server asks for. Parameters after it mean
 //! nothing.
 //!
 //! ## no-principal
@@ -141,8 +153,10 @@
 //!
 //! ## in-flight
 //!
-//! *409 with Retry-After.* A request with this key is being processed. With
-//! [`wait`](crate::Idempotency::wait) it is waited for first.
+//! *409 with Retry-After.* A request with this key is being processed, or another attempt has taken over the one that ran this
+//! request. With [`wait`](crate::Idempotency::wait) it is waited for first. Retry-After is the time in which nine of ten of the last 64
+//! attempts behind this layer in this process were over, 1 to 300 s, and no longer than the lease of the running one; 1 s when
+//! there were none. Give routes that take very different times layers of their own.
 //!
 //! ## key-reused
 //!
@@ -163,8 +177,8 @@
 //!
 //! ## response-not-kept
 //!
-//! *410.* It was done, with the status `original_status`; the response was too large to be kept, or broke off. It is not run
-//! again.
+//! *410.* It was done, with the status `original_status`; the response was too large to be kept, had trailers, or broke off. It
+//! is not run again.
 //!
 //! ## handler-panicked
 //!
@@ -176,8 +190,8 @@
 //!
 //! ## misconfigured
 //!
-//! *500.* The settings of the layer make no sense ([`check`](IdempotencyLayer::check) tells), or the principal has more than
-//! 255 bytes.
+//! *500.* The settings of the layer make no sense ([`check`](IdempotencyLayer::check) tells), the principal has more than
+//! 250 bytes, or this axum is not the one whose [whole URI](IdempotencyLayer::uri) the layer knows how to read.
 //!
 //! ## unavailable
 //!
@@ -194,6 +208,7 @@ mod key;
     reason = "the file of the layer, as in every other tower crate"
 )]
 mod layer;
+mod pace;
 mod problem;
 mod service;
 mod settings;
@@ -204,3 +219,24 @@ pub use handle::Idempotent;
 pub use layer::IdempotencyLayer;
 pub use service::{IdempotencyService, ResponseFuture};
 pub use settings::ServerError;
+
+/// The scope of the records of `principal` (which [`IdempotencyLayer::new`] is given a function for): `http:`, and the
+/// principal. So they are never those of a scope that the server's own code gives to
+/// [`Idempotency`](crate::Idempotency), as long as that one does not begin with `http:`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+/// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+/// let record = rowlock.idempotency().inspect(rowlock::layer::scope("alice"), "order-17").await?;
+/// # assert!(record.is_none());
+/// assert_eq!(rowlock::layer::scope("alice"), b"http:alice"); // rowlock idempotency show http:alice order-17
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub fn scope(principal: impl AsRef<[u8]>) -> Vec<u8> {
+    [b"http:", principal.as_ref()].concat()
+}

@@ -1,18 +1,22 @@
 //! Refusals, as `application/problem+json` (RFC 9457).
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LANGUAGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{self, CONTENT_LANGUAGE, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
 use super::body::ResponseBody;
+use super::settings::Settings;
 use crate::Error;
 
-/// The attempt usually ends long before its lease.
-const LONGEST_RETRY_AFTER: u64 = 5;
+/// What a client is told to wait for the database.
+const DATABASE_RETRY_AFTER: u64 = 5;
+/// The bounds of what it is told to wait for an attempt.
+const RETRY_AFTER: RangeInclusive<u64> = 1..=300;
 
 /// Why a request is not answered by the handler.
 #[derive(Debug)]
@@ -181,20 +185,23 @@ impl Problem {
         }
     }
 
-    /// Whole seconds.
-    fn retry_after(&self) -> Option<u64> {
+    /// Whole seconds. `usual`: how long attempts take.
+    fn retry_after(&self, usual: Option<Duration>) -> Option<u64> {
         match self {
             Self::InFlight { remaining } => {
-                let seconds = remaining.map_or(1, |left| left.as_millis().div_ceil(1_000));
-                let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
-                Some(seconds.clamp(1, LONGEST_RETRY_AFTER))
+                let usual = usual.unwrap_or_default();
+                // When the lease ends before that, its holder has vanished, and the retry takes over.
+                let wait = remaining.map_or(usual, |remaining| usual.min(remaining));
+                let seconds = u64::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
+                Some(seconds.clamp(*RETRY_AFTER.start(), *RETRY_AFTER.end()))
             }
-            Self::Unavailable => Some(LONGEST_RETRY_AFTER),
+            Self::Unavailable => Some(DATABASE_RETRY_AFTER),
             _ => None,
         }
     }
 
-    pub(super) fn response(&self, policy_url: &str) -> Response<ResponseBody> {
+    pub(super) fn response(&self, settings: &Settings) -> Response<ResponseBody> {
+        let policy_url = &settings.policy_url;
         let (anchor, status, title) = self.kind();
         let original_status = match self {
             Self::ResponseNotKept { status } => *status,
@@ -219,8 +226,8 @@ impl Problem {
             // A 401 has to have a challenge (RFC 9110, section 15.5.2); the most common one.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Some(seconds) = self.retry_after() {
-            headers.insert(RETRY_AFTER, seconds.into());
+        if let Some(seconds) = self.retry_after(settings.pace.usual()) {
+            headers.insert(header::RETRY_AFTER, seconds.into());
         }
         response
     }
@@ -260,14 +267,19 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_whole_seconds_from_1_to_5() {
-        let after = |millis| {
-            let remaining = Some(Duration::from_millis(millis));
-            Problem::InFlight { remaining }.retry_after()
+    fn retry_after_is_the_usual_time_in_whole_seconds() {
+        let after = |usual: Option<u64>, remaining: Option<u64>| {
+            let remaining = remaining.map(Duration::from_millis);
+            let in_flight = Problem::InFlight { remaining };
+            in_flight.retry_after(usual.map(Duration::from_millis))
         };
-        assert_eq!(after(0), Some(1));
-        assert_eq!(after(1_001), Some(2));
-        assert_eq!(after(30_000), Some(5));
-        assert_eq!(Problem::InFlight { remaining: None }.retry_after(), Some(1));
+        assert_eq!(after(None, None), Some(1));
+        assert_eq!(after(None, Some(30_000)), Some(1));
+        assert_eq!(after(Some(3), Some(30_000)), Some(1));
+        assert_eq!(after(Some(1_001), Some(30_000)), Some(2));
+        assert_eq!(after(Some(20_000), None), Some(20));
+        assert_eq!(after(Some(20_000), Some(7_500)), Some(8));
+        assert_eq!(after(Some(20_000), Some(0)), Some(1));
+        assert_eq!(after(Some(1_000_000), None), Some(300));
     }
 }

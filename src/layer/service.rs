@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
@@ -55,44 +56,40 @@ where
         let inner = std::mem::replace(&mut self.inner, next);
         let settings = Arc::clone(&self.settings);
         ResponseFuture(Box::pin(async move {
-            match admit(&settings, request).await {
-                Ok(Admitted::Passes(request)) => pass(inner, request).await,
-                Ok(Admitted::Asks(asked, request)) => asked.answer(inner, request).await,
-                Err(problem) => Ok(problem.response(&settings.policy_url)),
+            let (parts, body) = request.into_parts();
+            let admitted = admit::<B>(&settings, &parts);
+            let request = Request::from_parts(parts, body);
+            match admitted {
+                Ok(None) => pass(inner, request).await,
+                Ok(Some(asked)) => asked.answer(inner, request).await,
+                Err(problem) => Ok(problem.response(&settings)),
             }
         }))
     }
 }
 
-enum Admitted<B> {
-    Passes(Request<B>),
-    Asks(Asked, Request<B>),
-}
-
-/// What can be said without a look at the database.
-async fn admit<B>(settings: &Arc<Settings>, request: Request<B>) -> Result<Admitted<B>, Problem>
-where
-    B: Body + From<Bytes>,
-    B::Error: Into<BoxError>,
-{
-    if !settings.covers(request.method()) {
-        return Ok(Admitted::Passes(request));
+/// What can be said without a look at the database, or at the body. `None`: it passes.
+fn admit<B: 'static>(settings: &Arc<Settings>, parts: &Parts) -> Result<Option<Asked>, Problem> {
+    if !settings.covers(&parts.method) {
+        return Ok(None);
     }
     settings.check().map_err(|error| Problem::of(&error))?;
-    let Some(key) = settings.key(request.headers())? else {
-        return Ok(Admitted::Passes(request));
+    if settings.uri.is_none() && fingerprint::hides_uri::<B>() {
+        tracing::error!(
+            "requests are refused: with this version of axum, tell the layer which URI the client has asked for \
+             (IdempotencyLayer::uri)"
+        );
+        return Err(Problem::Misconfigured);
+    }
+    let Some(key) = settings.key(&parts.headers)? else {
+        return Ok(None);
     };
-    let (parts, body) = request.into_parts();
-    let scope = (settings.principal)(&parts).ok_or(Problem::NoPrincipal)?;
-    let body = fingerprint::collect(body, settings.max_body).await?;
-    let asked = Asked {
-        fingerprint: fingerprint::of(&parts, &body, &settings.json_fields),
+    let scope = (settings.scope)(parts).ok_or(Problem::NoPrincipal)?;
+    Ok(Some(Asked {
+        settings: Arc::clone(settings),
         scope,
         key,
-        settings: Arc::clone(settings),
-    };
-    let request = Request::from_parts(parts, B::from(body.bytes));
-    Ok(Admitted::Asks(asked, request))
+    }))
 }
 
 async fn pass<S, B, R>(
@@ -111,8 +108,8 @@ where
 ///
 /// # Cancel safety
 ///
-/// Before the body of the request has come to its end, dropping it leaves nothing behind. After that a task of the
-/// runtime goes on with the handler, and keeps its response.
+/// Once it has been polled, a task of the runtime goes on with the request: it reads the body, runs the handler and keeps
+/// the response. When the body breaks off, nothing is left behind.
 #[must_use = "it does nothing unless polled"]
 pub struct ResponseFuture<E>(Pin<Box<dyn Future<Output = Answer<E>> + Send>>);
 

@@ -4,14 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION, CONTENT_ENCODING,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION, CONTENT_ENCODING,
     CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK,
-    LOCATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    LOCATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, Method, StatusCode};
+use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
 
 use super::key;
+use super::pace::Pace;
 use super::problem::Problem;
 use crate::{Error, Idempotency};
 
@@ -58,12 +59,14 @@ pub enum ServerError {
     Unknown,
 }
 
-type Principal = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+type Scope = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+type WholeUri = dyn Fn(&Parts) -> Uri + Send + Sync;
 
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) idempotency: Idempotency,
-    pub(super) principal: Arc<Principal>,
+    pub(super) scope: Arc<Scope>,
+    pub(super) uri: Option<Arc<WholeUri>>,
     pub(super) required: bool,
     pub(super) lenient: bool,
     pub(super) max_key: usize,
@@ -76,13 +79,15 @@ pub(super) struct Settings {
     pub(super) is_final: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
     pub(super) server_error: ServerError,
     pub(super) policy_url: Arc<str>,
+    pub(super) pace: Arc<Pace>,
 }
 
 impl Settings {
-    pub(super) fn new(idempotency: Idempotency, principal: Arc<Principal>) -> Self {
+    pub(super) fn new(idempotency: Idempotency, scope: Arc<Scope>) -> Self {
         Self {
             idempotency,
-            principal,
+            scope,
+            uri: None,
             required: true,
             lenient: false,
             max_key: MAX_KEY,
@@ -95,6 +100,7 @@ impl Settings {
             is_final: Arc::new(is_final),
             server_error: ServerError::default(),
             policy_url: "https://docs.rs/rowlock/latest/rowlock/layer/index.html".into(),
+            pace: Arc::default(),
         }
     }
 
@@ -146,16 +152,28 @@ impl Settings {
         Ok(Some(key))
     }
 
-    pub(super) fn keeps(&self, name: &HeaderName) -> bool {
+    pub(super) fn keeps(&self, status: StatusCode, name: &HeaderName) -> bool {
         let hop = name.as_str().starts_with("proxy-") || name.as_str() == "keep-alive";
         let chosen = self.keep.as_ref().is_ok_and(|keep| keep.contains(name));
-        (ALWAYS_KEPT.contains(name) || chosen) && !hop && !NEVER_KEPT.contains(name)
+        // Without it the response would break a MUST of RFC 9110, sections 15.5.2 and 15.5.6.
+        let needed = match status {
+            StatusCode::UNAUTHORIZED => *name == WWW_AUTHENTICATE,
+            StatusCode::METHOD_NOT_ALLOWED => *name == ALLOW,
+            _ => false,
+        };
+        (ALWAYS_KEPT.contains(name) || chosen || needed) && !hop && !NEVER_KEPT.contains(name)
     }
 }
 
-/// What was too early, too much or too slow may be tried again.
+/// What was too early, too much or too slow may be tried again, and so may what was not applied.
 fn is_final(status: StatusCode) -> bool {
-    !matches!(status.as_u16(), 408 | 425 | 429 | 500..)
+    !was_not_applied(status) && !matches!(status.as_u16(), 408 | 425 | 429 | 500..)
+}
+
+/// Whether a response of this status says that nothing was done (RFC 9110, sections 15.5.2, 15.5.6 and 15.5.8). A router
+/// answers 405 without asking any handler.
+pub(super) fn was_not_applied(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 405 | 407)
 }
 
 impl fmt::Debug for Settings {

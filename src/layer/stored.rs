@@ -35,7 +35,7 @@ pub(super) async fn outcome(
             message => return message,
         }
     }
-    tracing::warn!(status = %head.status, limit, "a response is too large to be kept, or breaks off");
+    tracing::warn!(status = %head.status, limit, "a response is too large to be kept, breaks off, or has trailers");
     not_kept(head.status)
 }
 
@@ -49,7 +49,7 @@ pub(super) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<
     let reason = head.status.canonical_reason().unwrap_or_default();
     let mut message = format!("HTTP/1.1 {} {reason}\r\n", head.status.as_str()).into_bytes();
     for (name, value) in &head.headers {
-        if settings.keeps(name) {
+        if settings.keeps(head.status, name) {
             for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
                 message.extend_from_slice(part);
             }

@@ -9,6 +9,7 @@
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes behind whoever has taken over.
+//! - [`late_response`]: the database is away when a handler of the HTTP layer has finished, for longer than the lease.
 //! - [`payments`]: the shop of the example in 4 processes, one of them killed every 200 ms, and clients that insist.
 //! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
 #![allow(missing_docs, reason = "tests are named, not documented")]
@@ -20,6 +21,7 @@ mod campaign;
 mod dead_holder;
 mod history;
 mod late_record;
+mod late_response;
 mod modes;
 mod network;
 mod payments;
@@ -82,6 +84,12 @@ fn main() -> ExitCode {
         }));
         trials.push(trial("starved", engine, move || {
             block_on(network::starved(engine));
+        }));
+        trials.push(trial("late_response_after_silence", engine, move || {
+            block_on(late_response::silence(engine));
+        }));
+        trials.push(trial("late_response_after_a_kill", engine, move || {
+            block_on(late_response::killed(engine));
         }));
         trials.push(trial("silence", engine, move || {
             block_on(network::silence(engine));

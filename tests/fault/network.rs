@@ -11,7 +11,7 @@ use crate::common::{Db, eventually, on_app};
 use crate::proxy::{Mode, Proxy};
 
 /// The same database through a proxy.
-async fn through_proxy(db: &Db) -> (Proxy, String) {
+pub(crate) async fn through_proxy(db: &Db) -> (Proxy, String) {
     let at = db.url.find("127.0.0.1:").expect("a server on loopback") + "127.0.0.1:".len();
     let end = at + db.url[at..].find('/').unwrap();
     let proxy = Proxy::start(db.url[at..end].parse().unwrap()).await;

@@ -18,12 +18,20 @@ const TASKS: usize = 4;
 const ROUNDS: usize = 3;
 
 /// A server that this test may kill.
-struct Server {
+pub(crate) struct Server {
     engine: Engine,
     dir: tempfile::TempDir,
 }
 
 impl Server {
+    pub(crate) fn new(engine: Engine) -> Self {
+        let dir = tempfile::Builder::new().prefix("rowlock-kill-").tempdir();
+        Self {
+            engine,
+            dir: dir.unwrap(),
+        }
+    }
+
     fn script(&self, command: &[&str]) -> String {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/servers.sh");
         let output = Command::new(script)
@@ -37,12 +45,12 @@ impl Server {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    fn start(&self) -> String {
+    pub(crate) fn start(&self) -> String {
         self.script(&["start", self.engine.name()])
     }
 
     /// Kills it, and waits until the process is gone.
-    fn kill(&self) {
+    pub(crate) fn kill(&self) {
         let file: PathBuf = self.dir.path().join("pid");
         let pid: i32 = std::fs::read_to_string(file)
             .unwrap()
@@ -66,13 +74,7 @@ impl Drop for Server {
 }
 
 pub(crate) async fn run(engine: Engine) {
-    let server = Server {
-        engine,
-        dir: tempfile::Builder::new()
-            .prefix("rowlock-kill-")
-            .tempdir()
-            .unwrap(),
-    };
+    let server = Server::new(engine);
     let url = server.start();
     let history = Arc::new(Mutex::new(History::default()));
     let stop = Arc::new(AtomicBool::new(false));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::layer::{IdempotencyLayer, ServerError};
+use rowlock::layer::{IdempotencyLayer, ServerError, scope};
 use rowlock::{Outcome, RecordState, Resolution};
 
 use crate::common::eventually;
@@ -88,7 +88,7 @@ over_a_socket! {
         send(server.pay("k", "500")).await.is_new(500);
         let found = Outcome::json(&serde_json::json!({ "paid": 100 })).unwrap();
         let idempotency = server.rowlock.idempotency();
-        idempotency.resolve("ann", "k", Resolution::Happened(found)).await.unwrap();
+        idempotency.resolve(scope("ann"), "k", Resolution::Happened(found)).await.unwrap();
         for _ in 0..2 {
             let answer = send(server.pay("k", "201")).await;
             assert_eq!((answer.status, answer.text()), (200, r#"{"paid":100}"#));
@@ -103,7 +103,7 @@ over_a_socket! {
         let server = unknown().await;
         send(server.pay("k", "panic")).await.is_problem(500, "handler-panicked");
         let idempotency = server.rowlock.idempotency();
-        idempotency.resolve("ann", "k", Resolution::NotHappened).await.unwrap();
+        idempotency.resolve(scope("ann"), "k", Resolution::NotHappened).await.unwrap();
         let second = send(server.pay("k", "201")).await;
         second.is_new(201);
         send(server.pay("k", "201")).await.is_replay_of(&second);
@@ -183,7 +183,9 @@ over_a_socket! {
     async fn a_principal_that_is_too_long_is_500() {
         let server = Server::plain().await;
         let request = server.request("POST", "/pay").header("idempotency-key", "\"k\"");
-        let answer = send(request.header("x-user", "u".repeat(256))).await;
+        let longest = request.try_clone().unwrap().header("x-user", "u".repeat(250));
+        send(longest).await.is_new(201);
+        let answer = send(request.header("x-user", "u".repeat(251))).await;
         answer.is_problem(500, "misconfigured");
     }
 
@@ -211,6 +213,50 @@ over_a_socket! {
         eventually("the response is kept", done).await;
         let second = send(server.pay("k", "201")).await;
         assert_eq!((second.status, second.is_replay()), (201, true));
+        assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+    }
+
+    async fn a_response_is_kept_also_when_the_lease_has_run_out_meanwhile() {
+        let lease = Duration::from_millis(200);
+        let server = Server::with(|records| records.lease(lease), |layer| layer).await;
+        let running = tokio::spawn(send(server.pay("k", "wait")));
+        eventually("the effect", || async { server.effects().await == 1 }).await;
+        let blocked = server.db.begin().await;
+        server.shop.gate.add_permits(1);
+        running.await.unwrap().is_problem(503, "unavailable");
+        let lapsed = || async { state(&server).await == RecordState::Lapsed };
+        eventually("the lease has run out", lapsed).await;
+        blocked.release().await;
+        let done = || async { state(&server).await == RecordState::Done };
+        eventually("the response is kept", done).await;
+        let second = send(server.pay("k", "201")).await;
+        assert_eq!((second.status, second.is_replay()), (201, true));
+        assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+    }
+
+    /// The process ends while it reads the body of a response: its key is not free, the next one has to wait for the lease.
+    async fn a_process_that_ends_does_not_free_a_key_whose_work_is_done() {
+        let process = tokio::runtime::Runtime::new().unwrap();
+        let server = process.spawn(Server::plain()).await.unwrap();
+        let request = server.pay("k", "stream 3x500").send();
+        let request = tokio::spawn(async move { drop(request.await) });
+        // The second piece has a place when the first one was read.
+        let read = || async { server.shop.noted().contains(&"piece 2".to_owned()) };
+        eventually("the body is read", read).await;
+        // Every task is dropped where it stands.
+        let end = move || process.shutdown_timeout(Duration::from_mins(1));
+        tokio::task::spawn_blocking(end).await.unwrap();
+        request.await.unwrap();
+        // Everything that they have left behind is done.
+        server.rowlock.flush().await;
+        assert_eq!(state(&server).await, RecordState::Running);
+    }
+
+    async fn a_body_that_panics_does_not_free_a_key_whose_work_is_done() {
+        let server = Server::plain().await;
+        send(server.pay("k", "panic-in-body")).await.is_problem(500, "handler-panicked");
+        let problem = send(server.pay("k", "201")).await.is_problem(410, "response-not-kept");
+        assert_eq!(problem["original_status"], 201);
         assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
     }
 

@@ -13,12 +13,15 @@
 //! | 2.6: a retry while the first runs is 409 | `replays::a_request_in_flight_is_a_conflict`, `replays::a_duplicate_can_wait` |
 //! | 2.7: the same key with another payload is 422 | `replays::another_payload_is_refused`, `replays::another_payload_is_refused_while_the_first_runs` |
 //! | 2.4: the fingerprint | `replays::method_path_query_and_body_count`, `replays::chosen_fields_alone_count` |
+//! | 2.4: the whole path counts, also behind a router's prefix | `nested::*` |
 //! | 5: keys of two users are two records | `replays::a_key_is_somebodys`, `replays::who_is_nobody_is_refused` |
 //! | 2.7: errors are problem documents with a link | every refusal, in `Answer::is_problem`; `replays::the_link_of_a_problem_can_be_set` |
 //! | which responses are final | `failures::what_may_pass_frees_the_key`, `failures::what_is_final_can_be_set`, `failures::a_panic_frees_the_key`, `failures::failures_do_not_poison` |
+//! | nothing was done: 401, 405, 407 | `not_applied::*` |
 //! | server errors of which nobody knows what they have done | `failures::unknown_*` |
 //! | taken over, expired, poisoned, damaged | `failures::*` |
-//! | the database is out of reach | `failures::a_database_out_of_reach_is_503`, `failures::a_response_is_kept_when_the_database_is_back` |
+//! | the database is out of reach | `failures::a_database_out_of_reach_is_503`, `failures::a_response_is_kept_when_the_database_is_back`, `failures::a_response_is_kept_also_when_the_lease_has_run_out_meanwhile` |
+//! | the work is done, and its response is not kept yet | `failures::*_does_not_free_a_key_whose_work_is_done`; on servers, `late_response` of the fault tests |
 //! | bodies over the limits | `bodies::*` |
 //! | the response and the effect in one transaction | `transactions::*` |
 //! | the client hangs up | `hang_up::*` |
@@ -31,6 +34,8 @@ mod bodies;
 mod failures;
 mod hang_up;
 mod keys;
+mod nested;
+mod not_applied;
 mod raw;
 mod replays;
 mod server;

@@ -7,11 +7,20 @@ use tokio::net::TcpStream;
 
 /// A POST of Ann's with these lines of Idempotency-Key.
 pub(crate) fn request(lines: &[&[u8]]) -> Vec<u8> {
+    asking(lines, &[])
+}
+
+/// The same with other lines.
+pub(crate) fn asking(lines: &[&[u8]], others: &[&str]) -> Vec<u8> {
     let mut bytes =
         b"POST /pay HTTP/1.1\r\nhost: test\r\nx-user: ann\r\nconnection: close\r\n".to_vec();
     for line in lines {
         bytes.extend_from_slice(b"idempotency-key: ");
         bytes.extend_from_slice(line);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    for line in others {
+        bytes.extend_from_slice(line.as_bytes());
         bytes.extend_from_slice(b"\r\n");
     }
     bytes.extend_from_slice(b"content-length: 3\r\n\r\n100");

@@ -9,9 +9,14 @@ use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::middleware::{self, Next};
 use axum::{Router, routing::any};
-use rowlock::layer::IdempotencyLayer;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use rowlock::layer::{IdempotencyLayer, scope};
 use rowlock::{Engine, Idempotency, Outcome, RecordInfo, Rowlock};
 use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::common::{App, Db};
 use crate::shop::{Shop, handle, text};
@@ -38,6 +43,47 @@ pub(crate) struct Server {
     pub(crate) rowlock: Rowlock,
     pub(crate) shop: Arc<Shop>,
     client: reqwest::Client,
+    /// It serves until it is told to stop, or for ever when that is dropped with the test.
+    serving: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+/// How connections are served.
+#[derive(Clone, Copy)]
+pub(crate) enum Hyper {
+    AsAxumHasIt,
+    /// A client may close its half of the connection, and is waited for.
+    HalfClose,
+}
+
+/// How a server is run.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) hyper: Hyper,
+    /// How long it waits for the database.
+    pub(crate) patience: Duration,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self {
+            hyper: Hyper::AsAxumHasIt,
+            patience: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What `axum::serve` does, with another setting of hyper's.
+async fn half_close(listener: TcpListener, app: Router) {
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let service = TowerToHyperService::new(app.clone());
+        tokio::spawn(async move {
+            let mut server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            server.http1().half_close(true);
+            // Clients that are gone are errors.
+            let _ = server.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
 }
 
 impl Server {
@@ -55,9 +101,20 @@ impl Server {
         records: impl FnOnce(Idempotency) -> Idempotency,
         set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
     ) -> Self {
+        let routes = |layer, _| Router::new().route("/{*rest}", any(handle)).layer(layer);
+        Self::routed(records, set, routes, Run::default()).await
+    }
+
+    /// With routes of its own.
+    pub(crate) async fn routed(
+        records: impl FnOnce(Idempotency) -> Idempotency,
+        set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
+        routes: impl FnOnce(IdempotencyLayer, Arc<Shop>) -> Router<Arc<Shop>>,
+        run: Run,
+    ) -> Self {
         let db = Db::new(Engine::Sqlite).await;
         let rowlock = Rowlock::builder()
-            .operation_timeout(Duration::from_secs(1))
+            .operation_timeout(run.patience)
             .connect(&db.url)
             .await
             .unwrap();
@@ -78,14 +135,20 @@ impl Server {
                 response
             }
         };
-        let app = Router::new()
-            .route("/{*rest}", any(handle))
-            .layer(layer)
+        let app = routes(layer, Arc::clone(&shop))
             .layer(middleware::from_fn(watch))
             .with_state(Arc::clone(&shop));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(async move { axum::serve(listener, app).await });
+        let (stop, stopped) = oneshot::channel();
+        let serving = match run.hyper {
+            Hyper::AsAxumHasIt => {
+                let stopped = async move { drop(stopped.await) };
+                let serving = axum::serve(listener, app).with_graceful_shutdown(stopped);
+                tokio::spawn(async move { serving.await.unwrap() })
+            }
+            Hyper::HalfClose => tokio::spawn(half_close(listener, app)),
+        };
         let client = reqwest::Client::builder().no_proxy();
         let client = client
             .redirect(reqwest::redirect::Policy::none())
@@ -97,7 +160,15 @@ impl Server {
             rowlock,
             shop,
             client,
+            serving: Some((stop, serving)),
         }
+    }
+
+    /// Takes no more connections, and waits for the end of those that there are.
+    pub(crate) async fn stop(&mut self) {
+        let (stop, serving) = self.serving.take().unwrap();
+        stop.send(()).unwrap();
+        serving.await.unwrap();
     }
 
     /// A payment of Ann's, which asks for `act`.
@@ -128,7 +199,7 @@ impl Server {
     pub(crate) async fn record(&self, key: &str) -> Option<RecordInfo> {
         self.rowlock
             .idempotency()
-            .inspect("ann", key)
+            .inspect(scope("ann"), key)
             .await
             .unwrap()
     }

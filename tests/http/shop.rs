@@ -1,6 +1,6 @@
 //! What the server does: the header `x-act`, which is no part of the fingerprint, asks for it.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
+use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE, TRAILER};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
@@ -24,6 +24,8 @@ pub(crate) struct Shop {
     runs: AtomicU32,
     /// The keys whose handler has begun.
     begun: Mutex<HashSet<String>>,
+    /// The keys of all requests that the server was handed.
+    seen: Mutex<HashSet<String>>,
     /// The keys of answers that nobody has waited for.
     dropped: Mutex<HashSet<String>>,
     /// The keys of the other answers.
@@ -59,6 +61,7 @@ impl Shop {
             pool,
             runs: AtomicU32::new(0),
             begun: Mutex::default(),
+            seen: Mutex::default(),
             dropped: Mutex::default(),
             answered: Mutex::default(),
             gate: Semaphore::new(0),
@@ -74,6 +77,11 @@ impl Shop {
         self.begun.lock().unwrap().contains(&format!("\"{key}\""))
     }
 
+    /// How many keys the server was handed.
+    pub(crate) fn seen(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
     pub(crate) fn was_dropped(&self, key: &str) -> bool {
         self.dropped.lock().unwrap().contains(&format!("\"{key}\""))
     }
@@ -87,6 +95,7 @@ impl Shop {
 
     pub(crate) fn watch(self: &Arc<Self>, headers: &HeaderMap) -> Watch {
         let key = text(headers, "idempotency-key").unwrap_or_default();
+        self.seen.lock().unwrap().insert(key.clone());
         Watch(Arc::clone(self), Some(key))
     }
 
@@ -126,8 +135,10 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
     let said = String::from_utf8_lossy(&body);
     let said = format!("run {run}: {} {} {said}", parts.method, parts.uri);
 
-    if let (Some(idempotent), "commit" | "rollback" | "large-in-tx" | "steps" | "complete") =
-        (&idempotent, act)
+    if let (
+        Some(idempotent),
+        "commit" | "rollback" | "large-in-tx" | "trailers-in-tx" | "steps" | "complete",
+    ) = (&idempotent, act)
     {
         return attempt(&shop, idempotent, &key, act, argument, said).await;
     }
@@ -139,6 +150,13 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
             (StatusCode::CREATED, said).into_response()
         }
         "bytes" => odd(),
+        "trailers" => trailers(said),
+        "panic-in-body" => (StatusCode::CREATED, Body::new(Panics)).into_response(),
+        "needs" => {
+            let status = StatusCode::from_bytes(argument.as_bytes()).unwrap();
+            let headers = [("www-authenticate", "Bearer"), ("allow", "GET,HEAD")];
+            (status, headers, said).into_response()
+        }
         "large" => vec![b'x'; argument.parse().unwrap()].into_response(),
         "stream" => stream(Arc::clone(&shop), argument),
         "wide" => {
@@ -209,10 +227,10 @@ async fn attempt(
                 .execute(&mut *tx)
                 .await
                 .unwrap();
-            let response = if act == "large-in-tx" {
-                stream_of(&[&[b'x'; 2_000]])
-            } else {
-                response
+            let response = match act {
+                "large-in-tx" => stream_of(&[&[b'x'; 2_000]]),
+                "trailers-in-tx" => trailers("all".into()),
+                _ => response,
             };
             let kept = match idempotent.complete_in(&mut tx, response).await {
                 Ok(response) => response,
@@ -250,6 +268,45 @@ fn odd() -> Response {
     response
 }
 
+/// The whole body, and a digest behind it.
+fn trailers(said: String) -> Response {
+    let mut digest = HeaderMap::new();
+    digest.insert("x-digest", HeaderValue::from_static("4711"));
+    let frames = [Frame::data(Bytes::from(said)), Frame::trailers(digest)];
+    let mut response = Body::new(Frames(frames.into())).into_response();
+    let name = HeaderValue::from_static("x-digest");
+    response.headers_mut().insert(TRAILER, name);
+    response
+}
+
+struct Panics;
+
+impl HttpBody for Panics {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        panic!("as was asked")
+    }
+}
+
+struct Frames(VecDeque<Frame<Bytes>>);
+
+impl HttpBody for Frames {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Poll::Ready(self.0.pop_front().map(Ok))
+    }
+}
+
 /// A body that comes piece by piece: `4x500` are four pieces of 500 bytes. It waits for the gate before the last one; the
 /// last one of `4x500!` is an error. `events` are without an end.
 fn stream(shop: Arc<Shop>, shape: &str) -> Response {
@@ -261,19 +318,21 @@ fn stream(shop: Arc<Shop>, shape: &str) -> Response {
     let (count, size): (usize, usize) = (count.parse().unwrap(), size.parse().unwrap());
     let (send, receive) = mpsc::channel(1);
     tokio::spawn(async move {
-        for piece in 1..=count {
-            if piece == count {
+        for number in 1..=count {
+            if number == count {
                 shop.wait().await;
             }
-            let piece = if breaks && piece == count {
+            let piece = if breaks && number == count {
                 Err(io::Error::other("it breaks off"))
             } else {
                 Ok(Bytes::from(vec![
-                    b'0' + u8::try_from(piece % 10).unwrap();
+                    b'0' + u8::try_from(number % 10).unwrap();
                     size
                 ]))
             };
-            if send.send(piece).await.is_err() {
+            let sent = send.send(piece).await;
+            shop.note(format!("piece {number}"));
+            if sent.is_err() {
                 break;
             }
         }

@@ -51,6 +51,15 @@ over_a_socket! {
         send(server.pay("k", "commit")).await.is_new(201);
     }
 
+    async fn a_response_with_trailers_is_an_error_before_the_commit() {
+        let server = Server::plain().await;
+        send(server.pay("k", "trailers-in-tx")).await.is_new(507);
+        let noted = server.shop.noted();
+        assert!(noted[0].contains("trailers"), "{noted:?}");
+        assert_eq!(server.effects().await, 0);
+        send(server.pay("k", "commit")).await.is_new(201);
+    }
+
     async fn what_the_handler_records_by_hand_is_replayed() {
         let server = Server::plain().await;
         let first = send(server.pay("k", "complete")).await;
