@@ -13,7 +13,7 @@
 //! | 2.6: a retry while the first runs is 409 | `replays::a_request_in_flight_is_a_conflict`, `replays::a_duplicate_can_wait` |
 //! | 2.7: the same key with another payload is 422 | `replays::another_payload_is_refused`, `replays::another_payload_is_refused_while_the_first_runs` |
 //! | 2.4: the fingerprint | `replays::method_path_query_and_body_count`, `replays::chosen_fields_alone_count` |
-//! | 2.4: the whole path counts, also behind a router's prefix | `nested::*` |
+//! | 2.4: the whole path counts, also behind a router's prefix | `nested::*`, `other_axum::*` |
 //! | 5: keys of two users are two records | `replays::a_key_is_somebodys`, `replays::who_is_nobody_is_refused` |
 //! | 2.7: errors are problem documents with a link | every refusal, in `Answer::is_problem`; `replays::the_link_of_a_problem_can_be_set` |
 //! | which responses are final | `failures::what_may_pass_frees_the_key`, `failures::what_is_final_can_be_set`, `failures::a_panic_frees_the_key`, `failures::failures_do_not_poison` |
@@ -36,6 +36,7 @@ mod hang_up;
 mod keys;
 mod nested;
 mod not_applied;
+mod other_axum;
 mod raw;
 mod replays;
 mod server;
