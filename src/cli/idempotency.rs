@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-use super::{FAILED, Failure, USAGE, show};
+use super::{ABSENT, FAILED, Failure, USAGE, show};
 use crate::idempotency::quoted;
 use crate::{Error, Idempotency, Outcome, RecordInfo, RecordState, Resolution, Rowlock, StepInfo};
 
@@ -33,6 +33,8 @@ pub(super) enum Command {
         json: bool,
     },
     /// Show a record, its steps and its outcome
+    ///
+    /// Scope and key are those that `rowlock idempotency ls` prints. The exit code is 1 when there is no such record.
     Show {
         #[command(flatten)]
         of: Of,
@@ -108,7 +110,7 @@ fn parse_hex(text: &str) -> Result<Vec<u8>, Failure> {
 }
 
 impl Command {
-    pub(super) async fn execute(self, rowlock: &Rowlock) -> Result<(), Failure> {
+    pub(super) async fn execute(self, rowlock: &Rowlock) -> Result<u8, Failure> {
         let idempotency = rowlock.idempotency();
         match self {
             Self::Ls {
@@ -120,7 +122,7 @@ impl Command {
                 let scope = scope.as_deref().map(str::as_bytes);
                 print_list(&idempotency.list(scope, state, limit).await?, limit, json);
             }
-            Self::Show { of, json } => show(&idempotency, &of, json).await?,
+            Self::Show { of, json } => return show(&idempotency, &of, json).await,
             Self::Reset { of } => {
                 let (scope, key) = of.bytes()?;
                 idempotency.reset(&scope, &key).await?;
@@ -155,7 +157,7 @@ impl Command {
                 );
             }
         }
-        Ok(())
+        Ok(0)
     }
 }
 
@@ -169,16 +171,21 @@ fn result_of(json: &str) -> Result<Outcome, Failure> {
     Ok(Outcome::new("application/json", json)?)
 }
 
-async fn show(idempotency: &Idempotency, of: &Of, json: bool) -> Result<(), Failure> {
+async fn show(idempotency: &Idempotency, of: &Of, json: bool) -> Result<u8, Failure> {
     let (scope, key) = of.bytes()?;
     let found = idempotency.inspect(&scope, &key).await?;
     let steps = idempotency.steps(&scope, &key).await?;
+    let code = if found.is_some() { 0 } else { ABSENT };
     match found {
         _ if json => show::print_json(&found.map(|info| whole(&info, &steps))),
         Some(info) => print_one(&info, &steps),
-        None => println!("there is no record {} of {}", quoted(&key), quoted(&scope)),
+        None => println!(
+            "there is no record {} of {}: `rowlock idempotency ls` lists those that there are",
+            quoted(&key),
+            quoted(&scope)
+        ),
     }
-    Ok(())
+    Ok(code)
 }
 
 fn time(at: DateTime<Utc>) -> String {

@@ -13,6 +13,8 @@ use clap::{Parser, Subcommand};
 
 use crate::{Engine, Error, Name, Rowlock, migration_sql};
 
+/// What was to be shown is not there: the lock is free, or there is no such record. (As of grep(1): no error, not found.)
+const ABSENT: u8 = 1;
 /// sysexits.h(3): wrong usage.
 const USAGE: u8 = 64;
 /// sysexits.h(3): a service is unavailable.
@@ -42,6 +44,7 @@ Examples:
   rowlock migrate --print postgres | psql shop      tables made by a DBA
 
 Exit codes:
+  1  show: nobody holds the lock, or there is no such record (with --json: null)
   64 wrong usage          69 database unreachable
   75 not acquired         76 lock lost while the command ran
   78 tables or server do not fit     65 damaged row     70 any other failure
@@ -86,6 +89,8 @@ enum Command {
         json: bool,
     },
     /// Show who holds a lock
+    ///
+    /// The exit code is 1 when nobody holds it.
     Show {
         /// The lock.
         name: Name,
@@ -234,17 +239,14 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Show { name, json } => {
             let lock = connect(url).await?.inspect(name.clone()).await?;
             show::print_one(&name, lock.as_ref(), json);
-            Ok(0)
+            Ok(if lock.is_some() { 0 } else { ABSENT })
         }
         Command::Release { name, force: _ } => {
             let held = connect(url).await?.force_release(name.clone()).await?;
             show::print_released(&name, held.as_ref());
             Ok(0)
         }
-        Command::Idempotency(command) => {
-            command.execute(&connect(url).await?).await?;
-            Ok(0)
-        }
+        Command::Idempotency(command) => command.execute(&connect(url).await?).await,
         Command::Clean { batch } => {
             idempotency::clean(&connect(url).await?, batch).await?;
             Ok(0)

@@ -108,11 +108,9 @@ async fn records_are_listed_shown_and_decided() {
         text.contains("\\xff\\x1b") && !text.contains('\u{1b}'),
         "{text:?}"
     );
-    let text = stdout(&shell.run(&["idempotency", "show", "alice", "none"]));
-    assert_eq!(text, "there is no record \"none\" of \"alice\"\n");
     assert_eq!(
-        shell.json(&["idempotency", "show", "alice", "none", "--json"]),
-        json!(null)
+        shell.absent(&["idempotency", "show", "alice", "none"]),
+        "there is no record \"none\" of \"alice\": `rowlock idempotency ls` lists those that there are\n"
     );
 
     drop(running);

@@ -81,6 +81,15 @@ impl Shell {
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         serde_json::from_slice(&output.stdout).unwrap()
     }
+
+    /// What `show` prints of something that is not there: for people, and with `--json`.
+    fn absent(&self, arguments: &[&str]) -> String {
+        let json = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!((code(&json), stdout(&json).trim()), (1, "null"));
+        let text = self.run(arguments);
+        assert_eq!((code(&text), stderr(&text).as_str()), (1, ""));
+        stdout(&text)
+    }
 }
 
 struct Running {
@@ -266,7 +275,7 @@ fn the_command_ends_when_its_rowlock_is_killed() {
 fn ls_and_show_print_tables_and_json() {
     let shell = Shell::new();
     assert_eq!(stdout(&shell.run(&["ls"])).trim(), "nobody holds a lock");
-    assert_eq!(shell.json(&["show", "a", "--json"]), Value::Null);
+    assert_eq!(shell.absent(&["show", "a"]), "nobody holds \"a\"\n");
     let holder = shell.start(
         &["a", "--ttl", "5s"],
         "echo $ROWLOCK_FENCE; sleep 60 & wait",
@@ -315,10 +324,7 @@ fn ls_and_show_print_tables_and_json() {
     for table in [shell.run(&["ls"]), shell.run(&["show", "a"])] {
         assert!(stdout(&table).contains("HOLDER") && stdout(&table).contains(&holder.first));
     }
-    assert_eq!(
-        stdout(&shell.run(&["show", "b"])).trim(),
-        "nobody holds \"b\""
-    );
+    assert_eq!(shell.absent(&["show", "b"]), "nobody holds \"b\"\n");
     assert_eq!(
         stdout(&shell.run(&["release", "b", "--force"])).trim(),
         "nobody held \"b\""
@@ -378,6 +384,7 @@ fn wrong_usage_is_64_and_says_what_is_right() {
     let help = shell.run(&["--help"]);
     assert_eq!(code(&help), 0);
     assert!(stdout(&help).contains("Examples:"));
+    assert!(stdout(&help).contains("1  show: nobody holds the lock"));
 }
 
 #[test]
