@@ -12,7 +12,7 @@
 #
 # ROWLOCK_FAULT_SECONDS (default 10) is the length of each fault campaign, ROWLOCK_ZOMBIE_ROUNDS (default 24) the
 # number of paused holders, ROWLOCK_CANCELS (default 2000) that of cancelled operations per engine, ROWLOCK_FAULT_KEYS
-# (default 20) that of payments; 60, 300, 10000 and 200 are what the documentation's figures were made with.
+# (default 20) that of orders that are paid under two keys each; 60, 300, 10000 and 200 are what the documentation's figures were made with.
 #
 # ROWLOCK_CLUSTER_STARTS (default 3) is how often nine processes start at once through three Galera nodes, ROWLOCK_IDLE_SECONDS
 # (default 1) the time after which servers end idle sessions, and ROWLOCK_IDLE_ROUNDS (default 1) how often clients are idle

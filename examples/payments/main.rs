@@ -1,5 +1,5 @@
 //! A payment server that charges once, whatever happens: clients that send twice, hang up and try again, processes that
-//! are killed in the middle.
+//! are killed in the middle, two keys for one order.
 //!
 //! ```text
 //! cargo run --release --example payments -- serve --listen 127.0.0.1:8080
@@ -7,8 +7,7 @@
 //! cargo run --release --example payments -- gateway --listen 127.0.0.1:8090
 //! ```
 //!
-//! `serve` without `--gateway` starts a payment provider of its own. Both keep what they know in `rowlock-payments` in the
-//! folder for temporary files, unless they are told where.
+//! `--help` lists the routes and the defaults.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,10 +16,12 @@ use clap::{Parser, Subcommand};
 use tokio::net::TcpListener;
 
 mod service;
+use service::limits::{self, Limits};
 use service::{Failure, gateway, server};
 
 /// A payment server that charges once, whatever happens.
 #[derive(Debug, Parser)]
+#[command(after_help = server::ROUTES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -29,15 +30,17 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve payments and orders.
+    #[command(after_help = server::ROUTES)]
     Serve {
-        /// The address.
+        /// The address to listen on.
         #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
         listen: String,
-        /// The database; a SQLite file when not given.
+        /// The database: postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or sqlite:PATH
+        /// [default: rowlock-payments/payments.db in the folder for temporary files].
         #[arg(long, env = "ROWLOCK_URL", hide_env_values = true)]
         url: Option<String>,
-        /// The payment provider; one of its own when not given.
-        #[arg(long, value_name = "URL")]
+        /// The payment provider [default: one of its own, with gateway.db beside payments.db].
+        #[arg(long, value_name = "http://HOST:PORT")]
         gateway: Option<String>,
         /// How long the provider takes for a charge.
         #[arg(long, default_value_t = 0, value_name = "MILLISECONDS")]
@@ -45,10 +48,10 @@ enum Command {
     },
     /// Be a payment provider, with idempotency of its own.
     Gateway {
-        /// The address.
+        /// The address to listen on.
         #[arg(long, default_value = "127.0.0.1:8090", value_name = "ADDRESS")]
         listen: String,
-        /// Its SQLite file.
+        /// Its SQLite file [default: rowlock-payments/gateway.db in the folder for temporary files].
         #[arg(long, value_name = "PATH")]
         file: Option<PathBuf>,
     },
@@ -57,7 +60,8 @@ enum Command {
 /// A file that outlives the process.
 fn kept(name: &str) -> Result<PathBuf, Failure> {
     let folder = std::env::temp_dir().join("rowlock-payments");
-    std::fs::create_dir_all(&folder)?;
+    let made = std::fs::create_dir_all(&folder);
+    made.map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
     Ok(folder.join(name))
 }
 
@@ -84,7 +88,8 @@ async fn run(command: Command) -> Result<(), Failure> {
             } else {
                 let own = listen("127.0.0.1:0").await?;
                 let address = own.local_addr()?;
-                tokio::spawn(gateway::serve(own, kept("gateway.db")?));
+                let provider = gateway::router(kept("gateway.db")?).await?;
+                tokio::spawn(gateway::serve(own, provider));
                 format!("http://{address}")
             };
             let settings = server::Settings {
@@ -95,11 +100,11 @@ async fn run(command: Command) -> Result<(), Failure> {
             };
             let app = server::router(&settings).await?;
             println!("payments on http://{}", listener.local_addr()?);
-            axum::serve(listener, app.router)
-                .with_graceful_shutdown(async {
-                    let _ = tokio::signal::ctrl_c().await;
-                })
-                .await?;
+            println!("database {}", app.rowlock.target());
+            let interrupted = async {
+                let _ = tokio::signal::ctrl_c().await;
+            };
+            limits::serve(listener, app.router, Limits::default(), interrupted).await;
             app.rowlock.flush().await;
             Ok(())
         }
@@ -108,12 +113,13 @@ async fn run(command: Command) -> Result<(), Failure> {
             file,
         } => {
             let listener = listen(&address).await?;
-            println!("gateway on http://{}", listener.local_addr()?);
             let file = match file {
                 Some(file) => file,
                 None => kept("gateway.db")?,
             };
-            gateway::serve(listener, file).await
+            let provider = gateway::router(file).await?;
+            println!("gateway on http://{}", listener.local_addr()?);
+            gateway::serve(listener, provider).await
         }
     }
 }

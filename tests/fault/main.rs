@@ -10,7 +10,8 @@
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes behind whoever has taken over.
 //! - [`late_response`]: the database is away when a handler of the HTTP layer has finished, for longer than the lease.
-//! - [`payments`]: the shop of the example in 4 processes, one of them killed every 200 ms, and clients that insist.
+//! - [`payments`]: the shop of the example in 4 processes, one of them killed every 200 ms, and clients that insist, with two
+//!   keys for each order; and an attempt that learns after its charge that it was taken over.
 //! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
@@ -63,6 +64,9 @@ fn main() -> ExitCode {
         }));
         trials.push(trial("payments", engine, move || {
             block_on(payments::run(engine));
+        }));
+        trials.push(trial("superseded_payment", engine, move || {
+            block_on(payments::superseded(engine));
         }));
         if engine == Engine::Sqlite {
             continue; // no server to kill, no network to cut

@@ -28,6 +28,7 @@ pub(crate) enum Part {
     Modes { seconds: u64 },
     LateRecord,
     Shop { gateway: u16 },
+    Claim,
     Gateway,
 }
 
@@ -81,6 +82,7 @@ impl Role {
                 Part::Modes { seconds } => modes::work(self, seconds).await,
                 Part::LateRecord => late_record::attempt(self).await,
                 Part::Shop { gateway } => payments::shop(self, gateway).await,
+                Part::Claim => payments::claim(self).await,
                 Part::Gateway => payments::gateway(self).await,
             }
         });
@@ -157,6 +159,16 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// Stops it, and lets it go on after `time`, also when the parent is busy.
+    pub(crate) fn pause(&self, time: Duration) -> impl Future<Output = ()> + use<> {
+        self.signal(Signal::SIGSTOP);
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        async move {
+            tokio::time::sleep(time).await;
+            kill(pid, Signal::SIGCONT).unwrap();
+        }
     }
 
     /// Kills it with SIGKILL, and waits until it is gone.

@@ -30,17 +30,28 @@ pub(crate) struct Order {
     pub(crate) quantity: i64,
 }
 
+/// The charge that is to pay an order. While it is under way, and when it was captured, there is no other.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub(crate) struct OpenCharge {
+    /// The provider's idempotency key.
+    pub(crate) charge_key: String,
+    pub(crate) order_id: String,
+    pub(crate) amount_cents: i64,
+    pub(crate) currency: String,
+}
+
+/// `TEXT` is a text of up to 100 bytes that is compared byte by byte.
 const CREATE: [&str; 3] = [
     "CREATE TABLE IF NOT EXISTS payment (
-        principal VARCHAR(100) NOT NULL, order_id VARCHAR(100) NOT NULL, payment_id VARCHAR(100) NOT NULL,
-        amount_cents BIGINT NOT NULL, currency VARCHAR(3) NOT NULL, status VARCHAR(10) NOT NULL,
+        principal TEXT NOT NULL, order_id TEXT NOT NULL, payment_id TEXT NOT NULL,
+        amount_cents BIGINT NOT NULL, currency TEXT NOT NULL, status TEXT NOT NULL,
         PRIMARY KEY (principal, order_id))",
-    // Whose request may pay an order: one of them, until it has been declined.
-    "CREATE TABLE IF NOT EXISTS paying (
-        principal VARCHAR(100) NOT NULL, order_id VARCHAR(100) NOT NULL, request VARCHAR(100) NOT NULL,
-        attempt BIGINT NOT NULL, PRIMARY KEY (principal, order_id))",
+    "CREATE TABLE IF NOT EXISTS open_charge (
+        principal TEXT NOT NULL, order_id TEXT NOT NULL, charge_key TEXT NOT NULL,
+        amount_cents BIGINT NOT NULL, currency TEXT NOT NULL,
+        PRIMARY KEY (principal, order_id))",
     "CREATE TABLE IF NOT EXISTS placed_order (
-        principal VARCHAR(100) NOT NULL, order_id VARCHAR(100) NOT NULL, sku VARCHAR(100) NOT NULL,
+        principal TEXT NOT NULL, order_id TEXT NOT NULL, sku TEXT NOT NULL,
         quantity BIGINT NOT NULL, PRIMARY KEY (principal, order_id))",
 ];
 
@@ -114,54 +125,66 @@ macro_rules! statements {
                 .await
             }
 
-            async fn reserve(
+            async fn payment(
                 &mut self,
                 principal: &str,
                 order: &str,
-                request: &str,
-                attempt: i64,
-            ) -> Result<bool, sqlx::Error> {
-                let reserve = sqlx::query(Self::sql(
-                    "INSERT INTO paying (principal, order_id, request, attempt) VALUES ($1, $2, $3, $4)",
+            ) -> Result<Option<Payment>, sqlx::Error> {
+                sqlx::query_as(Self::sql(
+                    "SELECT payment_id, order_id, amount_cents, currency, status FROM payment
+                     WHERE principal = $1 AND order_id = $2",
                 ))
                 .bind(principal)
                 .bind(order)
-                .bind(request)
-                .bind(attempt)
-                .execute(&mut *self)
-                .await;
-                match reserve {
-                    Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {}
-                    other => return other.map(|_| true),
-                }
-                sqlx::query(Self::sql(
-                    "UPDATE paying SET attempt = $1
-                     WHERE principal = $2 AND order_id = $3 AND request = $4 AND attempt <= $5",
-                ))
-                .bind(attempt)
-                .bind(principal)
-                .bind(order)
-                .bind(request)
-                .bind(attempt)
-                .execute(self)
+                .fetch_optional(self)
                 .await
-                .map(|done| done.rows_affected() > 0)
             }
 
-            async fn give_back(
+            async fn open_charge(
                 &mut self,
                 principal: &str,
                 order: &str,
-                request: &str,
-                attempt: i64,
-            ) -> Result<(), sqlx::Error> {
-                sqlx::query(Self::sql(
-                    "DELETE FROM paying WHERE principal = $1 AND order_id = $2 AND request = $3 AND attempt = $4",
+            ) -> Result<Option<OpenCharge>, sqlx::Error> {
+                sqlx::query_as(Self::sql(
+                    "SELECT charge_key, order_id, amount_cents, currency FROM open_charge
+                     WHERE principal = $1 AND order_id = $2",
                 ))
                 .bind(principal)
                 .bind(order)
-                .bind(request)
-                .bind(attempt)
+                .fetch_optional(self)
+                .await
+            }
+
+            async fn add_open_charge(
+                &mut self,
+                principal: &str,
+                charge: &OpenCharge,
+            ) -> Result<(), sqlx::Error> {
+                sqlx::query(Self::sql(
+                    "INSERT INTO open_charge (principal, order_id, charge_key, amount_cents, currency)
+                     VALUES ($1, $2, $3, $4, $5)",
+                ))
+                .bind(principal)
+                .bind(&charge.order_id)
+                .bind(&charge.charge_key)
+                .bind(charge.amount_cents)
+                .bind(&charge.currency)
+                .execute(self)
+                .await
+                .map(|_| ())
+            }
+
+            async fn drop_open_charge(
+                &mut self,
+                principal: &str,
+                charge: &OpenCharge,
+            ) -> Result<(), sqlx::Error> {
+                sqlx::query(Self::sql(
+                    "DELETE FROM open_charge WHERE principal = $1 AND order_id = $2 AND charge_key = $3",
+                ))
+                .bind(principal)
+                .bind(&charge.order_id)
+                .bind(&charge.charge_key)
                 .execute(self)
                 .await
                 .map(|_| ())
@@ -206,21 +229,30 @@ pub(crate) trait Statements: Dialect {
         principal: &str,
     ) -> impl Future<Output = Result<Vec<Payment>, sqlx::Error>> + Send;
 
-    /// Whether `request` is the one that may pay the order, and no later attempt of it has come.
-    fn reserve(
+    fn payment(
         &mut self,
         principal: &str,
         order: &str,
-        request: &str,
-        attempt: i64,
-    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Option<Payment>, sqlx::Error>> + Send;
 
-    fn give_back(
+    fn open_charge(
         &mut self,
         principal: &str,
         order: &str,
-        request: &str,
-        attempt: i64,
+    ) -> impl Future<Output = Result<Option<OpenCharge>, sqlx::Error>> + Send;
+
+    /// A second open charge of an order is a unique violation.
+    fn add_open_charge(
+        &mut self,
+        principal: &str,
+        charge: &OpenCharge,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Makes room for another charge of the order. Only for one that the provider has declined: that is for ever.
+    fn drop_open_charge(
+        &mut self,
+        principal: &str,
+        charge: &OpenCharge,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// A second order of the same number is a unique violation.
@@ -242,9 +274,9 @@ statements!(SqliteConnection);
 
 impl Database {
     pub(crate) async fn open(url: &str, connections: u32) -> Result<Self, Failure> {
-        let database = if url.starts_with("postgres") {
+        if url.starts_with("postgres") {
             let pool = PgPoolOptions::new().max_connections(connections);
-            Self::Postgres(pool.connect(url).await?)
+            Ok(Self::Postgres(pool.connect(url).await?))
         } else if url.starts_with("sqlite") {
             let options: SqliteConnectOptions = url.parse()?;
             let options = options
@@ -252,16 +284,32 @@ impl Database {
                 .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
                 .busy_timeout(std::time::Duration::from_secs(30));
             let pool = SqlitePoolOptions::new().max_connections(connections);
-            Self::Sqlite(pool.connect_with(options).await?)
+            Ok(Self::Sqlite(pool.connect_with(options).await?))
         } else {
             let pool = MySqlPoolOptions::new().max_connections(connections);
-            Self::MySql(pool.connect(url).await?)
+            Ok(Self::MySql(pool.connect(url).await?))
+        }
+    }
+
+    /// One process at a time: on PostgreSQL, `CREATE TABLE IF NOT EXISTS` fails when two do it at once.
+    pub(crate) async fn create_tables(&self) -> Result<(), sqlx::Error> {
+        let text = match self {
+            // With the collation that is the default, `ord` and `ORD` would be one order.
+            Self::MySql(_) => "VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+            Self::Postgres(_) | Self::Sqlite(_) => "VARCHAR(100)",
         };
         for create in CREATE {
-            on_database!(&database, pool => {
+            let create = AssertSqlSafe(create.replace("TEXT", text));
+            on_database!(self, pool => {
                 sqlx::raw_sql(create).execute(pool).await?;
             });
         }
-        Ok(database)
+        Ok(())
     }
+}
+
+pub(crate) fn is_duplicate(error: &sqlx::Error) -> bool {
+    error
+        .as_database_error()
+        .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
 }

@@ -1,6 +1,6 @@
 //! A stand-in for a payment provider: a server with a SQLite file of its own, that charges once for a key.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -43,8 +43,16 @@ pub(crate) struct Entry {
     pub(crate) status: String,
 }
 
-/// Serves until the process ends.
-pub(crate) async fn serve(listener: TcpListener, file: PathBuf) -> Result<(), Failure> {
+/// The provider on its file; an error names that.
+pub(crate) async fn router(file: PathBuf) -> Result<Router, Failure> {
+    let pool = open(&file).await;
+    let pool = pool.map_err(|error| format!("cannot open {}: {error}", file.display()))?;
+    Ok(Router::new()
+        .route("/charges", get(list).post(charge))
+        .with_state(pool))
+}
+
+async fn open(file: &Path) -> Result<SqlitePool, sqlx::Error> {
     let options = SqliteConnectOptions::new()
         .filename(file)
         .create_if_missing(true)
@@ -58,10 +66,12 @@ pub(crate) async fn serve(listener: TcpListener, file: PathBuf) -> Result<(), Fa
     )
     .execute(&pool)
     .await?;
-    let app = Router::new()
-        .route("/charges", get(list).post(charge))
-        .with_state(pool);
-    Ok(axum::serve(listener, app).await?)
+    Ok(pool)
+}
+
+/// Serves until the process ends.
+pub(crate) async fn serve(listener: TcpListener, router: Router) -> Result<(), Failure> {
+    Ok(axum::serve(listener, router).await?)
 }
 
 async fn charge(

@@ -1,0 +1,110 @@
+//! Limits on the time that a client may take to send its request: otherwise each slow one keeps a connection, and memory, for
+//! as long as it likes.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::serve::Listener;
+use http_body::{Frame, SizeHint};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::time::{Sleep, sleep};
+
+/// How long a client may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Until the head of a request has come, also from the end of the one before.
+    pub(crate) head: Duration,
+    /// For the whole body, from the end of the head.
+    pub(crate) body: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(30),
+            body: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Serves until `over`, and then until every request that has come is answered. (`axum::serve` has no limits.)
+pub(crate) async fn serve(
+    mut listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    over: impl Future<Output = ()>,
+) {
+    let router = router.layer(axum::middleware::map_request(
+        move |request: Request| async move {
+            Ok::<_, Infallible>(request.map(|body| Body::new(Timed::new(body, limits.body))))
+        },
+    ));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.head);
+    let connections = GracefulShutdown::new();
+    tokio::pin!(over);
+    loop {
+        let (stream, _) = tokio::select! {
+            // Tries again by itself, when there are too many open files, say.
+            accepted = Listener::accept(&mut listener) => accepted,
+            () = &mut over => break,
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        let connection = connections.watch(connection);
+        tokio::spawn(async move {
+            // A client that broke off knows.
+            let _ = connection.await;
+        });
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+/// A body that fails when it takes too long.
+#[derive(Debug)]
+struct Timed {
+    body: Body,
+    until: Pin<Box<Sleep>>,
+}
+
+impl Timed {
+    fn new(body: Body, limit: Duration) -> Self {
+        let until = Box::pin(sleep(limit));
+        Self { body, until }
+    }
+}
+
+impl HttpBody for Timed {
+    type Data = Bytes;
+    type Error = axum::BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if self.until.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Err("the body of the request took too long".into())));
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

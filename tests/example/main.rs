@@ -1,0 +1,14 @@
+//! The shop of the example `payments`, over real sockets: what its clients and its operators can rely on.
+//!
+//! Kills and pauses are in `tests/fault/payments.rs`.
+#![allow(missing_docs, reason = "tests are named, not documented")]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../../examples/payments/service/mod.rs"]
+mod service;
+
+mod limits;
+mod orders;
+mod start;
+mod world;
