@@ -4,15 +4,14 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     name        varbinary(255) NOT NULL PRIMARY KEY,
     owner       binary(16),
     fence       bigint         NOT NULL,
-    holds       integer        NOT NULL,
     holder      varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     acquired_at datetime(6),
     expires_at  datetime(6),
     CONSTRAINT rowlock_lock_name CHECK (octet_length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
-        (owner IS NULL AND holds = 0 AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
-        OR (owner IS NOT NULL AND holds >= 1 AND holder IS NOT NULL
+        (owner IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
+        OR (owner IS NOT NULL AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND expires_at IS NOT NULL)
     )
 ) ENGINE = InnoDB;

@@ -5,15 +5,14 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     name        bytea       NOT NULL PRIMARY KEY,
     owner       uuid,
     fence       bigint      NOT NULL,
-    holds       integer     NOT NULL,
     holder      text,
     acquired_at timestamptz,
     expires_at  timestamptz,
     CONSTRAINT rowlock_lock_name CHECK (octet_length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
-        (owner IS NULL AND holds = 0 AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
-        OR (owner IS NOT NULL AND holds >= 1 AND holder IS NOT NULL
+        (owner IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
+        OR (owner IS NOT NULL AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND isfinite(acquired_at)
             AND expires_at IS NOT NULL AND isfinite(expires_at))
     )

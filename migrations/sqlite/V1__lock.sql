@@ -4,15 +4,14 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     name        BLOB    NOT NULL PRIMARY KEY,
     owner       BLOB,
     fence       INTEGER NOT NULL,
-    holds       INTEGER NOT NULL,
     holder      TEXT,
     acquired_at INTEGER,
     expires_at  INTEGER,
     CONSTRAINT rowlock_lock_name CHECK (length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
-        (owner IS NULL AND holds = 0 AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
-        OR (owner IS NOT NULL AND length(owner) = 16 AND holds >= 1 AND holder IS NOT NULL
+        (owner IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
+        OR (owner IS NOT NULL AND length(owner) = 16 AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND expires_at IS NOT NULL)
     )
 ) STRICT, WITHOUT ROWID;

@@ -16,7 +16,6 @@ struct Json<'a> {
     holder: &'a str,
     acquired_at: String,
     expires_at: String,
-    holds: u32,
 }
 
 impl<'a> From<&'a LockInfo> for Json<'a> {
@@ -30,7 +29,6 @@ impl<'a> From<&'a LockInfo> for Json<'a> {
             holder: &lock.holder,
             acquired_at: time(lock.acquired_at),
             expires_at: time(lock.expires_at),
-            holds: lock.holds,
         }
     }
 }
@@ -51,7 +49,6 @@ fn table(locks: &[LockInfo]) -> Table {
         "MODE",
         "HOLDER",
         "FENCE",
-        "HOLDS",
         "SINCE",
         "UNTIL (RENEWED)",
     ]);
@@ -62,7 +59,6 @@ fn table(locks: &[LockInfo]) -> Table {
             lock.mode.to_string(),
             lock.holder.escape_debug().to_string(),
             lock.fence.to_string(),
-            lock.holds.to_string(),
             time(lock.acquired_at),
             time(lock.expires_at),
         ]);

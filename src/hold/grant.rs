@@ -19,6 +19,8 @@ pub(crate) struct Grant<K = Name> {
     /// The grant's, or the number of the attempt.
     pub(crate) fence: i64,
     pub(crate) ttl: Duration,
+    /// How many sendings of its acquire may reach the server yet.
+    pub(crate) late: u32,
     /// Never renewed beyond this point.
     cap: Option<Moment>,
     /// It is being ended by somebody else's commit: gone is no loss.
@@ -35,7 +37,7 @@ pub(crate) struct Status {
     /// A renewal is overdue, or the cap is near.
     pub(crate) at_risk: bool,
     pub(crate) end: Option<End>,
-    /// How many guards there are: the hold count that the row should have.
+    /// How many guards there are.
     guards: u32,
 }
 
@@ -66,6 +68,7 @@ impl<K> Grant<K> {
             id,
             fence,
             ttl,
+            late: 0,
             cap,
             closing: AtomicBool::new(false),
             pins: AtomicU64::new(0),
@@ -114,10 +117,6 @@ impl<K> Grant<K> {
     /// cap.
     fn at_cap(&self, deadline: Moment) -> bool {
         self.cap.is_some_and(|cap| deadline + self.ttl / 20 >= cap)
-    }
-
-    pub(crate) fn guards(&self) -> u32 {
-        self.status().guards
     }
 
     /// One guard more, unless the grant has ended.

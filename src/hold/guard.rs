@@ -42,7 +42,8 @@ impl Guard {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Releases this hold and tells whether it was still held. Dropping the future does not stop it.
+    /// Releases this hold and tells whether it was still held. While other guards of the grant stay, nobody is asked.
+    /// Dropping the future does not stop it.
     pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
         let (reply, outcome) = oneshot::channel();
         if !self.hand_in(Some(reply)) {
@@ -57,10 +58,14 @@ impl Guard {
             return false;
         }
         let grant = &self.grant;
-        let partial = !grant.drop_guard();
-        if !partial {
-            self.core.renewals.remove(grant.id);
+        if !grant.drop_guard() {
+            let outcome = grant
+                .loss()
+                .map_or(ReleaseOutcome::Released, ReleaseOutcome::Lost);
+            let _ = reply.map(|reply| reply.send(Ok(outcome)));
+            return true;
         }
+        self.core.renewals.remove(grant.id);
         let mut fate = Fate::within(self.core.settings.patience);
         if reply.is_none() {
             // In the background there is time until the lease ends by itself.
@@ -73,7 +78,7 @@ impl Guard {
                 fence: grant.fence,
             },
             grant: Some(Arc::clone(grant)),
-            partial,
+            late: grant.late,
             repeated: false,
             reply,
             fate,

@@ -27,7 +27,6 @@ pub(crate) enum Attempt {
 #[derive(Debug)]
 pub(crate) enum Op {
     Take(Take),
-    Enter(Enter),
     Release(Release),
     Look(Look),
     Record(RecordOp),
@@ -45,24 +44,14 @@ pub(crate) struct Take {
     pub(crate) fate: Fate,
 }
 
-/// One hold more of a grant that its owner has.
-#[derive(Debug)]
-pub(crate) struct Enter {
-    pub(crate) grant: Arc<Grant>,
-    pub(crate) core: Arc<Core>,
-    /// `None`: the grant has ended, a fresh one is needed.
-    pub(crate) reply: Reply<Option<Guard>>,
-    pub(crate) fate: Fate,
-}
-
-/// One hold less, and with the last one the name is free.
+/// The end of a grant: its last guard is gone, or nobody will learn of it.
 #[derive(Debug)]
 pub(crate) struct Release {
     pub(crate) ask: ReleaseAsk,
     /// `None`: an acquire is undone whose outcome is unknown.
     pub(crate) grant: Option<Arc<Grant>>,
-    /// Whether other guards of the grant stay.
-    pub(crate) partial: bool,
+    /// How many sendings of its acquire may reach the server yet.
+    pub(crate) late: u32,
     /// An undo that found nothing to undo so far.
     pub(crate) repeated: bool,
     pub(crate) reply: Option<Reply<ReleaseOutcome>>,
@@ -109,8 +98,8 @@ pub(crate) struct Fate {
     pub(crate) give_up: Moment,
     /// It was sent and not answered: it may have happened, at least in part.
     pub(crate) sent: bool,
-    /// The connection broke under it: the server may be working on it still.
-    pub(crate) in_doubt: bool,
+    /// How often the connection broke under it: the server may be working on as many sendings still, or get them late.
+    pub(crate) doubts: u32,
     /// How often it was put off.
     pub(crate) tries: u32,
     /// Its place among all that have arrived at the lane.
@@ -119,13 +108,22 @@ pub(crate) struct Fate {
 
 impl Fate {
     pub(crate) fn within(patience: Duration) -> Self {
+        Self::until(Moment::now() + patience)
+    }
+
+    pub(crate) fn until(give_up: Moment) -> Self {
         Self {
-            give_up: Moment::now() + patience,
+            give_up,
             sent: false,
-            in_doubt: false,
+            doubts: 0,
             tries: 0,
             number: 0,
         }
+    }
+
+    /// Whether an earlier sending of it may have happened.
+    pub(crate) fn in_doubt(&self) -> bool {
+        self.doubts > 0
     }
 }
 
@@ -134,7 +132,6 @@ impl Op {
     pub(crate) fn subject(&self) -> Option<Subject> {
         let name = match self {
             Self::Take(op) => &op.ask.name,
-            Self::Enter(op) => &op.grant.name,
             Self::Release(op) => &op.ask.name,
             Self::Look(op) => match &op.what {
                 LookAt::Inspect(name, _)
@@ -151,7 +148,6 @@ impl Op {
     pub(crate) fn fate(&self) -> Option<Fate> {
         match self {
             Self::Take(op) => Some(op.fate),
-            Self::Enter(op) => Some(op.fate),
             Self::Release(op) => Some(op.fate),
             Self::Look(op) => Some(op.fate),
             Self::Record(op) => Some(op.fate),
@@ -162,7 +158,6 @@ impl Op {
     pub(crate) fn fate_mut(&mut self) -> Option<&mut Fate> {
         match self {
             Self::Take(op) => Some(&mut op.fate),
-            Self::Enter(op) => Some(&mut op.fate),
             Self::Release(op) => Some(&mut op.fate),
             Self::Look(op) => Some(&mut op.fate),
             Self::Record(op) => Some(&mut op.fate),
@@ -183,7 +178,7 @@ impl Op {
             _ => false,
         };
         if let Some(fate) = self.fate_mut().filter(|_| !looks) {
-            fate.in_doubt = true;
+            fate.doubts += 1;
         }
     }
 
@@ -191,7 +186,6 @@ impl Op {
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {
             Self::Take(op) => op.reply.is_closed() && !op.fate.sent,
-            Self::Enter(op) => op.reply.is_closed() && !op.fate.sent,
             Self::Release(_) => false,
             Self::Look(op) => match &op.what {
                 LookAt::Inspect(_, reply) => reply.is_closed(),
@@ -208,7 +202,6 @@ impl Op {
     pub(crate) fn fail(self, error: Error) {
         match self {
             Self::Take(op) => drop(op.reply.send(Err(error))),
-            Self::Enter(op) => drop(op.reply.send(Err(error))),
             Self::Release(op) => {
                 if let Some(reply) = op.reply {
                     let _ = reply.send(Err(error));
@@ -229,7 +222,7 @@ impl Op {
     /// What was tried, for messages.
     pub(crate) fn doing(&self) -> &'static str {
         match self {
-            Self::Take(_) | Self::Enter(_) => "acquire",
+            Self::Take(_) => "acquire",
             Self::Release(_) => "release",
             Self::Look(op) => match op.what {
                 LookAt::Inspect(..) => "inspect",

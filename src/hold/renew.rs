@@ -314,7 +314,6 @@ async fn renew_due<C: Connector>(
             name: grant.name.clone(),
             owner: grant.id,
             ttl: grant.renewal_ttl().unwrap_or_default(),
-            holds: None,
         };
         let asks: Vec<RenewAsk> = leases.iter().map(ask).collect();
         let sent = Moment::now();

@@ -72,8 +72,6 @@ pub struct LockInfo {
     pub expires_at: DateTime<Utc>,
     /// How long that was from the moment at which the row was read.
     pub remaining: Duration,
-    /// How many times its owner has entered it.
-    pub holds: u32,
 }
 
 /// The name was not free.
@@ -274,9 +272,8 @@ impl Lock {
     pub async fn acquire(&self) -> Result<Held, Error> {
         let name = self.check()?;
         if let Some(owner) = &self.owner {
-            // Entering again waits for nobody: whoever stands in line waits for this owner.
-            let again = owner.grants().await.enter(&self.core, name).await?;
-            if let Some(guard) = again {
+            // Entering again waits for nobody: all that stand in line wait for this owner.
+            if let Some(guard) = owner.enter(&self.core, name) {
                 return Ok(Held::new(guard));
             }
         }
@@ -313,13 +310,17 @@ impl Lock {
         let Some(owner) = &self.owner else {
             return self.take(name).await;
         };
-        let mut grants = owner.grants().await;
-        if let Some(guard) = grants.enter(&self.core, name).await? {
+        if let Some(guard) = owner.enter(&self.core, name) {
+            return Ok(Attempt::Held(guard));
+        }
+        let _asking = owner.asking().await;
+        // Another task may have been granted it meanwhile.
+        if let Some(guard) = owner.enter(&self.core, name) {
             return Ok(Attempt::Held(guard));
         }
         let attempt = self.take(name).await?;
         if let Attempt::Held(guard) = &attempt {
-            grants.remember(guard.grant());
+            owner.remember(guard.grant());
         }
         Ok(attempt)
     }

@@ -4,25 +4,29 @@
 //!
 //! There is no hidden identity: neither the thread nor the task, the process or the host decides
 //! whether a lock is "mine". An [`Owner`] is a value that the caller passes on. Acquiring a name
-//! that this owner holds adds a hold to the grant: same fence, one more in the row's `holds`. The
+//! that this owner holds adds a guard to the grant, with the same fence. The
 //! name is free when the last guard is gone. When the lease is lost, all its guards have lost it.
+//!
+//! # Failure
+//!
+//! Entering again, and leaving while other guards stay, happen in this process only: the database is not asked,
+//! and need not be there. (A transaction that has the lease pinned keeps its row from being changed, and may well be
+//! this owner's own.) So it is decided as [`Held::is_held`](crate::Held::is_held) is: by the local deadline.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
-
-use tokio::sync::{Mutex, MutexGuard, oneshot};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::hold::Core;
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
-use crate::hold::op::{Enter, Fate, Op};
 use crate::{Error, Name};
 
 /// Who may enter a lock again that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
 /// passed to [`Lock::owner`](crate::Lock::owner).
 ///
 /// Clones are the same owner. An owner belongs to the client that made it, and cannot be passed to
-/// another process. The lease keeps the TTL, the cap and the fence of its first acquire.
+/// another process. The lease keeps the TTL, the cap and the fence of its first acquire. Entering again does not renew it, and
+/// does not ask the database: it succeeds at once while the lease [is held](crate::Held::is_held).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -42,7 +46,14 @@ use crate::{Error, Name};
 #[derive(Debug, Clone)]
 pub struct Owner {
     core: Weak<Core>,
-    grants: Arc<Mutex<HashMap<Name, Weak<Grant>>>>,
+    grants: Arc<Grants>,
+}
+
+#[derive(Debug, Default)]
+struct Grants {
+    known: Mutex<HashMap<Name, Weak<Grant>>>,
+    /// Taken by who asks for a fresh grant, until it is known.
+    asking: tokio::sync::Mutex<()>,
 }
 
 impl Owner {
@@ -63,40 +74,28 @@ impl Owner {
         })
     }
 
-    /// What this owner holds. Attempts of one owner never race: the next one waits here.
-    pub(super) async fn grants(&self) -> Grants<'_> {
-        Grants(self.grants.lock().await)
-    }
-}
-
-/// The grants of an owner, for one attempt.
-#[derive(Debug)]
-pub(super) struct Grants<'a>(MutexGuard<'a, HashMap<Name, Weak<Grant>>>);
-
-impl Grants<'_> {
-    /// One hold more of the grant of `name`; `None` when a fresh one is needed.
-    pub(super) async fn enter(
-        &self,
-        core: &Arc<Core>,
-        name: &Name,
-    ) -> Result<Option<Guard>, Error> {
-        let known = self.0.get(name).and_then(Weak::upgrade);
-        let Some(grant) = known.filter(|grant| grant.is_held()) else {
-            return Ok(None);
-        };
-        let (reply, entered) = oneshot::channel();
-        let enter = Enter {
-            grant,
-            core: Arc::clone(core),
-            reply,
-            fate: Fate::within(core.settings.patience),
-        };
-        core.send(Op::Enter(enter));
-        entered.await.unwrap_or_else(|_| Err(core.stopped()))
+    /// The right to ask for a fresh grant. Attempts of one owner never race: the next one waits here.
+    pub(super) async fn asking(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.grants.asking.lock().await
     }
 
-    pub(super) fn remember(&mut self, grant: &Arc<Grant>) {
-        self.0.retain(|_, grant| grant.strong_count() > 0);
-        self.0.insert(grant.name.clone(), Arc::downgrade(grant));
+    /// One guard more of the grant of `name`; `None` when a fresh one is needed.
+    pub(super) fn enter(&self, core: &Arc<Core>, name: &Name) -> Option<Guard> {
+        let grant = self.known().get(name).and_then(Weak::upgrade)?;
+        let is_held = grant.is_held();
+        is_held
+            .then(|| Guard::new(grant, Arc::clone(core)))
+            .flatten()
+    }
+
+    pub(super) fn remember(&self, grant: &Arc<Grant>) {
+        let mut known = self.known();
+        known.retain(|_, grant| grant.strong_count() > 0);
+        known.insert(grant.name.clone(), Arc::downgrade(grant));
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Name, Weak<Grant>>> {
+        let known = self.grants.known.lock();
+        known.unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -22,14 +22,13 @@ pub(crate) fn takes<'a>(asks: impl IntoIterator<Item = &'a TakeAsk>) -> String {
     }))
 }
 
-/// `[[name, owner, ttl, holds or null], …]`
+/// `[[name, owner, ttl], …]`
 pub(crate) fn renewals(asks: &[RenewAsk]) -> String {
     array(asks.iter().map(|ask| {
         json!([
             hex(&ask.name),
             ask.owner.simple().to_string(),
-            to_micros(ask.ttl),
-            ask.holds
+            to_micros(ask.ttl)
         ])
     }))
 }

@@ -12,7 +12,7 @@
 //! - *batches*: the asks of one call have different names and come sorted by name. Each ask is
 //!   atomic; a call that fails may have done some of its asks.
 //! - *repeating*: every verb but `lease_force_release` may be sent again after a broken connection. A grant is named by its
-//!   own id, and a hold count is absolute, so that the second sending finds what the first one did.
+//!   own id, so that the second sending finds what the first one did.
 
 pub(crate) mod fault;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
@@ -97,7 +97,7 @@ pub(crate) trait Store: Records + std::fmt::Debug + Send + Sized + 'static {
         asks: &[TakeAsk],
     ) -> impl Future<Output = Result<Vec<Taken>, Fault>> + Send;
 
-    /// Extends leases that are live and still the asked grants', and sets their hold counts. An
+    /// Extends leases that are live and still the asked grants'. An
     /// expiry never moves back. A lease that has run out is not revived, even if nobody took it.
     ///
     /// One outcome per ask, in the order of the asks.
@@ -241,17 +241,14 @@ pub(crate) enum Taken {
 pub(crate) struct RenewAsk {
     pub(crate) name: Name,
     pub(crate) owner: Uuid,
-    /// From now on, by the database's clock. Zero leaves the expiry as it is.
+    /// From now on, by the database's clock.
     pub(crate) ttl: Duration,
-    /// The hold count to set; `None` leaves it.
-    pub(crate) holds: Option<i32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Renewed {
-    /// The grant is live, with this much time and this hold count in its row. When the row was
-    /// locked by somebody, they are the old ones.
-    Live { remaining: Duration, holds: i32 },
+    /// The grant is live, with this much time. When its row was locked, it is what was left before.
+    Live { remaining: Duration },
     /// The name is not this grant's any more, or its lease has run out.
     Gone,
 }
@@ -379,7 +376,6 @@ pub(crate) struct LockRow {
     pub(crate) name: Vec<u8>,
     pub(crate) owner: Option<Uuid>,
     pub(crate) fence: i64,
-    pub(crate) holds: i32,
     pub(crate) holder: Option<String>,
     /// Microseconds since 1970-01-01 UTC.
     pub(crate) acquired_at: Option<i64>,
@@ -394,7 +390,6 @@ pub(crate) type LockColumns = (
     Vec<u8>,
     Option<Uuid>,
     i64,
-    i32,
     Option<String>,
     Option<i64>,
     Option<i64>,
@@ -403,12 +398,11 @@ pub(crate) type LockColumns = (
 
 impl From<LockColumns> for LockRow {
     fn from(columns: LockColumns) -> Self {
-        let (name, owner, fence, holds, holder, acquired_at, expires_at, remaining) = columns;
+        let (name, owner, fence, holder, acquired_at, expires_at, remaining) = columns;
         Self {
             name,
             owner,
             fence,
-            holds,
             holder,
             acquired_at,
             expires_at,
@@ -423,7 +417,6 @@ pub(crate) type ToldColumns = (
     Option<Vec<u8>>,
     Option<Uuid>,
     Option<i64>,
-    Option<i32>,
     Option<String>,
     Option<i64>,
     Option<i64>,
@@ -432,8 +425,7 @@ pub(crate) type ToldColumns = (
 
 impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
     fn from(columns: Option<ToldColumns>) -> Self {
-        let Some((id, name, owner, fence, holds, holder, acquired_at, expires_at, remaining)) =
-            columns
+        let Some((id, name, owner, fence, holder, acquired_at, expires_at, remaining)) = columns
         else {
             return Self {
                 database: None,
@@ -444,7 +436,6 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
             name,
             owner,
             fence: fence.unwrap_or_default(),
-            holds: holds.unwrap_or_default(),
             holder,
             acquired_at,
             expires_at,
@@ -485,9 +476,6 @@ impl LockRow {
         else {
             return Err(self.damaged("a time in it is missing or out of range"));
         };
-        let Ok(holds) = u32::try_from(self.holds) else {
-            return Err(self.damaged("its hold count is negative"));
-        };
         Ok(LockInfo {
             name,
             mode: Mode::Lease,
@@ -497,7 +485,6 @@ impl LockRow {
             acquired_at,
             expires_at,
             remaining: micros(self.remaining.unwrap_or(0)),
-            holds,
         })
     }
 
@@ -532,7 +519,6 @@ mod tests {
             name: b"a".to_vec(),
             owner: Some(Uuid::nil()),
             fence: 1,
-            holds: 1,
             holder: Some("me".into()),
             acquired_at: Some(1),
             expires_at: Some(2),
@@ -543,20 +529,16 @@ mod tests {
     #[test]
     fn a_row_that_makes_sense_is_shown() {
         let info = row().info().unwrap();
-        assert_eq!(
-            (info.fence, info.holds, info.remaining),
-            (1, 1, Duration::ZERO)
-        );
+        assert_eq!((info.fence, info.remaining), (1, Duration::ZERO));
     }
 
     #[test]
     fn a_row_edited_by_hand_is_an_error() {
-        let damages: [fn(&mut LockRow); 5] = [
+        let damages: [fn(&mut LockRow); 4] = [
             |r| r.name = vec![0xff],
             |r| r.owner = None,
             |r| r.acquired_at = Some(i64::MAX),
             |r| r.expires_at = None,
-            |r| r.holds = -1,
         ];
         for damage in damages {
             let mut row = row();

@@ -46,7 +46,7 @@ on_every_engine! {
         let damage = "UPDATE rowlock_lock SET owner = NULL";
         assert!(db.try_execute(damage).await.is_err());
         assert!(db.try_execute("UPDATE rowlock_lock SET fence = -1").await.is_err());
-        assert!(db.try_execute("UPDATE rowlock_lock SET holds = 0").await.is_err());
+        assert!(db.try_execute("UPDATE rowlock_lock SET holder = NULL").await.is_err());
         // … and who drops them gets errors, until the row is repaired.
         db.damage(damage).await;
         let error = rowlock.lock("a").try_acquire().await.unwrap_err();

@@ -80,6 +80,12 @@ fn main() -> ExitCode {
         trials.push(trial("records_cut_after_the_request", engine, move || {
             block_on(network::records(engine));
         }));
+        trials.push(trial("shared_after_a_cut", engine, move || {
+            block_on(network::shared_after_a_cut(engine));
+        }));
+        trials.push(trial("late_sending", engine, move || {
+            block_on(network::late_sending(engine));
+        }));
         trials.push(trial("late_answers", engine, move || {
             block_on(network::late(engine));
         }));

@@ -55,26 +55,126 @@ pub(crate) async fn cut(engine: Engine) {
         assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
         assert_eq!(watcher.inspect(held.name().clone()).await.unwrap(), None);
     }
-    // One hold more, and one less, are counted once each.
+    // Entering again, and leaving it, asks nobody: there is no answer to be cut.
     let me = rowlock.owner();
     let lock = rowlock.lock("nested").owner(&me);
     let outer = lock.acquire().await.unwrap();
+    proxy.set(Mode::CutNextAnswer);
     for _ in 0..10 {
-        let _ = lock.acquire().await.unwrap().release().await.unwrap();
-        proxy.set(Mode::CutNextAnswer);
         let inner = lock.acquire().await.unwrap();
-        assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
-        assert_eq!(watcher.inspect("nested").await.unwrap().unwrap().holds, 2);
-        let second = lock.acquire().await.unwrap();
-        assert_eq!(second.release().await.unwrap(), ReleaseOutcome::Released);
-        proxy.set(Mode::CutNextAnswer);
         assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Released);
-        assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
-        assert_eq!(watcher.inspect("nested").await.unwrap().unwrap().holds, 1);
     }
+    assert_eq!(proxy.mode(), Mode::CutNextAnswer, "nothing was asked");
+    proxy.set(Mode::Pass);
+    assert!(outer.is_held());
     drop(outer);
     rowlock.flush().await;
     assert_eq!(watcher.list().await.unwrap(), []);
+    db.remove().await;
+}
+
+/// Waits until the client has a connection for its renewals, so that what comes next is said on the lanes only.
+async fn renewals_are_connected(rowlock: &Rowlock) {
+    let lock = rowlock.lock("renewed").ttl(Duration::from_secs(3));
+    let held = lock.acquire().await.unwrap();
+    let first = held.deadline();
+    eventually("a renewal is confirmed", async || held.deadline() > first).await;
+    let _ = held.release().await.unwrap();
+}
+
+/// The connection breaks under a statement for more than 100 acquires: what became of them is found out with a few
+/// statements for all of them.
+pub(crate) async fn shared_after_a_cut(engine: Engine) {
+    const COUNT: usize = 256;
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    renewals_are_connected(&rowlock).await;
+    let lock = |n| rowlock.lock(format!("n{n}")).ttl(Duration::from_mins(5));
+    let locks: Vec<_> = (0..COUNT).map(lock).collect();
+    for armed in [false, true] {
+        let mut takes: Vec<_> = locks.iter().map(|lock| Box::pin(lock.acquire())).collect();
+        // One acquire is under way on each lane, and all others gather behind them.
+        proxy.set(Mode::HoldAnswers);
+        let hand_in = std::future::poll_fn(|cx| {
+            for take in &mut takes {
+                assert!(take.as_mut().poll(cx).is_pending());
+            }
+            std::task::Poll::Ready(())
+        });
+        tokio::task::unconstrained(hand_in).await;
+        let before = proxy.requests();
+        proxy.set(if armed {
+            Mode::CutNextAnswer
+        } else {
+            Mode::Pass
+        });
+        let mut held = Vec::new();
+        for take in takes {
+            held.push(take.await.unwrap());
+        }
+        let said = proxy.requests() - before;
+        assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
+        assert!(
+            said < 60,
+            "{said} requests for {COUNT} acquires, cut: {armed}"
+        );
+        assert!(held.iter().all(rowlock::Held::is_held));
+        assert_eq!(watcher.list().await.unwrap().len(), COUNT);
+        drop(held);
+        rowlock.flush().await;
+        assert_eq!(watcher.list().await.unwrap(), []);
+    }
+    db.remove().await;
+}
+
+/// The first sending of an acquire is on its way for long. A second one was answered, and what it granted was
+/// released, when the first one arrives: the name is free again within moments, not after the TTL.
+pub(crate) async fn late_sending(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    renewals_are_connected(&rowlock).await;
+    let ttl = Duration::from_mins(5);
+    for granted in [true, false] {
+        let lock = rowlock.lock("a").ttl(ttl);
+        // Everything is prepared: what is kept is the statement that grants.
+        let _ = lock.acquire().await.unwrap().release().await.unwrap();
+        rowlock.flush().await;
+        let other = if granted {
+            None
+        } else {
+            Some(watcher.lock("a").ttl(ttl).acquire().await.unwrap())
+        };
+        proxy.set(Mode::KeepNextRequest);
+        let held = lock.try_acquire().await.unwrap().held();
+        assert_eq!(proxy.mode(), Mode::Pass, "a request was kept");
+        assert_eq!(held.is_some(), granted, "what the second sending found");
+        let holder = held.or(other).unwrap();
+        let fence = holder.fence();
+        let outcome = holder.release().await.unwrap();
+        assert_eq!(outcome, ReleaseOutcome::Released);
+        rowlock.flush().await;
+        // What undoes the first sending comes several times before it.
+        let said = proxy.requests();
+        eventually("it is undone again and again", async || {
+            proxy.requests() > said + 2
+        })
+        .await;
+        proxy.deliver().await;
+        let row = format!(
+            "SELECT fence FROM rowlock_lock WHERE name = {}",
+            db.bytes("a")
+        );
+        assert!(
+            db.number(&row).await > fence,
+            "the first sending was granted"
+        );
+        eventually("the name is free", async || {
+            watcher.inspect("a").await.unwrap().is_none()
+        })
+        .await;
+    }
     db.remove().await;
 }
 

@@ -1,4 +1,4 @@
-//! A TCP proxy in front of a server, that can cut connections or fall silent.
+//! A TCP proxy in front of a server, that can cut connections, keep what is said for later, or fall silent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,24 +6,41 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Pass,
     /// The next request reaches the server; its answer does not come back, the connection is cut.
     CutNextAnswer,
+    /// The same for the next request of many operations.
+    CutNextBatch,
+    /// The next request stays here, and its connection is cut; [`Proxy::deliver`] hands it to the server.
+    KeepNextRequest,
+    /// Requests reach the server; answers stay here until the mode changes.
+    HoldAnswers,
     /// Every answer comes so late.
     Late(std::time::Duration),
     /// Nothing passes in either direction, and nothing is closed.
     Silent,
 }
 
+/// A request of so many bytes is one of many operations.
+const BATCH: usize = 4_096;
+
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     mode: Arc<watch::Sender<Mode>>,
     requests: Arc<AtomicU32>,
+    kept: Arc<Kept>,
+}
+
+/// A request that is on its way for long.
+#[derive(Debug, Default)]
+struct Kept {
+    deliver: Notify,
+    answered: Notify,
 }
 
 impl Proxy {
@@ -33,17 +50,19 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let mode = Arc::new(watch::Sender::new(Mode::Pass));
         let requests = Arc::new(AtomicU32::new(0));
-        let (shared, counter) = (Arc::clone(&mode), Arc::clone(&requests));
+        let kept = Arc::new(Kept::default());
+        let shared = (Arc::clone(&mode), Arc::clone(&requests), Arc::clone(&kept));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (mode, requests) = (Arc::clone(&shared), Arc::clone(&counter));
-                tokio::spawn(connection(client, server, mode, requests));
+                let (mode, requests, kept) = shared.clone();
+                tokio::spawn(connection(client, server, mode, requests, kept));
             }
         });
         Self {
             port,
             mode,
             requests,
+            kept,
         }
     }
 
@@ -56,6 +75,13 @@ impl Proxy {
         self.requests.load(Ordering::Relaxed)
     }
 
+    /// The request that was kept reaches the server, on the connection that the client has given up. Resolves when the
+    /// server has answered.
+    pub(crate) async fn deliver(&self) {
+        self.kept.deliver.notify_one();
+        self.kept.answered.notified().await;
+    }
+
     pub(crate) fn mode(&self) -> Mode {
         *self.mode.borrow()
     }
@@ -66,6 +92,7 @@ async fn connection(
     server: u16,
     mode: Arc<watch::Sender<Mode>>,
     requests: Arc<AtomicU32>,
+    kept: Arc<Kept>,
 ) {
     let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
         return;
@@ -85,21 +112,28 @@ async fn connection(
             read = client.read(&mut up) => {
                 let Ok(count @ 1..) = read else { return };
                 requests.fetch_add(1, Ordering::Relaxed);
-                asked |= *mode.borrow() == Mode::CutNextAnswer;
+                if disarm(&mode, Mode::KeepNextRequest) {
+                    drop(client);
+                    kept.deliver.notified().await;
+                    server.write_all(&up[..count]).await.unwrap();
+                    let answer = server.read(&mut down).await;
+                    assert!(matches!(answer, Ok(1..)), "the server answers: {answer:?}");
+                    return kept.answered.notify_one();
+                }
+                asked |= match *mode.borrow() {
+                    Mode::CutNextAnswer => true,
+                    Mode::CutNextBatch => count >= BATCH,
+                    _ => false,
+                };
                 if server.write_all(&up[..count]).await.is_err() {
                     return;
                 }
             }
-            read = server.read(&mut down) => {
+            read = server.read(&mut down), if *changes.borrow() != Mode::HoldAnswers => {
                 let Ok(count @ 1..) = read else { return };
                 // The server has done it; its answer is lost, and with it the connection.
-                if asked && mode.send_if_modified(|mode| {
-                    let armed = *mode == Mode::CutNextAnswer;
-                    if armed {
-                        *mode = Mode::Pass;
-                    }
-                    armed
-                }) {
+                let cuts = [Mode::CutNextAnswer, Mode::CutNextBatch];
+                if asked && cuts.into_iter().any(|cut| disarm(&mode, cut)) {
                     return;
                 }
                 let current = *changes.borrow();
@@ -112,4 +146,15 @@ async fn connection(
             }
         }
     }
+}
+
+/// Whether `mode` is what is asked for; if it is, it is so no longer.
+fn disarm(mode: &watch::Sender<Mode>, armed: Mode) -> bool {
+    mode.send_if_modified(|mode| {
+        let is_armed = *mode == armed;
+        if is_armed {
+            *mode = Mode::Pass;
+        }
+        is_armed
+    })
 }

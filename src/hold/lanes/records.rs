@@ -315,7 +315,7 @@ impl<C: Connector> Lane<C> {
 }
 
 /// Frees what a claim whose outcome nobody will learn may have claimed. It does not count.
-pub(super) fn undo(claim: &Claim) -> Op {
+pub(super) fn undo(claim: &Claim, now: Moment) -> Op {
     let ask = FinishAsk {
         key: claim.ask.key.clone(),
         owner: claim.ask.owner,
@@ -328,7 +328,7 @@ pub(super) fn undo(claim: &Claim) -> Op {
     };
     Op::Record(RecordOp {
         work: RecordWork::Finish(ask, None),
-        fate: Fate::within(claim.ask.lease.min(super::MAX_UNDO)),
+        fate: Fate::until(now + claim.ask.lease.min(super::MAX_UNDO)),
     })
 }
 

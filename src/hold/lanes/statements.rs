@@ -2,18 +2,19 @@
 //! answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::Lane;
+use super::{Lane, undo};
+use crate::Error;
 use crate::hold::clock::{Moment, trusted};
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
-use crate::hold::op::{Attempt, Enter, Look, LookAt, Op, Release, Reply, Seen, Take};
+use crate::hold::op::{Attempt, Look, LookAt, Op, Release, Seen, Take};
 use crate::lock::{Busy, LockInfo, Loss, ReleaseOutcome};
 use crate::store::fault::Fault;
 use crate::store::{
     Connector, Freed, LockRow, ReleaseAsk, RenewAsk, Renewed, Store, TakeAsk, Taken,
 };
-use crate::{Error, Name};
 
 /// A grant whose answer took longer than this part of its TTL is confirmed by a renewal before it is
 /// handed out. (On SQLite the statement itself waits while somebody else writes.)
@@ -51,67 +52,86 @@ impl<C: Connector> Lane<C> {
                 let mut stale = Vec::new();
                 for (op, outcome) in ops.into_iter().zip(outcomes) {
                     match outcome {
-                        Taken::Granted { fence } if took > op.ask.ttl / STALE => {
+                        Taken::Granted { fence } if is_stale(took, op.ask.ttl) => {
                             stale.push((op, fence));
                         }
                         Taken::Granted { fence } => {
                             let deadline = sent + trusted(op.ask.ttl);
                             granted(op, fence, sent, deadline);
                         }
-                        Taken::Busy(row) => busy(op, row),
+                        Taken::Busy(row) => self.busy(op, row),
                     }
                 }
                 self.confirm(stale).await;
             }
             Err(fault) => {
-                let guilty = self.failed(ops.into_iter().map(Op::Take).collect(), fault);
-                for op in guilty {
-                    if let Op::Take(op) = op {
-                        self.resolve(op).await;
-                    }
+                for half in self.failed_takes(ops, fault) {
+                    self.resolve(half).await;
                 }
             }
         }
     }
 
-    /// An acquire whose first sending may have happened: it is sent again under the same id, and
-    /// what it got is confirmed by a renewal, which tells how much of its time is left.
-    pub(super) async fn resolve(&mut self, op: Take) {
+    /// Acquires whose first sending may have happened: they are sent again under the same ids, and
+    /// what they got is confirmed by a renewal, which tells how much of its time is left.
+    pub(super) async fn resolve(&mut self, mut ops: Vec<Take>) {
+        if ops.is_empty() {
+            return;
+        }
         if !self.goes_on() {
-            return self.not_sent(std::iter::once(Op::Take(op)));
+            return self.not_sent(ops.into_iter().map(Op::Take));
         }
-        let ask = op.ask.clone();
-        let taken = self
-            .run(async |conn: &mut C::Connection| conn.lease_take(std::slice::from_ref(&ask)).await)
-            .await;
-        match taken.map(|mut taken| taken.pop()) {
-            Ok(Some(Taken::Granted { fence })) => self.confirm(vec![(op, fence)]).await,
-            Ok(Some(Taken::Busy(Some(row)))) if row.owner == Some(ask.owner) => {
-                self.confirm(vec![(op, row.fence)]).await;
+        ops.sort_by(|a, b| a.ask.name.cmp(&b.ask.name));
+        let asks: Vec<TakeAsk> = ops.iter().map(|op| op.ask.clone()).collect();
+        match self
+            .run(async |conn: &mut C::Connection| conn.lease_take(&asks).await)
+            .await
+        {
+            Ok(outcomes) => {
+                let mut granted = Vec::new();
+                for (op, outcome) in ops.into_iter().zip(outcomes) {
+                    match outcome {
+                        Taken::Granted { fence } => granted.push((op, fence)),
+                        Taken::Busy(Some(row)) if row.owner == Some(op.ask.owner) => {
+                            granted.push((op, row.fence));
+                        }
+                        // The row may be locked by the first sending, which the server has not finished.
+                        Taken::Busy(None) if op.fate.in_doubt() => self.put_off(Op::Take(op)),
+                        Taken::Busy(row) => self.busy(op, row),
+                    }
+                }
+                self.confirm(granted).await;
             }
-            // The row may be locked by the first sending, which the server has not finished.
-            Ok(Some(Taken::Busy(None))) if op.fate.in_doubt => self.put_off(Op::Take(op)),
-            Ok(Some(Taken::Busy(row))) => busy(op, row),
-            Ok(None) => {}
-            Err(fault) => drop(self.failed(vec![Op::Take(op)], fault)),
+            Err(fault) => {
+                for half in self.failed_takes(ops, fault) {
+                    Box::pin(self.resolve(half)).await;
+                }
+            }
         }
+    }
+
+    /// Those that are to be sent again, in two statements.
+    fn failed_takes(&mut self, ops: Vec<Take>, fault: Fault) -> [Vec<Take>; 2] {
+        let again = self.failed(ops.into_iter().map(Op::Take).collect(), fault);
+        let take = |op| match op {
+            Op::Take(op) => Some(op),
+            _ => None,
+        };
+        halves(again.into_iter().filter_map(take).collect())
     }
 
     /// Renews grants of which it is not known how much of their time is left: the answer came late,
     /// or it is the answer to an earlier sending.
-    pub(super) async fn confirm(&mut self, grants: Vec<(Take, i64)>) {
+    async fn confirm(&mut self, grants: Vec<(Take, i64)>) {
         if grants.is_empty() {
             return;
         }
-        let asks: Vec<RenewAsk> = grants
-            .iter()
-            .map(|(op, _)| RenewAsk {
-                name: op.ask.name.clone(),
-                owner: op.ask.owner,
-                ttl: op.ask.ttl,
-                holds: None,
-            })
-            .collect();
+        let ask = |(op, _): &(Take, i64)| RenewAsk {
+            name: op.ask.name.clone(),
+            owner: op.ask.owner,
+            ttl: op.ask.ttl,
+        };
+        let asks: Vec<RenewAsk> = grants.iter().map(ask).collect();
         let sent = Moment::now();
         match self
             .run(async |conn: &mut C::Connection| conn.lease_renew(&asks).await)
@@ -120,104 +140,24 @@ impl<C: Connector> Lane<C> {
             Ok(outcomes) => {
                 for ((op, fence), outcome) in grants.into_iter().zip(outcomes) {
                     match outcome {
-                        Renewed::Live { remaining, .. } => {
+                        Renewed::Live { remaining } => {
                             granted(op, fence, sent, sent + trusted(remaining));
                         }
                         // It was granted, and ran out in the meantime.
-                        Renewed::Gone => busy(op, None),
+                        Renewed::Gone => self.busy(op, None),
                     }
                 }
             }
             Err(fault) => {
+                let (ops, fences): (Vec<_>, Vec<_>) = grants.into_iter().unzip();
                 // Sent again, they find what they have.
-                let ops = grants.into_iter().map(|(op, _)| Op::Take(op)).collect();
-                for op in self.failed(ops, fault) {
-                    self.put_off(op);
+                let [first, second] = self.failed_takes(ops, fault);
+                let mut fences = fences.into_iter();
+                for half in [first, second] {
+                    let half = half.into_iter().zip(&mut fences).collect();
+                    Box::pin(self.confirm(half)).await;
                 }
             }
-        }
-    }
-
-    /// Sets hold counts: one more, or one less of several.
-    pub(super) async fn hold(&mut self, partial: Vec<Release>, enters: Vec<Enter>) {
-        let mut ops: Vec<Op> = Vec::new();
-        for op in partial {
-            match &op.grant {
-                // The last guard is gone as well by now: its release comes right behind.
-                Some(grant) if grant.guards() == 0 => {
-                    let outcome = grant
-                        .loss()
-                        .map_or(ReleaseOutcome::Released, ReleaseOutcome::Lost);
-                    answer(op.reply, outcome);
-                }
-                _ => ops.push(Op::Release(op)),
-            }
-        }
-        for op in enters {
-            if op.grant.is_held() {
-                ops.push(Op::Enter(op));
-            } else {
-                let _ = op.reply.send(Ok(None));
-            }
-        }
-        if ops.is_empty() {
-            return;
-        }
-        if !self.goes_on() {
-            return self.not_sent(ops.into_iter());
-        }
-        ops.sort_by(|a, b| name(a).cmp(&name(b)));
-        let asks: Vec<RenewAsk> = ops.iter().filter_map(hold_ask).collect();
-        let sent = Moment::now();
-        match self
-            .run(async |conn: &mut C::Connection| conn.lease_renew(&asks).await)
-            .await
-        {
-            Ok(outcomes) => {
-                for ((op, ask), outcome) in ops.into_iter().zip(asks).zip(outcomes) {
-                    self.held(op, &ask, outcome, sent);
-                }
-            }
-            Err(fault) => {
-                for op in self.failed(ops, fault) {
-                    match op {
-                        Op::Enter(op) => Box::pin(self.hold(Vec::new(), vec![op])).await,
-                        Op::Release(op) => Box::pin(self.hold(vec![op], Vec::new())).await,
-                        _ => {}
-                    }
-                }
-            }
-        }
-    }
-
-    fn held(&mut self, op: Op, ask: &RenewAsk, outcome: Renewed, sent: Moment) {
-        match (op, outcome) {
-            // The row is locked by somebody.
-            (op, Renewed::Live { holds, .. }) if Some(holds) != ask.holds => self.put_off(op),
-            (Op::Enter(op), outcome) => {
-                match outcome {
-                    Renewed::Live { remaining, .. } => op.grant.confirm(sent + trusted(remaining)),
-                    Renewed::Gone => op.grant.lose(Loss::TakenOver),
-                }
-                let guard = op
-                    .grant
-                    .is_held()
-                    .then(|| Guard::new(op.grant, op.core))
-                    .flatten();
-                let _ = op.reply.send(Ok(guard));
-            }
-            (Op::Release(op), outcome) => {
-                if let Some(grant) = &op.grant {
-                    if outcome == Renewed::Gone {
-                        grant.lose(Loss::TakenOver);
-                    }
-                    let outcome = grant
-                        .loss()
-                        .map_or(ReleaseOutcome::Released, ReleaseOutcome::Lost);
-                    answer(op.reply, outcome);
-                }
-            }
-            _ => {}
         }
     }
 
@@ -236,31 +176,68 @@ impl<C: Connector> Lane<C> {
         {
             Ok(outcomes) => {
                 for (op, outcome) in ops.into_iter().zip(outcomes) {
-                    let undone = matches!(outcome, Freed::Released | Freed::Expired);
-                    if outcome == Freed::Locked {
-                        self.put_off(Op::Release(op));
-                    } else if op.grant.is_none() && op.fate.in_doubt && !undone {
-                        // The acquire that it undoes may be on its way in the server still.
-                        self.put_off(Op::Release(Release {
-                            repeated: true,
-                            ..op
-                        }));
-                    } else {
-                        self.lines.freed(&op.ask.name);
-                        let outcome = release_outcome(&op, outcome);
-                        answer(op.reply, outcome);
+                    match outcome {
+                        Freed::Locked => self.put_off(Op::Release(op)),
+                        _ if op.grant.is_none() => self.undone(op, outcome),
+                        _ => self.released(op, outcome),
                     }
                 }
             }
             Err(fault) => {
-                let guilty = self.failed(ops.into_iter().map(Op::Release).collect(), fault);
-                for op in guilty {
-                    if let Op::Release(op) = op {
-                        Box::pin(self.release(vec![op])).await;
-                    }
+                let again = self.failed(ops.into_iter().map(Op::Release).collect(), fault);
+                let release = |op| match op {
+                    Op::Release(op) => Some(op),
+                    _ => None,
+                };
+                for half in halves(again.into_iter().filter_map(release).collect()) {
+                    Box::pin(self.release(half)).await;
                 }
             }
         }
+    }
+
+    fn released(&mut self, op: Release, outcome: Freed) {
+        self.lines.freed(&op.ask.name);
+        if let Some(undo) = undo::after(&op, Moment::now()) {
+            self.put_off(undo);
+        }
+        let outcome = release_outcome(&op, outcome, Moment::now());
+        if let Some(reply) = op.reply {
+            let _ = reply.send(Ok(outcome));
+        }
+    }
+
+    /// An undo has found what one sending of its acquire did, or nothing. It is repeated while another sending may come.
+    fn undone(&mut self, op: Release, outcome: Freed) {
+        let found = matches!(outcome, Freed::Released | Freed::Expired);
+        if found {
+            self.lines.freed(&op.ask.name);
+        }
+        let late = op.late.saturating_sub(u32::from(found));
+        if late > 0 {
+            let repeated = true;
+            self.put_off(Op::Release(Release {
+                late,
+                repeated,
+                ..op
+            }));
+        }
+    }
+
+    /// The name is held, or changing hands. A sending that comes late may be granted it all the same.
+    fn busy(&mut self, op: Take, row: Option<LockRow>) {
+        let Take {
+            ask, fate, reply, ..
+        } = op;
+        if fate.in_doubt() {
+            self.put_off(undo::late(&ask, fate.doubts, Moment::now()));
+        }
+        let name = ask.name;
+        let busy = row
+            .map(LockRow::info)
+            .transpose()
+            .map(|holder| Busy { name, holder });
+        let _ = reply.send(busy.map(Attempt::Busy));
     }
 
     pub(super) async fn look(&mut self, look: Look) {
@@ -334,47 +311,26 @@ fn granted(op: Take, fence: i64, sent: Moment, deadline: Moment) {
         name, owner, ttl, ..
     } = op.ask;
     let cap = op.max_hold.map(|max_hold| sent + max_hold);
-    let grant = Arc::new(Grant::new(name, owner, fence, ttl, cap, deadline));
+    let mut grant = Grant::new(name, owner, fence, ttl, cap, deadline);
+    grant.late = op.fate.doubts;
+    let grant = Arc::new(grant);
     op.core.renewals.add(&grant);
     if let Some(guard) = Guard::new(grant, op.core) {
         let _ = op.reply.send(Ok(Attempt::Held(guard)));
     }
 }
 
-fn busy(op: Take, row: Option<LockRow>) {
-    let name = op.ask.name.clone();
-    let busy = row
-        .map(LockRow::info)
-        .transpose()
-        .map(|holder| Busy { name, holder });
-    let _ = op.reply.send(busy.map(Attempt::Busy));
+pub(super) fn is_stale(took: Duration, ttl: Duration) -> bool {
+    took > ttl / STALE
 }
 
-fn name(op: &Op) -> Option<&Name> {
-    match op {
-        Op::Enter(op) => Some(&op.grant.name),
-        Op::Release(op) => Some(&op.ask.name),
-        _ => None,
-    }
+/// Two statements instead of one that was refused, so that the guilty operation is found.
+fn halves<T>(mut ops: Vec<T>) -> [Vec<T>; 2] {
+    let rest = ops.split_off(ops.len() / 2);
+    [ops, rest]
 }
 
-/// The absolute hold count that an operation asks for, so that it may be sent twice.
-fn hold_ask(op: &Op) -> Option<RenewAsk> {
-    let (grant, more) = match op {
-        Op::Enter(op) => (&op.grant, 1),
-        Op::Release(op) => (op.grant.as_ref()?, 0),
-        _ => return None,
-    };
-    Some(RenewAsk {
-        name: grant.name.clone(),
-        owner: grant.id,
-        ttl: grant.renewal_ttl().filter(|_| more > 0).unwrap_or_default(),
-        // A guard may be dropped just now; its own release follows.
-        holds: i32::try_from((grant.guards() + more).max(1)).ok(),
-    })
-}
-
-fn release_outcome(op: &Release, freed: Freed) -> ReleaseOutcome {
+pub(super) fn release_outcome(op: &Release, freed: Freed, now: Moment) -> ReleaseOutcome {
     let Some(grant) = &op.grant else {
         return ReleaseOutcome::Released;
     };
@@ -383,17 +339,11 @@ fn release_outcome(op: &Release, freed: Freed) -> ReleaseOutcome {
     }
     // Until the deadline nobody can take the name over. So when an earlier sending is in doubt and
     // the name is not ours any more, that sending has released it.
-    let by_earlier_sending = op.fate.in_doubt && !grant.status().deadline.has_passed();
+    let by_earlier_sending = op.fate.in_doubt() && now < grant.status().deadline;
     match freed {
         Freed::Released => ReleaseOutcome::Released,
         Freed::WasFree | Freed::Superseded if by_earlier_sending => ReleaseOutcome::Released,
         Freed::Expired => ReleaseOutcome::Lost(Loss::Expired),
         Freed::WasFree | Freed::Superseded | Freed::Locked => ReleaseOutcome::Lost(Loss::TakenOver),
-    }
-}
-
-fn answer(reply: Option<Reply<ReleaseOutcome>>, outcome: ReleaseOutcome) {
-    if let Some(reply) = reply {
-        let _ = reply.send(Ok(outcome));
     }
 }

@@ -380,7 +380,6 @@ pub(super) async fn renew(
         .map(|(ask, row)| match row {
             Some(row) if row.owner == ask.owner && row.state == "running" => Renewed::Live {
                 remaining: micros(row.lease_left),
-                holds: 1,
             },
             _ => Renewed::Gone,
         })

@@ -41,7 +41,6 @@ UPDATE (
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
     l.owner = t.owner,
-    l.holds = 1,
     l.holder = t.holder,
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL t.ttl MICROSECOND";
@@ -57,7 +56,6 @@ UPDATE (
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
     l.owner = ?,
-    l.holds = 1,
     l.holder = ?,
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND";
@@ -65,8 +63,8 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
 /// For the names that have no row yet. A duplicate is an error that is caught; ON DUPLICATE KEY
 /// UPDATE would deadlock on gaps.
 const MAKE: &str = "
-INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
-SELECT UNHEX(a.name), UNHEX(a.owner), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
+INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
+SELECT UNHEX(a.name), UNHEX(a.owner), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
        a.holder, SYSDATE(6), SYSDATE(6) + INTERVAL a.ttl MICROSECOND
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
     name   VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
@@ -77,12 +75,11 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (
 
 const RENEW: &str = "
 UPDATE (
-    SELECT f.name, a.ttl, a.holds
+    SELECT f.name, a.ttl
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
         name  VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
         owner CHAR(32)     CHARACTER SET ascii PATH '$[1]',
-        ttl   BIGINT                           PATH '$[2]',
-        holds INT                              PATH '$[3]'
+        ttl   BIGINT                           PATH '$[2]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
     WHERE f.owner = UNHEX(a.owner) AND f.expires_at > SYSDATE(6)
@@ -90,8 +87,7 @@ UPDATE (
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.expires_at = GREATEST(l.expires_at, SYSDATE(6) + INTERVAL t.ttl MICROSECOND),
-    l.holds = COALESCE(t.holds, l.holds)";
+SET l.expires_at = GREATEST(l.expires_at, SYSDATE(6) + INTERVAL t.ttl MICROSECOND)";
 
 const RELEASE: &str = "
 UPDATE (
@@ -106,7 +102,7 @@ UPDATE (
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.owner = NULL, l.holds = 0, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+SET l.owner = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
 
 /// Like [`RELEASE`], for a lone operation.
 const RELEASE_ONE: &str = "
@@ -117,11 +113,11 @@ UPDATE (
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.owner = NULL, l.holds = 0, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+SET l.owner = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
 
 /// Like [`READ`], for a lone operation.
 const READ_ONE: &str = "
-SELECT name, owner, fence, holds, holder,
+SELECT name, owner, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
@@ -129,7 +125,7 @@ FROM rowlock_lock
 WHERE name = ?";
 
 const READ: &str = "
-SELECT l.name, l.owner, l.fence, l.holds, l.holder,
+SELECT l.name, l.owner, l.fence, l.holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), l.expires_at)
@@ -144,15 +140,15 @@ UPDATE (
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.owner = NULL, l.holds = 0, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+SET l.owner = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
 
 /// A duplicate is caught.
 const MAKE_ROW: &str = "
-INSERT INTO rowlock_lock (name, fence, holds)
-VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 0)";
+INSERT INTO rowlock_lock (name, fence)
+VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))";
 
 const INSPECT: &str = "
-SELECT name, owner, fence, holds, holder,
+SELECT name, owner, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
@@ -160,7 +156,7 @@ FROM rowlock_lock
 WHERE name = ? AND expires_at > SYSDATE(6)";
 
 const LIST: &str = "
-SELECT name, owner, fence, holds, holder,
+SELECT name, owner, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
@@ -170,7 +166,7 @@ ORDER BY name";
 
 /// Locks the row of a name that somebody holds, or whose row is damaged.
 const LOCK_HELD: &str = "
-SELECT name, owner, fence, holds, holder,
+SELECT name, owner, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
@@ -180,7 +176,7 @@ FOR UPDATE";
 
 const FREE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = ?";
 
 /// A row as READ finds it.
@@ -268,7 +264,6 @@ pub(super) async fn renew(
         .map(|ask| match rows.get(ask.name.as_bytes()) {
             Some(row) if row.owner == Some(ask.owner) && row.is_live() => Renewed::Live {
                 remaining: micros(row.remaining.unwrap_or(0)),
-                holds: row.holds,
             },
             _ => Renewed::Gone,
         })

@@ -33,7 +33,7 @@ use crate::store::{LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, T
 pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE";
 
 const ROW: &str = "
-SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder,
+SELECT d.id, l.name, l.owner, l.fence, l.holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.expires_at),
        TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), l.expires_at)
@@ -86,7 +86,7 @@ fn grant_text(names: &str, only_if: &str) -> String {
     format!(
         "UPDATE rowlock_lock
          SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-             owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+             owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
          WHERE name IN ({names}) {only_if}; \
          SELECT (SELECT id FROM rowlock_database), fence
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name"

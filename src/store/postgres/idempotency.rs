@@ -362,7 +362,6 @@ pub(super) async fn renew(
                 .find(|row| row.1 == ask.key.key() && row.0 == ask.key.scope());
             row.map_or(Renewed::Gone, |row| Renewed::Live {
                 remaining: micros(row.2),
-                holds: 1,
             })
         })
         .collect())

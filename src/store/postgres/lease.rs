@@ -21,7 +21,6 @@ const TAKE_ONE: &str = "
 UPDATE rowlock_lock
 SET owner = $2,
     fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    holds = 1,
     holder = $4,
     acquired_at = clock_timestamp(),
     expires_at = clock_timestamp() + $3 * interval '1 microsecond'
@@ -47,7 +46,6 @@ WITH ask AS (
     UPDATE rowlock_lock l
     SET owner = a.owner,
         fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        holds = 1,
         holder = a.holder,
         acquired_at = clock_timestamp(),
         expires_at = clock_timestamp() + a.ttl * interval '1 microsecond'
@@ -55,8 +53,8 @@ WITH ask AS (
     WHERE l.name = f.name
     RETURNING l.name, l.fence
 ), made AS (
-    INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
-    SELECT a.name, a.owner, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, a.holder,
+    INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
+    SELECT a.name, a.owner, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, a.holder,
            clock_timestamp(), clock_timestamp() + a.ttl * interval '1 microsecond'
     FROM ask a
     WHERE NOT EXISTS (SELECT FROM rowlock_lock l WHERE l.name = a.name)
@@ -65,7 +63,7 @@ WITH ask AS (
     RETURNING name, fence
 )
 SELECT COALESCE(t.fence, m.fence),
-       l.name, l.owner, l.fence, l.holds, l.holder,
+       l.name, l.owner, l.fence, l.holder,
        (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
        (extract(epoch FROM l.expires_at) * 1000000)::bigint,
        (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint
@@ -77,8 +75,8 @@ ORDER BY a.n";
 
 const RENEW: &str = "
 WITH ask AS (
-    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::int[])
-        WITH ORDINALITY AS a (name, owner, ttl, holds, n)
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
+        WITH ORDINALITY AS a (name, owner, ttl, n)
 ), mine AS (
     SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name AND a.owner = l.owner
     WHERE l.expires_at > clock_timestamp()
@@ -86,14 +84,12 @@ WITH ask AS (
     FOR UPDATE OF l SKIP LOCKED
 ), kept AS (
     UPDATE rowlock_lock l
-    SET expires_at = GREATEST(l.expires_at, clock_timestamp() + a.ttl * interval '1 microsecond'),
-        holds = COALESCE(a.holds, l.holds)
+    SET expires_at = GREATEST(l.expires_at, clock_timestamp() + a.ttl * interval '1 microsecond')
     FROM mine m JOIN ask a ON a.name = m.name
     WHERE l.name = m.name
-    RETURNING l.name, l.expires_at, l.holds
+    RETURNING l.name, l.expires_at
 )
-SELECT (extract(epoch FROM COALESCE(k.expires_at, l.expires_at) - clock_timestamp()) * 1000000)::bigint,
-       COALESCE(k.holds, l.holds)
+SELECT (extract(epoch FROM COALESCE(k.expires_at, l.expires_at) - clock_timestamp()) * 1000000)::bigint
 FROM ask a
 LEFT JOIN kept k ON k.name = a.name
 LEFT JOIN rowlock_lock l ON l.name = a.name AND l.owner = a.owner AND l.expires_at > clock_timestamp()
@@ -102,7 +98,7 @@ ORDER BY a.n";
 /// Like [`RELEASE`], for a lone operation that still holds its lease.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND owner = $2 AND expires_at > clock_timestamp()
@@ -123,7 +119,7 @@ WITH ask AS (
     FOR UPDATE OF l SKIP LOCKED
 ), freed AS (
     UPDATE rowlock_lock l
-    SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+    SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
     FROM mine m
     WHERE l.name = m.name
     RETURNING l.name
@@ -146,18 +142,18 @@ WITH held AS (
     FOR UPDATE
 ), freed AS (
     UPDATE rowlock_lock l
-    SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+    SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
     FROM held h
     WHERE l.name = h.name
 )
-SELECT name, owner, fence, holds, holder,
+SELECT name, owner, fence, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
 FROM held";
 
 const INSPECT: &str = "
-SELECT name, owner, fence, holds, holder,
+SELECT name, owner, fence, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
@@ -165,7 +161,7 @@ FROM rowlock_lock
 WHERE name = $1 AND expires_at > clock_timestamp()";
 
 const ROW: &str = "
-SELECT name, owner, fence, holds, holder,
+SELECT name, owner, fence, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
@@ -173,13 +169,13 @@ FROM rowlock_lock
 WHERE name = $1";
 
 const MAKE_ROW: &str = "
-INSERT INTO rowlock_lock (name, fence, holds)
-VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0)
+INSERT INTO rowlock_lock (name, fence)
+VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
 ON CONFLICT (name) DO NOTHING";
 
 const FREE_LAPSED: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND expires_at <= clock_timestamp()
@@ -187,7 +183,7 @@ WHERE name = (
 )";
 
 const LIST: &str = "
-SELECT name, owner, fence, holds, holder,
+SELECT name, owner, fence, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
@@ -201,7 +197,6 @@ type TakeColumns = (
     Option<Vec<u8>>,
     Option<Uuid>,
     Option<i64>,
-    Option<i32>,
     Option<String>,
     Option<i64>,
     Option<i64>,
@@ -237,14 +232,13 @@ pub(super) async fn take(
 fn taken(row: TakeColumns) -> Taken {
     match row {
         (Some(fence), ..) => Taken::Granted { fence },
-        (None, Some(name), owner, Some(fence), Some(holds), holder, acquired, expires, left)
+        (None, Some(name), owner, Some(fence), holder, acquired, expires, left)
             if left.is_some_and(|left| left > 0) =>
         {
             Taken::Busy(Some(LockRow {
                 name,
                 owner,
                 fence,
-                holds,
                 holder,
                 acquired_at: acquired,
                 expires_at: expires,
@@ -259,21 +253,19 @@ pub(super) async fn renew(
     conn: &mut PgConnection,
     asks: &[RenewAsk],
 ) -> Result<Vec<Renewed>, sqlx::Error> {
-    let rows: Vec<(Option<i64>, Option<i32>)> = query_as(RENEW)
+    let left: Vec<Option<i64>> = query_scalar(RENEW)
         .bind(names(asks.iter().map(|a| &a.name)))
         .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
         .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| a.holds).collect::<Vec<_>>())
         .fetch_all(conn)
         .await?;
-    Ok(rows
+    Ok(left
         .into_iter()
-        .map(|row| match row {
-            (Some(left), Some(holds)) => Renewed::Live {
+        .map(|left| match left {
+            Some(left) => Renewed::Live {
                 remaining: micros(left),
-                holds,
             },
-            _ => Renewed::Gone,
+            None => Renewed::Gone,
         })
         .collect())
 }

@@ -55,7 +55,7 @@ WITH ask AS (
 ), took AS (
     UPDATE rowlock_lock l
     SET fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+        owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
     FROM free f
     WHERE l.name = f.name AND (SELECT count(*) FROM free) = cardinality($1)
     RETURNING l.name, l.fence, set_config(
@@ -75,7 +75,7 @@ FROM rowlock_database d LEFT JOIN took t ON true";
 const TAKE_ONE: &str = "
 UPDATE rowlock_lock
 SET fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+    owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = (
     SELECT CASE
         WHEN l.expires_at IS NULL OR l.expires_at <= clock_timestamp() THEN l.name
@@ -112,7 +112,7 @@ ORDER BY name
 FOR UPDATE";
 
 const ROW: &str = "
-SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder,
+SELECT d.id, l.name, l.owner, l.fence, l.holder,
        (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
        (extract(epoch FROM l.expires_at) * 1000000)::bigint,
        (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint

@@ -267,7 +267,6 @@ pub(super) async fn renew(
             renewed.push(match left.first() {
                 Some(&left) => Renewed::Live {
                     remaining: micros(left),
-                    holds: 1,
                 },
                 None => Renewed::Gone,
             });

@@ -20,8 +20,8 @@ use crate::store::{
 };
 
 const TAKE: &str = "
-INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
-SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us + 1000, 1, a.value ->> 3,
+INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
+SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us + 1000, a.value ->> 3,
        now.us, now.us + (a.value ->> 2) + 1000
 FROM json_each(?1) a,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -29,7 +29,6 @@ WHERE true
 ON CONFLICT (name) DO UPDATE
 SET owner = excluded.owner,
     fence = max(fence + 1, excluded.fence),
-    holds = 1,
     holder = excluded.holder,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at
@@ -38,14 +37,13 @@ RETURNING name, fence";
 
 /// Like [`TAKE`], for a lone operation.
 const TAKE_ONE: &str = "
-INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
-SELECT ?1, ?2, now.us + 1000, 1, ?4, now.us, now.us + ?3 + 1000
+INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
+SELECT ?1, ?2, now.us + 1000, ?4, now.us, now.us + ?3 + 1000
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
 ON CONFLICT (name) DO UPDATE
 SET owner = excluded.owner,
     fence = max(fence + 1, excluded.fence),
-    holds = 1,
     holder = excluded.holder,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at
@@ -54,20 +52,20 @@ RETURNING fence";
 
 const RENEW: &str = "
 UPDATE rowlock_lock
-SET expires_at = max(expires_at, ask.us + ask.ttl + 1000), holds = COALESCE(ask.holds, rowlock_lock.holds)
+SET expires_at = max(expires_at, ask.us + ask.ttl + 1000)
 FROM (
     SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS owner,
-           a.value ->> 2 AS ttl, a.value ->> 3 AS holds,
+           a.value ->> 2 AS ttl,
            CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us
     FROM json_each(?1) a
 ) ask
 WHERE rowlock_lock.name = ask.name AND rowlock_lock.owner = ask.owner
   AND rowlock_lock.expires_at > ask.us
-RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000, holds";
+RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
 const RELEASE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 FROM (
     SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS owner FROM json_each(?1) a
 ) ask
@@ -78,33 +76,33 @@ RETURNING name";
 /// Like [`RELEASE`], for a lone operation.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = ?1 AND owner = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const READ: &str = "
-SELECT l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
+SELECT l.name, l.owner, l.fence, l.holder, l.acquired_at, l.expires_at,
        l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM json_each(?1) a CROSS JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
 
 const MAKE_ROW: &str = "
-INSERT INTO rowlock_lock (name, fence, holds)
-VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, 0)
+INSERT INTO rowlock_lock (name, fence)
+VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 ON CONFLICT (name) DO NOTHING";
 
 const FREE_LAPSED: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = ?1 AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const INSPECT: &str = "
-SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
+SELECT name, owner, fence, holder, acquired_at, expires_at,
        expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_lock
 WHERE name = ?1 AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const LIST: &str = "
-SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
+SELECT name, owner, fence, holder, acquired_at, expires_at,
        expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_lock
 WHERE expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
@@ -112,14 +110,14 @@ ORDER BY name";
 
 /// A name that somebody holds, or whose row is damaged.
 const HELD: &str = "
-SELECT name, owner, fence, holds, holder, acquired_at, expires_at,
+SELECT name, owner, fence, holder, acquired_at, expires_at,
        expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_lock
 WHERE name = ?1 AND (owner IS NOT NULL OR expires_at IS NOT NULL)";
 
 const FREE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holds = 0, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = ?1";
 
 type Rows = HashMap<Vec<u8>, LockRow>;
@@ -173,20 +171,16 @@ pub(super) async fn renew(
     conn: &mut SqliteConnection,
     asks: &[RenewAsk],
 ) -> Result<Vec<Renewed>, sqlx::Error> {
-    let kept: Vec<(Vec<u8>, i64, i32)> = sqlx::query_as(RENEW)
+    let kept: Vec<(Vec<u8>, i64)> = sqlx::query_as(RENEW)
         .bind(json::renewals(asks))
         .fetch_all(conn)
         .await?;
-    let kept: HashMap<Vec<u8>, (i64, i32)> = kept
-        .into_iter()
-        .map(|(name, left, holds)| (name, (left, holds)))
-        .collect();
+    let kept: HashMap<Vec<u8>, i64> = kept.into_iter().collect();
     Ok(asks
         .iter()
         .map(|ask| match kept.get(ask.name.as_bytes()) {
-            Some(&(left, holds)) => Renewed::Live {
+            Some(&left) => Renewed::Live {
                 remaining: micros(left),
-                holds,
             },
             None => Renewed::Gone,
         })

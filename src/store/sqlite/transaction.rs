@@ -27,24 +27,24 @@ pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";
 /// Takes the write lock, then looks.
 const LOOK: &str = "
 UPDATE rowlock_lock SET fence = fence WHERE false;
-SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
+SELECT d.id, l.name, l.owner, l.fence, l.holder, l.acquired_at, l.expires_at,
        l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 FROM rowlock_database d
 CROSS JOIN json_each(?1) a
 LEFT JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
 
 const GRANT: &str = "
-INSERT INTO rowlock_lock (name, owner, fence, holds, holder, acquired_at, expires_at)
-SELECT unhex(a.value ->> 0), NULL, ?2, 0, NULL, NULL, NULL
+INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
+SELECT unhex(a.value ->> 0), NULL, ?2, NULL, NULL, NULL
 FROM json_each(?1) a
 WHERE true
 ON CONFLICT (name) DO UPDATE
-SET owner = NULL, fence = max(fence + 1, excluded.fence), holds = 0, holder = NULL,
+SET owner = NULL, fence = max(fence + 1, excluded.fence), holder = NULL,
     acquired_at = NULL, expires_at = NULL
 RETURNING name, fence";
 
 const ROW: &str = "
-SELECT d.id, l.name, l.owner, l.fence, l.holds, l.holder, l.acquired_at, l.expires_at,
+SELECT d.id, l.name, l.owner, l.fence, l.holder, l.acquired_at, l.expires_at,
        l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?1";
 

@@ -1,0 +1,427 @@
+//! The operations of a lane that are in no statement just now, in their order, and the flushes that wait for them.
+//!
+//! Nothing here reads a clock: every method that needs the time is told it.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::{records, undo};
+use crate::Subject;
+use crate::hold::clock::Moment;
+use crate::hold::op::Op;
+use crate::hold::retry;
+
+/// The most operations in one statement.
+pub(super) const MAX_BATCH: usize = 256;
+/// The outcomes in one statement have little more than so many bytes: servers limit a statement (MariaDB to 16 MiB).
+pub(super) const MAX_BYTES: usize = 1 << 20;
+/// The longest pause before an operation is sent again, and before an undo is repeated. (Up to as much comes on top by chance.)
+pub(super) const MAX_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const MAX_UNDO_PAUSE: Duration = Duration::from_secs(30);
+/// What is to be sent again within so short a time is sent together; timers are no finer.
+const TOGETHER: Duration = Duration::from_millis(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// To be sent, oldest first.
+    ready: VecDeque<Op>,
+    /// Operations that wait for a moment before they are sent again.
+    later: Vec<(Moment, Op)>,
+    flushes: Vec<Flush>,
+    /// How many operations have arrived.
+    arrived: u64,
+}
+
+/// A caller waits until everything that has arrived is done.
+#[derive(Debug)]
+struct Flush {
+    reply: oneshot::Sender<()>,
+    /// The last operation that it waits for.
+    mark: u64,
+    /// What was in flight may have left something to undo: everything is waited for twice.
+    second: bool,
+}
+
+impl Pending {
+    /// A new operation.
+    pub(super) fn arrive(&mut self, mut op: Op) {
+        if let Op::Flush(reply) = op {
+            self.flushes.push(Flush {
+                reply,
+                mark: self.arrived,
+                second: false,
+            });
+            return;
+        }
+        self.arrived += 1;
+        if let Some(fate) = op.fate_mut() {
+            fate.number = self.arrived;
+        }
+        self.ready.push_back(op);
+    }
+
+    /// What has not arrived from outside, and is to be sent after everything else.
+    pub(super) fn push_back(&mut self, op: Op) {
+        self.ready.push_back(op);
+    }
+
+    /// What is to be sent before everything else.
+    pub(super) fn push_front(&mut self, op: Op) {
+        self.ready.push_front(op);
+    }
+
+    /// Removes what is to be sent now.
+    pub(super) fn take_ready(&mut self) -> VecDeque<Op> {
+        std::mem::take(&mut self.ready)
+    }
+
+    /// Whether nothing is to be sent now.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// When the first of those that were put off is to be sent again.
+    pub(super) fn wakes_at(&self) -> Option<Moment> {
+        self.later.iter().map(|(at, _)| *at).min()
+    }
+
+    /// Those that were put off long enough are to be sent now.
+    pub(super) fn wake(&mut self, now: Moment) {
+        let (ready, later) = std::mem::take(&mut self.later)
+            .into_iter()
+            .partition(|(at, _)| *at <= now + TOGETHER);
+        self.later = later;
+        self.ready.extend(ready.into_iter().map(|(_, op)| op));
+    }
+
+    /// Not now: a row is locked, or the statement lost against another transaction. `jitter` is from 0 to 1: the part of the
+    /// pause that comes on top, so that what fails together in several processes does not come back together. What one
+    /// statement has left undone has the same one, and shares the next statement, too.
+    pub(super) fn put_off(&mut self, mut op: Op, now: Moment, jitter: f64) {
+        let longest = match &op {
+            Op::Release(op) if op.repeated => MAX_UNDO_PAUSE,
+            _ => MAX_PAUSE,
+        };
+        let tries = op.fate_mut().map_or(0, |fate| {
+            fate.tries += 1;
+            fate.tries
+        });
+        let pause = retry::pause(tries, longest).mul_f64(1.0 + jitter);
+        self.later.push((now + pause, op));
+    }
+
+    /// Removes the operations whose patience has ended, and returns them. The undo of an acquire that may have happened
+    /// takes its place, so that the operations on its name that come behind find what it leaves.
+    pub(super) fn expire(&mut self, now: Moment) -> Vec<Op> {
+        let mut expired = Vec::new();
+        for op in std::mem::take(&mut self.ready) {
+            if op.is_abandoned() {
+                continue;
+            }
+            if op.fate().is_some_and(|fate| fate.give_up <= now) {
+                self.ready.extend(undo::of(&op, now));
+                expired.push(op);
+            } else {
+                self.ready.push_back(op);
+            }
+        }
+        expired
+    }
+
+    /// When the patience of the next operation ends.
+    pub(super) fn gives_up_at(&self) -> Option<Moment> {
+        let fates = self.ready.iter().filter_map(Op::fate);
+        fates.map(|fate| fate.give_up).min()
+    }
+
+    /// The next batch, oldest first: at most one operation per name or record, so that the operations on it
+    /// keep their order and never meet in a statement.
+    pub(super) fn pick(&mut self, now: Moment) -> Vec<Op> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        let mut subjects: HashSet<Subject> = HashSet::new();
+        for op in std::mem::take(&mut self.ready) {
+            if op.is_abandoned() {
+                continue;
+            }
+            let op = match &op {
+                Op::Take(take) if take.reply.is_closed() => undo::of(&op, now).unwrap_or(op),
+                _ => op,
+            };
+            let first = op.subject().is_none_or(|subject| subjects.insert(subject));
+            if first && batch.len() < MAX_BATCH && bytes <= MAX_BYTES {
+                bytes += records::size(&op);
+                batch.push(op);
+            } else {
+                self.ready.push_back(op);
+            }
+        }
+        batch
+    }
+
+    /// Answers the flushes that have nothing to wait for any more.
+    pub(super) fn answer_flushes(&mut self) {
+        if self.flushes.is_empty() {
+            return;
+        }
+        let later = self.later.iter().map(|(_, op)| op);
+        let waiting = self.ready.iter().chain(later);
+        // A repeated undo waits for what may never come.
+        let waiting = waiting.filter(|op| !matches!(op, Op::Release(op) if op.repeated));
+        let oldest = waiting
+            .filter_map(|op| Some(op.fate()?.number))
+            .min()
+            .unwrap_or(u64::MAX);
+        for mut flush in std::mem::take(&mut self.flushes) {
+            if oldest > flush.mark && !flush.second {
+                flush.mark = self.arrived;
+                flush.second = true;
+            }
+            if oldest > flush.mark {
+                let _ = flush.reply.send(());
+            } else {
+                self.flushes.push(flush);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::Receiver;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::hold::op::{Fate, Look, LookAt, Release};
+    use crate::hold::record::{RecordOp, RecordWork};
+    use crate::idempotency::{Outcome, RecordKey};
+    use crate::lock::LockInfo;
+    use crate::store::ReleaseAsk;
+    use crate::store::record::{FinishAsk, RecordEnd};
+    use crate::{Error, Name};
+
+    const MS: Duration = Duration::from_millis(1);
+    const NS: Duration = Duration::from_nanos(1);
+
+    fn release(name: &str, give_up: Moment, repeated: bool) -> Op {
+        Op::Release(Release {
+            ask: ReleaseAsk {
+                name: Name::new(name).unwrap(),
+                owner: Uuid::nil(),
+                fence: 0,
+            },
+            grant: None,
+            late: 0,
+            repeated,
+            reply: None,
+            fate: Fate::until(give_up),
+        })
+    }
+
+    type Found = Receiver<Result<Option<LockInfo>, Error>>;
+
+    fn look(name: &str, give_up: Moment) -> (Op, Found) {
+        let (reply, found) = oneshot::channel();
+        let look = Look {
+            what: LookAt::Inspect(Name::new(name).unwrap(), reply),
+            fate: Fate::until(give_up),
+        };
+        (Op::Look(look), found)
+    }
+
+    fn outcome(key: &str, bytes: usize, give_up: Moment) -> Op {
+        let ask = FinishAsk {
+            key: RecordKey::new("scope", key).unwrap(),
+            owner: Uuid::nil(),
+            attempt: 1,
+            end: RecordEnd::Done {
+                outcome: Outcome::kept("a/b", vec![0; bytes]),
+                retain: MS,
+                forget: MS,
+            },
+        };
+        Op::Record(RecordOp {
+            work: RecordWork::Finish(ask, None),
+            fate: Fate::until(give_up),
+        })
+    }
+
+    fn flush(pending: &mut Pending) -> Receiver<()> {
+        let (reply, done) = oneshot::channel();
+        pending.arrive(Op::Flush(reply));
+        done
+    }
+
+    fn is_answered(done: &mut Receiver<()>) -> bool {
+        done.try_recv().is_ok()
+    }
+
+    /// What was given up, or is in a batch, by name.
+    fn names(ops: &[Op]) -> Vec<String> {
+        let name = |op: &Op| match op.subject() {
+            Some(Subject::Lock(name)) => name.to_string(),
+            Some(Subject::Record(key)) => String::from_utf8_lossy(key.key()).into(),
+            _ => "nothing".into(),
+        };
+        ops.iter().map(name).collect()
+    }
+
+    fn filled(ops: impl IntoIterator<Item = Op>) -> Pending {
+        let mut pending = Pending::default();
+        for op in ops {
+            pending.arrive(op);
+        }
+        pending
+    }
+
+    #[test]
+    fn what_is_put_off_pauses_longer_each_time_up_to_a_limit() {
+        let now = Moment::now();
+        let far = now + Duration::from_hours(1);
+        for (repeated, longest) in [(false, 200), (true, 30_000)] {
+            let mut op = release("a", far, repeated);
+            let mut expected = 2;
+            for tries in 1..20 {
+                let mut pending = Pending::default();
+                pending.put_off(op, now, 0.0);
+                assert_eq!(pending.wakes_at(), Some(now + MS * expected));
+                assert!(pending.is_idle());
+                pending.wake(now + MS * expected);
+                assert_eq!(pending.wakes_at(), None);
+                op = pending.pick(now).pop().unwrap();
+                assert_eq!(op.fate().unwrap().tries, tries);
+                expected = (expected * 2).min(longest);
+            }
+        }
+    }
+
+    #[test]
+    fn chance_adds_up_to_as_much_again() {
+        let now = Moment::now();
+        for (jitter, pause) in [(0.0, 2 * MS), (0.25, 5 * MS / 2), (1.0, 4 * MS)] {
+            let mut pending = Pending::default();
+            pending.put_off(release("a", now, false), now, jitter);
+            assert_eq!(pending.wakes_at(), Some(now + pause));
+        }
+    }
+
+    #[test]
+    fn nothing_wakes_before_its_moment_but_for_what_is_due_with_it() {
+        let now = Moment::now();
+        let mut pending = Pending::default();
+        for (name, put_off) in [("c", now + 9 * MS), ("b", now + MS), ("a", now)] {
+            pending.put_off(release(name, now + 60 * MS, false), put_off, 0.0);
+        }
+        assert_eq!(pending.wakes_at(), Some(now + 2 * MS));
+        pending.wake(now + MS - NS);
+        assert!(pending.is_idle());
+        pending.wake(now + 2 * MS);
+        assert_eq!(names(&pending.pick(now)), ["b", "a"]);
+        assert_eq!(pending.wakes_at(), Some(now + 11 * MS));
+    }
+
+    #[test]
+    fn a_batch_has_one_operation_per_name_in_their_order() {
+        let far = Moment::now() + 60 * MS;
+        let ops = ["b", "a", "b", "c", "b"].map(|name| release(name, far, false));
+        let mut pending = filled(ops);
+        assert!(!pending.is_idle());
+        pending.push_front(release("first", far, false));
+        pending.push_back(release("last", far, false));
+        let now = Moment::now();
+        assert_eq!(names(&pending.pick(now)), ["first", "b", "a", "c", "last"]);
+        assert_eq!(names(&pending.pick(now)), ["b"]);
+        assert_eq!(names(&pending.pick(now)), ["b"]);
+        assert!(pending.is_idle());
+    }
+
+    #[test]
+    fn a_batch_is_no_larger_than_a_statement_may_be() {
+        let now = Moment::now();
+        let far = now + 60 * MS;
+        let name = |n: usize| release(&format!("n{n}"), far, false);
+        let mut pending = filled((0..=MAX_BATCH).map(name));
+        assert_eq!(pending.pick(now).len(), MAX_BATCH);
+        assert_eq!(pending.pick(now).len(), 1);
+
+        // The one that makes it too large is the last one.
+        let sizes = [("a", 1), ("b", MAX_BYTES - 1), ("c", 1), ("d", 1)];
+        let mut pending = filled(sizes.map(|(key, bytes)| outcome(key, bytes, far)));
+        assert_eq!(names(&pending.pick(now)), ["a", "b", "c"]);
+        assert_eq!(names(&pending.pick(now)), ["d"]);
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_the_patience_lasts() {
+        let now = Moment::now();
+        let (first, _first) = look("a", now + 5 * MS);
+        let (second, _second) = look("b", now + 3 * MS);
+        let mut pending = filled([first, second]);
+        assert_eq!(pending.gives_up_at(), Some(now + 3 * MS));
+        assert!(pending.expire(now + 3 * MS - NS).is_empty());
+        assert_eq!(names(&pending.expire(now + 3 * MS)), ["b"]);
+        assert_eq!(pending.gives_up_at(), Some(now + 5 * MS));
+        assert_eq!(names(&pending.expire(now + 9 * MS)), ["a"]);
+        assert_eq!(pending.gives_up_at(), None);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_left_out() {
+        let now = Moment::now();
+        let far = now + 60 * MS;
+        let (gone, found) = look("a", far);
+        drop(found);
+        let (here, _found) = look("b", far);
+        let mut pending = filled([gone, here]);
+        assert_eq!(names(&pending.pick(now)), ["b"]);
+        assert!(pending.is_idle());
+        let (gone, found) = look("a", now);
+        drop(found);
+        let mut pending = filled([gone]);
+        assert!(pending.expire(now).is_empty() && pending.is_idle());
+    }
+
+    #[test]
+    fn a_flush_waits_for_what_has_arrived_before_it_and_then_once_more() {
+        let now = Moment::now();
+        let far = now + 60 * MS;
+        let mut pending = Pending::default();
+        let mut nothing = flush(&mut pending);
+        pending.answer_flushes();
+        assert!(is_answered(&mut nothing));
+
+        pending.arrive(release("a", far, false));
+        let mut done = flush(&mut pending);
+        pending.answer_flushes();
+        assert!(!is_answered(&mut done));
+        // In the meantime a release of the same name has arrived: the first one may have led to it.
+        pending.arrive(release("a", far, false));
+        pending.pick(now);
+        pending.answer_flushes();
+        assert!(!is_answered(&mut done), "the second round");
+        pending.arrive(release("a", far, false));
+        pending.pick(now);
+        pending.answer_flushes();
+        assert!(is_answered(&mut done), "there is no third round");
+    }
+
+    #[test]
+    fn a_flush_waits_for_what_was_put_off_but_not_for_a_repeated_undo() {
+        let now = Moment::now();
+        for repeated in [false, true] {
+            let mut pending = Pending::default();
+            pending.put_off(release("a", now + 60 * MS, repeated), now, 0.0);
+            let mut done = flush(&mut pending);
+            pending.answer_flushes();
+            assert_eq!(is_answered(&mut done), repeated);
+            pending.wake(now + 9 * MS);
+            pending.answer_flushes();
+            assert!(!is_answered(&mut done));
+            pending.pick(now);
+            pending.answer_flushes();
+            assert_eq!(is_answered(&mut done), !repeated);
+        }
+    }
+}

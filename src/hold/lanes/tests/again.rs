@@ -1,0 +1,228 @@
+//! What is sent again, with how many statements, and what their answers mean.
+
+use super::*;
+
+#[tokio::test]
+async fn acquires_that_a_busy_file_has_refused_share_statements() {
+    let mut bench = Bench::new().await;
+    let mut other = bench.other().await;
+    sql(&mut other, BEGIN_TO_WRITE).await;
+    let mut outcomes = Vec::new();
+    for n in 0..MAX_BATCH {
+        let (take, outcome) = bench.take(&format!("n{n}"));
+        bench.send(Op::Take(take));
+        outcomes.push(outcome);
+    }
+    bench.step().await;
+    assert!(outcomes.iter_mut().all(|outcome| answer(outcome).is_none()));
+    let detail = bench.lane.trouble.detail();
+    assert!(detail.contains("locked"), "{detail}");
+
+    sql(&mut other, "ROLLBACK").await;
+    let before = bench.commits();
+    bench.step().await;
+    let commits = bench.commits() - before;
+    assert!((1..=2).contains(&commits), "{commits} commits");
+    for outcome in &mut outcomes {
+        let attempt = answer(outcome).expect("an answer");
+        assert!(matches!(attempt, Attempt::Held(guard) if guard.grant().is_held()));
+    }
+}
+
+#[tokio::test]
+async fn releases_that_a_busy_file_has_refused_share_a_statement_and_those_behind_go_back() {
+    let mut bench = Bench::new().await;
+    let mut guards = Vec::new();
+    let mut before = 0;
+    for n in 0..20 {
+        let take = bench.take(&format!("n{n}"));
+        guards.push(bench.granted(take).await);
+        if n == 0 {
+            before = bench.commits();
+        }
+    }
+    assert_eq!(
+        bench.commits() - before,
+        19,
+        "what is granted in time is not confirmed"
+    );
+    let mut other = bench.other().await;
+    sql(&mut other, BEGIN_TO_WRITE).await;
+    let mut outcomes = Vec::new();
+    for guard in &guards {
+        let (release, outcome) = release_of(guard);
+        bench.send(release);
+        outcomes.push(outcome);
+    }
+    let (look, mut found) = inspect("n0");
+    let (take, mut taken) = bench.take("behind");
+    bench.send(Op::Take(take));
+    bench.send(look);
+    bench.step().await;
+    // What came behind the refused statement was not tried, and is in its order.
+    assert!(answer(&mut taken).is_none() && answer(&mut found).is_none());
+    let batch = bench.lane.pending.pick(Moment::now());
+    assert!(matches!(batch[..], [Op::Take(_), Op::Look(_)]), "{batch:?}");
+
+    sql(&mut other, "ROLLBACK").await;
+    let before = bench.commits();
+    bench.step().await;
+    assert_eq!(bench.commits() - before, 1);
+    for outcome in &mut outcomes {
+        assert_eq!(answer(outcome), Some(ReleaseOutcome::Released));
+    }
+}
+
+#[tokio::test]
+async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements() {
+    let mut bench = Bench::new().await;
+    let mut outcomes = Vec::new();
+    for n in 0..64 {
+        let (mut take, outcome) = bench.take(&format!("n{n}"));
+        if n == 17 {
+            // No column takes what comes of it.
+            take.ask.ttl = Duration::MAX;
+        }
+        bench.send(Op::Take(take));
+        outcomes.push(outcome);
+    }
+    let before = bench.commits();
+    bench.step().await;
+    // 64 are halved six times; each half that is whole is granted and confirmed.
+    let commits = bench.commits() - before;
+    assert!((6..=2 * 6).contains(&commits), "{commits} commits");
+    // It was sent, and may have happened (where a statement for many is not all or nothing).
+    let batch = bench.lane.pick();
+    assert!(matches!(&batch[..], [Op::Release(undo)] if undo.ask.name.as_str() == "n17"));
+    for (n, outcome) in outcomes.iter_mut().enumerate() {
+        match outcome.try_recv().expect("an answer") {
+            Ok(Attempt::Held(_)) => assert_ne!(n, 17),
+            other => assert_eq!(n, 17, "{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn releases_that_are_refused_for_good_are_all_answered() {
+    let mut bench = Bench::new().await;
+    let (mut guards, mut outcomes) = (Vec::new(), Vec::new());
+    for n in 0..5 {
+        let take = bench.take(&format!("n{n}"));
+        guards.push(bench.granted(take).await);
+    }
+    for guard in &guards {
+        let (release, outcome) = release_of(guard);
+        bench.lane.pending.arrive(release);
+        outcomes.push(outcome);
+    }
+    sql(&mut bench.other().await, "DROP TABLE rowlock_lock").await;
+    let batch = bench.lane.pick();
+    bench.lane.execute(batch).await;
+    for outcome in &mut outcomes {
+        let error = outcome.try_recv().expect("an answer").unwrap_err();
+        assert!(error.to_string().contains("rowlock_lock"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_grant_whose_answer_came_late_is_confirmed() {
+    let mut bench = Bench::new().await;
+    let mut other = bench.other().await;
+    let ttl = Duration::from_millis(150);
+    loop {
+        sql(&mut other, BEGIN_TO_WRITE).await;
+        let (mut take, mut outcome) = bench.take("a");
+        take.ask.ttl = ttl;
+        bench.send(Op::Take(take));
+        // The statement waits for the file, for more than a sixth of the TTL.
+        let release = async {
+            sleep_until(Moment::now() + ttl / 5).await;
+            let now = Moment::now();
+            sql(&mut other, "ROLLBACK").await;
+            now
+        };
+        let ((), released) = tokio::join!(bench.step(), release);
+        // Or the file was busy for too long, or the lease has run out before it could be confirmed.
+        if let Some(Attempt::Held(guard)) = answer(&mut outcome) {
+            // Counted from before the statement, it would end a fifth of the TTL earlier.
+            assert!(guard.grant().status().deadline > released + ttl * 9 / 10);
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_with_a_cap_is_renewed_up_to_it() {
+    let mut bench = Bench::new().await;
+    let (mut take, outcome) = bench.take("a");
+    take.max_hold = Some(TTL * 2);
+    let guard = bench.granted((take, outcome)).await;
+    assert_eq!(guard.grant().renewal_ttl(), Some(TTL), "the cap is far");
+    let cap = Moment::now() + TTL * 2;
+    guard.grant().confirm(cap);
+    assert_eq!(guard.grant().renewal_ttl(), None);
+    assert!(guard.grant().status().deadline <= cap);
+}
+
+#[tokio::test]
+async fn a_broken_connection_leaves_all_of_a_batch_in_doubt_but_looks() {
+    let mut bench = Bench::new().await;
+    let (take, _outcome) = bench.take("a");
+    let (look, _found) = inspect("b");
+    let (reply, mut forced) = oneshot::channel();
+    let what = LookAt::ForceRelease(Name::new("c").unwrap(), reply);
+    let fate = Fate::within(PATIENCE);
+    let ops = vec![Op::Take(take), look, Op::Look(Look { what, fate })];
+    assert!(bench.lane.failed(ops, Fault::timed_out()).is_empty());
+    // A forced release names no grant, and is never sent twice.
+    let error = forced.try_recv().unwrap().unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
+    let batch = bench.lane.pick();
+    let fates: Vec<_> = batch.iter().filter_map(Op::fate).collect();
+    let doubts: Vec<_> = fates.iter().map(|fate| (fate.sent, fate.doubts)).collect();
+    assert_eq!(doubts, [(true, 1), (true, 0)]);
+    // Broken again, there is one sending more that may come.
+    bench.lane.failed(batch, Fault::timed_out());
+    assert_eq!(bench.lane.pick()[0].fate().unwrap().doubts, 2);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_has_done_nothing_and_is_asked_again_over_a_new_connection() {
+    let mut bench = Bench::new().await;
+    bench.lane.strike(Fault::timed_out());
+    let (take, _outcome) = bench.take("a");
+    let fault = Fault {
+        kind: FaultKind::ReadOnly,
+        ..Fault::timed_out()
+    };
+    let before = Moment::now();
+    assert!(bench.lane.failed(vec![Op::Take(take)], fault).is_empty());
+    assert!(bench.lane.trouble.dial_at() > before, "a strike");
+    let at = bench.lane.pending.wakes_at().expect("it is put off");
+    bench.lane.pending.wake(at);
+    assert_eq!(bench.lane.pick()[0].fate().unwrap().doubts, 0);
+}
+
+#[tokio::test]
+async fn a_statement_that_succeeds_ends_the_trouble() {
+    let mut bench = Bench::new().await;
+    for _ in 0..5 {
+        bench.lane.strike(Fault::timed_out());
+    }
+    let dial_at = bench.lane.trouble.dial_at();
+    assert!(!dial_at.has_passed());
+    let (look, mut found) = inspect("a");
+    bench.send(look);
+    bench.step().await;
+    assert_eq!(answer(&mut found), Some(None));
+    assert!(dial_at.has_passed(), "the connection was made before");
+    bench.lane.strike(Fault::timed_out());
+    assert!(bench.lane.trouble.dial_at().has_passed());
+}
+
+#[test]
+fn an_answer_is_late_after_a_sixth_of_the_ttl() {
+    let ttl = Duration::from_millis(600);
+    assert!(!is_stale(Duration::from_millis(100), ttl));
+    assert!(is_stale(Duration::from_millis(101), ttl));
+}

@@ -1,0 +1,233 @@
+//! Acquires whose first sending may have happened, or may come late.
+
+use super::*;
+
+#[tokio::test]
+async fn what_an_earlier_sending_was_granted_is_handed_out() {
+    let mut bench = Bench::new().await;
+    let take = bench.doubtful("a", 1);
+    let mut other = bench.other().await;
+    let earlier = other.lease_take(std::slice::from_ref(&take.0.ask)).await;
+    let guard = bench.granted(take).await;
+    let fence = guard.grant().fence;
+    assert!(matches!(earlier.unwrap()[..], [Taken::Granted { fence: row }] if row == fence));
+    assert!(guard.grant().is_held());
+}
+
+#[tokio::test]
+async fn nobody_who_flushes_waits_for_an_undo_that_has_found_nothing() {
+    let mut bench = Bench::new().await;
+    let (mut take, _outcome) = bench.doubtful("a", 1);
+    take.fate.give_up = Moment::now();
+    bench.send(Op::Take(take));
+    bench.step().await;
+    let (reply, mut flushed) = oneshot::channel();
+    bench.send(Op::Flush(reply));
+    bench.lane.take_in();
+    assert!(flushed.try_recv().is_ok());
+    assert!(bench.lane.pending.wakes_at().is_some(), "it is repeated");
+}
+
+#[tokio::test]
+async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() {
+    let mut bench = Bench::new().await;
+    let take = bench.take("a");
+    let guard = bench.granted(take).await;
+    bench.send(release_of(&guard).0);
+    bench.step().await;
+    assert_eq!(bench.lane.pending.wakes_at(), None, "it was never in doubt");
+
+    for doubts in [1, 2] {
+        let mut bench = Bench::new().await;
+        let mut other = bench.other().await;
+        let take = bench.doubtful("a", doubts);
+        let ask = take.0.ask.clone();
+        let guard = bench.granted(take).await;
+        let (release, mut outcome) = release_of(&guard);
+        bench.send(release);
+        bench.step().await;
+        assert_eq!(answer(&mut outcome), Some(ReleaseOutcome::Released));
+        // It finds nothing at first, and nobody who flushes waits for it.
+        bench.step().await;
+        let (reply, mut flushed) = oneshot::channel();
+        bench.send(Op::Flush(reply));
+        bench.lane.take_in();
+        assert!(flushed.try_recv().is_ok());
+
+        for sending in 1..=doubts {
+            let late = other.lease_take(std::slice::from_ref(&ask)).await.unwrap();
+            assert!(matches!(late[..], [Taken::Granted { fence }] if fence > guard.grant().fence));
+            while bench.holder("a").await.is_some() {
+                bench.step().await;
+            }
+            assert!(bench.lane.pending.is_idle());
+            assert_eq!(bench.lane.pending.wakes_at().is_none(), sending == doubts);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_in_doubt_is_undone_also_when_the_name_is_held() {
+    let mut bench = Bench::new().await;
+    let take = bench.take("a");
+    let guard = bench.granted(take).await;
+    for doubts in [0, 1] {
+        let (take, mut outcome) = bench.doubtful("a", doubts);
+        bench.send(Op::Take(take));
+        bench.step().await;
+        let Some(Attempt::Busy(Busy { holder, .. })) = answer(&mut outcome) else {
+            panic!("it is held");
+        };
+        assert_eq!(holder.unwrap().owner, guard.grant().id);
+        assert_eq!(bench.lane.pending.wakes_at().is_some(), doubts > 0);
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_whose_caller_is_gone_is_undone_before_what_comes_behind() {
+    let mut bench = Bench::new().await;
+    let (first, outcome) = bench.doubtful("a", 1);
+    // It has happened.
+    let mut other = bench.other().await;
+    other
+        .lease_take(std::slice::from_ref(&first.ask))
+        .await
+        .unwrap();
+    drop(outcome);
+    let (second, mut outcome) = bench.take("a");
+    bench.send(Op::Take(first));
+    bench.send(Op::Take(second));
+    bench.step().await;
+    bench.step().await;
+    assert!(matches!(answer(&mut outcome), Some(Attempt::Held(_))));
+    assert_eq!(bench.lane.pending.wakes_at(), None);
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
+    let mut bench = Bench::new().await;
+    // Sent: how often it is in doubt, and what its caller is told.
+    for sent in [None, Some(0), Some(1)] {
+        let (mut first, mut outcome) = bench.take("a");
+        first.fate.sent = sent.is_some();
+        first.fate.doubts = sent.unwrap_or(0);
+        first.fate.give_up = Moment::now();
+        let owner = first.ask.owner;
+        bench.lane.pending.arrive(Op::Take(first));
+        let (second, _outcome) = bench.take("a");
+        bench.lane.pending.arrive(Op::Take(second));
+
+        let batch = bench.lane.pick();
+        let error = outcome.try_recv().unwrap().unwrap_err();
+        let is_unknown = matches!(error, Error::OutcomeUnknown { .. });
+        assert_eq!(is_unknown, sent == Some(1), "{error}");
+        match (&batch[..], sent) {
+            ([Op::Take(_)], None) => {}
+            ([Op::Release(undo)], Some(doubts)) => {
+                assert_eq!(
+                    (undo.ask.owner, undo.late, undo.repeated),
+                    (owner, doubts, false)
+                );
+                let patience = undo.fate.give_up.remaining();
+                assert!(patience <= TTL && patience > TTL / 2, "{patience:?}");
+                assert!(!bench.lane.pending.is_idle());
+            }
+            other => panic!("{other:?}"),
+        }
+        bench.lane.pending.pick(Moment::now());
+    }
+}
+
+#[tokio::test]
+async fn an_undo_is_repeated_for_ten_minutes_at_most() {
+    let bench = Bench::new().await;
+    let (mut take, _outcome) = bench.doubtful("a", 1);
+    take.ask.ttl = Duration::from_hours(1);
+    let now = Moment::now();
+    for undo in [
+        undo::of(&Op::Take(take), now),
+        Some(undo::late(&bench.take("a").0.ask, 1, now)),
+    ] {
+        let Some(Op::Release(undo)) = undo else {
+            panic!("no undo")
+        };
+        let longest = if undo.repeated {
+            TTL
+        } else {
+            Duration::from_mins(10)
+        };
+        assert_eq!(undo.fate.give_up, now + longest);
+    }
+    let (take, _outcome) = bench.take("a");
+    assert!(undo::of(&Op::Take(take), now).is_none(), "it was not sent");
+    assert!(undo::of(&inspect("a").0, now).is_none());
+}
+
+#[test]
+fn an_earlier_sending_has_released_what_nobody_else_can_have_taken() {
+    let name = Name::new("a").unwrap();
+    for (doubts, ahead, freed, outcome) in [
+        (0, 60, Freed::Released, ReleaseOutcome::Released),
+        (0, 60, Freed::WasFree, ReleaseOutcome::Lost(Loss::TakenOver)),
+        (
+            0,
+            60,
+            Freed::Superseded,
+            ReleaseOutcome::Lost(Loss::TakenOver),
+        ),
+        (0, 60, Freed::Expired, ReleaseOutcome::Lost(Loss::Expired)),
+        (1, 60, Freed::WasFree, ReleaseOutcome::Released),
+        (1, 60, Freed::Superseded, ReleaseOutcome::Released),
+        (1, 60, Freed::Expired, ReleaseOutcome::Lost(Loss::Expired)),
+        (1, 0, Freed::WasFree, ReleaseOutcome::Lost(Loss::TakenOver)),
+    ] {
+        let deadline = Moment::now() + Duration::from_mins(1);
+        let grant = Grant::new(name.clone(), Uuid::nil(), 1, TTL, None, deadline);
+        let release = Release {
+            ask: ReleaseAsk {
+                name: name.clone(),
+                owner: Uuid::nil(),
+                fence: 1,
+            },
+            grant: Some(Arc::new(grant)),
+            late: 0,
+            repeated: false,
+            reply: None,
+            fate: Fate {
+                doubts,
+                ..Fate::within(PATIENCE)
+            },
+        };
+        assert_eq!(
+            release_outcome(&release, freed, deadline - Duration::from_secs(ahead)),
+            outcome,
+            "{doubts} {ahead} {freed:?}"
+        );
+    }
+}
+#[tokio::test]
+async fn the_first_in_line_hears_of_a_release() {
+    let mut bench = Bench::new().await;
+    let name = Name::new("a").unwrap();
+    let place = bench.lane.lines.join(&name);
+    let take = bench.doubtful("a", 1);
+    let ask = take.0.ask.clone();
+    let guard = bench.granted(take).await;
+    for round in 0..2 {
+        let mut freed = pin!(place.freed());
+        let heard = poll_fn(|cx| Poll::Ready(freed.as_mut().poll(cx).is_ready()));
+        assert!(!heard.await);
+        if round == 0 {
+            bench.send(release_of(&guard).0);
+        } else {
+            // The first sending comes late, and is undone.
+            let mut other = bench.other().await;
+            other.lease_take(std::slice::from_ref(&ask)).await.unwrap();
+        }
+        while bench.holder("a").await.is_some() {
+            bench.step().await;
+        }
+        let heard = poll_fn(|cx| Poll::Ready(freed.as_mut().poll(cx).is_ready()));
+        assert!(heard.await);
+    }
+}
