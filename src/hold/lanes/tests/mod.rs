@@ -53,7 +53,7 @@ impl Bench {
         };
         let (core, _) = Core::start(connector.clone(), settings).await.unwrap();
         let (queue, received) = mpsc::unbounded_channel();
-        let link = Link::new(connector, PATIENCE);
+        let link = Link::new(connector, PATIENCE, &Arc::default());
         let lane = Lane::new(link, received, Arc::default(), "test".into());
         Self {
             dir,
