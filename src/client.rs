@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::hold::clock::ClockError;
 use crate::hold::op::LookAt;
 use crate::hold::record::RecordWork;
 use crate::hold::{Core, Settings};
@@ -329,6 +330,7 @@ pub struct Builder {
     operation_timeout: Duration,
     migrate: bool,
     clean_every: Option<Duration>,
+    clock_error: Duration,
 }
 
 impl Default for Builder {
@@ -338,6 +340,7 @@ impl Default for Builder {
             operation_timeout: Duration::from_secs(5),
             migrate: true,
             clean_every: Some(Duration::from_mins(1)),
+            clock_error: Duration::from_millis(10),
         }
     }
 }
@@ -373,6 +376,44 @@ impl Builder {
     /// [`form_tokens`](Rowlock::form_tokens) is first called.
     pub fn clean_every(mut self, every: impl Into<Option<Duration>>) -> Self {
         self.clean_every = every.into();
+        self
+    }
+
+    /// How far the database's clock may *jump* ahead of this host's while a lease lasts: 0 to 1 hour, 10 ms when not set.
+    ///
+    /// The database's clock decides when a lease is over, this host's when to stop trusting it. A lease is trusted for
+    /// five sixths of its time, less this error. So a lease of 30 s is held for 24.99 s after the last renewal was sent.
+    ///
+    /// - The *sixth* is for clocks that run at different rates. It covers chronyd's default on both hosts
+    ///   (`maxslewrate` 83333 ppm, chrony.conf(5)), and cannot be set.
+    /// - The *error* is for what happens at once: the clock of the database's host is set forward, or a failover moves
+    ///   the database to a host whose clock is ahead. The default is for hosts that a time service keeps within a few
+    ///   milliseconds. Set it to the largest step that your time service makes in operation, and to the largest
+    ///   difference between the hosts that the database may run on.
+    ///
+    /// No error covers a clock that an administrator, or a virtual machine that was paused or restored, sets forward by
+    /// more than that: the name may be granted to somebody else while its holder still trusts its lease. A
+    /// [pin](crate::Held::pin) and a fence hold then, too.
+    ///
+    /// A lock's [`ttl`](crate::Lock::ttl) and an attempt's [`lease`](crate::Idempotency::lease) must be more than twice
+    /// this error; shorter ones are [`Error::InvalidDuration`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// use std::time::Duration;
+    ///
+    /// let half = Duration::from_millis(500);
+    /// let rowlock = rowlock::Rowlock::builder().clock_error(half).connect(&url).await?;
+    /// let held = rowlock.lock("report").ttl(Duration::from_secs(30)).acquire().await?;
+    /// assert!(held.remaining() <= Duration::from_millis(24_500));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clock_error(mut self, error: Duration) -> Self {
+        self.clock_error = error;
         self
     }
 
@@ -438,12 +479,16 @@ impl Builder {
             let allowed = Duration::from_secs(1)..=Duration::from_hours(24);
             within("clean_every", every, allowed, "1 s to 24 h are allowed")?;
         }
+        let allowed = Duration::ZERO..=Duration::from_hours(1);
+        let bounds = "at most 1 hour is allowed";
+        within("clock_error", self.clock_error, allowed, bounds)?;
         let holder = self.holder.unwrap_or_else(this_process);
         check_holder(&holder)?;
         let settings = Settings {
             holder: holder.into(),
             patience: self.operation_timeout,
             migrate: self.migrate,
+            clock_error: ClockError::new(self.clock_error),
             clean_every: self.clean_every,
         };
         let (core, applied) = Core::start(connector, settings).await?;

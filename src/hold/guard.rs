@@ -1,12 +1,12 @@
 //! The RAII part of a held lease: releasing, once, whatever happens.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::oneshot;
 
 use super::Core;
-use super::grant::{End, Grant};
+use super::clock::Moment;
+use super::grant::Grant;
 use super::op::{Fate, Op, Release, Reply};
 use crate::Error;
 use crate::lock::{Loss, ReleaseOutcome};
@@ -17,7 +17,8 @@ use crate::store::ReleaseAsk;
 pub(crate) struct Guard {
     grant: Arc<Grant>,
     core: Arc<Core>,
-    released: AtomicBool,
+    /// Set by the release of this hold: how the grant had been lost by then, if it had been.
+    released: OnceLock<Option<Loss>>,
 }
 
 impl Guard {
@@ -26,7 +27,7 @@ impl Guard {
         grant.add_guard().then(|| Self {
             grant,
             core,
-            released: AtomicBool::new(false),
+            released: OnceLock::new(),
         })
     }
 
@@ -39,7 +40,19 @@ impl Guard {
     }
 
     pub(crate) fn is_released(&self) -> bool {
-        self.released.load(Ordering::Acquire)
+        self.released.get().is_some()
+    }
+
+    /// Whether this hold is held: other guards of the grant may be, when this one was released.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.is_released() && self.grant.is_held()
+    }
+
+    /// How the grant was lost, if it was lost before this hold of it was released.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.released
+            .get()
+            .map_or_else(|| self.grant.loss(), |loss| *loss)
     }
 
     /// Releases this hold and tells whether it was still held. While other guards of the grant stay, nobody is asked.
@@ -54,13 +67,13 @@ impl Guard {
 
     /// False: this hold has been released before.
     fn hand_in(&self, reply: Option<Reply<ReleaseOutcome>>) -> bool {
-        if self.released.swap(true, Ordering::AcqRel) {
+        let (grant, now) = (&self.grant, Moment::now());
+        if self.released.set(grant.loss_at(now)).is_err() {
             return false;
         }
-        let grant = &self.grant;
-        if !grant.drop_guard() {
+        if !grant.drop_guard(now) {
             let outcome = grant
-                .loss()
+                .loss_at(now)
                 .map_or(ReleaseOutcome::Released, ReleaseOutcome::Lost);
             let _ = reply.map(|reply| reply.send(Ok(outcome)));
             return true;
@@ -87,14 +100,10 @@ impl Guard {
         true
     }
 
-    /// Resolves when the lease is lost; never, when it is released instead.
+    /// Resolves when the lease is lost; never, when this hold is released instead.
     pub(crate) async fn lost(&self) -> Loss {
-        let mut status = self.grant.watch();
-        // The sender is in the grant, which `self` keeps: an error cannot come.
-        let _ = status
-            .wait_for(|status| matches!(status.end, Some(End::Lost(_))))
-            .await;
-        match self.grant.loss() {
+        self.grant.lost().await;
+        match self.loss() {
             Some(loss) => loss,
             None => std::future::pending().await,
         }
@@ -102,11 +111,10 @@ impl Guard {
 
     /// Resolves when the lease is at risk, or lost.
     pub(crate) async fn at_risk(&self) {
-        let mut status = self.grant.watch();
-        let warned = |end| matches!(end, Some(End::Lost(_)));
-        let _ = status
-            .wait_for(|status| status.at_risk || warned(status.end))
-            .await;
+        self.grant.at_risk().await;
+        if self.is_released() && self.loss().is_none() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

@@ -44,6 +44,7 @@ use uuid::Uuid;
 use crate::store::{Connector, Server, Store};
 use crate::{Engine, Error, Name, migrate};
 use clean::Cleaner;
+use clock::ClockError;
 use lanes::Lane;
 use line::Lines;
 use link::Link;
@@ -68,8 +69,23 @@ pub(crate) struct Settings {
     pub(crate) holder: Arc<str>,
     pub(crate) patience: Duration,
     pub(crate) migrate: bool,
+    pub(crate) clock_error: ClockError,
     /// How often this process cleans, if it does.
     pub(crate) clean_every: Option<Duration>,
+}
+
+impl Settings {
+    /// Refuses a lease of which too little could be trusted.
+    pub(crate) fn check_lease(&self, setting: &'static str, given: Duration) -> Result<(), Error> {
+        if self.clock_error.allows(given) {
+            return Ok(());
+        }
+        Err(Error::InvalidDuration {
+            setting,
+            given,
+            bounds: "it must be more than twice the client's clock_error",
+        })
+    }
 }
 
 /// A running client: the way in to its lanes and its renewals.

@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::Core;
-use super::grant::{End, Grant};
+use super::clock::Moment;
+use super::grant::Grant;
 use super::op::{Fate, Op, Reply};
 use crate::Error;
 use crate::idempotency::{Outcome, RecordKey};
@@ -301,18 +302,13 @@ impl RecordGuard {
     fn end(&self) {
         if !self.ended.swap(true, Ordering::AcqRel) {
             self.core.renewals.remove(self.grant.id);
-            self.grant.drop_guard();
+            self.grant.drop_guard(Moment::now());
         }
     }
 
     /// Resolves when the lease is lost; never, when the attempt ends instead.
     pub(crate) async fn lost(&self) -> Loss {
-        let mut status = self.grant.watch();
-        // The sender is in the grant, which `self` keeps: an error cannot come.
-        let _ = status
-            .wait_for(|status| matches!(status.end, Some(End::Lost(_))))
-            .await;
-        match self.grant.loss() {
+        match self.grant.lost().await {
             Some(loss) => loss,
             None => std::future::pending().await,
         }

@@ -208,7 +208,8 @@ impl Idempotency {
         }
     }
 
-    /// How long an attempt may go without a word before others take over: 100 ms to 24 h, 30 s when not set. It is
+    /// How long an attempt may go without a word before others take over: 100 ms to 24 h, 30 s when not set, and more than
+    /// twice the client's [`clock_error`](crate::Builder::clock_error). It is
     /// renewed in the background for as long as the guard lives, so this is about crashes only.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
@@ -458,6 +459,7 @@ impl Idempotency {
 
     pub(crate) fn check(&self) -> Result<(), Error> {
         check_ttl(self.lease)?;
+        self.core.settings.check_lease("lease", self.lease)?;
         check_wait(self.wait)?;
         let second = Duration::from_secs(1);
         let bounds = "1 s to 10 years are allowed";

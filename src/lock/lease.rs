@@ -9,7 +9,7 @@
 //! # State model
 //!
 //! ```text
-//!             granted                      a third of the TTL left
+//!             granted               a third of the trusted time left
 //!   (nothing) ───────► held ◄───────────────────────────────────► at risk
 //!                       │              a renewal is confirmed        │
 //!              release, │                                            │ deadline,
@@ -24,16 +24,22 @@
 //! Two clocks decide, each for its own side. The *database's* clock decides whether a name may be
 //! granted to somebody else. This process says "held" until its *deadline* on the local boot-time
 //! clock, counted from before the last confirmed request was sent: so the deadline is always earlier
-//! than the expiry in the row. No wall clock of an application is ever read.
+//! than the expiry in the row. It is earlier by a sixth of the lease, and by
+//! [`clock_error`](crate::Builder::clock_error), because the two clocks do not run alike. No wall clock of an application
+//! is ever read.
 //!
 //! # Failure
 //!
 //! - *The database is silent*: renewals are tried again until the deadline; then the lease is lost.
-//! - *The process is paused* (SIGSTOP, a VM that moves, a suspended laptop): it notices nothing while
+//! - *The process is paused* (SIGSTOP, a suspended laptop): it notices nothing while
 //!   it is paused, and the name may be granted to somebody else meanwhile. When it wakes,
 //!   [`Held::is_held`] is false at once, and the loss is announced. **A write that was already under
 //!   way is not stopped by that**: write in a transaction of the same database and [pin](Held::pin) the lease in it,
 //!   or have the resource refuse a smaller [fence](Held::fence).
+//! - *The virtual machine is paused* (for a migration, or a snapshot that is restored): all its clocks stand still.
+//!   [`Held::is_held`] may be true in it until the next renewal is answered, although the lease is over.
+//! - *The clock of the database's host is set forward* by more than the margin: the name may be granted to somebody else
+//!   while its holder still trusts the lease. Against both the pin and the fence hold.
 //! - *The process crashes*: the name is free within the TTL.
 //! - *The runtime is blocked*: nothing happens; renewals run on a thread of their own.
 //! - *The connection breaks after a statement was sent*: what became of it is re-read by the grant's
@@ -105,27 +111,28 @@ impl Held {
     }
 
     /// Whether it is held right now. Never true after the deadline, even when nothing in this process
-    /// has been awake to announce the loss.
+    /// has been awake to announce the loss, nor after this guard was released (other guards of its
+    /// [owner](crate::Owner) may hold the lease still).
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.guard.grant().is_held()
+        self.guard.is_held()
     }
 
-    /// How it was lost, if it was.
+    /// How it was lost, if it was, before this guard was released.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
-        self.guard.grant().loss()
+        self.guard.loss()
     }
 
     /// Resolves when the lease is lost: at its deadline at the latest, even when the database is
-    /// silent. Never resolves when it is released instead.
+    /// silent. Never resolves when this guard is released instead.
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> Loss {
         self.guard.lost().await
     }
 
-    /// Resolves when the lease is at risk, with a third of its TTL left: a renewal is overdue, or
+    /// Resolves when the lease is at risk, with a third of its trusted time left: a renewal is overdue, or
     /// [`max_hold`](crate::Lock::max_hold) is near. It is the time to stop. Also resolves when the
     /// lease is lost.
     ///

@@ -206,7 +206,8 @@ impl Lock {
     }
 
     /// How long the lease outlives its holder when that one crashes or is paused. 100 ms to 24 h;
-    /// 30 s when not set. It is renewed in the background with two thirds of it left.
+    /// 30 s when not set, and more than twice the client's [`clock_error`](crate::Builder::clock_error). The holder trusts it for
+    /// five sixths of its time, and renews it in the background with two thirds of these left.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -285,6 +286,7 @@ impl Lock {
     fn check(&self) -> Result<&Name, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
         check_ttl(self.ttl)?;
+        self.core.settings.check_lease("ttl", self.ttl)?;
         if let Some(wait) = self.wait {
             check_wait(wait)?;
         }
@@ -296,6 +298,7 @@ impl Lock {
                 bounds,
                 "100 ms to 366 days are allowed",
             )?;
+            self.core.settings.check_lease("max_hold", max_hold)?;
         }
         if let Some(holder) = &self.holder {
             check_holder(holder)?;

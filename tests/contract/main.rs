@@ -24,6 +24,7 @@ mod pin;
 mod pool;
 mod re_entry;
 mod release;
+mod renewals;
 mod retry;
 mod run_in_tx;
 mod steps;

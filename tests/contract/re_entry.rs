@@ -120,6 +120,35 @@ on_every_engine! {
         assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().fence, fresh.fence());
     }
 
+    async fn a_released_guard_holds_nothing_while_others_of_its_grant_do(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let me = rowlock.owner();
+        let lock = rowlock.lock("a").owner(&me);
+        let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Released);
+        assert!(!inner.is_held());
+        assert_eq!((inner.remaining(), inner.loss()), (Duration::ZERO, None));
+        assert!(outer.is_held() && outer.remaining() > Duration::ZERO);
+
+        // What happens to the grant from here on is not the released guard's loss.
+        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        assert_eq!(outer.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+        assert_eq!(inner.loss(), None);
+        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
+    }
+
+    async fn a_guard_that_was_lost_before_its_release_says_so(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let me = rowlock.owner();
+        let lock = rowlock.lock("a").owner(&me).ttl(Duration::from_millis(600));
+        let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        assert_eq!(inner.lost().await, Loss::TakenOver);
+        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+        assert_eq!((inner.loss(), outer.loss()), (Some(Loss::TakenOver), Some(Loss::TakenOver)));
+        assert_eq!(inner.lost().await, Loss::TakenOver);
+    }
+
     async fn an_owner_belongs_to_its_client(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let error = two.lock("a").owner(&one.owner()).acquire().await.unwrap_err();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Lane;
 use super::statements::STALE;
 use crate::hold::Core;
-use crate::hold::clock::{Moment, trusted};
+use crate::hold::clock::Moment;
 use crate::hold::grant::Grant;
 use crate::hold::op::{Fate, Op, Reply};
 use crate::hold::record::{Claim, Claiming, RecordGuard, RecordOp, RecordWork, UndoStep};
@@ -114,7 +114,8 @@ impl<C: Connector> Lane<C> {
                             self.confirm_claim(*claim, op.fate, attempt).await;
                         }
                         Claimed::Mine { attempt } => {
-                            let deadline = sent + trusted(claim.ask.lease);
+                            let clock_error = claim.core.settings.clock_error;
+                            let deadline = sent + clock_error.trusted(claim.ask.lease);
                             mine(*claim, attempt, deadline);
                         }
                         Claimed::Missed => drop(claim.reply.send(Ok(Claiming::Missed))),
@@ -145,7 +146,8 @@ impl<C: Connector> Lane<C> {
             .await;
         match renewed.map(|mut renewed| renewed.pop()) {
             Ok(Some(Renewed::Live { remaining, .. })) => {
-                mine(claim, attempt, sent + trusted(remaining));
+                let deadline = sent + claim.core.settings.clock_error.trusted(remaining);
+                mine(claim, attempt, deadline);
             }
             Ok(_) => drop(claim.reply.send(Ok(Claiming::Missed))),
             Err(fault) => {
@@ -352,7 +354,9 @@ fn mine(claim: Claim, attempt: i64, deadline: Moment) {
     let ClaimAsk {
         key, owner, lease, ..
     } = claim.ask;
-    let grant = Arc::new(Grant::new(key, owner, attempt, lease, None, deadline));
+    let clock_error = claim.core.settings.clock_error;
+    let grant = Grant::new(key, owner, attempt, lease, clock_error, None, deadline);
+    let grant = Arc::new(grant);
     let guard = RecordGuard::new(grant, claim.core, claim.forget, claim.begun);
     let _ = claim.reply.send(Ok(Claiming::Mine(guard)));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Lane, undo};
 use crate::Error;
-use crate::hold::clock::{Moment, trusted};
+use crate::hold::clock::Moment;
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
 use crate::hold::op::{Attempt, Look, LookAt, Op, Release, Seen, Take};
@@ -56,7 +56,7 @@ impl<C: Connector> Lane<C> {
                             stale.push((op, fence));
                         }
                         Taken::Granted { fence } => {
-                            let deadline = sent + trusted(op.ask.ttl);
+                            let deadline = sent + op.core.settings.clock_error.trusted(op.ask.ttl);
                             granted(op, fence, sent, deadline);
                         }
                         Taken::Busy(row) => self.busy(op, row),
@@ -141,7 +141,8 @@ impl<C: Connector> Lane<C> {
                 for ((op, fence), outcome) in grants.into_iter().zip(outcomes) {
                     match outcome {
                         Renewed::Live { remaining } => {
-                            granted(op, fence, sent, sent + trusted(remaining));
+                            let deadline = sent + op.core.settings.clock_error.trusted(remaining);
+                            granted(op, fence, sent, deadline);
                         }
                         // It was granted, and ran out in the meantime.
                         Renewed::Gone => self.busy(op, None),
@@ -311,7 +312,8 @@ fn granted(op: Take, fence: i64, sent: Moment, deadline: Moment) {
         name, owner, ttl, ..
     } = op.ask;
     let cap = op.max_hold.map(|max_hold| sent + max_hold);
-    let mut grant = Grant::new(name, owner, fence, ttl, cap, deadline);
+    let clock_error = op.core.settings.clock_error;
+    let mut grant = Grant::new(name, owner, fence, ttl, clock_error, cap, deadline);
     grant.late = op.fate.doubts;
     let grant = Arc::new(grant);
     op.core.renewals.add(&grant);

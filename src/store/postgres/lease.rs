@@ -73,27 +73,34 @@ LEFT JOIN made m ON m.name = a.name
 LEFT JOIN rowlock_lock l ON l.name = a.name
 ORDER BY a.n";
 
+/// The plan of a prepared statement outlives the table that it was made for. `LIMIT cardinality($1)` makes the planner
+/// expect few rows and look each of them up in the index; without it, a plan that was made while the table was small reads
+/// all of it for every chunk. NOT IN is a look-up in a hash table, which a join would not be.
 const RENEW: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
         WITH ORDINALITY AS a (name, owner, ttl, n)
+    LIMIT cardinality($1)
 ), mine AS (
-    SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name AND a.owner = l.owner
+    SELECT l.name, a.ttl, a.n
+    FROM ask a JOIN rowlock_lock l ON l.name = a.name AND l.owner = a.owner
     WHERE l.expires_at > clock_timestamp()
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), kept AS (
     UPDATE rowlock_lock l
-    SET expires_at = GREATEST(l.expires_at, clock_timestamp() + a.ttl * interval '1 microsecond')
-    FROM mine m JOIN ask a ON a.name = m.name
+    SET expires_at = GREATEST(l.expires_at, clock_timestamp() + m.ttl * interval '1 microsecond')
+    FROM mine m
     WHERE l.name = m.name
-    RETURNING l.name, l.expires_at
+    RETURNING m.n, l.expires_at
+), known AS (
+    SELECT n, expires_at FROM kept
+    UNION ALL
+    SELECT a.n, l.expires_at
+    FROM ask a JOIN rowlock_lock l ON l.name = a.name AND l.owner = a.owner
+    WHERE l.expires_at > clock_timestamp() AND a.n NOT IN (SELECT n FROM kept)
 )
-SELECT (extract(epoch FROM COALESCE(k.expires_at, l.expires_at) - clock_timestamp()) * 1000000)::bigint
-FROM ask a
-LEFT JOIN kept k ON k.name = a.name
-LEFT JOIN rowlock_lock l ON l.name = a.name AND l.owner = a.owner AND l.expires_at > clock_timestamp()
-ORDER BY a.n";
+SELECT n, (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint FROM known";
 
 /// Like [`RELEASE`], for a lone operation that still holds its lease.
 const RELEASE_ONE: &str = "
@@ -253,21 +260,23 @@ pub(super) async fn renew(
     conn: &mut PgConnection,
     asks: &[RenewAsk],
 ) -> Result<Vec<Renewed>, sqlx::Error> {
-    let left: Vec<Option<i64>> = query_scalar(RENEW)
+    let rows: Vec<(i64, i64)> = query_as(RENEW)
         .bind(names(asks.iter().map(|a| &a.name)))
         .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
         .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
         .fetch_all(conn)
         .await?;
-    Ok(left
-        .into_iter()
-        .map(|left| match left {
-            Some(left) => Renewed::Live {
+    let mut renewed = vec![Renewed::Gone; asks.len()];
+    for (number, left) in rows {
+        // Ordinality counts from one.
+        let place = usize::try_from(number - 1).ok();
+        if let Some(renewed) = place.and_then(|place| renewed.get_mut(place)) {
+            *renewed = Renewed::Live {
                 remaining: micros(left),
-            },
-            None => Renewed::Gone,
-        })
-        .collect())
+            };
+        }
+    }
+    Ok(renewed)
 }
 
 pub(super) async fn release(

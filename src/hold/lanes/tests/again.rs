@@ -157,10 +157,12 @@ async fn a_lease_with_a_cap_is_renewed_up_to_it() {
     let (mut take, outcome) = bench.take("a");
     take.max_hold = Some(TTL * 2);
     let guard = bench.granted((take, outcome)).await;
-    assert_eq!(guard.grant().renewal_ttl(), Some(TTL), "the cap is far");
-    let cap = Moment::now() + TTL * 2;
-    guard.grant().confirm(cap);
-    assert_eq!(guard.grant().renewal_ttl(), None);
+    let now = Moment::now();
+    let may_ask = guard.grant().renewal_ttl(now);
+    assert_eq!(may_ask, Some(TTL), "the cap is far");
+    let cap = now + TTL * 2;
+    guard.grant().confirm(now, now, TTL * 3);
+    assert_eq!(guard.grant().renewal_ttl(now), None);
     assert!(guard.grant().status().deadline <= cap);
 }
 

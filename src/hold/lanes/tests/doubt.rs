@@ -182,7 +182,8 @@ fn an_earlier_sending_has_released_what_nobody_else_can_have_taken() {
         (1, 0, Freed::WasFree, ReleaseOutcome::Lost(Loss::TakenOver)),
     ] {
         let deadline = Moment::now() + Duration::from_mins(1);
-        let grant = Grant::new(name.clone(), Uuid::nil(), 1, TTL, None, deadline);
+        let exact = ClockError::new(Duration::ZERO);
+        let grant = Grant::new(name.clone(), Uuid::nil(), 1, TTL, exact, None, deadline);
         let release = Release {
             ask: ReleaseAsk {
                 name: name.clone(),

@@ -21,6 +21,7 @@ use super::pending::MAX_BATCH;
 use super::statements::{is_stale, release_outcome};
 use super::*;
 use crate::Name;
+use crate::hold::clock::ClockError;
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
 use crate::hold::op::{Attempt, Fate, Look, LookAt, Release, Take};
@@ -50,6 +51,7 @@ impl Bench {
             patience: PATIENCE,
             migrate: true,
             clean_every: None,
+            clock_error: ClockError::new(Duration::ZERO),
         };
         let (core, _) = Core::start(connector.clone(), settings).await.unwrap();
         let (queue, received) = mpsc::unbounded_channel();

@@ -1,0 +1,394 @@
+//! Renewals: a few background statements for all leases that a client holds.
+//!
+//! # Overview
+//!
+//! A thread with a runtime and a connection of its own. Two tasks share the [schedule](schedule): one *announces* (warnings,
+//! losses) by the local clock and never waits for the database; the other *renews* what is due, in chunks of at most 256.
+//! A wake-up costs what is due, not what is held.
+//!
+//! # Trust window
+//!
+//! A renewal is due with two thirds of the trusted time left, so there is time for two more tries. The
+//! warning comes with one third left, the loss at the deadline, which is counted from before the
+//! last confirmed request was sent.
+//!
+//! # Failure
+//!
+//! - *A statement fails, or takes too long*: its leases are sent again in smaller chunks, in turn with the others.
+//! - *The database is out of reach*: dialing goes on, with pauses, until the deadlines.
+//! - *More leases are held than the database can renew*: what cannot be held is lost; what can be, and every lease of a
+//!   much shorter or longer TTL, is not. The log is told how many.
+
+mod kept;
+mod pace;
+mod schedule;
+mod tally;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::select;
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::clean;
+use super::clock::{Moment, sleep_until};
+use super::grant::Grant;
+use super::link::Link;
+use super::retry;
+use crate::Error;
+use crate::idempotency::RecordKey;
+use crate::lock::Loss;
+use crate::store::fault::Fault;
+use crate::store::record::{KeepAsk, Records};
+use crate::store::{Connector, RenewAsk, Renewed, Store};
+use kept::Kept;
+use schedule::{ALONE, Chunk, Schedule};
+
+/// A login takes several round trips.
+const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
+
+/// The longest pause after a failure.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+
+/// So many announcements are made at once; then others have their turn.
+const ANNOUNCEMENTS: usize = 1_000;
+
+/// The way to hand a grant to the renewals. Dropping it ends their thread.
+#[derive(Debug)]
+pub(crate) struct Renewals(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    announce: Notify,
+    renew: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    schedule: Schedule,
+    closed: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Renewals {
+    /// The cleaner runs on the same thread.
+    pub(crate) fn start<C: Connector>(
+        link: Link<C>,
+        cleaning: (Link<C>, Arc<clean::Shared>, Option<Duration>),
+        target: &Arc<str>,
+    ) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::default());
+        let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
+        super::spawn("rowlock-renew", target, move || {
+            let runtime = super::own_runtime()?;
+            runtime.block_on(async {
+                let (cleaning, rest, every) = cleaning;
+                tokio::join!(
+                    announce(&here, &log_target),
+                    renew(link, &here, &log_target),
+                    clean::run(cleaning, &rest, every, &log_target)
+                );
+            });
+            Ok(())
+        })?;
+        Ok(Self(shared))
+    }
+
+    /// From now on `grant` is renewed and watched, until it ends.
+    pub(crate) fn add(&self, grant: &Arc<Grant>) {
+        self.keep(Kept::Lease(Arc::clone(grant)));
+    }
+
+    /// The same for an attempt.
+    pub(crate) fn add_record(&self, grant: &Arc<Grant<RecordKey>>) {
+        self.keep(Kept::Attempt(Arc::clone(grant)));
+    }
+
+    fn keep(&self, kept: Kept) {
+        let wake = self.0.state().schedule.keep(Moment::now(), kept);
+        if wake.announcer {
+            self.0.announce.notify_one();
+        }
+        if wake.renewer {
+            self.0.renew.notify_one();
+        }
+    }
+
+    /// The grant was released, or the attempt has ended.
+    pub(crate) fn remove(&self, id: Uuid) {
+        self.0.state().schedule.remove(id);
+    }
+}
+
+impl Drop for Renewals {
+    fn drop(&mut self) {
+        self.0.state().closed = true;
+        self.0.announce.notify_one();
+        self.0.renew.notify_one();
+    }
+}
+
+/// Tells warnings and losses in time, whatever the database does.
+async fn announce(shared: &Shared, target: &str) {
+    loop {
+        let now = Moment::now();
+        let (next, report, closed) = {
+            let State { schedule, closed } = &mut *shared.state();
+            let next = schedule.announce(now, ANNOUNCEMENTS);
+            (next, schedule.report(now, *closed), *closed)
+        };
+        if let Some(report) = report {
+            let (late, lost, held) = (report.late, report.lost, report.held);
+            tracing::warn!(
+                %target, late, lost, held,
+                "leases are not renewed in time: the database is slow or out of reach, \
+                 or one client holds more leases of a short TTL than can be renewed"
+            );
+        }
+        if closed {
+            return;
+        }
+        pause(next, &shared.announce).await;
+        // A moment that has passed is not waited for.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Sleeps until `at`, or until it is told to look again.
+async fn pause(at: Option<Moment>, news: &Notify) {
+    match at {
+        None => news.notified().await,
+        Some(at) => select! {
+            () = news.notified() => {}
+            () = sleep_until(at) => {}
+        },
+    }
+}
+
+async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
+    let mut backoff = retry::reconnect();
+    // Failures in a row.
+    let mut failures = 0;
+    loop {
+        let (next, patience) = {
+            let State { schedule, closed } = &mut *shared.state();
+            if *closed {
+                return;
+            }
+            (schedule.next(), schedule.patience())
+        };
+        if next.is_none_or(|at| !at.has_passed()) {
+            // The connection is there before the first renewal needs it.
+            if next.is_some() && !link.is_connected() {
+                select! {
+                    _ = link.connect() => {}
+                    () = shared.renew.notified() => continue,
+                }
+            }
+            pause(next, &shared.renew).await;
+            continue;
+        }
+        let failed = match dial(&mut link, patience).await {
+            Ok(()) => {
+                let chunk = shared.state().schedule.chunk(Moment::now());
+                let fault = send(&mut link, shared, chunk).await.err();
+                failures = if fault.is_some() { failures + 1 } else { 0 };
+                fault
+            }
+            Err(fault) => {
+                failures = ALONE;
+                Some(fault)
+            }
+        };
+        let Some(fault) = failed else {
+            backoff = retry::reconnect();
+            continue;
+        };
+        tracing::warn!(%target, error = %fault, "cannot renew");
+        // A chunk with a row that is refused fails so often until that row is alone.
+        if failures >= ALONE {
+            let pause = backoff.next().unwrap_or_default();
+            sleep_until(Moment::now() + pause.min(MAX_PAUSE)).await;
+        }
+    }
+}
+
+async fn dial<C: Connector>(link: &mut Link<C>, patience: Duration) -> Result<(), Fault> {
+    let bound = patience.max(MIN_DIAL_BOUND);
+    let made = tokio::time::timeout(bound, link.connect()).await;
+    made.unwrap_or_else(|_| Err(Fault::timed_out()))
+}
+
+/// Renews the leases of a chunk in one statement and its attempts in another. Each is settled by itself.
+async fn send<C: Connector>(
+    link: &mut Link<C>,
+    shared: &Shared,
+    chunk: Chunk,
+) -> Result<(), Fault> {
+    let (mut leases, mut attempts) = (Vec::new(), Vec::new());
+    for kept in chunk.kept {
+        match kept {
+            Kept::Lease(grant) => leases.push(grant),
+            Kept::Attempt(grant) => attempts.push(grant),
+        }
+    }
+    let now = Moment::now();
+    let leases = newest_only(leases);
+    let asks: Vec<RenewAsk> = leases
+        .iter()
+        .map(|grant| RenewAsk {
+            name: grant.name.clone(),
+            owner: grant.id,
+            ttl: grant.renewal_ttl(now).unwrap_or_default(),
+        })
+        .collect();
+    let leases = leases.into_iter().map(Kept::Lease).collect();
+    let renewed = part(
+        link,
+        shared,
+        leases,
+        chunk.bound,
+        async |conn: &mut C::Connection| conn.lease_renew(&asks).await,
+    )
+    .await;
+    let attempts = newest_only(attempts);
+    let asks: Vec<KeepAsk> = attempts
+        .iter()
+        .map(|grant| KeepAsk {
+            key: grant.name.clone(),
+            owner: grant.id,
+            lease: grant.ttl,
+        })
+        .collect();
+    let attempts = attempts.into_iter().map(Kept::Attempt).collect();
+    let kept = part(
+        link,
+        shared,
+        attempts,
+        chunk.bound,
+        async |conn: &mut C::Connection| conn.record_renew(&asks).await,
+    )
+    .await;
+    renewed.and(kept)
+}
+
+/// One statement, and what becomes of those that it renews.
+async fn part<C: Connector>(
+    link: &mut Link<C>,
+    shared: &Shared,
+    kept: Vec<Kept>,
+    bound: Duration,
+    verb: impl AsyncFnOnce(&mut C::Connection) -> Result<Vec<Renewed>, Fault>,
+) -> Result<(), Fault> {
+    if kept.is_empty() {
+        return Ok(());
+    }
+    if !link.is_connected() {
+        // The statement before has cost the connection.
+        shared.state().schedule.put_back(&kept);
+        return Ok(());
+    }
+    let sent = Moment::now();
+    let outcomes = link.run(bound, verb).await;
+    let now = Moment::now();
+    let schedule = &mut shared.state().schedule;
+    match outcomes {
+        Ok(outcomes) => {
+            schedule.pace.took(now - sent, bound, kept.len());
+            for (kept, outcome) in kept.iter().zip(outcomes) {
+                schedule.settle(now, kept, outcome, sent);
+            }
+            Ok(())
+        }
+        Err(fault) => {
+            if !link.is_connected() {
+                schedule.pace.took(now - sent, bound, kept.len());
+            }
+            schedule.fail(now, &kept);
+            Err(fault)
+        }
+    }
+}
+
+/// Sorted by name. Of two grants of one name the older one is lost, and does not know it yet.
+fn newest_only<K: Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
+    due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence.cmp(&a.fence)));
+    due.dedup_by(|older, newest| {
+        let same = older.name == newest.name;
+        if same {
+            older.lose(Loss::TakenOver);
+        }
+        same
+    });
+    due
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use std::pin::pin;
+    use std::time::Instant;
+
+    use super::super::clock::ClockError;
+    use super::*;
+    use crate::Name;
+    use crate::store::sqlite::Sqlite;
+
+    fn grant(name: &str, fence: i64) -> Arc<Grant> {
+        let (name, id) = (Name::new(name).unwrap(), Uuid::new_v4());
+        let (ttl, error) = (Duration::from_secs(30), ClockError::new(Duration::ZERO));
+        let deadline = Moment::now() + Duration::from_secs(25);
+        Arc::new(Grant::new(name, id, fence, ttl, error, None, deadline))
+    }
+
+    #[tokio::test]
+    async fn both_tasks_are_woken_for_what_is_added_and_nothing_is_left_of_what_was_removed() {
+        let renewals = Renewals(Arc::default());
+        let grant = grant("a", 1);
+        renewals.add(&grant);
+        assert!(pin!(renewals.0.announce.notified()).enable());
+        assert!(pin!(renewals.0.renew.notified()).enable());
+        assert_eq!(renewals.0.state().schedule.len(), 1);
+        renewals.remove(grant.id);
+        assert_eq!(renewals.0.state().schedule.len(), 0);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_renewals() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let link = || {
+            Link::new(
+                Sqlite::from_url(&url).unwrap(),
+                Duration::from_secs(1),
+                &Arc::default(),
+            )
+        };
+        let cleaning = (link(), Arc::default(), None);
+        let renewals = Renewals::start(link(), cleaning, &"here".into()).unwrap();
+        renewals.add(&grant("a", 1));
+        let thread = Arc::downgrade(&renewals.0);
+        drop(renewals);
+        let started = Instant::now();
+        while thread.strong_count() > 0 {
+            assert!(started.elapsed() < Duration::from_secs(10), "it goes on");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn of_two_grants_of_a_name_the_older_one_is_lost() {
+        let (older, newest, other) = (grant("b", 1), grant("b", 2), grant("a", 3));
+        let due = vec![Arc::clone(&older), Arc::clone(&newest), other];
+        let fences: Vec<i64> = newest_only(due).iter().map(|grant| grant.fence).collect();
+        assert_eq!(fences, [3, 2]);
+        assert_eq!(older.loss(), Some(Loss::TakenOver));
+        assert_eq!(newest.loss(), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! How many renewals go into a statement: as many as the database does well within the time that it has for them.
+
+use std::time::Duration;
+
+/// The most renewals in one statement.
+pub(super) const CHUNK: usize = 256;
+/// And the fewest, where more are due: the round trip is most of such a statement's time.
+const MIN_CHUNK: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Pace {
+    size: usize,
+    /// How long a statement takes: the slowest of the last ones, of which less is remembered each time.
+    took: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            size: CHUNK,
+            took: Duration::ZERO,
+        }
+    }
+}
+
+impl Pace {
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// How much time a lease needs to be left for a renewal that is sent now to be worth while.
+    pub(super) fn needed(&self) -> Duration {
+        self.took * 2
+    }
+
+    /// A statement for `count` renewals, which had `bound`, took so long. (One that was cut off took all of it.)
+    pub(super) fn took(&mut self, took: Duration, bound: Duration, count: usize) {
+        self.took = took.max(self.took * 3 / 4);
+        if took > bound / 2 {
+            self.size = (count.min(self.size) / 2).max(MIN_CHUNK);
+        } else if took < bound / 4 && count >= self.size {
+            self.size = (self.size * 5 / 4).min(CHUNK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND: Duration = Duration::from_millis(100);
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn statements_that_take_half_their_time_become_smaller_down_to_a_limit() {
+        let mut pace = Pace::default();
+        pace.took(millis(50), BOUND, 256);
+        assert_eq!(pace.size(), 256);
+        pace.took(millis(51), BOUND, 256);
+        assert_eq!(pace.size(), 128);
+        pace.took(BOUND, BOUND, 20);
+        assert_eq!(pace.size(), 16);
+        pace.took(BOUND, BOUND, 300);
+        assert_eq!(pace.size(), 16);
+    }
+
+    #[test]
+    fn fast_and_full_statements_become_larger_up_to_a_limit() {
+        let mut pace = Pace::default();
+        pace.took(BOUND, BOUND, 256);
+        assert_eq!(pace.size(), 128);
+        pace.took(millis(25), BOUND, 128);
+        pace.took(millis(24), BOUND, 127);
+        assert_eq!(pace.size(), 128);
+        pace.took(millis(24), BOUND, 128);
+        assert_eq!(pace.size(), 160);
+        for _ in 0..9 {
+            pace.took(millis(1), BOUND, 256);
+        }
+        assert_eq!(pace.size(), 256);
+    }
+
+    #[test]
+    fn twice_the_time_of_a_slow_statement_is_needed_for_a_while() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.needed(), Duration::ZERO);
+        pace.took(millis(40), BOUND, 1);
+        assert_eq!(pace.needed(), millis(80));
+        pace.took(millis(4), BOUND, 1);
+        assert_eq!(pace.needed(), millis(60));
+        pace.took(millis(35), BOUND, 1);
+        assert_eq!(pace.needed(), millis(70));
+    }
+}

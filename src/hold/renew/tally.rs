@@ -1,0 +1,83 @@
+//! What the log is told of renewals that come too late: counts, once a second at most.
+
+use std::time::Duration;
+
+use crate::hold::clock::Moment;
+
+/// What happens within this time is told at once.
+const SPAN: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// When the first of these happened.
+    since: Option<Moment>,
+    late: usize,
+    lost: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Report {
+    /// So many leases have a third of their time left, and no renewal of them was confirmed.
+    pub(super) late: usize,
+    /// So many have been lost.
+    pub(super) lost: usize,
+    /// So many are held.
+    pub(super) held: usize,
+}
+
+impl Tally {
+    pub(super) fn late(&mut self, now: Moment) {
+        self.late += 1;
+        self.since.get_or_insert(now);
+    }
+
+    pub(super) fn lost(&mut self, now: Moment) {
+        self.lost += 1;
+        self.since.get_or_insert(now);
+    }
+
+    /// When there is something to tell.
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.since.map(|since| since + SPAN)
+    }
+
+    pub(super) fn report(&mut self, now: Moment, held: usize, at_once: bool) -> Option<Report> {
+        let due = self.due()?;
+        if now < due && !at_once {
+            return None;
+        }
+        let told = std::mem::take(self);
+        Some(Report {
+            late: told.late,
+            lost: told.lost,
+            held,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_within_a_second_is_told_once() {
+        let start = Moment::now();
+        let second = start + SPAN;
+        let mut tally = Tally::default();
+        assert_eq!((tally.due(), tally.report(second, 9, true)), (None, None));
+        tally.late(start);
+        tally.late(start + SPAN / 2);
+        tally.lost(start + SPAN / 2);
+        assert_eq!(tally.due(), Some(second));
+        assert_eq!(tally.report(start + SPAN / 2, 9, false), None);
+        let told = Report {
+            late: 2,
+            lost: 1,
+            held: 9,
+        };
+        assert_eq!(tally.report(second, 9, false), Some(told));
+        assert_eq!((tally.due(), tally.report(second, 9, true)), (None, None));
+        tally.lost(second);
+        assert!(tally.report(second, 8, true).is_some());
+    }
+}
