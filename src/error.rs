@@ -435,6 +435,17 @@ pub enum Error {
         step: String,
     },
 
+    /// A step was begun while another one of the same guard ran: beside it, or inside its work.
+    #[error(
+        "{record}: its step {step:?} runs, and steps run one at a time: await it, and begin the next one behind it"
+    )]
+    StepRunning {
+        /// The record.
+        record: RecordKey,
+        /// The step that runs.
+        step: String,
+    },
+
     /// An outcome that is larger than what is kept.
     #[error(
         "{what} has {bytes} bytes, and at most {limit} are kept: keep less, or raise the limit"

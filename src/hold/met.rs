@@ -1,8 +1,11 @@
-//! The keys of records that this client has met: whose records are likely to be there.
+//! The keys of records that this client has met: whose records are likely to be there, and which it runs in a transaction
+//! just now.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
 
 use crate::idempotency::RecordKey;
 
@@ -36,6 +39,59 @@ impl Met {
     }
 }
 
+/// The keys that transactions of this client are about: one at a time for each. A duplicate needs no connection to
+/// learn that, nor when it has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Running(Mutex<HashMap<RecordKey, watch::Receiver<()>>>);
+
+/// The right to try a key in a transaction. Dropping it lets the next one try.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    running: Arc<Running>,
+    key: RecordKey,
+    /// The duplicates that wait hear that it is dropped.
+    _end: watch::Sender<()>,
+}
+
+/// The turn of another call.
+#[derive(Debug)]
+pub(crate) struct Taken(watch::Receiver<()>);
+
+impl Running {
+    pub(crate) fn take_turn(self: &Arc<Self>, key: &RecordKey) -> Result<Turn, Taken> {
+        let mut keys = self.keys();
+        if let Some(end) = keys.get(key) {
+            return Err(Taken(end.clone()));
+        }
+        let (end, heard) = watch::channel(());
+        keys.insert(key.clone(), heard);
+        Ok(Turn {
+            running: Arc::clone(self),
+            key: key.clone(),
+            _end: end,
+        })
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashMap<RecordKey, watch::Receiver<()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.running.keys().remove(&self.key);
+    }
+}
+
+impl Taken {
+    /// Waits for its end.
+    pub(crate) async fn over(&self) {
+        let mut end = self.0.clone();
+        // Nothing is ever sent.
+        while end.changed().await.is_ok() {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +107,23 @@ mod tests {
         assert!(met.has(&key(3 * GENERATION - 1)));
         assert!(met.has(&key(2 * GENERATION)));
         assert!(!met.has(&key(0)));
+    }
+
+    #[tokio::test]
+    async fn a_key_is_one_transactions_at_a_time() {
+        let running = Arc::new(Running::default());
+        let key = |key: &str| RecordKey::new("s", key).unwrap();
+        let turn = running.take_turn(&key("a")).unwrap();
+        let other = running.take_turn(&key("b")).unwrap();
+        let taken = running.take_turn(&key("a")).unwrap_err();
+        drop(other);
+        let waits = tokio::spawn(async move { taken.over().await });
+        assert!(running.take_turn(&key("a")).is_err());
+        drop(turn);
+        waits.await.unwrap();
+        let turn = running.take_turn(&key("a")).unwrap();
+        assert_eq!(running.keys().len(), 1);
+        drop(turn);
+        assert!(running.keys().is_empty());
     }
 }

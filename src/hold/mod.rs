@@ -22,7 +22,7 @@ pub(crate) mod guard;
 mod lanes;
 mod line;
 mod link;
-mod met;
+pub(crate) mod met;
 pub(crate) mod op;
 pub(crate) mod record;
 mod renew;
@@ -48,7 +48,7 @@ use clock::ClockError;
 use lanes::Lane;
 use line::Lines;
 use link::Link;
-use met::Met;
+use met::{Met, Running};
 use op::{Fate, Look, LookAt, Op, Reply, Seen};
 use record::RecordWork;
 use renew::Renewals;
@@ -111,6 +111,8 @@ pub(crate) struct Core {
     pub(crate) database: Uuid,
     /// The records that are likely to be there.
     pub(crate) met: Met,
+    /// The records that its transactions are about.
+    pub(crate) running: Arc<Running>,
     /// The names that are known to have a row.
     rows: Mutex<HashMap<Name, Known>>,
 }
@@ -181,6 +183,7 @@ impl Core {
             multi_writer: server.multi_writer,
             database,
             met: Met::default(),
+            running: Arc::default(),
             rows: Mutex::default(),
         };
         Ok((Arc::new(core), applied))

@@ -1,7 +1,7 @@
 //! Records: what a lane is asked to do with them, and the guard of a running attempt.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -38,7 +38,9 @@ pub(crate) struct RecordOp {
 
 #[derive(Debug)]
 pub(crate) enum RecordWork {
-    Read(RecordKey, Reply<Option<RecordRow>>),
+    Read(Read),
+    /// Whether a transaction that has not ended has it.
+    IsClaimed(RecordKey, Reply<bool>),
     Claim(Box<Claim>),
     /// Without a reply: in the background.
     Finish(FinishAsk, Option<Reply<Finished>>),
@@ -56,11 +58,16 @@ pub(crate) enum RecordWork {
 }
 
 #[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) key: RecordKey,
+    /// The size of the outcome, once it is known that it does not fit into a share of a statement.
+    pub(crate) size: Option<usize>,
+    pub(crate) reply: Reply<Option<RecordRow>>,
+}
+
+#[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) ask: ClaimAsk,
-    /// How long the key is remembered when the attempt is given up; the same, when something was begun.
-    pub(crate) forget: Duration,
-    pub(crate) begun: Duration,
     pub(crate) core: Arc<Core>,
     pub(crate) reply: Reply<Claiming>,
 }
@@ -69,7 +76,8 @@ impl RecordWork {
     /// The record; two operations on one record never share a statement.
     pub(crate) fn key(&self) -> Option<&RecordKey> {
         match self {
-            Self::Read(key, _) | Self::Steps(key, _) | Self::Forget(key, ..) => Some(key),
+            Self::Read(read) => Some(&read.key),
+            Self::IsClaimed(key, _) | Self::Steps(key, _) | Self::Forget(key, ..) => Some(key),
             Self::Claim(claim) => Some(&claim.ask.key),
             Self::Finish(ask, _) => Some(&ask.key),
             Self::StepBegin(ask, ..) | Self::StepFinish(ask, ..) => Some(&ask.key),
@@ -85,18 +93,35 @@ impl RecordWork {
 
     /// Whether it changes nothing.
     pub(crate) fn only_looks(&self) -> bool {
-        matches!(self, Self::Read(..) | Self::Steps(..) | Self::List(..))
+        matches!(
+            self,
+            Self::Read(_) | Self::IsClaimed(..) | Self::Steps(..) | Self::List(..)
+        )
+    }
+
+    /// Whether `other`, which came before it, answers for both when they share a statement: two reads of one record,
+    /// two claims of it by what was seen of it.
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Read(mine), Self::Read(other)) => {
+                mine.key == other.key && mine.size == other.size
+            }
+            (Self::Claim(mine), Self::Claim(other)) => {
+                mine.ask.key == other.ask.key && mine.ask.seen == other.ask.seen
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         match self {
-            Self::Read(_, reply) => reply.is_closed(),
+            Self::Read(read) => read.reply.is_closed(),
             Self::Claim(claim) => claim.reply.is_closed(),
             Self::Finish(..) | Self::StepFinish(..) => false,
             Self::StepBegin(.., reply) => reply.is_closed(),
             Self::Steps(_, reply) => reply.is_closed(),
             Self::List(_, reply) => reply.is_closed(),
-            Self::Decide(_, reply) => reply.is_closed(),
+            Self::IsClaimed(_, reply) | Self::Decide(_, reply) => reply.is_closed(),
             Self::IssueToken(_, reply) | Self::Forget(.., reply) => reply.is_closed(),
             Self::Clean(_, reply) => reply.is_closed(),
             Self::CleanLocks(.., reply) => reply.is_closed(),
@@ -105,7 +130,7 @@ impl RecordWork {
 
     pub(crate) fn fail(self, error: Error) {
         match self {
-            Self::Read(_, reply) => drop(reply.send(Err(error))),
+            Self::Read(read) => drop(read.reply.send(Err(error))),
             Self::Claim(claim) => drop(claim.reply.send(Err(error))),
             Self::Finish(_, reply) | Self::StepFinish(_, _, reply) => {
                 drop(reply.map(|reply| reply.send(Err(error))));
@@ -113,7 +138,7 @@ impl RecordWork {
             Self::StepBegin(.., reply) => drop(reply.send(Err(error))),
             Self::Steps(_, reply) => drop(reply.send(Err(error))),
             Self::List(_, reply) => drop(reply.send(Err(error))),
-            Self::Decide(_, reply) => drop(reply.send(Err(error))),
+            Self::IsClaimed(_, reply) | Self::Decide(_, reply) => drop(reply.send(Err(error))),
             Self::IssueToken(_, reply) | Self::Forget(.., reply) => {
                 drop(reply.send(Err(error)));
             }
@@ -124,7 +149,7 @@ impl RecordWork {
 
     pub(crate) fn doing(&self) -> &'static str {
         match self {
-            Self::Read(..) | Self::Steps(..) => "look up",
+            Self::Read(_) | Self::IsClaimed(..) | Self::Steps(..) => "look up",
             Self::Claim(_) => "begin",
             Self::Finish(ask, _) => match ask.end {
                 RecordEnd::Done { .. } => "complete",
@@ -142,6 +167,18 @@ impl RecordWork {
 }
 
 impl Core {
+    /// The record of a key.
+    pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
+        let read = |reply| {
+            RecordWork::Read(Read {
+                key: key.clone(),
+                size: None,
+                reply,
+            })
+        };
+        self.record(read).await
+    }
+
     /// Hands work on records in, and waits for what comes of it.
     pub(crate) async fn record<T>(
         &self,
@@ -192,36 +229,32 @@ impl Drop for UndoStep {
 pub(crate) struct RecordGuard {
     pub(crate) grant: Arc<Grant<RecordKey>>,
     pub(crate) core: Arc<Core>,
+    /// How long the key is remembered when the attempt is given up; the same, when something was begun.
     forget: Duration,
     begun: Duration,
     /// An outcome is on its way: nothing is freed.
     ending: AtomicBool,
     /// The work is done, whether or not its outcome can be recorded: nothing is freed.
     worked: AtomicBool,
-    /// Somebody has received it, so that the attempt counts.
-    received: AtomicBool,
+    /// How many attempts are not held against the key when this is dropped: this one, until its caller has received it.
+    pardon: AtomicI32,
     /// Something was begun that the next attempt must go on with.
     bound: AtomicBool,
     ended: AtomicBool,
 }
 
 impl RecordGuard {
-    pub(crate) fn new(
-        grant: Arc<Grant<RecordKey>>,
-        core: Arc<Core>,
-        forget: Duration,
-        begun: Duration,
-    ) -> Self {
+    pub(crate) fn new(grant: Arc<Grant<RecordKey>>, core: Arc<Core>, ask: &ClaimAsk) -> Self {
         grant.add_guard();
         core.renewals.add_record(&grant);
         Self {
             grant,
             core,
-            forget,
-            begun,
+            forget: ask.forget,
+            begun: ask.begun,
             ending: AtomicBool::new(false),
             worked: AtomicBool::new(false),
-            received: AtomicBool::new(false),
+            pardon: AtomicI32::new(1),
             bound: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
@@ -236,13 +269,20 @@ impl RecordGuard {
     }
 
     pub(crate) fn receive(&self) {
-        self.received.store(true, Ordering::Release);
+        self.pardon.store(0, Ordering::Release);
     }
 
     /// From here on the attempt does not count when its guard is dropped.
     #[cfg(feature = "tower")]
     pub(crate) fn pardon(&self) {
-        self.received.store(false, Ordering::Release);
+        self.pardon.fetch_max(1, Ordering::AcqRel);
+    }
+
+    /// The attempt is given up in good order: none is held against the key, also when that cannot be said to the
+    /// database now, and dropping the guard says it.
+    pub(crate) fn give_up(&self) -> RecordEnd {
+        self.pardon.store(i32::MAX, Ordering::Release);
+        self.free()
     }
 
     /// The work is done: from here on, dropping the guard does not free the key, which would let the work be done again.
@@ -269,18 +309,14 @@ impl RecordGuard {
         }
     }
 
-    pub(crate) fn free(&self, pardon: i32) -> RecordEnd {
-        let bound = self.bound.load(Ordering::Acquire);
-        // What a step has done, and how many attempts have vanished, outlives the retention of an outcome.
-        let forget = if bound || pardon == 0 {
-            self.begun
-        } else {
-            self.forget
-        };
+    fn free(&self) -> RecordEnd {
+        let pardon = self.pardon.load(Ordering::Acquire);
         RecordEnd::Free {
-            bound,
+            bound: self.bound.load(Ordering::Acquire),
             pardon,
-            forget,
+            // What a step has done, and how many attempts have vanished, outlives the retention of an outcome.
+            forget: if pardon == 0 { self.begun } else { self.forget },
+            begun: self.begun,
         }
     }
 
@@ -323,8 +359,7 @@ impl Drop for RecordGuard {
         if self.ending.load(Ordering::Acquire) || self.worked.load(Ordering::Acquire) {
             return self.end();
         }
-        let received = self.received.load(Ordering::Acquire);
-        let ask = self.ask(self.free(i32::from(!received)));
+        let ask = self.ask(self.free());
         let mut fate = Fate::within(self.core.settings.patience);
         // In the background there is time until the lease ends by itself.
         fate.give_up = fate.give_up.max(self.grant.status().deadline);

@@ -27,6 +27,8 @@ use uuid::Uuid;
 use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
 use super::request::{Begun, Idempotency};
+use super::run::{MAX_MISSES, Ran};
+use super::waiting::Waiting;
 use crate::hold::record::RecordWork;
 use crate::hold::{self, Core};
 use crate::lock::context::Context;
@@ -34,10 +36,11 @@ use crate::lock::retry::Open;
 use crate::lock::transaction::Transaction;
 use crate::lock::{RetryTx, Retryable, within};
 use crate::pool::Pool;
-use crate::store::record::{ClaimAsk, Records, TokenAsk};
+use crate::store::record::{ClaimAsk, Claimed, Records, TokenAsk};
 use crate::{Error, Subject};
 
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_hours(366 * 24);
 /// What a person can have typed, or a client have sent.
 const MAX_TOKEN: usize = 255;
@@ -115,6 +118,8 @@ pub enum Submitted {
     New(Outcome),
     /// It was done before, with this token: this is what it came to.
     Replay(Outcome),
+    /// It is being done, and was not at its end within the [`wait`](FormTokens::wait).
+    InFlight,
     /// The token was used for another form.
     Mismatch,
     /// There is no such token: it was never issued, is past its time, or was used so long ago that the outcome is
@@ -127,7 +132,9 @@ impl FormTokens {
         Self {
             core: Arc::clone(core),
             ttl: DEFAULT_TTL,
-            outcomes: Idempotency::new(core).tombstone(Duration::ZERO),
+            outcomes: Idempotency::new(core)
+                .tombstone(Duration::ZERO)
+                .wait(DEFAULT_WAIT),
         }
     }
 
@@ -140,6 +147,13 @@ impl FormTokens {
     /// How long the outcome of a submitted form is kept for the second click: 1 s to 10 years, 24 h when not set.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.outcomes = self.outcomes.retention(retention);
+        self
+    }
+
+    /// How long the second click waits for the first one before that is [`Submitted::InFlight`]: at most 366 days, 30 s
+    /// when not set.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.outcomes = self.outcomes.wait(wait);
         self
     }
 
@@ -199,8 +213,8 @@ impl FormTokens {
         context.told(told)
     }
 
-    /// Uses the token up, runs `work` and keeps its outcome, in one transaction of `pool`. The second click waits for it,
-    /// and gets the same outcome.
+    /// Uses the token up, runs `work` and keeps its outcome, in one transaction of `pool`. The second click [waits](Self::wait)
+    /// for it, without a connection of the pool, and gets the same outcome.
     ///
     /// `form` is what was submitted. `work` is as in [`run_in_tx`](Idempotency::run_in_tx); it may
     /// [issue the next token](Self::issue_in) and make it part of the outcome.
@@ -231,32 +245,68 @@ impl FormTokens {
         let Some(ask) = self.ask(scope, token)? else {
             return Ok(Submitted::Gone);
         };
+        let key = record(&ask)?;
         let mut attempts = self.outcomes.retry.attempts_of_one()?;
+        let mut waiting = self.outcomes.waiting();
+        let (mut turn, mut misses) = (None, 0);
         loop {
-            match self.once(pool, &ask, form, &mut work).await {
-                Ok(Some(outcome)) => return Ok(Submitted::New(outcome)),
-                Ok(None) => break,
-                Err(error) => attempts.again(error).await?,
+            if turn.is_none() {
+                match self.core.running.take_turn(&key) {
+                    Ok(mine) => turn = Some(mine),
+                    Err(taken) if waiting.out(&taken).await => {}
+                    Err(_) => return Ok(Submitted::InFlight),
+                }
+            }
+            // Whose click it was that has just ended, has left its outcome.
+            if turn.is_some() {
+                match self.once(pool, &ask, form, &mut work).await {
+                    Ok(Ran::Done(outcome)) => return Ok(Submitted::New(outcome)),
+                    Ok(Ran::Missed) => {
+                        let seen = self.seen(&key, form, &mut waiting).await?;
+                        return Ok(seen.unwrap_or(Submitted::Gone));
+                    }
+                    Ok(Ran::Locked) => {}
+                    Err(error) => {
+                        attempts.again(error).await?;
+                        continue;
+                    }
+                }
+            }
+            if let Some(seen) = self.seen(&key, form, &mut waiting).await? {
+                return Ok(seen);
+            }
+            if turn.is_some() {
+                misses += 1;
+                if misses > MAX_MISSES || !self.outcomes.ended(&key, &mut waiting).await? {
+                    return Ok(Submitted::InFlight);
+                }
             }
         }
-        let key = record(&ask)?;
-        let mut waiting = self.outcomes.waiting();
-        let seen = self.outcomes.look(&key, form, &mut waiting).await?;
-        Ok(match seen {
-            Begun::Replay(outcome) => Submitted::Replay(outcome),
-            Begun::Mismatch => Submitted::Mismatch,
-            _ => Submitted::Gone,
+    }
+
+    /// What has become of a token that was used.
+    async fn seen(
+        &self,
+        key: &RecordKey,
+        form: &Fingerprint,
+        waiting: &mut Waiting,
+    ) -> Result<Option<Submitted>, Error> {
+        Ok(match self.outcomes.look(key, form, waiting).await? {
+            Begun::Replay(outcome) => Some(Submitted::Replay(outcome)),
+            Begun::Mismatch => Some(Submitted::Mismatch),
+            Begun::New(_) => None,
+            _ => Some(Submitted::Gone),
         })
     }
 
-    /// One transaction. `None`: there is no such token.
+    /// One transaction. Missed: there is no such token.
     async fn once<P, E, F>(
         &self,
         pool: &P,
         ask: &TokenAsk,
         form: &Fingerprint,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
-    ) -> Result<Option<Outcome>, E>
+    ) -> Result<Ran, E>
     where
         P: Pool,
         E: From<sqlx::Error> + From<Error> + Retryable,
@@ -268,33 +318,43 @@ impl FormTokens {
         // As in `run_in_tx`: no statement is cut off.
         let claimed = hold::finished(async move {
             let mut open = open;
-            match it.consume_on::<P>(&mut open.tx, &token, &key).await {
-                Ok(true) => Ok(Some(open)),
-                refused => {
-                    open.roll_back().await;
-                    refused.map(|_| None)
-                }
-            }
+            let refused = match it.consume_on::<P>(&mut open.tx, &token, &key).await {
+                Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
+                Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
+                Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
+                Err(error) => Err(error),
+            };
+            open.roll_back().await;
+            refused
         });
-        match claimed.await? {
-            Some(open) => {
+        let claimed: Result<_, Error> = claimed.await;
+        match claimed? {
+            Ok(open) => {
                 let outcomes = &self.outcomes;
                 outcomes.work_in::<P, E, F>(open, &claim, work).await
             }
-            None => Ok(None),
+            Err(refused) => Ok(refused),
         }
     }
 
-    /// Whether there was such a token.
+    /// Claims the key of the outcome first: the second click is told so, and does not wait for the token's row.
     async fn consume_on<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Brand>,
         ask: &TokenAsk,
         claim: &ClaimAsk,
-    ) -> Result<bool, Error> {
+    ) -> Result<Claimed, Error> {
+        let claimed = self.outcomes.claim_on::<P>(tx, claim).await?;
+        if !matches!(claimed, Claimed::Mine { .. }) {
+            return Ok(claimed);
+        }
         let context = self.context(&ask.scope, ask, "use a form token of", P::ENGINE)?;
         let told = P::connection(tx).tx_token_consume(ask).await;
-        Ok(context.told(told)? && self.outcomes.claim_on::<P>(tx, claim).await?)
+        Ok(if context.told(told)? {
+            claimed
+        } else {
+            Claimed::Missed
+        })
     }
 
     fn fresh(&self, scope: &[u8]) -> Result<(FormToken, TokenAsk), Error> {

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::sync::Mutex;
-
-use super::key::{RecordKey, check_step};
+use super::key::{Fingerprint, RecordKey, check_step};
 use super::outcome::Outcome;
-use super::step::Doubt;
+use super::step::Steps;
 use crate::Error;
 use crate::hold::record::RecordGuard;
 use crate::lock::Loss;
@@ -93,16 +91,17 @@ impl Bounds {
 pub struct IdempotencyGuard {
     pub(super) inner: RecordGuard,
     pub(super) bounds: Bounds,
-    /// Steps run one at a time.
-    pub(super) doubt: Mutex<Doubt>,
+    fingerprint: Fingerprint,
+    pub(super) steps: Steps,
 }
 
 impl IdempotencyGuard {
-    pub(super) fn new(inner: RecordGuard, bounds: Bounds) -> Self {
+    pub(super) fn new(inner: RecordGuard, bounds: Bounds, fingerprint: Fingerprint) -> Self {
         Self {
             inner,
             bounds,
-            doubt: Mutex::default(),
+            fingerprint,
+            steps: Steps::default(),
         }
     }
 
@@ -134,14 +133,15 @@ impl IdempotencyGuard {
     }
 
     /// A key for the other side of a step (the payment provider's own idempotency key): 32 characters of
-    /// hexadecimal, derived from scope, key and step, and so the same in every attempt.
+    /// hexadecimal, derived from scope, key, fingerprint and step, and so the same in every attempt. (Another request that
+    /// uses the key after it was forgotten here gets another one: the other side may remember for longer.)
     ///
     /// # Errors
     ///
     /// [`Error::InvalidKey`] for a refused name.
     pub fn downstream_key(&self, step: &str) -> Result<String, Error> {
         check_step(step)?;
-        Ok(self.record().downstream(step))
+        Ok(self.record().downstream(&self.fingerprint, step))
     }
 
     /// Whether an outcome of `bytes` would be kept: ask before the effect, when the size is known.
@@ -209,13 +209,14 @@ impl IdempotencyGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Superseded`]: another attempt has taken over. A database out of reach.
+    /// [`Error::Superseded`]: another attempt has taken over. A database out of reach: then dropping the guard goes on with
+    /// it, and the attempt is not held against the key either.
     ///
     /// # Cancel safety
     ///
     /// Once polled, it goes on in the background.
     pub async fn release(&self) -> Result<(), Error> {
-        self.end("release", self.inner.free(i32::MAX)).await
+        self.end("release", self.inner.give_up()).await
     }
 
     /// Whether the attempt was ended: recorded, given up, or found to be another's.

@@ -53,6 +53,11 @@ pub(super) fn judge(
         "done" | "expired" | "free" if over(row.forget_left) => Ok(Verdict::Forgotten {
             attempt: row.attempt,
         }),
+        "running" if over(row.forget_left) && row.lease_left <= 0 && row.doubt.is_none() => {
+            Ok(Verdict::Forgotten {
+                attempt: row.attempt,
+            })
+        }
         "expired" => Ok(Verdict::Expired),
         "done" if over(row.retain_left) => Ok(Verdict::Expired),
         "free" if same || !row.bound => {
@@ -130,6 +135,7 @@ mod tests {
             doubt: None,
             content_type: None,
             outcome: None,
+            outcome_size: None,
             began_at: 0,
             attempted_at: 0,
             lease_until: 0,
@@ -161,7 +167,7 @@ mod tests {
     fn the_retention_and_the_tombstone_are_two_times() {
         let done = |retain, forget| RecordRow {
             content_type: Some("t".into()),
-            outcome: Some(vec![1]),
+            outcome: Some([1].into()),
             retain_left: Some(retain),
             forget_left: Some(forget),
             ..row("done")
@@ -192,6 +198,32 @@ mod tests {
         let doubtful = RecordRow {
             doubt: Some("charge".into()),
             ..lapsed
+        };
+        assert!(matches!(
+            of(doubtful, "a"),
+            Verdict::Doubtful { attempt: 7 }
+        ));
+    }
+
+    #[test]
+    fn an_attempt_that_vanished_is_forgotten_unless_something_is_in_doubt() {
+        let old = RecordRow {
+            lease_left: 0,
+            forget_left: Some(0),
+            ..row("running")
+        };
+        assert!(matches!(
+            of(old.clone(), "b"),
+            Verdict::Forgotten { attempt: 7 }
+        ));
+        let alive = RecordRow {
+            lease_left: 1,
+            ..old.clone()
+        };
+        assert!(matches!(of(alive, "a"), Verdict::InFlight { .. }));
+        let doubtful = RecordRow {
+            doubt: Some("charge".into()),
+            ..old
         };
         assert!(matches!(
             of(doubtful, "a"),

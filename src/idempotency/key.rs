@@ -46,13 +46,13 @@ impl RecordKey {
         &self.key
     }
 
-    /// Sixteen bytes that stand for it, and hardly for anything else.
-    pub(crate) fn digest(&self, purpose: &str) -> Uuid {
-        let whole = Fingerprint::builder()
+    /// Sixteen bytes that stand for it with more parts, and hardly for anything else.
+    pub(crate) fn digest(&self, purpose: &str, parts: &[&[u8]]) -> Uuid {
+        let own = Fingerprint::builder()
             .part(purpose)
             .part(&*self.scope)
-            .part(&*self.key)
-            .finish();
+            .part(&*self.key);
+        let whole = parts.iter().fold(own, FingerprintBuilder::part).finish();
         let mut half = [0; 16];
         half.copy_from_slice(&whole.0[..16]);
         Uuid::from_bytes(half)

@@ -45,6 +45,7 @@ mod record;
 mod request;
 mod run;
 mod step;
+mod waiting;
 
 pub use form_token::{FormToken, FormTokens, Submitted};
 pub use guard::IdempotencyGuard;

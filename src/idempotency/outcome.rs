@@ -42,7 +42,8 @@ impl Outcome {
                 reason: "1 to 255 printable characters of ASCII are allowed",
             });
         }
-        Ok(Self::kept(content_type, bytes.into()))
+        let bytes: Vec<u8> = bytes.into();
+        Ok(Self::kept(content_type, bytes))
     }
 
     /// A value as JSON.
@@ -62,7 +63,7 @@ impl Outcome {
     }
 
     /// What was read from the table.
-    pub(crate) fn kept(content_type: &str, bytes: Vec<u8>) -> Self {
+    pub(crate) fn kept(content_type: &str, bytes: impl Into<Arc<[u8]>>) -> Self {
         Self {
             content_type: content_type.into(),
             bytes: bytes.into(),

@@ -110,7 +110,7 @@ pub struct RecordInfo {
     pub lease_remaining: Option<Duration>,
     /// How long the outcome is kept.
     pub retained_for: Option<Duration>,
-    /// How long the key is remembered.
+    /// How long the key is remembered when nobody asks for it.
     pub remembered_for: Option<Duration>,
 }
 
@@ -201,8 +201,7 @@ impl Idempotency {
     }
 
     async fn read(&self, key: &RecordKey) -> Result<Option<RecordInfo>, Error> {
-        let read = |reply| RecordWork::Read(key.clone(), reply);
-        let row = self.core.record(read).await?;
+        let row = self.core.read_record(key).await?;
         row.map(RecordRow::info).transpose()
     }
 

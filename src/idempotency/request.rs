@@ -12,9 +12,9 @@ use super::guard::{Bounds, IdempotencyGuard};
 use super::judge::{Verdict, judge};
 use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
-use crate::hold::clock::{Moment, sleep_until};
+use super::waiting::Waiting;
+use crate::hold::Core;
 use crate::hold::record::{Claim, Claiming, RecordWork};
-use crate::hold::{Core, retry};
 use crate::lock::{Retry, check_ttl, check_wait, within};
 use crate::store::record::{ClaimAsk, DecideAsk, Decision};
 use crate::{Error, Subject};
@@ -216,7 +216,7 @@ impl Idempotency {
         self
     }
 
-    /// How long an outcome is kept to be replayed: 1 s to 10 years, 24 h when not set.
+    /// How long an outcome is kept to be replayed, and with it what its steps came to: 1 s to 10 years, 24 h when not set.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
@@ -229,8 +229,9 @@ impl Idempotency {
         self
     }
 
-    /// How long to wait for an attempt of somebody else's before that is [`Begun::InFlight`]: at most 366 days, not at all
-    /// when not set. When it ends in that time, its outcome is replayed, or its key taken.
+    /// How long to wait for the attempt of another caller, or for a transaction of [`run_in_tx`](Self::run_in_tx), before that
+    /// is [`Begun::InFlight`]: at most 366 days, not at all when not set. When it ends in that time, its outcome is
+    /// replayed, or its key taken. A caller that waits has no connection of a pool.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
@@ -303,8 +304,6 @@ impl Idempotency {
             let claim = |reply| {
                 RecordWork::Claim(Box::new(Claim {
                     ask: self.ask(&key, fingerprint, before),
-                    forget: self.forget(),
-                    begun: self.forget().max(BEGUN),
                     core: Arc::clone(&self.core),
                     reply,
                 }))
@@ -312,7 +311,8 @@ impl Idempotency {
             match self.core.record(claim).await? {
                 Claiming::Mine(guard) => {
                     guard.receive();
-                    return Ok(Begun::New(IdempotencyGuard::new(guard, self.bounds())));
+                    let guard = IdempotencyGuard::new(guard, self.bounds(), *fingerprint);
+                    return Ok(Begun::New(guard));
                 }
                 // Somebody was faster: what has he made of it?
                 Claiming::Missed if looks < MAX_LOOKS => {}
@@ -338,8 +338,7 @@ impl Idempotency {
             if tries > MAX_TRIES && !waiting.again(None).await {
                 return Ok(Begun::InFlight(InFlight::unseen()));
             }
-            let read = |reply| RecordWork::Read(key.clone(), reply);
-            let row = self.core.record(read).await?;
+            let row = self.core.read_record(key).await?;
             let begun = match judge(row, fingerprint, self.max_tries())? {
                 Verdict::Claim(before) => Begun::New(before),
                 Verdict::Replay(outcome) => Begun::Replay(outcome),
@@ -372,7 +371,7 @@ impl Idempotency {
                 }
                 Verdict::Unknown { attempt, step } => {
                     let unknown = UnknownStep {
-                        downstream_key: key.downstream(&step),
+                        downstream_key: key.downstream(fingerprint, &step),
                         record: key.clone(),
                         step,
                         attempt,
@@ -410,7 +409,7 @@ impl Idempotency {
             key: key.clone(),
             attempt,
             decision,
-            forget: self.forget().max(BEGUN),
+            forget: self.begun(),
         };
         let decide = |reply| RecordWork::Decide(ask, reply);
         self.core.record(decide).await
@@ -432,6 +431,7 @@ impl Idempotency {
             database: self.core.database,
             retain: self.retention,
             forget: self.forget(),
+            begun: self.begun(),
             seen,
         }
     }
@@ -451,6 +451,11 @@ impl Idempotency {
     /// How long a key is remembered.
     fn forget(&self) -> Duration {
         self.retention + self.tombstone
+    }
+
+    /// The same for one that was given up in the middle of something.
+    fn begun(&self) -> Duration {
+        self.forget().max(BEGUN)
     }
 
     fn max_tries(&self) -> i32 {
@@ -488,39 +493,15 @@ impl Idempotency {
 }
 
 impl RecordKey {
-    /// What names a step of this record to the other side.
-    pub(super) fn downstream(&self, step: &str) -> String {
-        let purpose = format!("rowlock.step.{step}");
-        self.digest(&purpose).simple().to_string()
+    /// What names a step of this record to the other side. The other side may remember it for longer than the record is
+    /// remembered here: another request under the same key then is another one there, too.
+    pub(super) fn downstream(&self, fingerprint: &Fingerprint, step: &str) -> String {
+        self.digest("rowlock.step", &[step.as_bytes(), fingerprint.as_bytes()])
+            .simple()
+            .to_string()
     }
 
     pub(super) fn subject(&self) -> Subject {
         Subject::Record(self.clone())
-    }
-}
-
-/// Waiting for somebody else's attempt.
-pub(super) struct Waiting {
-    until: Moment,
-    pauses: backon::ExponentialBackoff,
-}
-
-impl Waiting {
-    fn new(wait: Duration) -> Self {
-        Self {
-            until: Moment::now() + wait,
-            pauses: retry::poll(),
-        }
-    }
-
-    /// Waits for a moment, and not past the end of a lease. False: the time is over.
-    pub(super) async fn again(&mut self, remaining: Option<Duration>) -> bool {
-        if self.until.has_passed() {
-            return false;
-        }
-        let pause = self.pauses.next().unwrap_or_default();
-        let pause = remaining.map_or(pause, |remaining| pause.min(remaining));
-        sleep_until((Moment::now() + pause).min(self.until)).await;
-        true
     }
 }

@@ -3,7 +3,9 @@
 use super::key::{Fingerprint, RecordKey};
 use super::outcome::Outcome;
 use super::request::{Begun, Idempotency, InFlight};
+use super::waiting::Waiting;
 use crate::hold;
+use crate::hold::record::RecordWork;
 use crate::lock::context::Context;
 use crate::lock::retry::Open;
 use crate::lock::{RetryTx, Retryable};
@@ -12,15 +14,18 @@ use crate::store::record::{ClaimAsk, Claimed, Finished, Records};
 use crate::{Engine, Error};
 
 /// How often a key is tried to be had that changes whenever it is asked for.
-const MAX_MISSES: u32 = 100;
+pub(super) const MAX_MISSES: u32 = 100;
 
 impl Idempotency {
     /// Runs `work` in a transaction of `pool`, once for `key` in `scope`: the claim of the key, what `work` writes
     /// and the outcome that it returns are committed together, or not at all.
     ///
-    /// Who comes meanwhile with the same key waits in the database for that transaction, and then gets its outcome as
-    /// a replay. (A replay is one statement, where this client has met the key before; where it has not, a transaction is
-    /// begun first, in vain.) A crash leaves nothing behind, so that there are no attempts to count.
+    /// A duplicate (the same key, meanwhile) waits for the end of that transaction, for as long as [`wait`](Self::wait) says,
+    /// and then gets its outcome as a replay; not set, it is [`Begun::InFlight`] at once. Waiting needs no connection of
+    /// `pool`: those of this client wait here, and one of them asks, on a lane, for a transaction of another process's.
+    /// (A replay is one statement, where this client has met the key before; where it has not, a transaction is begun first,
+    /// in vain. On MySQL that one waits for up to a second when another process runs the key; on SQLite for the file,
+    /// as all writers do.) A crash leaves nothing behind, so that there are no attempts to count.
     ///
     /// `work` gets the transaction as in [`Retry::run`](crate::Retry::run): it may run several times, and what it does
     /// outside of the transaction happens as often. An error of its rolls everything back, and the key is free; a failure
@@ -59,6 +64,7 @@ impl Idempotency {
         // all who write.
         let mut looks = self.core.engine == Engine::Sqlite || self.core.met.has(&key);
         self.core.met.remember(&key);
+        let mut turn = None;
         loop {
             let before = if looks {
                 match self.look(&key, fingerprint, &mut waiting).await?.refusal() {
@@ -69,24 +75,62 @@ impl Idempotency {
                 None
             };
             looks = true;
+            if turn.is_none() {
+                match self.core.running.take_turn(&key) {
+                    Ok(mine) => turn = Some(mine),
+                    Err(taken) if waiting.out(&taken).await => continue,
+                    Err(_) => return Ok(Begun::InFlight(InFlight::unseen())),
+                }
+            }
             let ask = self.ask(&key, fingerprint, before);
             match self.once(pool, &ask, &mut work).await {
-                Ok(Some(outcome)) => return Ok(Begun::New(outcome)),
+                Ok(Ran::Done(outcome)) => return Ok(Begun::New(outcome)),
                 // Somebody was faster: what has he made of it?
-                Ok(None) if misses < MAX_MISSES => misses += 1,
-                Ok(None) => return Ok(Begun::InFlight(InFlight::unseen())),
+                Ok(Ran::Missed) if misses < MAX_MISSES => misses += 1,
+                Ok(Ran::Missed) => return Ok(Begun::InFlight(InFlight::unseen())),
+                Ok(Ran::Locked) => {
+                    let seen = self.look(&key, fingerprint, &mut waiting).await?;
+                    match seen.refusal() {
+                        Err(refusal) => return Ok(refusal),
+                        Ok(_) if misses >= MAX_MISSES => {
+                            return Ok(Begun::InFlight(InFlight::unseen()));
+                        }
+                        // It was changed, and is free.
+                        Ok(now) if now != before => misses += 1,
+                        Ok(_) if self.ended(&key, &mut waiting).await? => misses += 1,
+                        Ok(_) => return Ok(Begun::InFlight(InFlight::unseen())),
+                    }
+                }
                 Err(error) => attempts.again(error).await?,
             }
         }
     }
 
-    /// One transaction. `None`: the record is not as it was seen.
+    /// Waits until no transaction has the key. False: the time is over first. (What met a lock for a moment only, a look
+    /// from a lane or one of `InnoDB`'s on the gap behind another key, finds that none has.)
+    pub(super) async fn ended(
+        &self,
+        key: &RecordKey,
+        waiting: &mut Waiting,
+    ) -> Result<bool, Error> {
+        loop {
+            let is_claimed = |reply| RecordWork::IsClaimed(key.clone(), reply);
+            if !self.core.record(is_claimed).await? {
+                return Ok(true);
+            }
+            if !waiting.again(None).await {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// One transaction.
     async fn once<P, E, F>(
         &self,
         pool: &P,
         ask: &ClaimAsk,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
-    ) -> Result<Option<Outcome>, E>
+    ) -> Result<Ran, E>
     where
         P: Pool,
         E: From<sqlx::Error> + From<Error> + Retryable,
@@ -94,55 +138,56 @@ impl Idempotency {
     {
         let open = Open::begin(pool).await?;
         match self.claim_in::<P>(open, ask).await? {
-            Some(open) => self.work_in::<P, E, F>(open, ask, work).await,
-            None => Ok(None),
+            Ok(open) => self.work_in::<P, E, F>(open, ask, work).await,
+            Err(refused) => Ok(refused),
         }
     }
 
-    /// The transaction, in which the key is claimed now. `None`: it could not be.
+    /// The transaction, in which the key is claimed now, or why it could not be.
     ///
     /// A statement that is cut off can lose a connection of the pool: dropping this finishes it first.
     async fn claim_in<P: Pool>(
         &self,
         open: Open<sqlx::Transaction<'static, P::Brand>>,
         ask: &ClaimAsk,
-    ) -> Result<Option<Open<sqlx::Transaction<'static, P::Brand>>>, Error> {
+    ) -> Result<Result<Open<sqlx::Transaction<'static, P::Brand>>, Ran>, Error> {
         let (it, ask) = (self.clone(), ask.clone());
         let claimed = hold::finished(async move {
             let mut open = open;
-            match it.claim_on::<P>(&mut open.tx, &ask).await {
-                Ok(true) => Ok(Some(open)),
-                refused => {
-                    open.roll_back().await;
-                    refused.map(|_| None)
-                }
-            }
+            let refused = match it.claim_on::<P>(&mut open.tx, &ask).await {
+                Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
+                Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
+                Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
+                Err(error) => Err(error),
+            };
+            open.roll_back().await;
+            refused
         });
         claimed.await
     }
 
-    /// Whether the key could be claimed.
+    /// What has come of claiming the key.
     pub(super) async fn claim_on<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Brand>,
         ask: &ClaimAsk,
-    ) -> Result<bool, Error> {
+    ) -> Result<Claimed, Error> {
         let context = Context::new(&self.core, ask.key.subject(), "begin", P::ENGINE)?;
         let told = P::connection(tx).tx_claim(ask).await;
         let told = told.map_err(|fault| context.error(fault))?;
         if told.database.is_some() {
             context.check(told.database)?;
         }
-        Ok(matches!(told.found, Claimed::Mine { .. }))
+        Ok(told.found)
     }
 
-    /// The work behind a claim, its outcome, and the commit. `None`: somebody else was faster.
+    /// The work behind a claim, its outcome, and the commit.
     pub(super) async fn work_in<P, E, F>(
         &self,
         open: Open<sqlx::Transaction<'static, P::Brand>>,
         ask: &ClaimAsk,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
-    ) -> Result<Option<Outcome>, E>
+    ) -> Result<Ran, E>
     where
         P: Pool,
         E: From<sqlx::Error> + From<Error>,
@@ -162,10 +207,10 @@ impl Idempotency {
         let kept = hold::finished(async move {
             let mut open = open;
             match it.keep_on::<P>(&mut open.tx, &ask, &outcome).await {
-                Ok(true) => open.commit::<Failed>().await.map(|()| Some(outcome)),
+                Ok(true) => open.commit::<Failed>().await.map(|()| Ran::Done(outcome)),
                 refused => {
                     open.roll_back().await;
-                    refused.map(|_| None).map_err(Failed::Ours)
+                    refused.map(|_| Ran::Missed).map_err(Failed::Ours)
                 }
             }
         });
@@ -189,6 +234,15 @@ impl Idempotency {
             Finished::Superseded | Finished::Locked => Ok(false),
         }
     }
+}
+
+/// What has come of a transaction.
+pub(super) enum Ran {
+    Done(Outcome),
+    /// The record is not as it was seen.
+    Missed,
+    /// A transaction that has not ended has it.
+    Locked,
 }
 
 /// Why an outcome was not kept, whatever the caller's own error is.

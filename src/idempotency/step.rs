@@ -1,6 +1,6 @@
 //! Steps: effects outside of the database, each done once for a key, over all attempts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,9 +28,59 @@ impl<E> From<E> for StepFailed<E> {
     }
 }
 
-/// The step of this attempt of which nobody knows whether it happened.
+/// The steps of an attempt: one at a time.
 #[derive(Debug, Default)]
-pub(super) struct Doubt(Option<Arc<str>>);
+pub(super) struct Steps(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<Arc<str>>,
+    /// Nobody knows whether it happened.
+    doubt: Option<Arc<str>>,
+}
+
+/// The step that runs. Dropping it lets another one begin.
+#[derive(Debug)]
+struct Running<'a> {
+    steps: &'a Steps,
+    step: Arc<str>,
+}
+
+impl Steps {
+    fn enter(&self, step: &str) -> Result<Running<'_>, Arc<str>> {
+        let mut state = self.state();
+        if let Some(running) = &state.running {
+            return Err(Arc::clone(running));
+        }
+        let step: Arc<str> = step.into();
+        state.running = Some(Arc::clone(&step));
+        Ok(Running { steps: self, step })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running<'_> {
+    fn in_doubt(&self) -> Option<Arc<str>> {
+        self.steps.state().doubt.clone()
+    }
+
+    fn doubt(&self) {
+        self.steps.state().doubt = Some(Arc::clone(&self.step));
+    }
+
+    fn settled(&self) {
+        self.steps.state().doubt = None;
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.steps.state().running = None;
+    }
+}
 
 /// What beginning a step has come to.
 enum Started {
@@ -47,12 +97,12 @@ impl IdempotencyGuard {
     /// [`step_once`](Self::step_once).
     ///
     /// `step` names it, 1 to 255 bytes; the result is kept as JSON, of at most
-    /// [`max_outcome`](crate::Idempotency::max_outcome) bytes. Steps of one guard run one at a time. A failed
-    /// one is not kept.
+    /// [`max_outcome`](crate::Idempotency::max_outcome) bytes. Steps of one guard run one at a time, neither beside nor
+    /// inside each other. A failed one is not kept.
     ///
     /// # Errors
     ///
-    /// Those of `work`. [`Error::Superseded`]: another attempt has taken over; a refused name; a result that is too large, or
+    /// Those of `work`. [`Error::StepRunning`] at once, when another step of this guard runs. [`Error::Superseded`]: another attempt has taken over; a refused name; a result that is too large, or
     /// cannot be said in JSON; a database out of reach.
     ///
     /// # Cancel safety
@@ -135,8 +185,8 @@ impl IdempotencyGuard {
         T: Serialize + DeserializeOwned,
         E: From<Error>,
     {
-        let mut doubt = self.doubt.lock().await;
-        let ask = match self.begin_step(step, repeatable, &mut doubt).await? {
+        let running = self.enter(step)?;
+        let ask = match self.begin_step(&running, repeatable).await? {
             Started::Fresh(ask) => ask,
             Started::Done(outcome) => return Ok(outcome.parse_json()?),
         };
@@ -146,7 +196,7 @@ impl IdempotencyGuard {
             Err(StepFailed::NotDone(error)) => {
                 if !repeatable {
                     self.settle(ask, None).await?;
-                    doubt.0 = None;
+                    running.settled();
                 }
                 return Err(error);
             }
@@ -156,7 +206,7 @@ impl IdempotencyGuard {
         self.bounds.check("the result of the step", size)?;
         self.settle(ask, Some(outcome)).await?;
         if !repeatable {
-            doubt.0 = None;
+            running.settled();
         }
         Ok(result)
     }
@@ -165,8 +215,8 @@ impl IdempotencyGuard {
     /// from an earlier attempt.
     #[cfg(feature = "tower")]
     pub(crate) async fn begin_once(&self, step: &str) -> Result<Option<Outcome>, Error> {
-        let mut doubt = self.doubt.lock().await;
-        match self.begin_step(step, false, &mut doubt).await? {
+        let running = self.enter(step)?;
+        match self.begin_step(&running, false).await? {
             Started::Fresh(_) => Ok(None),
             Started::Done(outcome) => Ok(Some(outcome)),
         }
@@ -175,29 +225,34 @@ impl IdempotencyGuard {
     /// The step that [`begin_once`](Self::begin_once) has begun did not happen.
     #[cfg(feature = "tower")]
     pub(crate) async fn not_done(&self, step: &str) -> Result<(), Error> {
-        let mut doubt = self.doubt.lock().await;
-        if doubt.0.as_deref() != Some(step) {
+        let running = self.enter(step)?;
+        if running.in_doubt().as_deref() != Some(step) {
             return Ok(());
         }
-        self.settle(self.ask_step(step, false), None).await?;
-        doubt.0 = None;
+        self.settle(self.ask_step(&running.step, false), None)
+            .await?;
+        running.settled();
         Ok(())
     }
 
-    async fn begin_step(
-        &self,
-        step: &str,
-        repeatable: bool,
-        doubt: &mut Doubt,
-    ) -> Result<Started, Error> {
+    fn enter(&self, step: &str) -> Result<Running<'_>, Error> {
         check_step(step)?;
+        self.steps
+            .enter(step)
+            .map_err(|running| Error::StepRunning {
+                record: self.record().clone(),
+                step: running.as_ref().into(),
+            })
+    }
+
+    async fn begin_step(&self, running: &Running<'_>, repeatable: bool) -> Result<Started, Error> {
         self.check_running("begin a step of")?;
-        if let Some(begun) = &doubt.0
-            && (!repeatable || **begun == *step)
+        if let Some(begun) = running.in_doubt()
+            && (!repeatable || begun == running.step)
         {
-            return Err(self.unknown(begun));
+            return Err(self.unknown(&begun));
         }
-        let ask = self.ask_step(step, repeatable);
+        let ask = self.ask_step(&running.step, repeatable);
         let core = Arc::clone(&self.inner.core);
         let begin = |reply| RecordWork::StepBegin(ask.clone(), core, reply);
         let begun = match self.inner.core.record(begin).await {
@@ -223,17 +278,17 @@ impl IdempotencyGuard {
         }
         self.inner.bind();
         if !repeatable {
-            doubt.0 = Some(Arc::clone(&ask.step));
+            running.doubt();
         }
         Ok(Started::Fresh(ask))
     }
 
-    fn ask_step(&self, step: &str, repeatable: bool) -> StepAsk {
+    fn ask_step(&self, step: &Arc<str>, repeatable: bool) -> StepAsk {
         StepAsk {
             key: self.record().clone(),
             owner: self.inner.owner(),
             attempt: self.attempt(),
-            step: step.into(),
+            step: Arc::clone(step),
             repeatable,
         }
     }

@@ -59,7 +59,7 @@ pub(crate) fn keys(keys: &[RecordKey]) -> String {
     )
 }
 
-/// `[[scope, key, attempt seen or null, max_tries, owner, holder, fingerprint, lease], …]`
+/// `[[scope, key, attempt seen or null, max_tries, owner, holder, fingerprint, lease, begun], …]`
 pub(crate) fn claims(asks: &[&ClaimAsk]) -> String {
     array(asks.iter().map(|ask| {
         json!([
@@ -70,7 +70,8 @@ pub(crate) fn claims(asks: &[&ClaimAsk]) -> String {
             ask.owner.simple().to_string(),
             &*ask.holder,
             bytes(ask.fingerprint.as_bytes()),
-            to_micros(ask.lease)
+            to_micros(ask.lease),
+            to_micros(ask.begun)
         ])
     }))
 }
@@ -87,7 +88,7 @@ pub(crate) fn keeps(asks: &[KeepAsk]) -> String {
     }))
 }
 
-/// `[[scope, key, owner, attempt, state, content type, outcome, retain, forget, bound, pardon], …]`
+/// `[[scope, key, owner, attempt, state, content type, outcome, retain, forget, bound, pardon, begun], …]`
 pub(crate) fn ends(asks: &[FinishAsk]) -> String {
     array(asks.iter().map(|ask| {
         let end = EndColumns::from(&ask.end);
@@ -102,7 +103,8 @@ pub(crate) fn ends(asks: &[FinishAsk]) -> String {
             end.retain,
             end.forget,
             i32::from(end.bound),
-            end.pardon
+            end.pardon,
+            end.begun
         ])
     }))
 }

@@ -18,14 +18,23 @@ use crate::idempotency::{Fingerprint, Outcome, RecordKey};
 
 /// The atomic decisions about records, on a connection.
 pub(crate) trait Records: Send {
-    /// The records of these keys, in the order of the keys.
+    /// The records of these keys, in the order of the keys. An outcome of more than `largest` bytes stays where it is:
+    /// only its size is told.
     fn record_read(
         &mut self,
         keys: &[RecordKey],
+        largest: usize,
     ) -> impl Future<Output = Result<Vec<Option<RecordRow>>, Fault>> + Send;
 
+    /// Whether a transaction that has not ended has claimed the key, or has its record locked; without waiting for it.
+    /// (False on SQLite, where only the file tells that there is a writer.)
+    fn record_is_claimed(
+        &mut self,
+        key: &RecordKey,
+    ) -> impl Future<Output = Result<bool, Fault>> + Send;
+
     /// Removes a record whose time is over, if it is still the attempt that was seen, with its steps, in one transaction.
-    /// One that is locked is left alone.
+    /// One that is locked is left alone; one that runs, too, before its lease is over or while it is in doubt.
     fn record_forget(
         &mut self,
         key: &RecordKey,
@@ -34,7 +43,8 @@ pub(crate) trait Records: Send {
 
     /// Begins an attempt where there is no record, or where there is the one that the ask has seen and it may be
     /// run again: it is free; or running, past its lease, and not in doubt. The attempt's number is
-    /// `max(previous + 1, microseconds of the clock)`.
+    /// `max(previous + 1, microseconds of the clock)`. An attempt that takes over from one that has vanished does not know what
+    /// that one has begun: the key is bound to its request.
     ///
     /// One outcome per ask, in the order of the asks.
     fn record_claim(
@@ -95,13 +105,15 @@ pub(crate) trait Records: Send {
     /// Makes a form token.
     fn token_issue(&mut self, ask: &TokenAsk) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Removes what is over: outcomes past their retention, records and tokens past their time, at most `limit` of
-    /// each. What somebody has locked is passed over, and so is what is running or unknown.
+    /// Removes what is over: outcomes past their retention, with what the steps came to; records and tokens past their
+    /// time; at most `limit` of each. What somebody has locked is passed over, and so is what is running, in doubt or
+    /// unknown.
     fn clean(&mut self, limit: u32) -> impl Future<Output = Result<CleanedRows, Fault>> + Send;
 
     /// In the caller's transaction, which was begun for this: claims a key as [`record_claim`](Self::record_claim) does, until
-    /// the transaction ends. It waits for other transactions that have claimed it. (The number of the attempt is
-    /// told where it costs nothing.)
+    /// the transaction ends. It does not wait for other transactions that have claimed it (on MySQL a second at most, which
+    /// is the shortest wait there is). What was not claimed leaves a transaction that has to be rolled back. (The number of
+    /// the attempt is told where it costs nothing.)
     fn tx_claim(
         &mut self,
         ask: &ClaimAsk,
@@ -150,6 +162,8 @@ pub(crate) struct ClaimAsk {
     /// How long the outcome will be kept, and the key remembered, of a claim in a transaction.
     pub(crate) retain: Duration,
     pub(crate) forget: Duration,
+    /// How long the key is remembered when the attempt vanishes, and nobody asks for it.
+    pub(crate) begun: Duration,
     /// The attempt of the record that was seen; `None`: there was none.
     pub(crate) seen: Option<i64>,
 }
@@ -199,6 +213,8 @@ pub(crate) enum RecordEnd {
         pardon: i32,
         /// How long the key is remembered, from now on.
         forget: Duration,
+        /// The same where the next attempt has to be of the same request.
+        begun: Duration,
     },
 }
 
@@ -316,7 +332,9 @@ pub(crate) struct RecordRow {
     pub(crate) bound: bool,
     pub(crate) doubt: Option<String>,
     pub(crate) content_type: Option<String>,
-    pub(crate) outcome: Option<Vec<u8>>,
+    /// Not there when it is larger than was asked for.
+    pub(crate) outcome: Option<Arc<[u8]>>,
+    pub(crate) outcome_size: Option<i64>,
     pub(crate) began_at: i64,
     pub(crate) attempted_at: i64,
     pub(crate) lease_until: i64,
@@ -329,6 +347,12 @@ pub(crate) struct RecordRow {
 impl RecordRow {
     pub(crate) fn is_of(&self, key: &RecordKey) -> bool {
         self.key == key.key() && self.scope == key.scope()
+    }
+
+    /// The size of an outcome that has stayed where it is.
+    pub(crate) fn left_behind(&self) -> Option<usize> {
+        let size = self.outcome_size.filter(|_| self.outcome.is_none())?;
+        usize::try_from(size).ok()
     }
 
     /// The rows of `keys`, in their order.
@@ -412,6 +436,8 @@ pub(crate) struct EndColumns<'a> {
     pub(crate) outcome: Option<&'a Outcome>,
     pub(crate) retain: Option<i64>,
     pub(crate) forget: i64,
+    /// Instead of `forget`, where the record is bound by then.
+    pub(crate) begun: i64,
     pub(crate) bound: bool,
     pub(crate) pardon: i32,
 }
@@ -428,6 +454,7 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
                 outcome: Some(outcome),
                 retain: Some(to_micros(*retain)),
                 forget: to_micros(*forget),
+                begun: to_micros(*forget),
                 bound: true,
                 pardon: i32::MAX,
             },
@@ -435,11 +462,13 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
                 bound,
                 pardon,
                 forget,
+                begun,
             } => Self {
                 state: "free",
                 outcome: None,
                 retain: None,
                 forget: to_micros(*forget),
+                begun: to_micros((*begun).max(*forget)),
                 bound: *bound,
                 pardon: *pardon,
             },
@@ -464,7 +493,7 @@ macro_rules! record_row {
             bound: row.try_get(9)?,
             doubt: row.try_get(10)?,
             content_type: row.try_get(11)?,
-            outcome: row.try_get(12)?,
+            outcome: row.try_get::<Option<Vec<u8>>, _>(12)?.map(Into::into),
             began_at: row.try_get(13)?,
             attempted_at: row.try_get(14)?,
             lease_until: row.try_get(15)?,
@@ -472,6 +501,7 @@ macro_rules! record_row {
             lease_left: row.try_get(17)?,
             retain_left: row.try_get(18)?,
             forget_left: row.try_get(19)?,
+            outcome_size: row.try_get(20)?,
         })
     }};
 }

@@ -329,6 +329,19 @@ impl Db {
         tx
     }
 
+    /// The same with the record of `key`.
+    pub(crate) async fn lock_record(&self, key: &str) -> Tx {
+        let mut tx = self.begin().await;
+        if self.engine != Engine::Sqlite {
+            let key = self.bytes(key);
+            tx.number(&format!(
+                "SELECT attempt FROM rowlock_idempotency WHERE idempotency_key = {key} FOR UPDATE"
+            ))
+            .await;
+        }
+        tx
+    }
+
     /// A transaction of the application's own, which may write.
     pub(crate) async fn begin(&self) -> Tx {
         self.app.begin().await

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Begun, Error, Fingerprint, Idempotency, Outcome, RecordState, Rowlock, StepFailed};
 
-use crate::common::{Db, eventually, lapse, on_every_engine};
+use crate::common::{Db, eventually, lapse, on_app, on_every_engine};
 
 fn request() -> Fingerprint {
     Fingerprint::of("request")
@@ -37,6 +37,27 @@ async fn pass(db: &Db, seconds: i64) {
     }
 }
 
+/// The leases of all attempts end, but for that of `key`.
+async fn lapse_but(db: &Db, key: &str) {
+    let (past, live) = match db.engine {
+        rowlock::Engine::Postgres => (
+            "clock_timestamp() - interval '1 second'",
+            "clock_timestamp() + interval '1 hour'",
+        ),
+        rowlock::Engine::Sqlite => ("0", "9000000000000000"),
+        _ => (
+            "UTC_TIMESTAMP(6) - INTERVAL 1 SECOND",
+            "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR",
+        ),
+    };
+    db.execute(&format!(
+        "UPDATE rowlock_idempotency \
+         SET lease_until = CASE WHEN idempotency_key = {} THEN {live} ELSE {past} END",
+        db.bytes(key)
+    ))
+    .await;
+}
+
 async fn records(db: &Db) -> (i64, i64) {
     (
         db.number("SELECT COUNT(*) FROM rowlock_idempotency").await,
@@ -61,6 +82,7 @@ on_every_engine! {
             if clean {
                 assert_eq!(rowlock.clean(10).await.unwrap().outcomes, 1);
                 assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_idempotency WHERE outcome IS NOT NULL").await, 0);
+                assert_eq!(records(db).await, (1, 0), "what its steps came to goes with it");
             }
             for who in ["request", "another request"] {
                 let begun = idempotency.begin("scope", "k", &Fingerprint::of(who)).await.unwrap();
@@ -70,9 +92,8 @@ on_every_engine! {
             assert_eq!(info.state, RecordState::Expired);
         }
         pass(db, 100).await;
-        assert_eq!(records(db).await, (1, 1));
         assert_eq!(rowlock.clean(10).await.unwrap().records, 1);
-        assert_eq!(records(db).await, (0, 0), "its steps, too");
+        assert_eq!(records(db).await, (0, 0));
         let begun = idempotency.begin("scope", "k", &Fingerprint::of("another request")).await.unwrap();
         let Begun::New(guard) = begun else { panic!("{begun:?}") };
         assert!(guard.attempt() > before, "the attempts go on rising");
@@ -110,14 +131,78 @@ on_every_engine! {
         let cleaned = rowlock.clean(10).await.unwrap();
         assert_eq!((cleaned.outcomes, cleaned.records), (0, 1), "only the one that is free");
         assert_eq!(records(db).await, (2, 0));
-        // Not even when its times say so.
-        let past = match db.engine {
-            rowlock::Engine::Sqlite => "1",
-            _ => "'2001-01-01 00:00:00'",
-        };
-        db.execute(&format!("UPDATE rowlock_idempotency SET forget_at = {past}, clean_at = {past} WHERE state = 'running'")).await;
-        assert_eq!(rowlock.clean(10).await.unwrap().records, 0);
         drop(running);
+    }
+
+    async fn an_attempt_that_vanished_and_nobody_asks_for_goes_after_a_year(db: &Db) {
+        let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let idempotency = rowlock.idempotency().retention(Duration::from_secs(1)).tombstone(Duration::ZERO);
+        let new = async |key: &str| match idempotency.begin("scope", key, &request()).await.unwrap() {
+            Begun::New(guard) => guard,
+            other => panic!("{other:?}"),
+        };
+        // Nobody renews, nobody frees: another process's, which is gone.
+        let gone = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let idempotency_of_gone = gone.idempotency();
+        let begin = async |key: &str| match idempotency_of_gone.begin("scope", key, &request()).await.unwrap() {
+            Begun::New(guard) => guard,
+            other => panic!("{other:?}"),
+        };
+        let vanished = begin("vanished").await;
+        vanished.step("step", async { Ok::<_, Error>(1) }).await.unwrap();
+        let taken_over = begin("taken over").await;
+        let doubtful = begin("doubtful").await;
+        let failed = doubtful.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) });
+        failed.await.unwrap_err();
+        for guard in [vanished, taken_over, doubtful] {
+            std::mem::forget(guard);
+        }
+        lapse(db).await;
+        let successor = idempotency.clone().wait(Duration::from_secs(30)).begin("scope", "taken over", &request()).await.unwrap();
+        std::mem::forget(successor);
+        lapse(db).await;
+        let running = new("running").await;
+        assert_eq!(rowlock.clean(10).await.unwrap().records, 0);
+        pass(db, 364 * 24 * 3_600).await;
+        lapse_but(db, "running").await;
+        assert_eq!(rowlock.clean(10).await.unwrap().records, 0);
+        pass(db, 3 * 24 * 3_600).await;
+        lapse_but(db, "running").await;
+        assert_eq!(rowlock.clean(10).await.unwrap().records, 2);
+        assert_eq!(records(db).await, (2, 0), "one runs, one is in doubt");
+        // Cleaned or not makes no difference.
+        running.release().await.unwrap();
+        std::mem::forget(begin("vanished").await);
+        let info = idempotency.inspect("scope", "vanished").await.unwrap().unwrap();
+        pass(db, 367 * 24 * 3_600).await;
+        lapse(db).await;
+        let begun = idempotency.begin("scope", "vanished", &Fingerprint::of("another request")).await.unwrap();
+        let Begun::New(guard) = begun else { panic!("{begun:?}") };
+        assert!(guard.attempt() > info.attempt);
+        let begun = idempotency.begin("scope", "doubtful", &request()).await.unwrap();
+        assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
+        assert_eq!(rowlock.clean(10).await.unwrap().records, 1, "the one that was released");
+    }
+
+    async fn the_outcome_of_a_long_transaction_is_kept_for_its_whole_retention(db: &Db) {
+        let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let retention = Duration::from_secs(4);
+        let idempotency = rowlock.idempotency().retention(retention).tombstone(Duration::from_secs(100));
+        let begun: Result<_, Error> = on_app!(&db.app, pool => {
+            idempotency.run_in_tx(pool, "scope", "k", &request(), |tx| async move {
+                drop(tx);
+                // The transaction takes longer than the outcome is kept.
+                tokio::time::sleep(retention * 3 / 2).await;
+                Outcome::json(&1)
+            }).await
+        });
+        assert!(matches!(begun, Ok(Begun::New(_))), "{begun:?}");
+        let cleaned = rowlock.clean(10).await.unwrap();
+        assert_eq!((cleaned.outcomes, cleaned.records), (0, 0));
+        let begun = idempotency.begin("scope", "k", &request()).await.unwrap();
+        assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
+        pass(db, 5).await;
+        assert_eq!(rowlock.clean(10).await.unwrap().outcomes, 1);
     }
 
     async fn batches_are_small_and_pass_locked_rows_over(db: &Db) {

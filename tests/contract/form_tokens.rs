@@ -1,8 +1,10 @@
 //! Form tokens: a form that is submitted twice does its work once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rowlock::{Error, Fingerprint, FormTokens, Outcome, Submitted};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
 use crate::common::{App, Db, on_app, on_every_engine, on_tx};
@@ -63,6 +65,56 @@ on_every_engine! {
         let next: String = answers[0].parse_json().unwrap();
         assert!(matches!(submit(&tokens, &app, &next, &form()).await.unwrap(), Submitted::New(_)));
         assert_eq!(orders(db).await, 2);
+    }
+
+    async fn a_slow_form_leaves_the_pool_to_others(db: &Db) {
+        table(db).await;
+        let app = App::connect(&db.url, 5).await;
+        let (here, there) = (db.rowlock().await.form_tokens(), db.rowlock().await.form_tokens());
+        let token = here.issue("me").await.unwrap();
+        let mut others = Vec::new();
+        for _ in 0..20 {
+            others.push(here.issue("me").await.unwrap());
+        }
+        let (inside, is_inside) = oneshot::channel();
+        let go_on = Arc::new(Notify::new());
+        let slow = {
+            let (tokens, app, token, go_on) = (here.clone(), app.clone(), token.clone(), Arc::clone(&go_on));
+            tokio::spawn(async move {
+                let inside = std::sync::Mutex::new(Some(inside));
+                let (inside, go_on) = (&inside, &go_on);
+                on_app!(&app, pool => {
+                    tokens.submit(pool, "me", token.as_str(), &form(), |tx| async move {
+                        let _ = inside.lock().unwrap().take().unwrap().send(());
+                        go_on.notified().await;
+                        drop(tx);
+                        Outcome::json(&"slow")
+                    }).await
+                })
+            })
+        };
+        is_inside.await.unwrap();
+        let mut clicks = JoinSet::new();
+        for n in 0..20 {
+            let (tokens, app, token) = (if n < 10 { here.clone() } else { there.clone() }, app.clone(), token.clone());
+            clicks.spawn(async move { submit(&tokens, &app, token.as_str(), &form()).await });
+        }
+        for other in &others {
+            if let App::Sqlite(pool) = &app {
+                assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_form_token").await, 21);
+                assert!(pool.try_acquire().is_some() || pool.size() < 5, "the pool has none left");
+            } else {
+                let submitted = submit(&here, &app, other.as_str(), &form()).await.unwrap();
+                assert!(matches!(submitted, Submitted::New(_)), "{submitted:?}");
+            }
+        }
+        go_on.notify_one();
+        let submitted: Result<Submitted, Error> = slow.await.unwrap();
+        assert!(matches!(submitted, Ok(Submitted::New(_))), "{submitted:?}");
+        while let Some(click) = clicks.join_next().await {
+            let Submitted::Replay(replay) = click.unwrap().unwrap() else { panic!("replay") };
+            assert_eq!(replay.parse_json::<String>().unwrap(), "slow");
+        }
     }
 
     async fn a_rollback_gives_the_token_back(db: &Db) {

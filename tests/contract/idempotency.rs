@@ -128,6 +128,21 @@ on_every_engine! {
         drop(new(&rowlock.idempotency(), "k").await);
     }
 
+    async fn a_release_that_failed_is_no_attempt_that_vanished(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency().max_attempts(1);
+        let guard = new(&idempotency, "k").await;
+        db.execute("ALTER TABLE rowlock_idempotency RENAME TO elsewhere").await;
+        let error = guard.release().await.unwrap_err();
+        assert!(matches!(error, Error::Database { .. }), "{error}");
+        db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency").await;
+        drop(guard);
+        rowlock.flush().await;
+        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        assert_eq!((info.state, info.tries), (RecordState::Free, 0));
+        drop(new(&idempotency, "k").await);
+    }
+
     async fn a_begin_that_is_cut_off_leaves_nothing_behind_and_does_not_count(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();
@@ -399,6 +414,54 @@ on_every_engine! {
             new += task.unwrap();
         }
         assert_eq!(new, db.number("SELECT COUNT(*) FROM rowlock_idempotency WHERE state = 'done'").await);
+    }
+
+    async fn many_large_replays_at_once_are_each_byte_for_byte(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        // Some fit into a share of a statement, some do not.
+        let large = |n: usize| {
+            let size = [0, 1, 3_000, 70_000, 300_000][n % 5];
+            Outcome::new("b", vec![u8::try_from(n).unwrap(); size]).unwrap()
+        };
+        for n in 0..40 {
+            new(&idempotency, &format!("k{n}")).await.complete(&large(n)).await.unwrap();
+        }
+        let mut tasks = JoinSet::new();
+        for task in 0..240 {
+            let idempotency = idempotency.clone();
+            tasks.spawn(async move {
+                let n = task % 40;
+                let Begun::Replay(replay) = begin(&idempotency, &format!("k{n}")).await else { panic!("replay") };
+                assert!(replay == large(n), "{n}: {replay:?}");
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+    }
+
+    async fn a_storm_of_one_key_runs_it_once(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let mut tasks = JoinSet::new();
+        for _ in 0..500 {
+            let idempotency = rowlock.idempotency();
+            tasks.spawn(async move {
+                match begin(&idempotency, "k").await {
+                    Begun::New(guard) => {
+                        guard.complete(&outcome("done")).await.unwrap();
+                        1
+                    }
+                    Begun::Replay(_) | Begun::InFlight(_) => 0,
+                    other => panic!("{other:?}"),
+                }
+            });
+        }
+        let mut new = 0;
+        while let Some(task) = tasks.join_next().await {
+            new += task.unwrap();
+        }
+        assert_eq!(new, 1);
     }
 
     async fn settings_that_make_no_sense_are_refused(db: &Db) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rowlock::{Begun, Error, Fingerprint, Outcome, Retry, Rowlock};
 use tokio::sync::{Notify, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::common::{App, Db, on_app, on_every_engine};
 
@@ -23,8 +23,18 @@ async fn payments(db: &Db) -> i64 {
     db.number("SELECT COUNT(*) FROM payment").await
 }
 
-async fn pay(rowlock: &rowlock::Rowlock, app: &App, key: &str) -> Result<Begun<Outcome>, Error> {
-    let idempotency = rowlock.idempotency().retry(Retry::new().attempts(50));
+async fn pay(rowlock: &Rowlock, app: &App, key: &str) -> Result<Begun<Outcome>, Error> {
+    pay_within(rowlock, app, key, Duration::from_mins(1)).await
+}
+
+async fn pay_within(
+    rowlock: &Rowlock,
+    app: &App,
+    key: &str,
+    wait: Duration,
+) -> Result<Begun<Outcome>, Error> {
+    let idempotency = rowlock.idempotency().wait(wait);
+    let idempotency = idempotency.retry(Retry::new().attempts(50));
     on_app!(app, pool => {
         idempotency.run_in_tx(pool, "scope", key, &request(), |mut tx| async move {
             sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
@@ -33,7 +43,161 @@ async fn pay(rowlock: &rowlock::Rowlock, app: &App, key: &str) -> Result<Begun<O
     })
 }
 
+/// A transaction that has the key and stands still in the middle of its work.
+struct Slow {
+    running: JoinHandle<Result<Begun<Outcome>, Error>>,
+    go_on: Arc<Notify>,
+}
+
+impl Slow {
+    async fn begin(rowlock: &Rowlock, app: &App, key: &'static str, fails: bool) -> Self {
+        let (inside, is_inside) = oneshot::channel();
+        let go_on = Arc::new(Notify::new());
+        let running = {
+            let (rowlock, app, go_on) = (rowlock.clone(), app.clone(), Arc::clone(&go_on));
+            tokio::spawn(async move {
+                let inside = std::sync::Mutex::new(Some(inside));
+                let (inside, go_on) = (&inside, &go_on);
+                let idempotency = rowlock.idempotency();
+                on_app!(&app, pool => {
+                    idempotency.run_in_tx(pool, "scope", key, &request(), |mut tx| async move {
+                        sqlx::raw_sql("INSERT INTO payment VALUES ('slow')").execute(&mut **tx).await?;
+                        let _ = inside.lock().unwrap().take().unwrap().send(());
+                        go_on.notified().await;
+                        if fails {
+                            return Err(Error::NotOneRow { rows: 2 });
+                        }
+                        Outcome::json(&"slow")
+                    }).await
+                })
+            })
+        };
+        is_inside.await.unwrap();
+        Self { running, go_on }
+    }
+
+    async fn end(self) -> Result<Begun<Outcome>, Error> {
+        self.go_on.notify_one();
+        self.running.await.unwrap()
+    }
+}
+
+/// Another key, or a reader, gets a connection of the pool. (On SQLite no other transaction can write meanwhile.)
+async fn strangers_get_through(db: &Db, rowlock: &Rowlock, app: &App) {
+    for n in 0..40 {
+        // Some of them sort right before the key that is slow.
+        let key = format!("{} {n}", ["sloo", "stranger"][n % 2]);
+        if let App::Sqlite(pool) = app {
+            assert!(
+                rowlock
+                    .idempotency()
+                    .inspect("scope", &key)
+                    .await
+                    .unwrap()
+                    .is_none()
+            );
+            assert!(
+                pool.try_acquire().is_some() || pool.size() < 5,
+                "the pool has none left"
+            );
+        } else {
+            let begun = pay_within(rowlock, app, &key, Duration::ZERO).await;
+            assert!(matches!(begun, Ok(Begun::New(_))), "{begun:?}");
+        }
+    }
+    assert_eq!(
+        payments(db).await,
+        if matches!(app, App::Sqlite(_)) { 0 } else { 40 }
+    );
+}
+
 on_every_engine! {
+    async fn a_slow_key_leaves_the_pool_to_others(db: &Db) {
+        table(db).await;
+        let app = App::connect(&db.url, 5).await;
+        let (here, there) = (db.rowlock().await, db.rowlock().await);
+        let slow = Slow::begin(&here, &app, "slow", false).await;
+        let mut duplicates = JoinSet::new();
+        for n in 0..20 {
+            let (rowlock, app) = (if n < 10 { here.clone() } else { there.clone() }, app.clone());
+            duplicates.spawn(async move { pay(&rowlock, &app, "slow").await });
+        }
+        strangers_get_through(db, &here, &app).await;
+        assert!(duplicates.try_join_next().is_none(), "they wait");
+        assert!(matches!(slow.end().await.unwrap(), Begun::New(_)));
+        while let Some(duplicate) = duplicates.join_next().await {
+            let Begun::Replay(replay) = duplicate.unwrap().unwrap() else { panic!("replay") };
+            assert_eq!(replay.parse_json::<String>().unwrap(), "slow");
+        }
+    }
+
+    async fn without_a_wait_a_key_in_a_transaction_is_in_flight(db: &Db) {
+        table(db).await;
+        let (here, there) = (db.rowlock().await, db.rowlock().await);
+        let slow = Slow::begin(&here, &db.app, "slow", false).await;
+        for _ in 0..3 {
+            // On SQLite another process waits for the file, as all writers do.
+            for client in [&here, if db.engine == rowlock::Engine::Sqlite { &here } else { &there }] {
+                let begun = pay_within(client, &db.app, "slow", Duration::ZERO).await.unwrap();
+                let Begun::InFlight(in_flight) = begun else { panic!("{begun:?}") };
+                assert_eq!(in_flight.remaining, None);
+            }
+        }
+        assert!(matches!(slow.end().await.unwrap(), Begun::New(_)));
+        let begun = pay_within(&there, &db.app, "slow", Duration::ZERO).await.unwrap();
+        assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
+        assert_eq!(payments(db).await, 1);
+    }
+
+    async fn a_freed_key_that_a_transaction_has_is_waited_for_likewise(db: &Db) {
+        table(db).await;
+        let app = App::connect(&db.url, 5).await;
+        let (here, there) = (db.rowlock().await, db.rowlock().await);
+        // There is a record, which the transaction takes over: its row is what the others find locked.
+        let Begun::New(freed) = here.idempotency().begin("scope", "slow", &request()).await.unwrap() else {
+            panic!("new")
+        };
+        freed.release().await.unwrap();
+        let slow = Slow::begin(&here, &app, "slow", false).await;
+        for client in [&here, if db.engine == rowlock::Engine::Sqlite { &here } else { &there }] {
+            let begun = pay_within(client, &app, "slow", Duration::ZERO).await.unwrap();
+            assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+        }
+        let mut duplicates = JoinSet::new();
+        for n in 0..20 {
+            let (rowlock, app) = (if n < 10 { here.clone() } else { there.clone() }, app.clone());
+            duplicates.spawn(async move { pay(&rowlock, &app, "slow").await });
+        }
+        strangers_get_through(db, &here, &app).await;
+        assert!(matches!(slow.end().await.unwrap(), Begun::New(_)));
+        while let Some(duplicate) = duplicates.join_next().await {
+            let begun = duplicate.unwrap().unwrap();
+            assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
+        }
+    }
+
+    async fn one_of_those_who_wait_runs_it_when_the_first_one_fails(db: &Db) {
+        table(db).await;
+        let app = App::connect(&db.url, 5).await;
+        let (here, there) = (db.rowlock().await, db.rowlock().await);
+        let slow = Slow::begin(&here, &app, "slow", true).await;
+        let mut duplicates = JoinSet::new();
+        for n in 0..20 {
+            let (rowlock, app) = (if n < 10 { here.clone() } else { there.clone() }, app.clone());
+            duplicates.spawn(async move { pay(&rowlock, &app, "slow").await });
+        }
+        assert!(matches!(slow.end().await, Err(Error::NotOneRow { rows: 2 })));
+        let mut new = 0;
+        while let Some(duplicate) = duplicates.join_next().await {
+            match duplicate.unwrap().unwrap() {
+                Begun::New(_) => new += 1,
+                Begun::Replay(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((new, payments(db).await), (1, 1));
+    }
+
     async fn it_is_run_once_and_replayed(db: &Db) {
         table(db).await;
         let rowlock = db.rowlock().await;

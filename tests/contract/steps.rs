@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rowlock::{
     Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Reconciled, RecordState,
-    Resolution, StepFailed,
+    Resolution, Rowlock, StepFailed,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::common::{Db, lapse, on_every_engine};
 
@@ -47,9 +47,11 @@ impl Provider {
     }
 }
 
-/// An attempt that vanishes in the middle of a step that must not be repeated, behind the effect.
-async fn vanish_in_step(idempotency: &Idempotency, provider: &Provider) {
+/// An attempt that vanishes in the middle of a step that must not be repeated, behind the effect; with the step's key for
+/// the other side.
+async fn vanish_in_step(idempotency: &Idempotency, provider: &Provider) -> String {
     let guard = Arc::new(new(idempotency).await);
+    let given = guard.downstream_key("charge").unwrap();
     let (charged, has_charged) = oneshot::channel();
     let vanishing = {
         let (guard, provider) = (Arc::clone(&guard), provider.clone());
@@ -67,6 +69,7 @@ async fn vanish_in_step(idempotency: &Idempotency, provider: &Provider) {
     vanishing.abort();
     assert!(vanishing.await.unwrap_err().is_cancelled());
     drop(guard);
+    given
 }
 
 on_every_engine! {
@@ -138,6 +141,117 @@ on_every_engine! {
         let begun = idempotency.begin("scope", "k", other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
         drop(new(&idempotency).await);
+    }
+
+    async fn a_step_that_was_begun_binds_the_key_over_a_crash(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let guard = new(&idempotency).await;
+        let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::NotOneRow { rows: 2 }) }).await;
+        failed.unwrap_err();
+        // As if the process had died in the middle of it.
+        std::mem::forget(guard);
+        lapse(db).await;
+        // The one that takes over has not come to that step when it gives up.
+        new(&idempotency.clone().wait(Duration::from_secs(30))).await.release().await.unwrap();
+        let other = Fingerprint::of("another request");
+        let begun = idempotency.begin("scope", "k", other).await.unwrap();
+        assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
+        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        assert!(info.remembered_for.unwrap() > Duration::from_hours(365 * 24), "{info:?}");
+        drop(new(&idempotency).await);
+    }
+
+    async fn what_a_step_did_is_remembered_for_a_year_also_by_who_finds_it_done(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        let provider = Provider::default();
+        let guard = new(&idempotency).await;
+        guard.step("charge", provider.charge()).await.unwrap();
+        guard.release().await.unwrap();
+        for found in [true, false] {
+            let guard = new(&idempotency).await;
+            if found {
+                assert_eq!(guard.step("charge", provider.charge()).await.unwrap(), 1);
+            }
+            guard.release().await.unwrap();
+            let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+            assert!(info.remembered_for.unwrap() > Duration::from_hours(365 * 24), "{info:?}");
+        }
+        assert_eq!(provider.charges(), 1);
+    }
+
+    async fn a_step_inside_a_step_is_an_error_at_once(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let guard = new(&idempotency).await;
+        let provider = Provider::default();
+        let nested = guard.step("outer", async {
+            let once = guard.step_once("letter", provider.charge_once()).await;
+            assert!(matches!(&once, Err(Error::StepRunning { step, .. }) if step == "outer"), "{once:?}");
+            guard.step("inner", provider.charge()).await
+        });
+        let nested = nested.await;
+        assert!(matches!(&nested, Err(Error::StepRunning { step, .. }) if step == "outer"), "{nested:?}");
+        let nested = guard.step_once("once", async {
+            let inner = guard.step("inner", provider.charge()).await;
+            inner.map_err(StepFailed::NotDone)
+        });
+        let nested = nested.await;
+        assert!(matches!(&nested, Err(Error::StepRunning { step, .. }) if step == "once"), "{nested:?}");
+        assert_eq!(provider.charges(), 0);
+        // One after the other.
+        assert_eq!(guard.step("outer", provider.charge()).await.unwrap(), 1);
+        assert_eq!(guard.step("inner", provider.charge()).await.unwrap(), 2);
+        guard.complete(&Outcome::empty()).await.unwrap();
+    }
+
+    async fn the_end_of_an_attempt_does_not_overtake_the_end_of_its_step(db: &Db) {
+        // What is put off here is not to run out of time.
+        let patient = Rowlock::builder().operation_timeout(Duration::from_mins(1));
+        let rowlock = patient.connect(&db.url).await.unwrap();
+        let idempotency = rowlock.idempotency();
+        let guard = Arc::new(new(&idempotency).await);
+        let (charged, has_charged) = oneshot::channel();
+        let go_on = Arc::new(Notify::new());
+        let step = {
+            let (guard, go_on) = (Arc::clone(&guard), Arc::clone(&go_on));
+            tokio::spawn(async move {
+                guard.step_once("charge", async {
+                    charged.send(()).unwrap();
+                    go_on.notified().await;
+                    Ok::<u32, StepFailed<Error>>(41)
+                }).await
+            })
+        };
+        has_charged.await.unwrap();
+        // Another transaction has the row locked: keeping the result is put off, again and again, after growing pauses.
+        let mut tx = db.lock_record("k").await;
+        go_on.notify_one();
+        for _ in 0..300 {
+            idempotency.inspect("scope", "k").await.unwrap();
+        }
+        // The end of the attempt comes behind it, and is put off for the first time.
+        let release = {
+            let guard = Arc::clone(&guard);
+            tokio::spawn(async move { guard.release().await })
+        };
+        idempotency.inspect("scope", "k").await.unwrap();
+        tx.number("SELECT COUNT(*) FROM rowlock_idempotency").await;
+        tx.release().await;
+        assert_eq!(step.await.unwrap().unwrap(), 41);
+        release.await.unwrap().unwrap();
+        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        assert_eq!((info.state, info.step_in_doubt), (RecordState::Free, None));
+    }
+
+    async fn another_request_under_a_key_that_was_forgotten_is_another_one_for_the_other_side(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let guard = new(&idempotency).await;
+        let key = guard.downstream_key("charge").unwrap();
+        guard.complete(&Outcome::empty()).await.unwrap();
+        db.execute("DELETE FROM rowlock_idempotency").await;
+        let begun = idempotency.begin("scope", "k", Fingerprint::of("another request")).await.unwrap();
+        let Begun::New(other) = begun else { panic!("{begun:?}") };
+        assert_ne!(other.downstream_key("charge").unwrap(), key, "it may remember the first one");
     }
 
     async fn the_key_for_the_other_side_is_the_same_in_every_attempt(db: &Db) {
@@ -265,14 +379,16 @@ on_every_engine! {
             provider.0.store(0, Ordering::SeqCst);
             db.execute("DELETE FROM rowlock_idempotency").await;
             db.execute("DELETE FROM rowlock_idempotency_step").await;
-            vanish_in_step(&rowlock.idempotency(), &provider).await;
+            let given = vanish_in_step(&rowlock.idempotency(), &provider).await;
             rowlock.flush().await;
-            let hook = rowlock.idempotency().reconcile(move |unknown| async move {
-                assert_eq!((unknown.step.as_str(), unknown.downstream_key.len()), ("charge", 32));
+            let hook = rowlock.idempotency().reconcile(move |unknown| {
+                assert_eq!((unknown.step, unknown.downstream_key), ("charge".into(), given.clone()));
+                async move {
                 match answer {
                     Some(true) => Reconciled::Happened(Outcome::json(&1).unwrap()),
                     Some(false) => Reconciled::NotHappened,
                     None => Reconciled::StillUnknown,
+                }
                 }
             });
             match (answer, begin(&hook).await) {

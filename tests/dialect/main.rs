@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod claims;
 mod full_disk;
 mod idle;
 mod looks;

@@ -82,6 +82,10 @@ pub(crate) async fn order(
             let body = outcome.bytes().to_vec();
             Ok((StatusCode::CREATED, content_type, body).into_response())
         }
+        Ok(Submitted::InFlight) => Err(Problem::new(
+            StatusCode::CONFLICT,
+            "this form is being submitted: send it again in a moment",
+        )),
         Ok(Submitted::Mismatch) => Err(Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "this form was submitted before, with something else in it",

@@ -6,6 +6,9 @@
 //! one per name, and runs each kind as one statement; what arrives in the meantime is the next
 //! batch. There is no timer and no added delay: alone, an operation leaves at once.
 //!
+//! Reads of one record that wait together share one answer, and so do claims of it. Large outcomes are read in bounded
+//! portions, one in each batch. What an attempt says of its record arrives in order, also what was put off.
+//!
 //! # Failure
 //!
 //! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it

@@ -2,7 +2,7 @@
 //!
 //! Nothing here reads a clock: every method that needs the time is told it.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -93,7 +93,10 @@ impl Pending {
             .into_iter()
             .partition(|(at, _)| *at <= now + TOGETHER);
         self.later = later;
+        // They came before what has arrived since.
+        let arrived = std::mem::take(&mut self.ready);
         self.ready.extend(ready.into_iter().map(|(_, op)| op));
+        self.ready.extend(arrived);
     }
 
     /// Not now: a row is locked, or the statement lost against another transaction. `jitter` is from 0 to 1: the part of the
@@ -136,12 +139,13 @@ impl Pending {
         fates.map(|fate| fate.give_up).min()
     }
 
-    /// The next batch, oldest first: at most one operation per name or record, so that the operations on it
-    /// keep their order and never meet in a statement.
+    /// The next batch, oldest first: at most one operation per name or record (and those that share it), so that the
+    /// operations on it keep their order and never meet in a statement.
     pub(super) fn pick(&mut self, now: Moment) -> Vec<Op> {
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        let mut subjects: HashSet<Subject> = HashSet::new();
+        let mut batch: Vec<Op> = Vec::new();
+        let mut room = Room::default();
+        let mut places: HashMap<Subject, records::Place> = HashMap::new();
+        let put_off = records::put_off(&self.later);
         for op in std::mem::take(&mut self.ready) {
             if op.is_abandoned() {
                 continue;
@@ -150,9 +154,20 @@ impl Pending {
                 Op::Take(take) if take.reply.is_closed() => undo::of(&op, now).unwrap_or(op),
                 _ => op,
             };
-            let first = op.subject().is_none_or(|subject| subjects.insert(subject));
-            if first && batch.len() < MAX_BATCH && bytes <= MAX_BYTES {
-                bytes += records::size(&op);
+            if let Some(at) = records::ordered(&op).and_then(|key| put_off.get(key)) {
+                self.later.push((*at, op));
+                continue;
+            }
+            let picked = match op.subject() {
+                None => room.take(&op),
+                Some(subject) => {
+                    let place = places.entry(subject).or_default();
+                    let picked = place.joins(&op, &batch) || (place.admits(&op) && room.take(&op));
+                    place.pass(&op, picked.then_some(batch.len()));
+                    picked
+                }
+            };
+            if picked {
                 batch.push(op);
             } else {
                 self.ready.push_back(op);
@@ -185,6 +200,33 @@ impl Pending {
                 self.flushes.push(flush);
             }
         }
+    }
+}
+
+/// What still fits into a batch.
+#[derive(Debug, Default)]
+struct Room {
+    operations: usize,
+    /// Bytes of outcomes that are written.
+    written: usize,
+    /// Bytes of outcomes that are read, as far as they are known to be large.
+    read: usize,
+}
+
+impl Room {
+    fn take(&mut self, op: &Op) -> bool {
+        let size = records::size(op);
+        let bytes = if records::only_looks(op) {
+            &mut self.read
+        } else {
+            &mut self.written
+        };
+        let fits = self.operations < MAX_BATCH && (size == 0 || *bytes <= MAX_BYTES);
+        if fits {
+            self.operations += 1;
+            *bytes += size;
+        }
+        fits
     }
 }
 

@@ -1,18 +1,22 @@
 //! What a lane does with operations on records: the reads of a batch in one statement, its claims, its ends; the rest one
-//! by one.
+//! by one. A storm of one key is one read and one claim, whose answers all get.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Lane;
+use super::pending::MAX_BYTES;
 use super::statements::STALE;
 use crate::hold::Core;
 use crate::hold::clock::Moment;
 use crate::hold::grant::Grant;
 use crate::hold::op::{Fate, Op, Reply};
-use crate::hold::record::{Claim, Claiming, RecordGuard, RecordOp, RecordWork, UndoStep};
+use crate::hold::record::{Claim, Claiming, Read, RecordGuard, RecordOp, RecordWork, UndoStep};
+use crate::idempotency::RecordKey;
+use crate::store::fault::Fault;
 use crate::store::record::{
-    ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, Records, StepAsk,
-    StepBegun,
+    ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow, Records,
+    StepAsk, StepBegun,
 };
 use crate::store::{Connector, Renewed, Store};
 
@@ -48,11 +52,7 @@ impl<C: Connector> Lane<C> {
     }
 
     /// Those that are to be sent singly, after a statement for all of them has failed.
-    fn failed_records(
-        &mut self,
-        ops: Vec<RecordOp>,
-        fault: crate::store::fault::Fault,
-    ) -> Vec<RecordOp> {
+    fn failed_records(&mut self, ops: Vec<RecordOp>, fault: Fault) -> Vec<RecordOp> {
         let guilty = self.failed(ops.into_iter().map(Op::Record).collect(), fault);
         let record = |op| match op {
             Op::Record(op) => Some(op),
@@ -61,25 +61,71 @@ impl<C: Connector> Lane<C> {
         guilty.into_iter().filter_map(record).collect()
     }
 
+    /// The same for operations that share an answer.
+    fn go_on_shared(&mut self, ops: Vec<Shared>) -> Option<Vec<Shared>> {
+        if ops.is_empty() || self.goes_on() {
+            return Some(ops).filter(|ops| !ops.is_empty());
+        }
+        let ops: Vec<_> = ops.into_iter().flat_map(Shared::all).collect();
+        self.not_sent(ops.into_iter().map(Op::Record));
+        None
+    }
+
+    /// The same for operations that share an answer: the statement was sent for the first of each.
+    fn failed_shared(&mut self, ops: Vec<Shared>, fault: Fault) -> Vec<RecordOp> {
+        let (mut first, mut rest) = (Vec::new(), Vec::new());
+        for op in ops {
+            first.push(op.first);
+            rest.extend(op.rest);
+        }
+        self.not_sent(rest.into_iter().map(Op::Record));
+        self.failed_records(first, fault)
+    }
+
     async fn read(&mut self, ops: Vec<RecordOp>) {
-        let Some(mut ops) = self.go_on(ops) else {
+        let is_large =
+            |op: &RecordOp| matches!(&op.work, RecordWork::Read(read) if read.size.is_some());
+        let (large, unknown): (Vec<_>, Vec<_>) = ops.into_iter().partition(is_large);
+        let (large, unknown) = (Shared::of(large), Shared::of(unknown));
+        // Each has its share of what a statement may bring: what is larger comes with one of the next ones.
+        let share = MAX_BYTES / unknown.len().max(1);
+        self.read_up_to(share, unknown).await;
+        self.read_up_to(usize::MAX, large).await;
+    }
+
+    async fn read_up_to(&mut self, largest: usize, ops: Vec<Shared>) {
+        let Some(ops) = self.go_on_shared(ops) else {
             return;
         };
-        ops.sort_by(|a, b| a.work.key().cmp(&b.work.key()));
-        let keys: Vec<_> = ops.iter().filter_map(|op| op.work.key().cloned()).collect();
+        let keys: Vec<_> = ops
+            .iter()
+            .filter_map(|op| op.first.work.key().cloned())
+            .collect();
         match self
-            .run(async |conn: &mut C::Connection| conn.record_read(&keys).await)
+            .run(async |conn: &mut C::Connection| conn.record_read(&keys, largest).await)
             .await
         {
             Ok(rows) => {
+                let mut again = Vec::new();
                 for (op, row) in ops.into_iter().zip(rows) {
-                    if let RecordWork::Read(_, reply) = op.work {
-                        let _ = reply.send(Ok(row));
+                    let left = row.as_ref().and_then(RecordRow::left_behind);
+                    for op in op.all() {
+                        match op.work {
+                            RecordWork::Read(read) if left.is_none() => {
+                                let _ = read.reply.send(Ok(row.clone()));
+                            }
+                            RecordWork::Read(read) => again.push(Op::Record(RecordOp {
+                                work: RecordWork::Read(Read { size: left, ..read }),
+                                fate: op.fate,
+                            })),
+                            _ => {}
+                        }
                     }
                 }
+                self.not_sent(again.into_iter());
             }
             Err(fault) => {
-                for op in self.failed_records(ops, fault) {
+                for op in self.failed_shared(ops, fault) {
                     Box::pin(self.read(vec![op])).await;
                 }
             }
@@ -87,11 +133,10 @@ impl<C: Connector> Lane<C> {
     }
 
     async fn claim(&mut self, ops: Vec<RecordOp>) {
-        let Some(mut ops) = self.go_on(ops) else {
+        let Some(ops) = self.go_on_shared(Shared::of(ops)) else {
             return;
         };
-        ops.sort_by(|a, b| a.work.key().cmp(&b.work.key()));
-        let ask = |op: &RecordOp| match &op.work {
+        let ask = |op: &Shared| match &op.first.work {
             RecordWork::Claim(claim) => Some(claim.ask.clone()),
             _ => None,
         };
@@ -104,14 +149,25 @@ impl<C: Connector> Lane<C> {
             Ok(outcomes) => {
                 let took = sent.elapsed();
                 for (op, outcome) in ops.into_iter().zip(outcomes) {
-                    let RecordWork::Claim(claim) = op.work else {
+                    // By now the record is not as the others have seen it.
+                    let others = match outcome {
+                        Claimed::Mine { .. } | Claimed::Missed => || Claiming::Missed,
+                        Claimed::Locked => || Claiming::Locked,
+                    };
+                    for other in op.rest {
+                        if let RecordWork::Claim(claim) = other.work {
+                            let _ = claim.reply.send(Ok(others()));
+                        }
+                    }
+                    let RecordWork::Claim(claim) = op.first.work else {
                         continue;
                     };
+                    let fate = op.first.fate;
                     match outcome {
                         Claimed::Mine { attempt }
-                            if op.fate.sent || took > claim.ask.lease / STALE =>
+                            if fate.sent || took > claim.ask.lease / STALE =>
                         {
-                            self.confirm_claim(*claim, op.fate, attempt).await;
+                            self.confirm_claim(*claim, fate, attempt).await;
                         }
                         Claimed::Mine { attempt } => {
                             let clock_error = claim.core.settings.clock_error;
@@ -124,7 +180,7 @@ impl<C: Connector> Lane<C> {
                 }
             }
             Err(fault) => {
-                for op in self.failed_records(ops, fault) {
+                for op in self.failed_shared(ops, fault) {
                     Box::pin(self.claim(vec![op])).await;
                 }
             }
@@ -265,6 +321,12 @@ impl<C: Connector> Lane<C> {
                     Err(fault) => (fault, RecordWork::StepFinish(ask, outcome, reply)),
                 }
             }
+            RecordWork::IsClaimed(key, reply) => {
+                let fault = answer!(reply, async |conn: &mut C::Connection| conn
+                    .record_is_claimed(&key)
+                    .await);
+                (fault, RecordWork::IsClaimed(key, reply))
+            }
             RecordWork::Steps(key, reply) => {
                 let fault = answer!(reply, async |conn: &mut C::Connection| conn
                     .step_list(&key)
@@ -308,7 +370,7 @@ impl<C: Connector> Lane<C> {
                 (fault, RecordWork::CleanLocks(after, limit, reply))
             }
             // The batches have them.
-            work @ (RecordWork::Read(..) | RecordWork::Claim(_) | RecordWork::Finish(..)) => {
+            work @ (RecordWork::Read(_) | RecordWork::Claim(_) | RecordWork::Finish(..)) => {
                 return self.not_sent(std::iter::once(Op::Record(RecordOp { work, fate })));
             }
         };
@@ -325,7 +387,8 @@ pub(super) fn undo(claim: &Claim, now: Moment) -> Op {
         end: RecordEnd::Free {
             bound: false,
             pardon: 1,
-            forget: claim.forget,
+            forget: claim.ask.forget,
+            begun: claim.ask.begun,
         },
     };
     Op::Record(RecordOp {
@@ -334,7 +397,115 @@ pub(super) fn undo(claim: &Claim, now: Moment) -> Op {
     })
 }
 
-/// How large the outcome is that an operation carries.
+/// Operations on a record that share one answer: that of the first.
+#[derive(Debug)]
+struct Shared {
+    first: RecordOp,
+    rest: Vec<RecordOp>,
+}
+
+impl Shared {
+    /// Sorted by key.
+    fn of(mut ops: Vec<RecordOp>) -> Vec<Self> {
+        ops.sort_by(|a, b| a.work.key().cmp(&b.work.key()));
+        let mut shared: Vec<Self> = Vec::new();
+        for op in ops {
+            match shared.last_mut() {
+                Some(last) if op.work.shares_with(&last.first.work) => last.rest.push(op),
+                _ => shared.push(Self {
+                    first: op,
+                    rest: Vec::new(),
+                }),
+            }
+        }
+        shared
+    }
+
+    fn all(self) -> impl Iterator<Item = RecordOp> {
+        std::iter::once(self.first).chain(self.rest)
+    }
+}
+
+/// Whether one answer does for both. (What was sent before may have done what it asked for: it needs an answer of its own.)
+fn shares(op: &Op, first: &Op) -> bool {
+    match (op, first) {
+        (Op::Record(op), Op::Record(first)) => !op.fate.sent && op.work.shares_with(&first.work),
+        _ => false,
+    }
+}
+
+/// What a batch has of a subject. Reads and claims of a record do not wait for each other: their callers await them. All else
+/// keeps its order.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// Where in the batch.
+    read: Option<usize>,
+    claim: Option<usize>,
+    /// Nothing more fits in front of what is in the batch, or was left out.
+    closed: bool,
+}
+
+impl Place {
+    fn of(&mut self, op: &Op) -> Option<&mut Option<usize>> {
+        match op {
+            Op::Record(RecordOp { work, .. }) => match work {
+                RecordWork::Read(_) => Some(&mut self.read),
+                RecordWork::Claim(_) => Some(&mut self.claim),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether the answer to one in the batch does for this one, too.
+    pub(super) fn joins(&mut self, op: &Op, batch: &[Op]) -> bool {
+        let first = self.of(op).and_then(|place| batch.get((*place)?));
+        !self.closed && first.is_some_and(|first| shares(op, first))
+    }
+
+    pub(super) fn admits(&mut self, op: &Op) -> bool {
+        let is_first = match self.of(op) {
+            Some(place) => place.is_none(),
+            None => self.read.is_none() && self.claim.is_none(),
+        };
+        is_first && !self.closed
+    }
+
+    /// The operation is in the batch, at that place; or it is not.
+    pub(super) fn pass(&mut self, op: &Op, picked: Option<usize>) {
+        match (self.of(op), picked) {
+            (Some(place), Some(_)) => *place = place.or(picked),
+            // One by something else that was seen, or larger than the first.
+            (Some(place), None) if place.is_some() => {}
+            _ => self.closed = true,
+        }
+    }
+}
+
+/// The record about which an attempt says something, in the order in which it does.
+pub(super) fn ordered(op: &Op) -> Option<&RecordKey> {
+    let Op::Record(RecordOp { work, .. }) = op else {
+        return None;
+    };
+    match work {
+        RecordWork::Finish(..) | RecordWork::StepBegin(..) | RecordWork::StepFinish(..) => {
+            work.key()
+        }
+        _ => None,
+    }
+}
+
+/// The records about which something is put off, and until when.
+pub(super) fn put_off(later: &[(Moment, Op)]) -> HashMap<RecordKey, Moment> {
+    let of = |(at, op): &(Moment, Op)| Some((ordered(op)?.clone(), *at));
+    later.iter().filter_map(of).collect()
+}
+
+pub(super) fn only_looks(op: &Op) -> bool {
+    matches!(op, Op::Record(op) if op.work.only_looks())
+}
+
+/// How large the outcome is that an operation carries, or is known to bring.
 pub(super) fn size(op: &Op) -> usize {
     let Op::Record(RecordOp { work, .. }) = op else {
         return 0;
@@ -345,18 +516,21 @@ pub(super) fn size(op: &Op) -> usize {
             RecordEnd::Free { .. } => 0,
         },
         RecordWork::StepFinish(_, Some(outcome), _) => outcome.bytes().len(),
+        RecordWork::Read(read) => read.size.unwrap_or(0),
         _ => 0,
     }
 }
 
 /// Hands the guard to the caller. When the caller is gone, the guard is dropped, and the key is free.
 fn mine(claim: Claim, attempt: i64, deadline: Moment) {
-    let ClaimAsk {
-        key, owner, lease, ..
-    } = claim.ask;
+    let ask = claim.ask;
+    let (key, lease) = (ask.key.clone(), ask.lease);
     let clock_error = claim.core.settings.clock_error;
-    let grant = Grant::new(key, owner, attempt, lease, clock_error, None, deadline);
+    let grant = Grant::new(key, ask.owner, attempt, lease, clock_error, None, deadline);
     let grant = Arc::new(grant);
-    let guard = RecordGuard::new(grant, claim.core, claim.forget, claim.begun);
+    let guard = RecordGuard::new(grant, claim.core, &ask);
     let _ = claim.reply.send(Ok(Claiming::Mine(guard)));
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;

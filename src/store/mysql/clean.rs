@@ -10,10 +10,13 @@ use crate::store::record::CleanedRows;
 use crate::store::{CleanedLocks, IDLE, json, to_micros};
 
 /// What is due. `UTC_TIMESTAMP(6)`, which is a little early: an index cannot be asked for what is before `SYSDATE(6)`, which
-/// changes while the statement runs.
+/// changes while the statement runs. `clean_at` of an outcome that was kept by `run_in_tx` is from when that one began:
+/// `retain_until` decides.
 const DUE: &str = "
 SELECT scope, idempotency_key, forget_at <= UTC_TIMESTAMP(6) FROM rowlock_idempotency
-WHERE clean_at <= UTC_TIMESTAMP(6) AND state <> 'running'
+WHERE clean_at <= UTC_TIMESTAMP(6) AND state <> 'unknown'
+  AND (state <> 'running' OR (doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
+  AND (state <> 'done' OR retain_until <= UTC_TIMESTAMP(6))
 ORDER BY clean_at LIMIT ?
 FOR UPDATE SKIP LOCKED";
 
@@ -48,7 +51,10 @@ pub(super) async fn records(
         records = gone.rows_affected();
     }
     if !expired.is_empty() {
-        let expire = sqlx::query(EXPIRE).bind(json::keys(&expired));
+        let keys = json::keys(&expired);
+        let steps = sqlx::query(REMOVE_STEPS).bind(&keys);
+        steps.execute(&mut *tx).await?;
+        let expire = sqlx::query(EXPIRE).bind(&keys);
         outcomes = expire.execute(&mut *tx).await?.rows_affected();
     }
     tx.commit().await?;

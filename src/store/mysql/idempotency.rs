@@ -14,21 +14,21 @@ use super::transaction::{hex, text};
 use crate::idempotency::{Outcome, RecordKey};
 use crate::store::fault::{Fault, FaultKind};
 use crate::store::record::{
-    ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,
-    RecordRow, record_row,
+    ClaimAsk, Claimed, DecideAsk, Decision, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
+    record_row,
 };
-use crate::store::{Renewed, Told, json, micros, to_micros};
+use crate::store::{Renewed, json, micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, r.outcome,
+       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at)
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at), LENGTH(r.outcome)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
     scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
     k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]'
@@ -39,14 +39,14 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
 /// Like [`READ`], for a lone key.
 const READ_ONE: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, r.outcome,
+       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at)
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at), LENGTH(r.outcome)
 FROM rowlock_idempotency r
 WHERE r.scope = ? AND r.idempotency_key = ?";
 
@@ -60,7 +60,7 @@ SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.o
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at)
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at), NULL
 FROM rowlock_idempotency r
 WHERE (? IS NULL OR r.scope = ?)
   AND (? IS NULL OR ? = CASE
@@ -86,10 +86,11 @@ FOR UPDATE /*!80000 OF r */ NOWAIT";
 /// A duplicate is an error that is caught.
 const CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
-                                 fingerprint, bound, began_at, attempted_at, lease_until)
+                                 fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
        a.max_tries, UNHEX(a.owner), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
-       SYSDATE(6) + INTERVAL a.lease MICROSECOND
+       SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.begun MICROSECOND,
+       SYSDATE(6) + INTERVAL a.begun MICROSECOND
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
     scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
     k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
@@ -97,13 +98,14 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (
     owner       CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
     holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
     fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-    lease       BIGINT                             PATH '$[7]'
+    lease       BIGINT                             PATH '$[7]',
+    begun       BIGINT                             PATH '$[8]'
 )) a";
 
 const CLAIM_AGAIN: &str = "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.max_tries, UNHEX(a.owner) AS owner, a.holder,
-           UNHEX(a.fingerprint) AS fingerprint, a.lease
+           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.begun, r.state = 'running' AS vanished
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
         scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
         k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
@@ -112,7 +114,8 @@ UPDATE (
         owner       CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
         holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
         fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-        lease       BIGINT                             PATH '$[7]'
+        lease       BIGINT                             PATH '$[7]',
+        begun       BIGINT                             PATH '$[8]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
@@ -123,16 +126,17 @@ UPDATE (
 ) t
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.state = 'running',
+SET r.state = 'running', r.bound = r.bound OR t.vanished,
     r.attempt = GREATEST(r.attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
     r.tries = r.tries + 1, r.max_tries = t.max_tries, r.owner = t.owner, r.holder = t.holder,
     r.fingerprint = t.fingerprint, r.attempted_at = SYSDATE(6),
     r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
-    r.forget_at = NULL, r.clean_at = NULL";
+    r.forget_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND";
 
 const LOCK_FORGOTTEN: &str = "
 SELECT attempt FROM rowlock_idempotency
 WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND forget_at <= SYSDATE(6)
+  AND (state <> 'running' OR (doubt IS NULL AND lease_until <= SYSDATE(6)))
 FOR UPDATE SKIP LOCKED";
 
 const RENEW: &str = "
@@ -157,7 +161,8 @@ SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROS
 /// What reads `doubt` stands before what overwrites it.
 const FINISH: &str = "
 UPDATE (
-    SELECT r.scope, r.idempotency_key, a.state, a.content_type, a.outcome, a.retain, a.forget, a.bound, a.pardon
+    SELECT r.scope, r.idempotency_key, a.state, a.content_type, a.outcome, a.retain,
+           IF(r.bound OR a.bound, a.begun, a.forget) AS forget, a.bound, a.pardon
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
         scope        VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
         k            VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
@@ -169,7 +174,8 @@ UPDATE (
         retain       BIGINT                           PATH '$[7]',
         forget       BIGINT                           PATH '$[8]',
         bound        INT                              PATH '$[9]',
-        pardon       INT                              PATH '$[10]'
+        pardon       INT                              PATH '$[10]',
+        begun        BIGINT                           PATH '$[11]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
@@ -198,7 +204,7 @@ WHERE scope = ? AND idempotency_key = ? AND attempt = ?
 FOR UPDATE SKIP LOCKED";
 
 const TO_UNKNOWN: &str = "
-UPDATE rowlock_idempotency SET state = 'unknown'
+UPDATE rowlock_idempotency SET state = 'unknown', forget_at = NULL, clean_at = NULL
 WHERE scope = ? AND idempotency_key = ? AND attempt = ?
   AND state = 'running' AND doubt IS NOT NULL AND lease_until <= SYSDATE(6)";
 
@@ -238,66 +244,33 @@ DELETE s FROM JSON_TABLE(?, '$[*]' COLUMNS (
 STRAIGHT_JOIN rowlock_idempotency_step s FORCE INDEX (PRIMARY)
     ON s.scope = UNHEX(a.scope) AND s.idempotency_key = UNHEX(a.k)";
 
-/// In a transaction of the caller's, whose session may have any time zone. Nobody sees the row before it is done: what the
-/// cleaner looks at is set at once, so that the index on it is written once. (The cleaner may come a little early, and finds
-/// that the outcome is to be kept longer.) Another database inserts nothing.
-const TX_CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder, fingerprint,
-                                 bound, began_at, attempted_at, lease_until, retain_until, forget_at, clean_at)
-SELECT ?, ?, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, ?, ?, ?, ?, TRUE,
-       UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,
-       UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
-FROM rowlock_database WHERE id = ?";
-
-const TX_CLAIM_AGAIN: &str = "
-UPDATE rowlock_idempotency
-SET state = 'running', attempt = GREATEST(attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-    owner = ?, holder = ?, fingerprint = ?, attempted_at = UTC_TIMESTAMP(6), lease_until = UTC_TIMESTAMP(6),
-    retain_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,
-    forget_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, clean_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
-WHERE scope = ? AND idempotency_key = ? AND attempt = ?
-  AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
-  AND EXISTS (SELECT * FROM rowlock_database WHERE id = ?)";
-
-const TX_KEEP: &str = "
-UPDATE rowlock_idempotency
-SET state = 'done', tries = 0, content_type = ?, outcome = ?, done_at = UTC_TIMESTAMP(6),
-    retain_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,
-    forget_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
-WHERE scope = ? AND idempotency_key = ? AND owner = ? AND state = 'running'";
-
-fn tx_complete_text(ask: &FinishAsk) -> String {
-    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let (owner, attempt) = (hex(ask.owner.as_bytes()), ask.attempt);
-    let end = EndColumns::from(&ask.end);
-    let content_type = text(end.outcome.map_or("", Outcome::content_type));
-    let outcome = hex(end.outcome.map_or(&[], Outcome::bytes));
-    let (retain, forget) = (end.retain.unwrap_or(end.forget), end.forget);
-    format!(
-        "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         UPDATE rowlock_idempotency
-         SET state = 'done', doubt = NULL, tries = 0, content_type = {content_type}, outcome = {outcome},
-             done_at = UTC_TIMESTAMP(6),
-             retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
-             clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
-             forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND
-         WHERE scope = {scope} AND idempotency_key = {key} AND owner = {owner} AND attempt = {attempt}
-           AND state = 'running'; \
-         SELECT ROW_COUNT(), MAX(id) FROM rowlock_database LOCK IN SHARE MODE"
-    )
-}
-
 pub(super) async fn read(
     conn: &mut MySqlConnection,
     keys: &[RecordKey],
+    largest: usize,
 ) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
+    let largest = i64::try_from(largest).unwrap_or(i64::MAX);
     let read = match keys {
-        [key] => fill(READ_ONE, &[hex(key.scope()), hex(key.key())]),
-        _ => fill(READ, &[quoted(&json::keys(keys))]),
+        [key] => fill(
+            READ_ONE,
+            &[largest.to_string(), hex(key.scope()), hex(key.key())],
+        ),
+        _ => fill(READ, &[largest.to_string(), quoted(&json::keys(keys))]),
     };
     let rows = read_alone(conn, &read).await?;
     let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
     Ok(RecordRow::in_order(rows?, keys))
+}
+
+/// Whether another transaction has the key locked, or is making it.
+pub(super) async fn is_claimed(conn: &mut MySqlConnection, key: &RecordKey) -> Result<bool, Fault> {
+    let keys = json::keys(std::slice::from_ref(key));
+    let probed = sqlx::query(PROBE).bind(keys).fetch_all(conn).await;
+    match probed.map_err(Fault::from) {
+        Ok(_) => Ok(false),
+        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(true),
+        Err(fault) => Err(fault),
+    }
 }
 
 pub(super) async fn claim(
@@ -319,7 +292,7 @@ pub(super) async fn claim(
             .await?;
     }
     let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
-    let rows = read(conn, &keys).await?;
+    let rows = read(conn, &keys, 0).await?;
     let claimed = asks.iter().zip(&rows);
     Ok(claimed.map(|(ask, row)| ask.missed(row.as_ref())).collect())
 }
@@ -373,7 +346,7 @@ pub(super) async fn renew(
         .execute(&mut *conn)
         .await?;
     let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
-    let rows = read(conn, &keys).await?;
+    let rows = read(conn, &keys, 0).await?;
     Ok(asks
         .iter()
         .zip(&rows)
@@ -398,7 +371,7 @@ pub(super) async fn finish(
         return Ok(vec![Finished::Ended; asks.len()]);
     }
     let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
-    let rows = read(conn, &keys).await?;
+    let rows = read(conn, &keys, 0).await?;
     let finished = asks.iter().zip(&rows);
     Ok(finished
         .map(|(ask, row)| RecordRow::finished(row.as_ref(), ask))
@@ -475,92 +448,4 @@ async fn resolve(
         .await?;
     tx.commit().await?;
     Ok(true)
-}
-
-pub(super) async fn tx_claim(
-    conn: &mut MySqlConnection,
-    ask: &ClaimAsk,
-) -> Result<Told<Claimed>, Fault> {
-    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
-    let query = match ask.seen {
-        Some(seen) => sqlx::query(TX_CLAIM_AGAIN)
-            .bind(ask.owner)
-            .bind(&*ask.holder)
-            .bind(&ask.fingerprint.as_bytes()[..])
-            .bind(retain)
-            .bind(forget)
-            .bind(retain)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(seen),
-        None => sqlx::query(TX_CLAIM_NEW)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.max_tries)
-            .bind(ask.owner)
-            .bind(&*ask.holder)
-            .bind(&ask.fingerprint.as_bytes()[..])
-            .bind(retain)
-            .bind(forget)
-            .bind(retain),
-    };
-    let done = query.bind(ask.database).execute(&mut *conn).await;
-    match done.map_err(Fault::from) {
-        Ok(done) if done.rows_affected() > 0 => {
-            return Ok(Told {
-                database: Some(ask.database),
-                found: Claimed::Mine { attempt: 0 },
-            });
-        }
-        Err(fault) if fault.kind != FaultKind::Duplicate => return Err(fault),
-        Ok(_) | Err(_) => {}
-    }
-    // Not there to be had, or not in this database.
-    let rows = super::transaction::rows(conn, super::transaction::DATABASE.into()).await?;
-    Ok(Told {
-        database: rows.first().map_or(Ok(None), |row| row.try_get(0))?,
-        found: Claimed::Missed,
-    })
-}
-
-pub(super) async fn tx_keep(
-    conn: &mut MySqlConnection,
-    ask: &ClaimAsk,
-    outcome: &Outcome,
-) -> Result<Finished, Fault> {
-    let done = sqlx::query(TX_KEEP)
-        .bind(outcome.content_type())
-        .bind(outcome.bytes())
-        .bind(to_micros(ask.retain))
-        .bind(to_micros(ask.forget))
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .execute(conn)
-        .await?;
-    match done.rows_affected() {
-        // It was inserted, or changed, in this very transaction, which has been rolled back since.
-        0 => Err(Fault::transaction_over()),
-        _ => Ok(Finished::Ended),
-    }
-}
-
-pub(super) async fn tx_complete(
-    conn: &mut MySqlConnection,
-    ask: &FinishAsk,
-) -> Result<Told<Finished>, Fault> {
-    let rows = super::transaction::rows(conn, tx_complete_text(ask)).await?;
-    let Some(row) = rows.first() else {
-        return Ok(Told {
-            database: None,
-            found: Finished::Superseded,
-        });
-    };
-    Ok(Told {
-        database: row.try_get(1)?,
-        found: match row.try_get::<i64, _>(0)? {
-            0 => Finished::Superseded,
-            _ => Finished::Ended,
-        },
-    })
 }

@@ -6,17 +6,18 @@ use super::query_as;
 use crate::store::record::CleanedRows;
 use crate::store::{CleanedLocks, IDLE, to_micros};
 
-/// What is due goes, or only its outcome does. `now()`, which is a little early: an index cannot be asked for what is
+/// What is due goes, or only its outcome does and what its steps came to. `now()`, which is a little early: an index cannot be asked for what is
 /// before `clock_timestamp()`, which is volatile.
 const CLEAN: &str = "
 WITH due AS (
     SELECT scope, idempotency_key, forget_at <= now() AS over FROM rowlock_idempotency
-    WHERE clean_at <= now() AND state <> 'running'
+    WHERE clean_at <= now() AND state <> 'unknown'
+      AND (state <> 'running' OR (doubt IS NULL AND lease_until <= now()))
     ORDER BY clean_at LIMIT $1
     FOR UPDATE SKIP LOCKED
 ), steps AS (
     DELETE FROM rowlock_idempotency_step s USING due o
-    WHERE o.over AND s.scope = o.scope AND s.idempotency_key = o.idempotency_key
+    WHERE s.scope = o.scope AND s.idempotency_key = o.idempotency_key
 ), gone AS (
     DELETE FROM rowlock_idempotency r USING due o
     WHERE o.over AND r.scope = o.scope AND r.idempotency_key = o.idempotency_key

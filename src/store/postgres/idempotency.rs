@@ -1,35 +1,34 @@
 //! Idempotency records: the statements.
 //!
 //! The key of a record that is being made in a transaction that has not ended cannot be seen, and inserting it again
-//! would wait for that transaction. So whoever inserts one takes an advisory lock on a digest of it, which ends with
-//! the transaction: a caller's transaction waits for it, a lane does not.
+//! would wait for that transaction. So each transaction that inserts one takes an advisory lock on a digest of it, which ends with
+//! the transaction, and none waits for it.
 //!
 //! `LIMIT cardinality($1)` limits nothing. A limit that is not known when the plan is made is taken for a tenth of the rows,
 //! so that the planner expects one, and looks up by the index. Without it, a plan made when the table was small reads all of
 //! the table, and is kept until statistics are gathered.
 
 use sqlx::{PgConnection, Row};
-use uuid::Uuid;
 
-use super::{query, query_as, query_scalar};
+use super::{query, query_as};
 use crate::idempotency::{Outcome, RecordKey};
-use crate::store::fault::Fault;
 use crate::store::record::{
     ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,
     RecordRow, record_row,
 };
-use crate::store::{Renewed, Told, micros, to_micros};
+use crate::store::{Renewed, micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, r.outcome,
+       r.bound, r.doubt, r.content_type, CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END,
        (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
        (extract(epoch FROM r.lease_until) * 1000000)::bigint,
        (extract(epoch FROM r.done_at) * 1000000)::bigint,
        (extract(epoch FROM r.lease_until - clock_timestamp()) * 1000000)::bigint,
        (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint
+       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint,
+       octet_length(r.outcome)::bigint
 FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT cardinality($1)) a
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
 
@@ -43,7 +42,7 @@ SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.o
        (extract(epoch FROM r.done_at) * 1000000)::bigint,
        (extract(epoch FROM r.lease_until - clock_timestamp()) * 1000000)::bigint,
        (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint
+       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint, NULL::bigint
 FROM rowlock_idempotency r
 WHERE ($1::bytea IS NULL OR r.scope = $1)
   AND ($2::text IS NULL OR $2 = CASE
@@ -58,12 +57,14 @@ LIMIT $3";
 
 const CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
-                                 fingerprint, bound, began_at, attempted_at, lease_until)
-SELECT a.scope, a.key, 'running', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, a.max_tries,
-       a.owner, a.holder, a.fingerprint, false, clock_timestamp(), clock_timestamp(),
-       clock_timestamp() + a.lease * interval '1 microsecond'
-FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[])
-     AS a (scope, key, lock, max_tries, owner, holder, fingerprint, lease)
+                                 fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
+SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_tries,
+       a.owner, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
+       now.at + a.begun * interval '1 microsecond', now.at + a.begun * interval '1 microsecond'
+FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[],
+            $9::bigint[])
+     AS a (scope, key, lock, max_tries, owner, holder, fingerprint, lease, begun),
+     clock_timestamp() AS now (at)
 WHERE pg_try_advisory_xact_lock(a.lock)
 ON CONFLICT DO NOTHING
 RETURNING scope, idempotency_key, attempt";
@@ -73,8 +74,8 @@ WITH mine AS (
     SELECT a.*
     FROM (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[],
-                             $7::bytea[], $8::bigint[])
-                      AS u (scope, key, seen, max_tries, owner, holder, fingerprint, lease)
+                             $7::bytea[], $8::bigint[], $9::bigint[])
+                      AS u (scope, key, seen, max_tries, owner, holder, fingerprint, lease, begun)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
@@ -85,12 +86,13 @@ WITH mine AS (
     FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE rowlock_idempotency r
-SET state = 'running',
+SET state = 'running', bound = r.bound OR r.state = 'running',
     attempt = GREATEST(r.attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
     tries = r.tries + 1, max_tries = m.max_tries, owner = m.owner, holder = m.holder,
     fingerprint = m.fingerprint, attempted_at = clock_timestamp(),
     lease_until = clock_timestamp() + m.lease * interval '1 microsecond',
-    forget_at = NULL, clean_at = NULL
+    forget_at = clock_timestamp() + m.begun * interval '1 microsecond',
+    clean_at = clock_timestamp() + m.begun * interval '1 microsecond'
 FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key, r.attempt";
@@ -99,6 +101,7 @@ const FORGET: &str = "
 WITH old AS (
     SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND forget_at <= clock_timestamp()
+      AND (state <> 'running' OR (doubt IS NULL AND lease_until <= clock_timestamp()))
     FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM rowlock_idempotency r USING old o
@@ -136,8 +139,9 @@ WITH mine AS (
     SELECT a.*
     FROM (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::bytea[],
-                             $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[])
-                      AS u (scope, key, owner, attempt, state, content_type, outcome, retain, forget, bound, pardon)
+                             $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[], $12::bigint[])
+                      AS u (scope, key, owner, attempt, state, content_type, outcome, retain, forget, bound, pardon,
+                            begun)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
@@ -155,15 +159,17 @@ SET state = CASE WHEN m.state = 'free' AND r.doubt IS NOT NULL THEN 'unknown' EL
     done_at = CASE WHEN m.state = 'done' THEN clock_timestamp() END,
     retain_until = clock_timestamp() + m.retain * interval '1 microsecond',
     forget_at = CASE WHEN m.state = 'done' OR r.doubt IS NULL
-                     THEN clock_timestamp() + m.forget * interval '1 microsecond' END,
+                     THEN clock_timestamp() + interval '1 microsecond'
+                          * CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END END,
     clean_at = CASE WHEN m.state = 'done' OR r.doubt IS NULL
-                    THEN clock_timestamp() + COALESCE(m.retain, m.forget) * interval '1 microsecond' END
+                    THEN clock_timestamp() + interval '1 microsecond'
+                         * COALESCE(m.retain, CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END) END
 FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key";
 
 const TO_UNKNOWN: &str = "
-UPDATE rowlock_idempotency r SET state = 'unknown'
+UPDATE rowlock_idempotency r SET state = 'unknown', forget_at = NULL, clean_at = NULL
 FROM (
     SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
@@ -204,67 +210,23 @@ FROM (
 ) o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
-/// Nothing is written before the outcome is there: the advisory lock is the claim. Who does not get it at once waits for
-/// it, and looks again.
-const TX_CLAIM_NEW: &str = "
-SELECT id, pg_try_advisory_xact_lock($3),
-       EXISTS (SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2)
-FROM rowlock_database";
-
-const TX_WAIT: &str = "SELECT pg_advisory_xact_lock($1)";
-
-/// Nothing is inserted when somebody has committed between the look and the claim.
-const TX_KEEP_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
-                                 fingerprint, bound, content_type, outcome, began_at, attempted_at, lease_until,
-                                 done_at, retain_until, clean_at, forget_at)
-SELECT $1, $2, 'done', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0, $3, $4, $5, $6, true, $7, $8,
-       now(), now(), now(), now.at, now.at + $9 * interval '1 microsecond', now.at + $9 * interval '1 microsecond',
-       now.at + $10 * interval '1 microsecond'
-FROM clock_timestamp() AS now (at)
-ON CONFLICT DO NOTHING";
-
-const TX_CLAIM_AGAIN: &str = "
-UPDATE rowlock_idempotency
-SET state = 'running',
-    attempt = GREATEST(attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    tries = tries + 1, max_tries = $4, owner = $5, holder = $6, fingerprint = $7,
-    attempted_at = clock_timestamp(), lease_until = clock_timestamp() + $8 * interval '1 microsecond',
-    forget_at = NULL, clean_at = NULL
-WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
-  AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= clock_timestamp()))
-RETURNING (SELECT id FROM rowlock_database), attempt";
-
-const TX_KEEP_AGAIN: &str = "
-UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, tries = 0, content_type = $4, outcome = $5, done_at = clock_timestamp(),
-    retain_until = clock_timestamp() + $6 * interval '1 microsecond',
-    clean_at = clock_timestamp() + $6 * interval '1 microsecond',
-    forget_at = clock_timestamp() + $7 * interval '1 microsecond'
-WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND state = 'running'";
-
-/// Nothing comes back when the attempt is not the running one.
-const TX_COMPLETE: &str = "
-UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, tries = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
-    retain_until = clock_timestamp() + $7 * interval '1 microsecond',
-    clean_at = clock_timestamp() + $7 * interval '1 microsecond',
-    forget_at = clock_timestamp() + $8 * interval '1 microsecond'
-WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
-RETURNING (SELECT id FROM rowlock_database)";
-
 /// The advisory lock of a key that is being inserted.
-fn lock(key: &RecordKey) -> i64 {
-    key.digest("rowlock.record").as_u64_pair().0.cast_signed()
+pub(super) fn lock(key: &RecordKey) -> i64 {
+    key.digest("rowlock.record", &[])
+        .as_u64_pair()
+        .0
+        .cast_signed()
 }
 
 pub(super) async fn read(
     conn: &mut PgConnection,
     keys: &[RecordKey],
+    largest: usize,
 ) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
     let rows = query(READ)
         .bind(keys.iter().map(RecordKey::scope).collect::<Vec<_>>())
         .bind(keys.iter().map(RecordKey::key).collect::<Vec<_>>())
+        .bind(i64::try_from(largest).unwrap_or(i64::MAX))
         .fetch_all(conn)
         .await?;
     let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
@@ -293,7 +255,7 @@ pub(super) async fn claim(
         claimed.push(if let Some(&(.., attempt)) = mine.iter().find(is_mine) {
             Claimed::Mine { attempt }
         } else {
-            let row = read(conn, std::slice::from_ref(&ask.key)).await?.pop();
+            let row = read(conn, std::slice::from_ref(&ask.key), 0).await?.pop();
             ask.missed(row.flatten().as_ref())
         });
     }
@@ -321,6 +283,11 @@ async fn claim_with(
         .bind(
             asks.iter()
                 .map(|ask| to_micros(ask.lease))
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            asks.iter()
+                .map(|ask| to_micros(ask.begun))
                 .collect::<Vec<_>>(),
         )
         .fetch_all(conn)
@@ -392,6 +359,7 @@ pub(super) async fn finish(
         .bind(ends.iter().map(|end| end.forget).collect::<Vec<_>>())
         .bind(ends.iter().map(|end| end.bound).collect::<Vec<_>>())
         .bind(ends.iter().map(|end| end.pardon).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| end.begun).collect::<Vec<_>>())
         .fetch_all(&mut *conn)
         .await?;
     let mut finished = Vec::with_capacity(asks.len());
@@ -400,7 +368,7 @@ pub(super) async fn finish(
         finished.push(if rows.iter().any(is_mine) {
             Finished::Ended
         } else {
-            let row = read(conn, std::slice::from_ref(&ask.key)).await?.pop();
+            let row = read(conn, std::slice::from_ref(&ask.key), 0).await?.pop();
             RecordRow::finished(row.flatten().as_ref(), ask)
         });
     }
@@ -440,116 +408,4 @@ pub(super) async fn decide(conn: &mut PgConnection, ask: &DecideAsk) -> Result<b
             .bind(outcome.map(Outcome::bytes));
     }
     Ok(query.execute(conn).await?.rows_affected() > 0)
-}
-
-pub(super) async fn tx_claim(
-    conn: &mut PgConnection,
-    ask: &ClaimAsk,
-) -> Result<Told<Claimed>, Fault> {
-    let Some(seen) = ask.seen else {
-        return tx_claim_new(conn, ask).await;
-    };
-    let row: Option<(Option<Uuid>, i64)> = query_as(TX_CLAIM_AGAIN)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(seen)
-        .bind(ask.max_tries)
-        .bind(ask.owner)
-        .bind(&*ask.holder)
-        .bind(&ask.fingerprint.as_bytes()[..])
-        .bind(to_micros(ask.lease))
-        .fetch_optional(conn)
-        .await?;
-    Ok(match row {
-        Some((database, attempt)) => Told {
-            database,
-            found: Claimed::Mine { attempt },
-        },
-        None => Told {
-            database: None,
-            found: Claimed::Missed,
-        },
-    })
-}
-
-async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
-    let lock = lock(&ask.key);
-    let row: Option<(Uuid, bool, bool)> = query_as(TX_CLAIM_NEW)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(lock)
-        .fetch_optional(&mut *conn)
-        .await?;
-    let found = match row {
-        Some((_, true, false)) => Claimed::Mine { attempt: 0 },
-        Some((_, false, _)) => {
-            query(TX_WAIT).bind(lock).execute(conn).await?;
-            Claimed::Missed
-        }
-        _ => Claimed::Missed,
-    };
-    Ok(Told {
-        database: row.map(|row| row.0),
-        found,
-    })
-}
-
-pub(super) async fn tx_keep(
-    conn: &mut PgConnection,
-    ask: &ClaimAsk,
-    outcome: &Outcome,
-) -> Result<Finished, Fault> {
-    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
-    let query = if ask.seen.is_some() {
-        query(TX_KEEP_AGAIN)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.owner)
-    } else {
-        query(TX_KEEP_NEW)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.max_tries)
-            .bind(ask.owner)
-            .bind(&*ask.holder)
-            .bind(&ask.fingerprint.as_bytes()[..])
-    };
-    let done = query
-        .bind(outcome.content_type())
-        .bind(outcome.bytes())
-        .bind(retain)
-        .bind(forget)
-        .execute(conn)
-        .await?;
-    Ok(match done.rows_affected() {
-        0 => Finished::Superseded,
-        _ => Finished::Ended,
-    })
-}
-
-pub(super) async fn tx_complete(
-    conn: &mut PgConnection,
-    ask: &FinishAsk,
-) -> Result<Told<Finished>, Fault> {
-    let end = EndColumns::from(&ask.end);
-    let row: Option<Option<Uuid>> = query_scalar(TX_COMPLETE)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(end.outcome.map(Outcome::content_type))
-        .bind(end.outcome.map(Outcome::bytes))
-        .bind(end.retain)
-        .bind(end.forget)
-        .fetch_optional(&mut *conn)
-        .await?;
-    if let Some(database) = row {
-        let found = Finished::Ended;
-        return Ok(Told { database, found });
-    }
-    let database = query_scalar("SELECT id FROM rowlock_database")
-        .fetch_optional(conn)
-        .await?;
-    let found = Finished::Superseded;
-    Ok(Told { database, found })
 }

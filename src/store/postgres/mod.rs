@@ -5,6 +5,7 @@ mod connect;
 mod fault;
 mod form_token;
 mod idempotency;
+mod idempotency_tx;
 mod lease;
 mod pooler;
 mod schema;
@@ -145,8 +146,16 @@ impl Store for PgConnection {
 }
 
 impl Records for PgConnection {
-    async fn record_read(&mut self, keys: &[RecordKey]) -> Result<Vec<Option<RecordRow>>, Fault> {
-        Ok(idempotency::read(self, keys).await?)
+    async fn record_read(
+        &mut self,
+        keys: &[RecordKey],
+        largest: usize,
+    ) -> Result<Vec<Option<RecordRow>>, Fault> {
+        Ok(idempotency::read(self, keys, largest).await?)
+    }
+
+    async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault> {
+        Ok(idempotency_tx::is_claimed(self, key).await?)
     }
 
     async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault> {
@@ -200,15 +209,15 @@ impl Records for PgConnection {
     }
 
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
-        in_callers(idempotency::tx_claim(self, ask)).await
+        in_callers(idempotency_tx::tx_claim(self, ask)).await
     }
 
     async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
-        in_callers(idempotency::tx_keep(self, ask, outcome)).await
+        in_callers(idempotency_tx::tx_keep(self, ask, outcome)).await
     }
 
     async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
-        in_callers(idempotency::tx_complete(self, ask)).await
+        in_callers(idempotency_tx::tx_complete(self, ask)).await
     }
 
     async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {

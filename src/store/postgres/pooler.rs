@@ -273,7 +273,8 @@ impl Store for Session {
 
 impl Records for Session {
     verbs! {
-        record_read(keys: &[RecordKey]) -> Vec<Option<RecordRow>>, Fault;
+        record_read(keys: &[RecordKey], largest: usize) -> Vec<Option<RecordRow>>, Fault;
+        record_is_claimed(key: &RecordKey) -> bool, Fault;
         record_forget(key: &RecordKey, attempt: i64) -> (), Fault;
         record_claim(asks: &[ClaimAsk]) -> Vec<Claimed>, Fault;
         record_renew(asks: &[KeepAsk]) -> Vec<Renewed>, Fault;

@@ -10,7 +10,9 @@ use crate::store::{CleanedLocks, IDLE, json, to_micros};
 const DUE: &str = "
 SELECT r.rowid, r.scope, r.idempotency_key, r.forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 FROM rowlock_idempotency r
-WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AND r.state <> 'running'
+WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AND r.state <> 'unknown'
+  AND (r.state <> 'running'
+       OR (r.doubt IS NULL AND r.lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))
 ORDER BY r.clean_at LIMIT ?1";
 
 const REMOVE: &str = "DELETE FROM rowlock_idempotency WHERE rowid = ?1";
@@ -30,10 +32,10 @@ pub(super) async fn records(
             .await?;
         let mut cleaned = CleanedRows::default();
         for (row, scope, key, over) in &due {
+            let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
+            steps.execute(&mut *conn).await?;
             if *over {
                 sqlx::query(REMOVE).bind(row).execute(&mut *conn).await?;
-                let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
-                steps.execute(&mut *conn).await?;
                 cleaned.records += 1;
             } else {
                 sqlx::query(EXPIRE).bind(row).execute(&mut *conn).await?;

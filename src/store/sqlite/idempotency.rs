@@ -4,22 +4,20 @@
 //! lease is set to end one later.
 
 use sqlx::{Connection, Row, SqliteConnection};
-use uuid::Uuid;
 
 use super::step;
-use super::transaction::{BEGIN_TO_WRITE, database, in_transaction};
+use super::transaction::BEGIN_TO_WRITE;
 use crate::idempotency::{Outcome, RecordKey};
-use crate::store::fault::Fault;
 use crate::store::record::{
     ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,
     RecordRow, record_row,
 };
-use crate::store::{Renewed, Told, micros, to_micros};
+use crate::store::{Renewed, micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at,
-       r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us
+       r.bound, r.doubt, r.content_type, CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END, r.began_at, r.attempted_at, r.lease_until, r.done_at,
+       r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, length(r.outcome)
 FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE r.scope = ?1 AND r.idempotency_key = ?2";
 
@@ -27,7 +25,7 @@ WHERE r.scope = ?1 AND r.idempotency_key = ?2";
 const LIST: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
        r.bound, r.doubt, r.content_type, NULL, r.began_at, r.attempted_at, r.lease_until, r.done_at,
-       r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us
+       r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, NULL
 FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE (?1 IS NULL OR r.scope = ?1)
   AND (?2 IS NULL OR ?2 = CASE
@@ -42,8 +40,8 @@ LIMIT ?3";
 
 const CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
-                                 fingerprint, bound, began_at, attempted_at, lease_until)
-SELECT ?1, ?2, 'running', now.us, 1, ?3, ?4, ?5, ?6, 0, now.us, now.us, now.us + ?7 + 1000
+                                 fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
+SELECT ?1, ?2, 'running', now.us, 1, ?3, ?4, ?5, ?6, 0, now.us, now.us, now.us + ?7 + 1000, now.us + ?8, now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
 ON CONFLICT DO NOTHING
@@ -51,18 +49,20 @@ RETURNING attempt";
 
 const CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency
-SET state = 'running', attempt = max(attempt + 1, now.us), tries = tries + 1, max_tries = ?3, owner = ?4,
-    holder = ?5, fingerprint = ?6, attempted_at = now.us, lease_until = now.us + ?7 + 1000,
-    forget_at = NULL, clean_at = NULL
+SET state = 'running', bound = bound OR state = 'running', attempt = max(attempt + 1, now.us), tries = tries + 1,
+    max_tries = ?3, owner = ?4, holder = ?5, fingerprint = ?6, attempted_at = now.us,
+    lease_until = now.us + ?7 + 1000, forget_at = now.us + ?8, clean_at = now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?8
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?9
   AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= now.us))
 RETURNING attempt";
 
 const FORGET: &str = "
 DELETE FROM rowlock_idempotency
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
-  AND forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+  AND forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+  AND (state <> 'running' OR (doubt IS NULL
+       AND lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))";
 
 pub(super) const FORGET_STEPS: &str =
     "DELETE FROM rowlock_idempotency_step WHERE scope = ?1 AND idempotency_key = ?2";
@@ -83,13 +83,13 @@ SET state = CASE WHEN ?5 = 'free' AND doubt IS NOT NULL THEN 'unknown' ELSE ?5 E
     outcome = ?7,
     done_at = CASE WHEN ?5 = 'done' THEN now.us END,
     retain_until = now.us + ?8,
-    forget_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + ?9 END,
-    clean_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + COALESCE(?8, ?9) END
+    forget_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + iif(bound OR ?10, ?12, ?9) END,
+    clean_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
 
 const TO_UNKNOWN: &str = "
-UPDATE rowlock_idempotency SET state = 'unknown'
+UPDATE rowlock_idempotency SET state = 'unknown', forget_at = NULL, clean_at = NULL
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'running' AND doubt IS NOT NULL
   AND lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
@@ -113,20 +113,6 @@ SET state = CASE WHEN doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
   AND (state = 'free' OR (state = 'running' AND lease_until <= now.us))";
-
-const COMPLETE: &str = "
-UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, tries = 0, content_type = ?5, outcome = ?6, done_at = now.us,
-    retain_until = now.us + ?7, clean_at = now.us + ?7, forget_at = now.us + ?8
-FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
-
-const KEEP: &str = "
-UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, tries = 0, content_type = ?4, outcome = ?5, done_at = now.us,
-    retain_until = now.us + ?6, clean_at = now.us + ?6, forget_at = now.us + ?7
-FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND state = 'running'";
 
 /// Runs `work` in a transaction that is on the disk when it has ended: a lane's commits are not otherwise.
 pub(super) async fn durably<T>(
@@ -170,10 +156,11 @@ pub(super) async fn in_a_transaction<T>(
 pub(super) async fn read(
     conn: &mut SqliteConnection,
     keys: &[RecordKey],
+    largest: usize,
 ) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
     let mut rows = Vec::with_capacity(keys.len());
     for key in keys {
-        rows.push(read_one(conn, key).await?);
+        rows.push(read_one(conn, key, largest).await?);
     }
     Ok(rows)
 }
@@ -181,10 +168,12 @@ pub(super) async fn read(
 async fn read_one(
     conn: &mut SqliteConnection,
     key: &RecordKey,
+    largest: usize,
 ) -> Result<Option<RecordRow>, sqlx::Error> {
     let row = sqlx::query(READ)
         .bind(key.scope())
         .bind(key.key())
+        .bind(i64::try_from(largest).unwrap_or(i64::MAX))
         .fetch_optional(conn)
         .await?;
     row.map(|row| record_row!(row)).transpose()
@@ -199,7 +188,7 @@ pub(super) async fn claim(
         for ask in asks {
             claimed.push(match claim_one(conn, ask).await? {
                 Some(attempt) => Claimed::Mine { attempt },
-                None => ask.missed(read_one(conn, &ask.key).await?.as_ref()),
+                None => ask.missed(read_one(conn, &ask.key, 0).await?.as_ref()),
             });
         }
         Ok(claimed)
@@ -208,7 +197,7 @@ pub(super) async fn claim(
 }
 
 /// The attempt's number, if it runs.
-async fn claim_one(
+pub(super) async fn claim_one(
     conn: &mut SqliteConnection,
     ask: &ClaimAsk,
 ) -> Result<Option<i64>, sqlx::Error> {
@@ -225,7 +214,8 @@ async fn claim_one(
         .bind(ask.owner)
         .bind(&*ask.holder)
         .bind(&ask.fingerprint.as_bytes()[..])
-        .bind(to_micros(ask.lease));
+        .bind(to_micros(ask.lease))
+        .bind(to_micros(ask.begun));
     if let Some(seen) = ask.seen {
         query = query.bind(seen);
     }
@@ -296,10 +286,11 @@ pub(super) async fn finish(
                 .bind(end.forget)
                 .bind(end.bound)
                 .bind(end.pardon)
+                .bind(end.begun)
                 .execute(&mut *conn)
                 .await?;
             finished.push(match done.rows_affected() {
-                0 => RecordRow::finished(read_one(conn, &ask.key).await?.as_ref(), ask),
+                0 => RecordRow::finished(read_one(conn, &ask.key, 0).await?.as_ref(), ask),
                 _ => Finished::Ended,
             });
         }
@@ -366,65 +357,4 @@ async fn resolve(
         .bind(to_micros(ask.forget));
     resolve.execute(conn).await?;
     Ok(true)
-}
-
-pub(super) async fn tx_claim(
-    conn: &mut SqliteConnection,
-    ask: &ClaimAsk,
-) -> Result<Told<Claimed>, Fault> {
-    let attempt = claim_one(conn, ask).await?;
-    let database: Option<Uuid> = database(conn).await?;
-    Ok(Told {
-        database,
-        found: attempt.map_or(Claimed::Missed, |attempt| Claimed::Mine { attempt }),
-    })
-}
-
-pub(super) async fn tx_keep(
-    conn: &mut SqliteConnection,
-    ask: &ClaimAsk,
-    outcome: &Outcome,
-) -> Result<Finished, Fault> {
-    let done = sqlx::query(KEEP)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(outcome.content_type())
-        .bind(outcome.bytes())
-        .bind(to_micros(ask.retain))
-        .bind(to_micros(ask.forget))
-        .execute(conn)
-        .await?;
-    match done.rows_affected() {
-        // It was inserted in this very transaction, which has been rolled back since.
-        0 => Err(Fault::transaction_over()),
-        _ => Ok(Finished::Ended),
-    }
-}
-
-pub(super) async fn tx_complete(
-    conn: &mut SqliteConnection,
-    ask: &FinishAsk,
-) -> Result<Told<Finished>, Fault> {
-    in_transaction(conn).await?;
-    let database: Option<Uuid> = database(conn).await?;
-    let end = EndColumns::from(&ask.end);
-    let done = sqlx::query(COMPLETE)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(end.outcome.map(Outcome::content_type))
-        .bind(end.outcome.map(Outcome::bytes))
-        .bind(end.retain)
-        .bind(end.forget)
-        .execute(conn)
-        .await?;
-    Ok(Told {
-        database,
-        found: match done.rows_affected() {
-            0 => Finished::Superseded,
-            _ => Finished::Ended,
-        },
-    })
 }

@@ -5,6 +5,7 @@ mod connect;
 mod fault;
 mod form_token;
 mod idempotency;
+mod idempotency_tx;
 mod lease;
 mod schema;
 mod step;
@@ -108,8 +109,16 @@ impl Store for SqliteConnection {
 }
 
 impl Records for SqliteConnection {
-    async fn record_read(&mut self, keys: &[RecordKey]) -> Result<Vec<Option<RecordRow>>, Fault> {
-        Ok(idempotency::read(self, keys).await?)
+    async fn record_read(
+        &mut self,
+        keys: &[RecordKey],
+        largest: usize,
+    ) -> Result<Vec<Option<RecordRow>>, Fault> {
+        Ok(idempotency::read(self, keys, largest).await?)
+    }
+
+    async fn record_is_claimed(&mut self, _key: &RecordKey) -> Result<bool, Fault> {
+        Ok(false)
     }
 
     async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault> {
@@ -163,15 +172,15 @@ impl Records for SqliteConnection {
     }
 
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
-        idempotency::tx_claim(self, ask).await
+        idempotency_tx::tx_claim(self, ask).await
     }
 
     async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
-        idempotency::tx_keep(self, ask, outcome).await
+        idempotency_tx::tx_keep(self, ask, outcome).await
     }
 
     async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
-        idempotency::tx_complete(self, ask).await
+        idempotency_tx::tx_complete(self, ask).await
     }
 
     async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {

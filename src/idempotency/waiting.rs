@@ -1,0 +1,45 @@
+//! Waiting for the attempt of another caller.
+
+use std::time::Duration;
+
+use tokio::select;
+
+use crate::hold::clock::{Moment, sleep_until};
+use crate::hold::met::Taken;
+use crate::hold::retry;
+
+pub(super) struct Waiting {
+    until: Moment,
+    pauses: backon::ExponentialBackoff,
+}
+
+impl Waiting {
+    pub(super) fn new(wait: Duration) -> Self {
+        Self {
+            until: Moment::now() + wait,
+            pauses: retry::poll(),
+        }
+    }
+
+    /// Waits for a moment, and not past the end of a lease. False: the time is over.
+    pub(super) async fn again(&mut self, remaining: Option<Duration>) -> bool {
+        if self.until.has_passed() {
+            return false;
+        }
+        let pause = self.pauses.next().unwrap_or_default();
+        let pause = remaining.map_or(pause, |remaining| pause.min(remaining));
+        sleep_until((Moment::now() + pause).min(self.until)).await;
+        true
+    }
+
+    /// Waits for the end of a transaction of this client. False: the time is over first.
+    pub(super) async fn out(&self, taken: &Taken) -> bool {
+        if self.until.has_passed() {
+            return false;
+        }
+        select! {
+            () = taken.over() => true,
+            () = sleep_until(self.until) => false,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Idempotency records in transactions: the statements.
+//!
+//! The session is the caller's; see the head of `transaction.rs`.
+//!
+//! Only the index can tell that another transaction is making the same key, by making this one wait. A locking read would not
+//! wait (NOWAIT), but it locks the gap in which the key is to be, under REPEATABLE READ, the default: others could
+//! not insert theirs. So the wait is made as short as the server allows: none on MariaDB, a second on MySQL.
+
+use sqlx::mysql::MySqlQueryResult;
+use sqlx::{AssertSqlSafe, MySqlConnection, Row};
+
+use super::transaction::{DATABASE, hex, rows, text};
+use crate::idempotency::Outcome;
+use crate::store::fault::{Fault, FaultKind};
+use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
+use crate::store::{Told, to_micros};
+
+const WAIT_SHORTLY: &str = "
+SET @rowlock_wait = @@innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = /*!80000 1 */ /*M!100600 0 */";
+
+const WAIT_AS_BEFORE: &str = "SET SESSION innodb_lock_wait_timeout = @rowlock_wait";
+
+/// Nobody sees the row before it is done: what the cleaner looks at is set at once, so that the index on it is written once.
+/// (The cleaner may come a little early, and finds that the outcome is to be kept longer.) Another database inserts nothing.
+fn claim_new_text(ask: &ClaimAsk) -> String {
+    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
+    let (owner, holder) = (hex(ask.owner.as_bytes()), text(&ask.holder));
+    let (fingerprint, max_tries) = (hex(ask.fingerprint.as_bytes()), ask.max_tries);
+    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+    let database = hex(ask.database.as_bytes());
+    format!(
+        "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+                                          fingerprint, bound, began_at, attempted_at, lease_until, retain_until,
+                                          forget_at, clean_at)
+         SELECT {scope}, {key}, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, {max_tries},
+                {owner}, {holder}, {fingerprint}, TRUE, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
+                UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND,
+                UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND
+         FROM rowlock_database WHERE id = {database}"
+    )
+}
+
+fn claim_again_text(ask: &ClaimAsk, seen: i64) -> String {
+    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
+    let (owner, holder) = (hex(ask.owner.as_bytes()), text(&ask.holder));
+    let fingerprint = hex(ask.fingerprint.as_bytes());
+    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+    let database = hex(ask.database.as_bytes());
+    format!(
+        "UPDATE rowlock_idempotency
+         SET state = 'running',
+             attempt = GREATEST(attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+             owner = {owner}, holder = {holder}, fingerprint = {fingerprint}, attempted_at = UTC_TIMESTAMP(6),
+             lease_until = UTC_TIMESTAMP(6), retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
+             forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND,
+             clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND
+         WHERE scope = {scope} AND idempotency_key = {key} AND attempt = {seen}
+           AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
+           AND EXISTS (SELECT * FROM rowlock_database WHERE id = {database})"
+    )
+}
+
+const TX_KEEP: &str = "
+UPDATE rowlock_idempotency
+SET state = 'done', tries = 0, content_type = ?, outcome = ?, done_at = UTC_TIMESTAMP(6),
+    retain_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,
+    forget_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+WHERE scope = ? AND idempotency_key = ? AND owner = ? AND state = 'running'";
+
+fn complete_text(ask: &FinishAsk) -> String {
+    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
+    let (owner, attempt) = (hex(ask.owner.as_bytes()), ask.attempt);
+    let end = EndColumns::from(&ask.end);
+    let content_type = text(end.outcome.map_or("", Outcome::content_type));
+    let outcome = hex(end.outcome.map_or(&[], Outcome::bytes));
+    let (retain, forget) = (end.retain.unwrap_or(end.forget), end.forget);
+    format!(
+        "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
+         UPDATE rowlock_idempotency
+         SET state = 'done', doubt = NULL, tries = 0, content_type = {content_type}, outcome = {outcome},
+             done_at = UTC_TIMESTAMP(6),
+             retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
+             clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
+             forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND
+         WHERE scope = {scope} AND idempotency_key = {key} AND owner = {owner} AND attempt = {attempt}
+           AND state = 'running'; \
+         SELECT ROW_COUNT(), MAX(id) FROM rowlock_database LOCK IN SHARE MODE"
+    )
+}
+
+pub(super) async fn tx_claim(
+    conn: &mut MySqlConnection,
+    ask: &ClaimAsk,
+) -> Result<Told<Claimed>, Fault> {
+    let claim = match ask.seen {
+        Some(seen) => claim_again_text(ask, seen),
+        None => claim_new_text(ask),
+    };
+    let claim = format!("{WAIT_SHORTLY}; {claim}; {WAIT_AS_BEFORE}");
+    let done = execute(conn, claim).await;
+    let told = |found| Told {
+        database: Some(ask.database),
+        found,
+    };
+    match done {
+        Ok(done) if done.rows_affected() > 0 => return Ok(told(Claimed::Mine { attempt: 0 })),
+        Ok(_) => {}
+        Err(fault) => {
+            // The text has stopped before its end. A connection that is gone has taken the session with it.
+            if fault.kind != FaultKind::Disconnected {
+                execute(conn, WAIT_AS_BEFORE.into()).await?;
+            }
+            match fault.kind {
+                FaultKind::LockTimeout => return Ok(told(Claimed::Locked)),
+                FaultKind::Duplicate => {}
+                _ => return Err(fault),
+            }
+        }
+    }
+    // Not there to be had, or not in this database.
+    let rows = rows(conn, DATABASE.into()).await?;
+    Ok(Told {
+        database: rows.first().map_or(Ok(None), |row| row.try_get(0))?,
+        found: Claimed::Missed,
+    })
+}
+
+/// What all statements of a text have done.
+async fn execute(conn: &mut MySqlConnection, text: String) -> Result<MySqlQueryResult, Fault> {
+    Ok(sqlx::raw_sql(AssertSqlSafe(text)).execute(conn).await?)
+}
+
+pub(super) async fn tx_keep(
+    conn: &mut MySqlConnection,
+    ask: &ClaimAsk,
+    outcome: &Outcome,
+) -> Result<Finished, Fault> {
+    let done = sqlx::query(TX_KEEP)
+        .bind(outcome.content_type())
+        .bind(outcome.bytes())
+        .bind(to_micros(ask.retain))
+        .bind(to_micros(ask.forget))
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .execute(conn)
+        .await?;
+    match done.rows_affected() {
+        // It was inserted, or changed, in this very transaction, which has been rolled back since.
+        0 => Err(Fault::transaction_over()),
+        _ => Ok(Finished::Ended),
+    }
+}
+
+pub(super) async fn tx_complete(
+    conn: &mut MySqlConnection,
+    ask: &FinishAsk,
+) -> Result<Told<Finished>, Fault> {
+    let rows = rows(conn, complete_text(ask)).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Told {
+            database: None,
+            found: Finished::Superseded,
+        });
+    };
+    Ok(Told {
+        database: row.try_get(1)?,
+        found: match row.try_get::<i64, _>(0)? {
+            0 => Finished::Superseded,
+            _ => Finished::Ended,
+        },
+    })
+}

@@ -1,0 +1,88 @@
+//! Idempotency records in transactions: the statements.
+//!
+//! A transaction that may write has the whole file to itself: nobody else can have claimed anything.
+
+use sqlx::SqliteConnection;
+use uuid::Uuid;
+
+use super::idempotency::claim_one;
+use super::transaction::{database, in_transaction};
+use crate::idempotency::Outcome;
+use crate::store::fault::Fault;
+use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
+use crate::store::{Told, to_micros};
+
+const COMPLETE: &str = "
+UPDATE rowlock_idempotency
+SET state = 'done', doubt = NULL, tries = 0, content_type = ?5, outcome = ?6, done_at = now.us,
+    retain_until = now.us + ?7, clean_at = now.us + ?7, forget_at = now.us + ?8
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+
+const KEEP: &str = "
+UPDATE rowlock_idempotency
+SET state = 'done', doubt = NULL, tries = 0, content_type = ?4, outcome = ?5, done_at = now.us,
+    retain_until = now.us + ?6, clean_at = now.us + ?6, forget_at = now.us + ?7
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND state = 'running'";
+
+pub(super) async fn tx_claim(
+    conn: &mut SqliteConnection,
+    ask: &ClaimAsk,
+) -> Result<Told<Claimed>, Fault> {
+    let attempt = claim_one(conn, ask).await?;
+    let database: Option<Uuid> = database(conn).await?;
+    Ok(Told {
+        database,
+        found: attempt.map_or(Claimed::Missed, |attempt| Claimed::Mine { attempt }),
+    })
+}
+
+pub(super) async fn tx_keep(
+    conn: &mut SqliteConnection,
+    ask: &ClaimAsk,
+    outcome: &Outcome,
+) -> Result<Finished, Fault> {
+    let done = sqlx::query(KEEP)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(outcome.content_type())
+        .bind(outcome.bytes())
+        .bind(to_micros(ask.retain))
+        .bind(to_micros(ask.forget))
+        .execute(conn)
+        .await?;
+    match done.rows_affected() {
+        // It was inserted in this very transaction, which has been rolled back since.
+        0 => Err(Fault::transaction_over()),
+        _ => Ok(Finished::Ended),
+    }
+}
+
+pub(super) async fn tx_complete(
+    conn: &mut SqliteConnection,
+    ask: &FinishAsk,
+) -> Result<Told<Finished>, Fault> {
+    in_transaction(conn).await?;
+    let database: Option<Uuid> = database(conn).await?;
+    let end = EndColumns::from(&ask.end);
+    let done = sqlx::query(COMPLETE)
+        .bind(ask.key.scope())
+        .bind(ask.key.key())
+        .bind(ask.owner)
+        .bind(ask.attempt)
+        .bind(end.outcome.map(Outcome::content_type))
+        .bind(end.outcome.map(Outcome::bytes))
+        .bind(end.retain)
+        .bind(end.forget)
+        .execute(conn)
+        .await?;
+    Ok(Told {
+        database,
+        found: match done.rows_affected() {
+            0 => Finished::Superseded,
+            _ => Finished::Ended,
+        },
+    })
+}

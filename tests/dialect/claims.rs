@@ -1,0 +1,79 @@
+//! Claims in transactions on MySQL and MariaDB: what they leave behind in the session of the pool's.
+
+use std::sync::Arc;
+
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
+use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+use tokio::sync::{Notify, oneshot};
+
+use crate::common::{App, Db};
+
+async fn pay(rowlock: &Rowlock, pool: &MySqlPool, key: &str) -> Begun<Outcome> {
+    let idempotency = rowlock.idempotency();
+    let work = |tx| async move {
+        drop(tx);
+        Outcome::json(&1)
+    };
+    let request = Fingerprint::of("request");
+    let begun = idempotency.run_in_tx(pool, "scope", key, request, work);
+    begun.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_claim_leaves_the_lock_wait_of_the_session_as_it_was() {
+    for engine in [Engine::MariaDb, Engine::MySql] {
+        let db = Db::new(engine).await;
+        let App::MySql(elsewhere) = &db.app else {
+            unreachable!("a pool of MySQL's")
+        };
+        let one = MySqlPoolOptions::new().max_connections(1);
+        let pool = one.connect(&db.url).await.unwrap();
+        sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 77")
+            .execute(&pool)
+            .await
+            .unwrap();
+        let as_before = async || {
+            let wait = "SELECT CAST(@@innodb_lock_wait_timeout AS SIGNED)";
+            let wait: i64 = sqlx::query_scalar(wait).fetch_one(&pool).await.unwrap();
+            assert_eq!(wait, 77, "{engine}");
+        };
+
+        let rowlock = db.rowlock().await;
+        let begun = pay(&rowlock, &pool, "k").await;
+        assert!(matches!(begun, Begun::New(_)), "{begun:?}");
+        as_before().await;
+        // Another process, that has not met the key, finds it inserted.
+        let begun = pay(&db.rowlock().await, &pool, "k").await;
+        assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
+        as_before().await;
+
+        let (inside, is_inside) = oneshot::channel();
+        let go_on = Arc::new(Notify::new());
+        let slow = {
+            let (rowlock, pool, go_on) = (rowlock.clone(), elsewhere.clone(), Arc::clone(&go_on));
+            tokio::spawn(async move {
+                let inside = std::sync::Mutex::new(Some(inside));
+                let (inside, go_on) = (&inside, &go_on);
+                let idempotency = rowlock.idempotency();
+                let work = |tx| async move {
+                    inside.lock().unwrap().take().unwrap().send(()).unwrap();
+                    go_on.notified().await;
+                    drop(tx);
+                    Outcome::json(&1)
+                };
+                let request = Fingerprint::of("request");
+                let run = idempotency.run_in_tx(&pool, "scope", "slow", request, work);
+                run.await.map_err(|error: Error| error)
+            })
+        };
+        is_inside.await.unwrap();
+        let begun = pay(&db.rowlock().await, &pool, "slow").await;
+        assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+        as_before().await;
+        go_on.notify_one();
+        let begun = slow.await.unwrap();
+        assert!(matches!(begun, Ok(Begun::New(_))), "{begun:?}");
+        pool.close().await;
+        db.remove().await;
+    }
+}
