@@ -167,7 +167,15 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
 
     pub(super) async fn take(&mut self) -> Result<Taking, Error> {
         let asks: Vec<TxAsk> = self.names.iter().map(|name| self.ask(name, None)).collect();
-        match self.grant(&asks).await? {
+        let mut taken = self.grant(&asks).await?;
+        if matches!(taken, TxTaken::NoRow) && self.can_see_new_rows() {
+            // The cleaner has removed one that this client knew: it is made anew.
+            if let Looked::Leased(_) = self.look_first().await? {
+                return Ok(Taking::Missed(None));
+            }
+            taken = self.grant(&asks).await?;
+        }
+        match taken {
             TxTaken::Granted { fences, .. } => {
                 let grants = self.names.iter().cloned().zip(fences).collect();
                 Ok(Taking::Locked(Locked::new(grants)))
@@ -184,8 +192,20 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 name: self.first().clone(),
             }),
             TxTaken::Blocking => Ok(Taking::Blocking),
-            TxTaken::NoRow => Err(self.context.aborted("the lock's row was removed")),
+            // It could not be made: what comes next says why.
+            TxTaken::NoRow if self.starved.is_some() => Ok(Taking::Missed(None)),
+            TxTaken::NoRow => {
+                let detail =
+                    "the lock's row was removed, or is newer than the transaction's snapshot";
+                Err(self.context.aborted(detail))
+            }
         }
+    }
+
+    /// Whether a row that is made outside now can be locked in this transaction: on PostgreSQL, where nothing was left out
+    /// because rowlock's own connection did not answer.
+    fn can_see_new_rows(&self) -> bool {
+        self.core.engine == Engine::Postgres && self.starved.is_none()
     }
 
     pub(super) fn ask(&self, name: &Name, version: Option<i64>) -> TxAsk {

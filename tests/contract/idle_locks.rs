@@ -96,6 +96,27 @@ on_every_engine! {
         eventually("the row is gone", async || rows(db).await == 0).await;
     }
 
+    async fn a_name_whose_row_was_removed_is_not_busy_for_a_transaction(db: &Db) {
+        let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        for names in [&["n"][..], &["a", "b"][..]] {
+            // This client knows the rows from here on.
+            let mut tx = db.begin().await;
+            assert!(tx.lock_all(&rowlock, names).await.unwrap().locked().is_some());
+            tx.commit().await.unwrap();
+            for name in names {
+                pass(db, name, 11).await;
+            }
+            assert_eq!(rowlock.clean(500).await.unwrap().locks, names.len() as u64);
+            let mut tx = db.begin().await;
+            match tx.lock_all(&rowlock, names).await {
+                Ok(tried) => assert!(tried.locked().is_some(), "nobody has it"),
+                // Where the row cannot be made for this transaction, it has to be begun again.
+                Err(error) => assert!(matches!(error, Error::TransactionAborted { .. }), "{error}"),
+            }
+            tx.release().await;
+        }
+    }
+
     async fn a_transaction_locks_a_name_whose_row_was_removed(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         // This client knows the row from here on.

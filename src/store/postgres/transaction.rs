@@ -63,7 +63,8 @@ WITH ask AS (
         COALESCE(current_setting('rowlock.locked', true), '') || ' ' || encode(l.name, 'hex') || ' ',
         true)
 )
-SELECT d.id, (SELECT again FROM marks), t.name, t.fence
+SELECT d.id, (SELECT again FROM marks),
+       (SELECT count(*) FROM rowlock_lock WHERE name = ANY ($1)) < cardinality($1), t.name, t.fence
 FROM rowlock_database d LEFT JOIN took t ON true";
 
 /// Like [`TAKE`], for a lone name: half the work. When it grants nothing, [`WHY`] says why.
@@ -99,10 +100,11 @@ RETURNING (SELECT id FROM rowlock_database), fence, set_config(
 /// `invalid_text_representation`: how the cast in [`TAKE_ONE`] fails.
 const GAVE_WAY: &str = "22P02";
 
-/// Whether this transaction was granted the name before.
+/// Whether this transaction was granted the name before, and whether the name has no row.
 const WHY: &str = "
 SELECT id, position(' ' || encode($1, 'hex') || ' ' IN
-                    COALESCE(current_setting('rowlock.locked', true), '')) > 0
+                    COALESCE(current_setting('rowlock.locked', true), '')) > 0,
+       NOT EXISTS (SELECT FROM rowlock_lock WHERE name = $1)
 FROM rowlock_database";
 
 const WAIT: &str = "
@@ -118,8 +120,9 @@ SELECT d.id, l.name, l.owner, l.fence, l.holder,
        (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1";
 
-/// The database, whether this transaction was granted one of the names before, a name and its fence.
-type TakeColumns = (Uuid, bool, Option<Vec<u8>>, Option<i64>);
+/// The database, whether this transaction was granted one of the names before, whether one of them has no row, a name
+/// and its fence.
+type TakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>);
 
 pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
     let row: Option<(Uuid, Option<bool>, bool)> = query_as(PIN)
@@ -172,17 +175,16 @@ async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>,
             },
         }),
         Ok(None) => {
-            let row: Option<(Uuid, bool)> = query_as(WHY)
+            let row: Option<(Uuid, bool, bool)> = query_as(WHY)
                 .bind(ask.name.as_bytes())
                 .fetch_optional(conn)
                 .await?;
-            let again = row.is_some_and(|row| row.1);
             Ok(Told {
                 database: row.map(|row| row.0),
-                found: if again {
-                    TxTaken::Again
-                } else {
-                    TxTaken::Missed(None)
+                found: match row {
+                    Some((_, true, _)) => TxTaken::Again,
+                    Some((_, _, true)) => TxTaken::NoRow,
+                    _ => TxTaken::Missed(None),
                 },
             })
         }
@@ -209,8 +211,8 @@ async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTake
         return Ok(Told { database, found });
     }
     let fence = |ask: &TxAsk| {
-        let mine = |row: &&TakeColumns| row.2.as_deref() == Some(ask.name.as_bytes());
-        rows.iter().find(mine).and_then(|row| row.3)
+        let mine = |row: &&TakeColumns| row.3.as_deref() == Some(ask.name.as_bytes());
+        rows.iter().find(mine).and_then(|row| row.4)
     };
     let fences: Option<Vec<i64>> = asks.iter().map(fence).collect();
     let found = match fences {
@@ -218,6 +220,7 @@ async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTake
             fences,
             perhaps_again: Vec::new(),
         },
+        None if rows.first().is_some_and(|row| row.2) => TxTaken::NoRow,
         None => TxTaken::Missed(None),
     };
     Ok(Told { database, found })
