@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::hold::clock::ClockError;
 use crate::hold::op::LookAt;
-use crate::hold::record::RecordWork;
+use crate::hold::record::{LockWalk, RecordWork};
 use crate::hold::{Core, Settings};
 use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, LockInfo, Owner, Transaction, Version, check_holder, within};
@@ -201,8 +201,7 @@ impl Rowlock {
         self.core.look(|reply| LookAt::Inspect(name, reply)).await
     }
 
-    /// All locks that somebody holds right now, by name. It reads the whole table, on a connection that no other
-    /// operation waits for.
+    /// All locks that somebody holds right now, by name. It reads the whole table, on a connection of its own.
     ///
     /// # Errors
     ///
@@ -255,24 +254,31 @@ impl Rowlock {
                 reason: "1 to 10000 rows are allowed",
             });
         }
+        let rows = self.clean_records(batch).await?;
+        Ok(Cleaned {
+            locks: self.clean_locks(batch).await?,
+            ..rows
+        })
+    }
+
+    pub(crate) async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
         let clean = |reply| RecordWork::Clean(batch, reply);
         let rows = self.core.record(clean).await?;
-        let (mut locks, mut after) = (0, Vec::new());
-        loop {
-            let clean = |reply| RecordWork::CleanLocks(after, batch, reply);
-            let cleaned = self.core.record(clean).await?;
-            locks += cleaned.removed;
-            match cleaned.last {
-                Some(last) => after = last,
-                None => break,
-            }
-        }
         Ok(Cleaned {
             outcomes: rows.outcomes,
             records: rows.records,
             tokens: rows.tokens,
-            locks,
+            locks: 0,
         })
+    }
+
+    pub(crate) async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
+        let walk = LockWalk {
+            limit: batch,
+            ..LockWalk::default()
+        };
+        let clean = |reply| RecordWork::CleanLocks(walk, reply);
+        self.core.record(clean).await
     }
 
     /// Waits until the database has been told of everything that was dropped or released so far, as

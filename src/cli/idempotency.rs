@@ -371,18 +371,18 @@ fn whole(info: &RecordInfo, steps: &[StepInfo]) -> Value {
 
 /// `rowlock clean`: everything that is over, in small batches.
 pub(super) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> {
-    let (mut outcomes, mut records, mut tokens, mut locks) = (0, 0, 0, 0);
+    let (mut outcomes, mut records, mut tokens) = (0, 0, 0);
     loop {
-        let cleaned = rowlock.clean(batch).await?;
+        let cleaned = rowlock.clean_records(batch).await?;
         outcomes += cleaned.outcomes;
         records += cleaned.records;
         tokens += cleaned.tokens;
-        locks += cleaned.locks;
         let most = cleaned.outcomes.max(cleaned.records).max(cleaned.tokens);
         if most < u64::from(batch) {
             break;
         }
     }
+    let locks = rowlock.clean_locks(batch).await?;
     println!(
         "removed {outcomes} outcomes, {records} records, {tokens} form tokens, {locks} unused lock rows"
     );

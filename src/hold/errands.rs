@@ -1,12 +1,15 @@
-//! Errands: administrators' orders, each on a connection of its own.
+//! Errands: what may take long, each on a connection of its own.
 //!
-//! A forced release waits for the transaction that has the row locked, and cleaning takes as long as it takes. On a lane
-//! they would hold up the operations of everybody else.
+//! A forced release waits for the transaction that has the row locked; a list reads a whole table, and so does cleaning. On a
+//! lane they would hold up other operations, and beside the lanes the looks that open transactions wait for.
+
+use std::time::Duration;
 
 use tokio::select;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::clock::Moment;
 use super::lanes::Lane;
 use super::op::Op;
 use crate::store::Connector;
@@ -14,16 +17,21 @@ use crate::store::Connector;
 /// How many run at a time, each with a connection; the others wait for their turn.
 const MOST: usize = 4;
 
-/// Gives each operation a lane that ends with it, until all senders are gone and everything is done.
+/// Gives each operation a lane that ends with it, until all senders are gone and everything is done. Its time counts from
+/// when its turn comes.
 pub(super) async fn run<C: Connector>(
     mut queue: mpsc::UnboundedReceiver<Op>,
     lane: impl Fn(mpsc::UnboundedReceiver<Op>) -> Lane<C>,
+    patience: Duration,
 ) {
     let mut running = JoinSet::new();
     loop {
         select! {
             op = queue.recv(), if running.len() < MOST => {
-                let Some(op) = op else { break };
+                let Some(mut op) = op else { break };
+                if let Some(fate) = op.fate_mut() {
+                    fate.give_up = Moment::now() + patience;
+                }
                 let (sender, alone) = mpsc::unbounded_channel();
                 // The receiver is right here.
                 let _ = sender.send(op);

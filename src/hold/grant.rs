@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::clock::{ClockError, Moment};
+use super::clock::{ClockError, Moment, sleep_until};
 use crate::Name;
 use crate::lock::Loss;
 
@@ -122,8 +122,7 @@ impl<K> Grant<K> {
             tokio::select! {
                 // The sender is in `self`: an error cannot come.
                 _ = status.changed() => {}
-                // After a suspend this timer is late; the renewals announce then.
-                () = tokio::time::sleep(due.remaining()) => self.announce(Moment::now()),
+                () = sleep_until(due) => self.announce(Moment::now()),
             }
         }
     }

@@ -50,7 +50,6 @@ use line::Lines;
 use link::Link;
 use met::{Met, Running};
 use op::{Fate, Look, LookAt, Op, Reply, Seen};
-use record::RecordWork;
 use renew::Renewals;
 
 /// How many names a client remembers to have rows.
@@ -151,10 +150,10 @@ impl Core {
                 Lane::new(link, queue, Arc::clone(&lines), Arc::clone(&target))
             }
         };
-        let migrate = settings.migrate;
+        let (migrate, patience) = (settings.migrate, settings.patience);
         spawn("rowlock-lanes", &target, move || {
             let lanes = queues.into_iter().map(&lane).collect();
-            run_lanes(lanes, errands::run(orders, lane), migrate, ready)
+            run_lanes(lanes, errands::run(orders, lane, patience), migrate, ready)
         })?;
         let Begun {
             server,
@@ -194,11 +193,10 @@ impl Core {
     pub(crate) fn send(&self, op: Op) {
         let lane = match &op {
             Op::Look(look) => match look.what {
-                LookAt::ForceRelease(..) => &self.errands,
-                LookAt::Inspect(..) | LookAt::List(_) | LookAt::Row(_, false, _) => &self.aside,
+                LookAt::ForceRelease(..) | LookAt::List(_) => &self.errands,
+                LookAt::Inspect(..) | LookAt::Row(_, false, _) => &self.aside,
                 LookAt::Row(_, true, _) => self.lane(&op),
             },
-            Op::Record(op) if matches!(op.work, RecordWork::List(..)) => &self.aside,
             Op::Record(op) if op.work.is_errand() => &self.errands,
             _ => self.lane(&op),
         };

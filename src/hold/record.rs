@@ -14,7 +14,6 @@ use super::op::{Fate, Op, Reply};
 use crate::Error;
 use crate::idempotency::{Outcome, RecordKey};
 use crate::lock::Loss;
-use crate::store::CleanedLocks;
 use crate::store::record::{
     ClaimAsk, CleanedRows, DecideAsk, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow, StepAsk,
     StepBegun, StepRow, TokenAsk,
@@ -36,6 +35,16 @@ pub(crate) struct RecordOp {
     pub(crate) fate: Fate,
 }
 
+/// A walk through the lock rows, to remove those that nobody uses; see [`Store::lock_clean`](crate::store::Store::lock_clean).
+#[derive(Debug, Default)]
+pub(crate) struct LockWalk {
+    /// The rows that are looked at in one statement.
+    pub(crate) limit: u32,
+    /// The last name that was looked at.
+    pub(crate) after: Vec<u8>,
+    pub(crate) removed: u64,
+}
+
 #[derive(Debug)]
 pub(crate) enum RecordWork {
     Read(Read),
@@ -53,8 +62,7 @@ pub(crate) enum RecordWork {
     Decide(DecideAsk, Reply<bool>),
     IssueToken(TokenAsk, Reply<()>),
     Clean(u32, Reply<CleanedRows>),
-    /// The lock rows after a name.
-    CleanLocks(Vec<u8>, u32, Reply<CleanedLocks>),
+    CleanLocks(LockWalk, Reply<u64>),
 }
 
 #[derive(Debug)]
@@ -86,9 +94,12 @@ impl RecordWork {
         }
     }
 
-    /// Whether it is an administrator's order, that may take long.
+    /// Whether it may take long: it reads a whole table, or is an administrator's order.
     pub(crate) fn is_errand(&self) -> bool {
-        matches!(self, Self::Clean(..) | Self::CleanLocks(..))
+        matches!(
+            self,
+            Self::List(..) | Self::Clean(..) | Self::CleanLocks(..)
+        )
     }
 
     /// Whether it changes nothing.
@@ -124,7 +135,7 @@ impl RecordWork {
             Self::IsClaimed(_, reply) | Self::Decide(_, reply) => reply.is_closed(),
             Self::IssueToken(_, reply) | Self::Forget(.., reply) => reply.is_closed(),
             Self::Clean(_, reply) => reply.is_closed(),
-            Self::CleanLocks(.., reply) => reply.is_closed(),
+            Self::CleanLocks(_, reply) => reply.is_closed(),
         }
     }
 
@@ -143,7 +154,7 @@ impl RecordWork {
                 drop(reply.send(Err(error)));
             }
             Self::Clean(_, reply) => drop(reply.send(Err(error))),
-            Self::CleanLocks(.., reply) => drop(reply.send(Err(error))),
+            Self::CleanLocks(_, reply) => drop(reply.send(Err(error))),
         }
     }
 

@@ -52,21 +52,27 @@ async fn a_forced_release_that_waits_for_a_transaction_holds_up_no_operation() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_of_all_locks_is_read_on_a_connection_that_no_operation_uses() {
+async fn lists_hold_up_neither_operations_nor_looks() {
     let db = Db::new(Engine::Postgres).await;
     let rowlock = db.rowlock().await;
     let held = take(&rowlock, "n", TTL).await;
-    assert_eq!(rowlock.list().await.unwrap().len(), 1);
-    assert!(rowlock.inspect("n").await.unwrap().is_some());
-    assert_eq!(rowlock.list().await.unwrap().len(), 1);
+    let mut tx = db.begin().await;
+    tx.execute("LOCK TABLE rowlock_idempotency").await.unwrap();
+    let listed = tokio::spawn({
+        let idempotency = rowlock.idempotency();
+        async move { idempotency.list(None, None, 10).await }
+    });
+    let waits = async || db.number(waiting(Engine::Postgres)).await == 1;
+    eventually("the list waits for the table", waits).await;
     for number in 0..32 {
         let other = take(&rowlock, &format!("other-{number}"), TTL).await;
         let _ = other.release().await.unwrap();
     }
-    // The last statement of the session that listed is still the list.
-    let listed = "SELECT count(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND query LIKE '%rowlock_lock%ORDER BY name%' AND pid <> pg_backend_pid()";
-    assert_eq!(db.number(listed).await, 1);
+    assert!(rowlock.inspect("n").await.unwrap().is_some());
+    assert_eq!(rowlock.list().await.unwrap().len(), 1, "nor another list");
+    assert!(!listed.is_finished(), "the operations waited for it");
+    tx.release().await;
+    listed.await.unwrap().unwrap();
     drop(held);
     rowlock.flush().await;
     db.remove().await;

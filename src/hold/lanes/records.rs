@@ -363,12 +363,24 @@ impl<C: Connector> Lane<C> {
                     .await);
                 (fault, RecordWork::Clean(limit, reply))
             }
-            RecordWork::CleanLocks(after, limit, reply) => {
-                let fault = answer!(reply, async |conn: &mut C::Connection| conn
-                    .lock_clean(&after, limit)
-                    .await);
-                (fault, RecordWork::CleanLocks(after, limit, reply))
-            }
+            RecordWork::CleanLocks(mut walk, reply) => loop {
+                let batch = self
+                    .run(async |conn: &mut C::Connection| {
+                        conn.lock_clean(&walk.after, walk.limit).await
+                    })
+                    .await;
+                match batch {
+                    Ok(cleaned) => {
+                        walk.removed += cleaned.removed;
+                        match cleaned.last.filter(|_| !reply.is_closed()) {
+                            Some(last) => walk.after = last,
+                            None => return drop(reply.send(Ok(walk.removed))),
+                        }
+                    }
+                    // Sent again, it goes on where it was.
+                    Err(fault) => break (fault, RecordWork::CleanLocks(walk, reply)),
+                }
+            },
             // The batches have them.
             work @ (RecordWork::Read(_) | RecordWork::Claim(_) | RecordWork::Finish(..)) => {
                 return self.not_sent(std::iter::once(Op::Record(RecordOp { work, fate })));
