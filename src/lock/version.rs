@@ -117,9 +117,17 @@ impl Version {
         name: Name,
     ) -> Result<Self, Error> {
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "read the version of")?;
-        let starved = here.ensure_row().await?;
+        let mut starved = here.ensure_row().await?;
         let told = here.connection().tx_row(&name).await;
         let mut row = here.told(told)?;
+        if row.is_none() && starved.is_none() {
+            // The cleaner may have removed the row that this client knew. An older snapshot does not see the new one:
+            // then the transaction is begun again.
+            core.forget(&name);
+            starved = here.ensure_row().await?;
+            let told = here.connection().tx_row(&name).await;
+            row = here.told(told)?;
+        }
         if row.as_ref().is_some_and(LockRow::has_lapsed) {
             // Freed from outside, if nobody has it pinned. An older snapshot does not see that: held, then.
             let freed = here.outside(core.row(&name)).await;

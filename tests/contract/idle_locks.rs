@@ -117,6 +117,30 @@ on_every_engine! {
         }
     }
 
+    async fn a_version_can_be_read_after_its_row_was_removed(db: &Db) {
+        let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
+        let mut tx = db.begin().await;
+        let before = tx.version(&rowlock, "n").await.unwrap();
+        tx.commit().await.unwrap();
+        pass(db, "n", 11).await;
+        assert_eq!(rowlock.clean(500).await.unwrap().locks, 1);
+        // A snapshot that is older than the new row does not see it: such a transaction is begun again, once.
+        for try_again in [true, false] {
+            let mut tx = db.begin().await;
+            match tx.version(&rowlock, "n").await {
+                Ok(version) => {
+                    assert!(version.fence() > before.fence());
+                    tx.commit().await.unwrap();
+                    return;
+                }
+                Err(error) => {
+                    assert!(try_again && matches!(error, Error::TransactionAborted { .. }), "{error}");
+                    tx.release().await;
+                }
+            }
+        }
+    }
+
     async fn a_transaction_locks_a_name_whose_row_was_removed(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         // This client knows the row from here on.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
 
-use crate::common::{Db, as_user, take};
+use crate::common::{Db, as_user, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const BRANDS: [Engine; 2] = [Engine::MariaDb, Engine::MySql];
@@ -162,6 +162,48 @@ async fn the_applications_time_zone_decides_nothing_in_its_transactions() {
             pool.close().await;
         }
         drop((held, before));
+        db.remove().await;
+    }
+}
+
+/// The rows that are there are taken before the rows that are missing are made: when the server refuses the second
+/// statement, because it takes no writes any more, the first one has granted something.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_granted_before_the_server_took_no_writes_is_undone() {
+    for engine in BRANDS {
+        let db = Db::new(engine).await;
+        let rowlock = db.rowlock().await;
+        let existing: Vec<String> = (0..40).map(|number| format!("old-{number}")).collect();
+        for name in &existing {
+            let _ = take(&rowlock, name, TTL).await.release().await.unwrap();
+        }
+        db.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON rowlock_lock FOR EACH ROW
+             SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1290, MESSAGE_TEXT = 'read only'",
+        )
+        .await;
+        let mut tasks = tokio::task::JoinSet::new();
+        for name in existing
+            .into_iter()
+            .chain((0..40).map(|number| format!("new-{number}")))
+        {
+            let rowlock = rowlock.clone();
+            tasks.spawn(async move { rowlock.lock(name).ttl(TTL).try_acquire().await });
+        }
+        let mut refused = 0;
+        while let Some(taken) = tasks.join_next().await {
+            match taken.unwrap() {
+                Ok(taken) => drop(taken),
+                Err(error) => {
+                    assert!(matches!(error, Error::ReadOnly { .. }), "{engine}: {error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused >= 40, "{engine}: {refused}");
+        db.execute("DROP TRIGGER refuse").await;
+        let owned = "SELECT COUNT(*) FROM rowlock_lock WHERE owner IS NOT NULL";
+        eventually("all is undone", async || db.number(owned).await == 0).await;
         db.remove().await;
     }
 }

@@ -192,15 +192,17 @@ impl<C: Connector> Lane<C> {
         }
     }
 
-    /// Acquires that a server refused because it takes no writes are answered at once: nothing of them happened, and
-    /// whoever may wait tries again. Returns the other operations, and what an earlier sending may have done.
+    /// Acquires that a server refused because it takes no writes are answered at once: a caller who may wait tries again.
+    /// What was sent is undone all the same: it may have been granted before the server took no writes any more (MySQL
+    /// makes missing rows in a statement of its own, and a late grant is confirmed in another one). Returns the other
+    /// operations, and what an earlier sending may have done.
     fn refuse_takes(&mut self, ops: impl IntoIterator<Item = Op>, fault: &Fault) -> Vec<Op> {
         let mut others = Vec::new();
         for op in ops {
             match &op {
                 Op::Take(take) if !take.fate.in_doubt() => {
                     let error = fault.clone().into_error(op.doing(), &self.target);
-                    op.fail(error);
+                    self.fail(op, error);
                 }
                 _ => others.push(op),
             }
