@@ -164,8 +164,12 @@ impl Asked {
         };
         let attempt = Idempotent::new(guard, &self.settings);
         if self.settings.server_error == ServerError::Unknown {
-            let begun = attempt.begin_once(HANDLER).await;
-            if let Some(found) = begun.map_err(|error| Problem::of(&error))? {
+            let begun = attempt.begin_once(HANDLER).await.map_err(|error| {
+                // The handler has not run: this is no attempt that vanished.
+                attempt.pardon();
+                Problem::of(&error)
+            });
+            if let Some(found) = begun? {
                 return resolved(&attempt, &found).await.map(Started::Done);
             }
         }

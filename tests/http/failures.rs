@@ -252,6 +252,20 @@ over_a_socket! {
         assert_eq!(state(&server).await, RecordState::Running);
     }
 
+    async fn a_handler_that_could_not_be_begun_is_no_attempt_that_vanished() {
+        let server = unknown().await;
+        // As many as attempts may vanish.
+        for _ in 0..5 {
+            server.db.execute("ALTER TABLE rowlock_idempotency_step RENAME TO gone").await;
+            let status = send(server.pay("k", "201")).await.status;
+            assert!(status == 500 || status == 503, "{status}");
+            server.db.execute("ALTER TABLE gone RENAME TO rowlock_idempotency_step").await;
+            server.rowlock.flush().await;
+        }
+        send(server.pay("k", "201")).await.is_new(201);
+        assert_eq!(server.shop.runs(), 1);
+    }
+
     async fn a_body_that_panics_does_not_free_a_key_whose_work_is_done() {
         let server = Server::plain().await;
         send(server.pay("k", "panic-in-body")).await.is_problem(500, "handler-panicked");

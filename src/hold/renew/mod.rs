@@ -185,11 +185,12 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
             (schedule.next(), schedule.patience())
         };
         if next.is_none_or(|at| !at.has_passed()) {
-            // The connection is there before the first renewal needs it.
-            if next.is_some() && !link.is_connected() {
+            // The connection is there before the first renewal needs it. One that is not made by then is made anew.
+            if let Some(at) = next.filter(|_| !link.is_connected()) {
                 select! {
                     _ = link.connect() => {}
                     () = shared.renew.notified() => continue,
+                    () = sleep_until(at) => continue,
                 }
             }
             pause(next, &shared.renew).await;
@@ -380,6 +381,28 @@ mod tests {
             assert!(started.elapsed() < Duration::from_secs(10), "it goes on");
             std::thread::yield_now();
         }
+    }
+
+    /// A server accepts the first connection, and says nothing.
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn a_connection_that_is_not_made_when_a_renewal_is_due_is_made_anew() {
+        use crate::store::postgres::Postgres;
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let url = format!("postgres://user@127.0.0.1:{port}/db");
+        let patience = Duration::from_mins(1);
+        let link = || Link::new(Postgres::from_url(&url).unwrap(), patience, &Arc::default());
+        let cleaning = (link(), Arc::default(), None);
+        let renewals = Renewals::start(link(), cleaning, &"here".into()).unwrap();
+        let (name, ttl) = (Name::new("a").unwrap(), Duration::from_secs(1));
+        let (error, deadline) = (ClockError::new(Duration::ZERO), Moment::now() + ttl);
+        let grant = Grant::new(name, Uuid::new_v4(), 1, ttl, error, None, deadline);
+        renewals.add(&Arc::new(grant));
+        let (_silent, _) = listener.accept().await.unwrap();
+        let second = tokio::time::timeout(patience / 2, listener.accept()).await;
+        second.expect("another connection").unwrap();
     }
 
     #[test]
