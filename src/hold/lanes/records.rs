@@ -11,7 +11,9 @@ use crate::hold::Core;
 use crate::hold::clock::Moment;
 use crate::hold::grant::Grant;
 use crate::hold::op::{Fate, Op, Reply};
-use crate::hold::record::{Claim, Claiming, Read, RecordGuard, RecordOp, RecordWork, UndoStep};
+use crate::hold::record::{
+    Claim, Claiming, LockWalk, Read, RecordGuard, RecordOp, RecordWork, UndoStep,
+};
 use crate::idempotency::RecordKey;
 use crate::store::fault::Fault;
 use crate::store::record::{
@@ -281,6 +283,28 @@ impl<C: Connector> Lane<C> {
         }
     }
 
+    /// Walks through the lock rows. What stopped it, if something did: sent again, it goes on where it was.
+    async fn walk(&mut self, mut walk: LockWalk, reply: Reply<u64>) -> Option<(Fault, RecordWork)> {
+        loop {
+            let batch = self
+                .run(async |conn: &mut C::Connection| {
+                    conn.lock_clean(&walk.after, walk.limit).await
+                })
+                .await;
+            match batch {
+                Ok(cleaned) => {
+                    walk.removed += cleaned.removed;
+                    let Some(last) = cleaned.last.filter(|_| !reply.is_closed()) else {
+                        let _ = reply.send(Ok(walk.removed));
+                        return None;
+                    };
+                    walk.after = last;
+                }
+                Err(fault) => return Some((fault, RecordWork::CleanLocks(walk, reply))),
+            }
+        }
+    }
+
     async fn work_on(&mut self, op: RecordOp) {
         let Some(op) = self.go_on(vec![op]).and_then(|mut ops| ops.pop()) else {
             return;
@@ -363,23 +387,9 @@ impl<C: Connector> Lane<C> {
                     .await);
                 (fault, RecordWork::Clean(limit, reply))
             }
-            RecordWork::CleanLocks(mut walk, reply) => loop {
-                let batch = self
-                    .run(async |conn: &mut C::Connection| {
-                        conn.lock_clean(&walk.after, walk.limit).await
-                    })
-                    .await;
-                match batch {
-                    Ok(cleaned) => {
-                        walk.removed += cleaned.removed;
-                        match cleaned.last.filter(|_| !reply.is_closed()) {
-                            Some(last) => walk.after = last,
-                            None => return drop(reply.send(Ok(walk.removed))),
-                        }
-                    }
-                    // Sent again, it goes on where it was.
-                    Err(fault) => break (fault, RecordWork::CleanLocks(walk, reply)),
-                }
+            RecordWork::CleanLocks(walk, reply) => match self.walk(walk, reply).await {
+                Some(stopped) => stopped,
+                None => return,
             },
             // The batches have them.
             work @ (RecordWork::Read(_) | RecordWork::Claim(_) | RecordWork::Finish(..)) => {

@@ -67,6 +67,29 @@ async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() 
 }
 
 #[tokio::test]
+async fn a_release_that_its_caller_has_waited_for_long_enough_goes_on_without_him() {
+    let mut bench = Bench::new().await;
+    let take = bench.take("a");
+    let guard = bench.granted(take).await;
+    let (release, mut outcome) = release_of(&guard);
+    bench.lane.pending.arrive(release);
+    let later = Moment::now() + PATIENCE + PATIENCE;
+    bench.lane.give_up_in_time(later);
+    assert!(outcome.try_recv().expect("an answer").is_err());
+    assert!(bench.holder("a").await.is_some());
+    // Nobody who flushes waits for it: the database may be away.
+    let (reply, mut flushed) = oneshot::channel();
+    bench.send(Op::Flush(reply));
+    bench.lane.take_in();
+    assert!(flushed.try_recv().is_ok());
+    assert!(!bench.lane.pending.is_idle(), "it goes on");
+    bench.step().await;
+    assert_eq!(bench.holder("a").await, None);
+    assert!(bench.lane.pending.is_idle());
+    assert_eq!(bench.lane.pending.wakes_at(), None);
+}
+
+#[tokio::test]
 async fn an_acquire_that_was_in_doubt_is_undone_also_when_the_name_is_held() {
     let mut bench = Bench::new().await;
     let take = bench.take("a");
