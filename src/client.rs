@@ -248,12 +248,6 @@ impl Rowlock {
     ///
     /// Dropping the future stops after the batch that is under way.
     pub async fn clean(&self, batch: u32) -> Result<Cleaned, Error> {
-        if !(1..=10_000).contains(&batch) {
-            return Err(Error::InvalidSetting {
-                setting: "batch",
-                reason: "1 to 10000 rows are allowed",
-            });
-        }
         let rows = self.clean_records(batch).await?;
         Ok(Cleaned {
             locks: self.clean_locks(batch).await?,
@@ -262,6 +256,7 @@ impl Rowlock {
     }
 
     pub(crate) async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
+        check_batch(batch)?;
         let clean = |reply| RecordWork::Clean(batch, reply);
         let rows = self.core.record(clean).await?;
         Ok(Cleaned {
@@ -273,6 +268,7 @@ impl Rowlock {
     }
 
     pub(crate) async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
+        check_batch(batch)?;
         let walk = LockWalk {
             limit: batch,
             ..LockWalk::default()
@@ -326,6 +322,17 @@ pub struct Cleaned {
     pub tokens: u64,
     /// Rows of locks that nobody has used for ten days.
     pub locks: u64,
+}
+
+/// A batch of no rows would find nothing, again and again.
+fn check_batch(batch: u32) -> Result<(), Error> {
+    if (1..=10_000).contains(&batch) {
+        return Ok(());
+    }
+    Err(Error::InvalidSetting {
+        setting: "batch",
+        reason: "1 to 10000 rows are allowed",
+    })
 }
 
 /// Settings of a client; made by [`Rowlock::builder`].

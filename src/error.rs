@@ -345,11 +345,11 @@ pub enum Error {
     ///
     /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the row that was missing before it
     /// begins again. So that it does not happen, let the pooler have more connections to the server than transactions run at
-    /// a time (with 9 more for each client, no look waits for a transaction's end).
+    /// a time (with 10 more for each client, no look waits for a transaction's end).
     #[error(
         "{doing} {on}: rowlock's own connection to {target} had no answer within {waited:.0?}, while this transaction keeps one: \
          do transactions take up all connections of a pooler? Roll back and try again, as `Retry` does, \
-         and let the pooler have more connections than transactions run at a time, by 9 for each client of rowlock"
+         and let the pooler have more connections than transactions run at a time, by 10 for each client of rowlock"
     )]
     Starved {
         /// What was tried.

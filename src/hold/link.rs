@@ -33,6 +33,11 @@ impl<C: Connector> Link<C> {
         }
     }
 
+    /// Another one to the same servers.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.connector.clone(), self.patience, &self.turn)
+    }
+
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }

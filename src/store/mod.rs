@@ -22,6 +22,7 @@ pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod record;
+mod request;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
 #[cfg(feature = "sqlite")]
@@ -38,6 +39,7 @@ use crate::lock::{LockInfo, Mode};
 use crate::{Engine, Error, Name};
 use fault::Fault;
 use record::Records;
+pub(crate) use request::RequestLimit;
 
 /// How a brand is reached: what a lane needs to open its connection, again and again.
 pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
@@ -45,6 +47,9 @@ pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
 
     /// How many lanes make sense: more only where the server works on several at once.
     const LANES: usize;
+
+    /// How large the batches of operations on locks may be.
+    const REQUEST: RequestLimit;
 
     /// Whether what a caller's open transaction has to look at goes on a connection beside the lanes: where
     /// that transaction keeps every lane from writing, a lane would wait for it, and it for the lane.

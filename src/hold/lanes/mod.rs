@@ -76,7 +76,7 @@ impl<C: Connector> Lane<C> {
             link,
             target,
             queue,
-            pending: Pending::default(),
+            pending: Pending::within(C::REQUEST),
             lines,
             trouble: Trouble::none(Moment::now()),
             refused: false,

@@ -12,6 +12,7 @@ use crate::Subject;
 use crate::hold::clock::Moment;
 use crate::hold::op::Op;
 use crate::hold::retry;
+use crate::store::RequestLimit;
 
 /// The most operations in one statement.
 pub(super) const MAX_BATCH: usize = 256;
@@ -30,6 +31,7 @@ pub(super) struct Pending {
     /// Operations that wait for a moment before they are sent again.
     later: Vec<(Moment, Op)>,
     flushes: Vec<Flush>,
+    limit: RequestLimit,
     /// How many operations have arrived.
     arrived: u64,
 }
@@ -45,6 +47,14 @@ struct Flush {
 }
 
 impl Pending {
+    /// Its batches need requests within `limit`.
+    pub(super) fn within(limit: RequestLimit) -> Self {
+        Self {
+            limit,
+            ..Self::default()
+        }
+    }
+
     /// A new operation.
     pub(super) fn arrive(&mut self, mut op: Op) {
         if let Op::Flush(reply) = op {
@@ -143,7 +153,7 @@ impl Pending {
     /// operations on it keep their order and never meet in a statement.
     pub(super) fn pick(&mut self, now: Moment) -> Vec<Op> {
         let mut batch: Vec<Op> = Vec::new();
-        let mut room = Room::default();
+        let mut room = Room::of(self.limit);
         let mut places: HashMap<Subject, records::Place> = HashMap::new();
         let put_off = records::put_off(&self.later);
         for op in std::mem::take(&mut self.ready) {
@@ -204,9 +214,13 @@ impl Pending {
 }
 
 /// What still fits into a batch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Room {
+    limit: RequestLimit,
     operations: usize,
+    /// Bytes of the statements that acquire and release.
+    takes: usize,
+    releases: usize,
     /// Bytes of outcomes that are written.
     written: usize,
     /// Bytes of outcomes that are read, as far as they are known to be large.
@@ -214,14 +228,43 @@ struct Room {
 }
 
 impl Room {
+    fn of(limit: RequestLimit) -> Self {
+        Self {
+            limit,
+            operations: 0,
+            takes: 0,
+            releases: 0,
+            written: 0,
+            read: 0,
+        }
+    }
+
     fn take(&mut self, op: &Op) -> bool {
+        if self.operations == MAX_BATCH {
+            return false;
+        }
+        let in_one_piece = match op {
+            Op::Take(op) => {
+                let (name, holder) = (op.ask.name.as_bytes().len(), op.ask.holder.len());
+                self.limit.admits(&mut self.takes, name, holder)
+            }
+            Op::Release(op) => {
+                let name = op.ask.name.as_bytes().len();
+                self.limit.admits(&mut self.releases, name, 0)
+            }
+            _ => true,
+        };
+        in_one_piece && self.take_outcome(op)
+    }
+
+    fn take_outcome(&mut self, op: &Op) -> bool {
         let size = records::size(op);
         let bytes = if records::only_looks(op) {
             &mut self.read
         } else {
             &mut self.written
         };
-        let fits = self.operations < MAX_BATCH && (size == 0 || *bytes <= MAX_BYTES);
+        let fits = size == 0 || *bytes <= MAX_BYTES;
         if fits {
             self.operations += 1;
             *bytes += size;
@@ -377,6 +420,20 @@ mod tests {
         assert_eq!(names(&pending.pick(now)), ["b"]);
         assert_eq!(names(&pending.pick(now)), ["b"]);
         assert!(pending.is_idle());
+    }
+
+    #[test]
+    fn releases_leave_in_requests_of_one_piece_and_looks_beside_them() {
+        let now = Moment::now();
+        let far = now + 60 * MS;
+        let mut pending = Pending::within(RequestLimit::of(16_000, 100, 10));
+        for name in ["a", "b", "c", "d", "a"] {
+            pending.arrive(release(name, far, false));
+        }
+        let (look, _found) = look("e", far);
+        pending.arrive(look);
+        assert_eq!(names(&pending.pick(now)), ["a", "b", "c", "e"]);
+        assert_eq!(names(&pending.pick(now)), ["d", "a"]);
     }
 
     #[test]

@@ -31,6 +31,14 @@ impl Kept {
         on!(self, grant => grant.id)
     }
 
+    /// The bytes of its name, or of its scope and key.
+    pub(super) fn name_len(&self) -> usize {
+        match self {
+            Kept::Lease(grant) => grant.name.as_bytes().len(),
+            Kept::Attempt(grant) => grant.name.scope().len() + grant.name.key().len(),
+        }
+    }
+
     pub(super) fn ttl(&self) -> Duration {
         on!(self, grant => grant.ttl)
     }

@@ -2,9 +2,10 @@
 //!
 //! # Overview
 //!
-//! A thread with a runtime and a connection of its own. Two tasks share the [schedule](schedule): one *announces* (warnings,
-//! losses) by the local clock and never waits for the database; the other *renews* what is due, in chunks of at most 256.
-//! A wake-up costs what is due, not what is held.
+//! A thread with a runtime and connections of its own. Three tasks share the [schedule](schedule): one *announces* (warnings,
+//! losses) by the local clock and never waits for the database; one *renews* what is due, in chunks of at most 256; and one
+//! *helps* it over a spare connection, while a statement in flight must not keep others waiting. A wake-up costs what is due,
+//! not what is held.
 //!
 //! # Trust window
 //!
@@ -51,6 +52,9 @@ const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
 /// The longest pause after a failure.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
+/// A spare connection that nothing needs for so long is closed.
+const SPARE: Duration = Duration::from_secs(10);
+
 /// So many announcements are made at once; then others have their turn.
 const ANNOUNCEMENTS: usize = 1_000;
 
@@ -63,6 +67,7 @@ struct Shared {
     state: Mutex<State>,
     announce: Notify,
     renew: Notify,
+    help: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +90,9 @@ impl Renewals {
         target: &Arc<str>,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
+        shared.state().schedule = Schedule::within(C::REQUEST);
+        // Where several can write at a time.
+        let spare = (C::LANES > 1).then(|| link.another());
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
         super::spawn("rowlock-renew", target, move || {
             let runtime = super::own_runtime()?;
@@ -93,6 +101,7 @@ impl Renewals {
                 tokio::join!(
                     announce(&here, &log_target),
                     renew(link, &here, &log_target),
+                    help(spare, &here, &log_target),
                     clean::run(cleaning, &rest, every, &log_target)
                 );
             });
@@ -132,6 +141,7 @@ impl Drop for Renewals {
         self.0.state().closed = true;
         self.0.announce.notify_one();
         self.0.renew.notify_one();
+        self.0.help.notify_one();
     }
 }
 
@@ -199,7 +209,9 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
         let failed = match dial(&mut link, patience).await {
             Ok(()) => {
                 let chunk = shared.state().schedule.chunk(Moment::now());
+                shared.help.notify_one();
                 let fault = send(&mut link, shared, chunk).await.err();
+                shared.state().schedule.landed();
                 failures = if fault.is_some() { failures + 1 } else { 0 };
                 fault
             }
@@ -218,6 +230,44 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
             let pause = backoff.next().unwrap_or_default();
             sleep_until(Moment::now() + pause.min(MAX_PAUSE)).await;
         }
+    }
+}
+
+/// Renews over the spare connection what must not wait for the statement that is in flight on the first one.
+async fn help<C: Connector>(link: Option<Link<C>>, shared: &Shared, target: &str) {
+    let Some(mut link) = link else {
+        return;
+    };
+    let mut used = Moment::now();
+    loop {
+        let (next, patience) = {
+            let State { schedule, closed } = &mut *shared.state();
+            if *closed {
+                return;
+            }
+            (schedule.spare_next(Moment::now()), schedule.patience())
+        };
+        if next.is_none_or(|at| !at.has_passed()) {
+            select! {
+                () = pause(next, &shared.help) => {}
+                () = sleep_until(used + SPARE), if link.is_connected() => link.hang_up(),
+            }
+            continue;
+        }
+        if let Err(fault) = dial(&mut link, patience).await {
+            tracing::debug!(%target, error = %fault, "no spare connection for renewals");
+            sleep_until(Moment::now() + MAX_PAUSE).await;
+            continue;
+        }
+        let Some(chunk) = shared.state().schedule.spare_chunk(Moment::now()) else {
+            continue; // the statement in flight was answered meanwhile
+        };
+        if let Err(fault) = send(&mut link, shared, chunk).await {
+            tracing::warn!(%target, error = %fault, "cannot renew");
+        }
+        used = Moment::now();
+        // What failed, or was found locked, is to be sent again.
+        shared.renew.notify_one();
     }
 }
 

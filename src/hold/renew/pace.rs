@@ -36,7 +36,8 @@ impl Pace {
     /// A statement for `count` renewals, which had `bound`, took so long. (One that was cut off took all of it.)
     pub(super) fn took(&mut self, took: Duration, bound: Duration, count: usize) {
         self.took = took.max(self.took * 3 / 4);
-        if took > bound / 2 {
+        // A small one is not slow for its size.
+        if took > bound / 2 && count > MIN_CHUNK {
             self.size = (count.min(self.size) / 2).max(MIN_CHUNK);
         } else if took < bound / 4 && count >= self.size {
             self.size = (self.size * 5 / 4).min(CHUNK);
@@ -60,6 +61,8 @@ mod tests {
         pace.took(millis(50), BOUND, 256);
         assert_eq!(pace.size(), 256);
         pace.took(millis(51), BOUND, 256);
+        assert_eq!(pace.size(), 128);
+        pace.took(BOUND, BOUND, 16);
         assert_eq!(pace.size(), 128);
         pace.took(BOUND, BOUND, 20);
         assert_eq!(pace.size(), 16);

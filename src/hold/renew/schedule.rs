@@ -6,6 +6,15 @@
 //! renewals due gets an equal part of a chunk; what one does not need goes to the others. So the leases of one class may
 //! be more than the database can renew, and cost the other classes nothing. Within a class the longest due comes first.
 //!
+//! All share a statement only while statements are fast enough for the lease with the shortest TTL, which then bounds them.
+//! Else each class has statements of its own, in turn, with the time that it can bear.
+//!
+//! # The spare connection
+//!
+//! While a statement is in flight on the first connection, another one goes over the spare one: when it would be full, or
+//! when the one in flight may take longer than the lease with the shortest TTL can wait. What is sent there is bounded by
+//! that lease: it is never kept waiting by two slow statements.
+//!
 //! # What cannot be held
 //!
 //! When a class has more leases than can be renewed, some are lost. Those that would be lost before the answer to their
@@ -18,6 +27,7 @@
 //! statement is not sent again whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -29,7 +39,7 @@ use crate::hold::clock::Moment;
 use crate::hold::grant::End;
 use crate::hold::retry;
 use crate::lock::Loss;
-use crate::store::Renewed;
+use crate::store::{Renewed, RequestLimit};
 
 /// After so many failures of a full chunk a suspect is sent alone: `CHUNK` halved so often is one.
 pub(super) const ALONE: u32 = CHUNK.ilog2();
@@ -53,6 +63,11 @@ pub(super) struct Schedule {
     ttls: BTreeMap<Duration, usize>,
     /// Whether the suspects are next.
     suspects_turn: bool,
+    /// The class that had the last statement of its own.
+    last_class: u32,
+    /// The bound of the statement that is in flight on the first connection.
+    in_flight: Option<Duration>,
+    limit: RequestLimit,
     pub(super) pace: Pace,
     tally: Tally,
     /// When the two tasks wake next.
@@ -100,6 +115,10 @@ pub(super) struct Chunk {
     pub(super) bound: Duration,
 }
 
+fn is_due(queue: &Queue, now: Moment) -> bool {
+    queue.first().is_some_and(|(at, _)| *at <= now)
+}
+
 fn class(ttl: Duration) -> u32 {
     ttl.as_millis().max(1).ilog2()
 }
@@ -110,6 +129,14 @@ fn bound(ttl: Duration) -> Duration {
 }
 
 impl Schedule {
+    /// Its chunks need requests within `limit`.
+    pub(super) fn within(limit: RequestLimit) -> Self {
+        Self {
+            limit,
+            ..Self::default()
+        }
+    }
+
     /// Adds a grant. A task is woken only when the grant needs it earlier than it would wake anyway: most grants are
     /// released long before.
     pub(super) fn keep(&mut self, now: Moment, kept: Kept) -> Wake {
@@ -234,25 +261,97 @@ impl Schedule {
         self.ttls.keys().next().copied()
     }
 
-    /// Takes out what is to be sent now. What has ended is dropped on the way.
+    /// Whether statements are fast enough for all classes to share them.
+    fn is_calm(&self) -> bool {
+        self.pace.needed() <= self.patience()
+    }
+
+    /// Takes out what is to be sent now over the first connection. What has ended is dropped on the way.
     pub(super) fn chunk(&mut self, now: Moment) -> Chunk {
-        let suspects_due = self.suspects.first().is_some_and(|(at, _)| *at <= now);
-        let others_due = self
-            .due
-            .values()
-            .any(|queue| queue.first().is_some_and(|(at, _)| *at <= now));
+        let suspects_due = is_due(&self.suspects, now);
+        let others_due = self.due.values().any(|queue| is_due(queue, now));
         let suspects = suspects_due && (self.suspects_turn || !others_due);
         self.suspects_turn = !suspects;
+        let shared = !suspects && self.is_calm();
         let picked = if suspects {
-            self.pick_suspects(now)
-        } else {
+            self.pick_suspects(now, None)
+        } else if shared {
             self.pick(now)
+        } else {
+            self.pick_next_class(now)
         };
+        let kept = self.take(now, picked);
+        // The first time a statement must not keep the lease waiting that has the least time, whether it is in the chunk or
+        // not. What was given up on for that has its own time the next time.
+        let shortest = if shared {
+            self.shortest()
+        } else {
+            kept.iter().map(Kept::ttl).min()
+        };
+        let bound = shortest.map_or(MAX_BOUND, bound);
+        self.in_flight = (!kept.is_empty()).then_some(bound);
+        Chunk { kept, bound }
+    }
+
+    /// The chunk of the first connection has been answered, or has failed.
+    pub(super) fn landed(&mut self) {
+        self.in_flight = None;
+    }
+
+    /// When something is to be sent over the spare connection, as far as that is known by now.
+    pub(super) fn spare_next(&self, now: Moment) -> Option<Moment> {
+        if self.spare_pick(now).is_some() {
+            return Some(now);
+        }
+        if self.in_flight? <= self.patience() {
+            return None;
+        }
+        let urgent = class(self.shortest()?);
+        let queued = self.due.get(&urgent).and_then(Queue::first);
+        let suspects = self.suspects.iter();
+        let suspect = suspects.clone().find(|(_, id)| self.class_of(id) == urgent);
+        let next = queued.into_iter().chain(suspect).map(|(at, _)| *at);
+        next.filter(|at| *at > now).min()
+    }
+
+    /// Takes out what is to be sent now over the spare connection.
+    pub(super) fn spare_chunk(&mut self, now: Moment) -> Option<Chunk> {
+        let picked = self.spare_pick(now)?;
+        let kept = self.take(now, picked);
+        let bound = self.patience();
+        Some(Chunk { kept, bound })
+    }
+
+    fn spare_pick(&self, now: Moment) -> Option<Vec<Uuid>> {
+        let overtakes = self.in_flight? > self.patience();
+        let urgent = class(self.shortest()?);
+        let queue = self.due.get(&urgent);
+        let picked = if self.is_calm() {
+            self.pick(now)
+        } else {
+            queue.map_or_else(Vec::new, |queue| self.candidates(now, urgent, queue))
+        };
+        let due = |id: &Uuid| matches!(self.entries[id].renewal, Renewal::Queued(at) if at <= now);
+        let urgent_due = queue.is_some_and(|queue| is_due(queue, now));
+        let full = picked.len() == self.pace.size() && picked.iter().all(due);
+        if full || (overtakes && urgent_due) {
+            return Some(picked);
+        }
+        let suspects = self.pick_suspects(now, Some(urgent));
+        (overtakes && !suspects.is_empty()).then_some(suspects)
+    }
+
+    /// Takes out as many of `picked` as go into one request. What has ended or is at its cap goes without.
+    fn take(&mut self, now: Moment, picked: Vec<Uuid>) -> Vec<Kept> {
         let mut kept = Vec::new();
+        let mut used = 0;
         for id in picked {
             let Some(entry) = self.entries.get(&id) else {
                 continue;
             };
+            if !self.limit.admits(&mut used, entry.kept.name_len(), 0) {
+                break;
+            }
             if !entry.kept.is_held_at(now) {
                 self.look(now, id);
             } else if entry.kept.is_renewable(now) {
@@ -262,17 +361,23 @@ impl Schedule {
                 self.queue(id, Renewal::Never);
             }
         }
-        // The first time a statement must not keep the lease waiting that has the least time, whether it is in the chunk or
-        // not. What was given up on for that has its own time the next time.
-        let shortest = if suspects {
-            kept.iter().map(Kept::ttl).min()
-        } else {
-            self.shortest()
+        kept
+    }
+
+    fn class_of(&self, id: &Uuid) -> u32 {
+        class(self.entries[id].kept.ttl())
+    }
+
+    /// What is due of the class whose turn it is.
+    fn pick_next_class(&mut self, now: Moment) -> Vec<Uuid> {
+        let after = (Bound::Excluded(self.last_class), Bound::Unbounded);
+        let mut turns = self.due.range(after).chain(&self.due);
+        let Some((class, queue)) = turns.find(|(_, queue)| is_due(queue, now)) else {
+            return Vec::new();
         };
-        Chunk {
-            kept,
-            bound: shortest.map_or(MAX_BOUND, bound),
-        }
+        let picked = self.candidates(now, *class, queue);
+        self.last_class = *class;
+        picked
     }
 
     /// What is due, an equal part of each class. What is soon due rides along where there is room.
@@ -281,7 +386,7 @@ impl Schedule {
         let mut classes: Vec<Vec<Uuid>> = self
             .due
             .iter()
-            .map(|(class, queue)| self.candidates(now, *class, queue, size))
+            .map(|(class, queue)| self.candidates(now, *class, queue))
             .collect();
         classes.sort_by_key(Vec::len);
         let mut picked = Vec::new();
@@ -295,7 +400,8 @@ impl Schedule {
     }
 
     /// The longest due first; those that would be lost before their answer comes last.
-    fn candidates(&self, now: Moment, class: u32, queue: &Queue, size: usize) -> Vec<Uuid> {
+    fn candidates(&self, now: Moment, class: u32, queue: &Queue) -> Vec<Uuid> {
+        let size = self.pace.size();
         let soon = now + Duration::from_millis(1 << class) / 10;
         let (mut good, mut hopeless) = (Vec::new(), Vec::new());
         for (_, id) in queue.iter().take_while(|(at, _)| *at <= soon) {
@@ -314,21 +420,20 @@ impl Schedule {
         good
     }
 
-    /// Suspects of one class that failed in chunks of the same size.
-    fn pick_suspects(&self, now: Moment) -> Vec<Uuid> {
-        let like = |id: &Uuid| {
-            let entry = &self.entries[id];
-            (entry.largest, class(entry.kept.ttl()))
-        };
-        let Some(first) = self.suspects.first().map(|(_, id)| like(id)) else {
+    /// Suspects of one class (of `class`) that failed in chunks of the same size.
+    fn pick_suspects(&self, now: Moment, class: Option<u32>) -> Vec<Uuid> {
+        let like = |id: &Uuid| (self.entries[id].largest, self.class_of(id));
+        let due = self.suspects.iter().take_while(|(at, _)| *at <= now);
+        let mut due = due
+            .map(|(_, id)| *id)
+            .filter(|id| class.is_none_or(|class| self.class_of(id) == class))
+            .peekable();
+        let Some(first) = due.peek().map(like) else {
             return Vec::new();
         };
         let size = first.0.min(self.pace.size());
-        let due = self.suspects.iter().take_while(|(at, _)| *at <= now);
-        due.map(|(_, id)| *id)
-            .filter(|id| like(id) == first)
-            .take(size)
-            .collect()
+        let alike = due.filter(|id| like(id) == first).take(size);
+        alike.collect()
     }
 
     /// The database has answered for `kept`.

@@ -255,6 +255,113 @@ fn a_crowd_of_one_ttl_costs_the_others_nothing() {
     assert_eq!(chunk.len(), 256);
 }
 
+/// A crowd of 6 s, one urgent lease and one slow one, all due at the moment that comes first.
+fn three_classes() -> (Moment, Schedule, Kept, Kept) {
+    let start = Moment::now();
+    let (mut it, _) = crowd(1_000, secs(6), start);
+    let urgent = lease(millis(240), start + millis(2_000));
+    let slow = lease(secs(60), start - secs(15));
+    it.keep(start, urgent.clone());
+    it.keep(start, slow.clone());
+    (start + millis(2_100), it, urgent, slow)
+}
+
+#[test]
+fn while_statements_are_slow_each_class_has_its_own_in_turn() {
+    let (now, mut it, urgent, slow) = three_classes();
+    it.pace.took(millis(31), secs(1), 256);
+    let mut sent = Vec::new();
+    for _ in 0..5 {
+        let Chunk { kept, bound } = it.chunk(now);
+        sent.push((kept.len(), kept[0].ttl(), bound));
+    }
+    let one = |kept: &Kept, bound| (1, kept.ttl(), bound);
+    let crowd = (256, secs(6), millis(1_500));
+    let expected = [
+        one(&urgent, millis(60)),
+        crowd,
+        one(&slow, MAX_BOUND),
+        crowd,
+    ];
+    assert_eq!(sent[..4], expected);
+    assert_eq!(sent[4], crowd);
+    // When they are fast again, they are shared.
+    it.put_back(&[urgent, slow]);
+    it.pace.took(millis(1), secs(1), 256);
+    it.pace.took(millis(1), secs(1), 256);
+    let Chunk { kept, bound } = it.chunk(now);
+    assert_eq!((kept.len(), bound), (234, millis(60)));
+}
+
+#[test]
+fn a_full_chunk_does_not_wait_for_the_statement_in_flight() {
+    let (now, mut it, ..) = three_classes();
+    assert_eq!(it.spare_next(now), None);
+    assert!(it.spare_chunk(now).is_none());
+    assert_eq!(it.chunk(now).kept.len(), 256);
+    for _ in 0..2 {
+        assert_eq!(it.spare_next(now), Some(now));
+        let Chunk { kept, bound } = it.spare_chunk(now).unwrap();
+        assert_eq!((kept.len(), bound), (256, millis(60)));
+    }
+    // 234 are left, which are next on the first connection.
+    assert_eq!(it.spare_next(now), None);
+    assert!(it.spare_chunk(now).is_none());
+    it.landed();
+    assert_eq!(it.chunk(now).kept.len(), 234);
+    // What is only due soon is no full chunk.
+    let start = Moment::now();
+    let (mut it, _) = crowd(512, TTL, start);
+    it.chunk(start + secs(10) + Duration::from_nanos(300));
+    assert_eq!(
+        it.spare_next(start + secs(10) + Duration::from_nanos(300)),
+        None
+    );
+}
+
+#[test]
+fn what_is_urgent_does_not_wait_for_a_statement_that_may_take_longer() {
+    let (now, mut it, urgent, _) = three_classes();
+    it.pace.took(millis(31), secs(1), 256);
+    // Its own statement is in flight, and the crowd may not be on both.
+    assert_eq!(ids(&it.chunk(now).kept), [id(&urgent)]);
+    assert_eq!(it.spare_next(now), None);
+    it.settle(now, &urgent, live(millis(240)), now);
+    it.landed();
+    let due = urgent.renew_at();
+    assert_eq!(it.chunk(now).bound, millis(1_500));
+    assert_eq!(it.spare_next(now), Some(due));
+    assert!(it.spare_chunk(now).is_none());
+    let chunk = it.spare_chunk(due).unwrap();
+    assert_eq!(
+        (ids(&chunk.kept), chunk.bound),
+        (vec![id(&urgent)], millis(60))
+    );
+    // When that fails, it is tried there again.
+    it.fail(due, &chunk.kept);
+    let again = it.spare_next(due).unwrap();
+    assert!(again > due && again < due + millis(50));
+    assert_eq!(ids(&it.spare_chunk(again).unwrap().kept), [id(&urgent)]);
+    it.fail(again, &chunk.kept);
+    it.landed();
+    assert_eq!(it.spare_next(again), None);
+}
+
+#[test]
+fn a_chunk_goes_into_one_request() {
+    let (now, it, urgent, slow) = three_classes();
+    let limit = RequestLimit::of(16_000, 10, 4);
+    let mut it = Schedule { limit, ..it };
+    // The names have one byte.
+    let chunk = it.chunk(now).kept;
+    assert_eq!(chunk.len(), 384 / 14);
+    assert!(
+        [urgent, slow]
+            .iter()
+            .all(|kept| ids(&chunk).contains(&id(kept)))
+    );
+}
+
 #[test]
 fn what_would_be_lost_before_its_answer_comes_last() {
     let start = Moment::now();
@@ -279,7 +386,7 @@ fn what_would_be_lost_before_its_answer_comes_last() {
     // However slow the statements are, a quarter of its TTL is enough for a lease.
     let (mut it, all) = crowd(300, millis(2_400), start);
     it.keep(start, lease(millis(2_400), start + secs(1)));
-    it.pace.took(secs(2), secs(2), 16);
+    it.pace.took(secs(2), secs(2), 32);
     assert_eq!(ids(&it.chunk(start + millis(1_300)).kept), ids(&all[..16]));
 }
 

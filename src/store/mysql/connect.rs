@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::transaction::text;
 use crate::store::fault::{Fault, FaultKind};
-use crate::store::{Connector, Server, servers};
+use crate::store::{Connector, RequestLimit, Server, servers};
 use crate::{Engine, Error};
 
 #[derive(Debug, Clone)]
@@ -59,6 +59,8 @@ impl Connector for MySql {
     type Connection = MySqlConnection;
 
     const LANES: usize = 2;
+
+    const REQUEST: RequestLimit = RequestLimit::of(2_048, 64, 4);
 
     const LOOKS_ASIDE: bool = false;
 

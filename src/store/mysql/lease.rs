@@ -182,10 +182,8 @@ WHERE name = ?";
 /// A row as READ finds it.
 type Rows = HashMap<Vec<u8>, LockRow>;
 
-pub(super) async fn take(
-    conn: &mut MySqlConnection,
-    asks: &[TakeAsk],
-) -> Result<Vec<Taken>, sqlx::Error> {
+/// What takes, and what reads back.
+fn take_text(asks: &[TakeAsk]) -> (String, String) {
     let take = match asks {
         [ask] => fill(
             TAKE_ONE,
@@ -198,8 +196,21 @@ pub(super) async fn take(
         ),
         _ => fill(TAKE, &[quoted(&json::takes(asks))]),
     };
-    let names = asks.iter().map(|ask| &ask.name);
-    let mut rows = found(&write_and_read(conn, &take, &read_text(names)).await?)?;
+    (take, read_text(asks.iter().map(|ask| &ask.name)))
+}
+
+/// What renews, and what reads back.
+fn renew_text(asks: &[RenewAsk]) -> (String, String) {
+    let renew = fill(RENEW, &[quoted(&json::renewals(asks))]);
+    (renew, read_text(asks.iter().map(|ask| &ask.name)))
+}
+
+pub(super) async fn take(
+    conn: &mut MySqlConnection,
+    asks: &[TakeAsk],
+) -> Result<Vec<Taken>, sqlx::Error> {
+    let (take, read) = take_text(asks);
+    let mut rows = found(&write_and_read(conn, &take, &read).await?)?;
 
     let missing: Vec<&TakeAsk> = asks
         .iter()
@@ -256,8 +267,7 @@ pub(super) async fn renew(
     conn: &mut MySqlConnection,
     asks: &[RenewAsk],
 ) -> Result<Vec<Renewed>, sqlx::Error> {
-    let renew = fill(RENEW, &[quoted(&json::renewals(asks))]);
-    let read = read_text(asks.iter().map(|ask| &ask.name));
+    let (renew, read) = renew_text(asks);
     let rows = found(&write_and_read(conn, &renew, &read).await?)?;
     Ok(asks
         .iter()
@@ -384,4 +394,53 @@ fn found(rows: &[MySqlRow]) -> Result<Rows, sqlx::Error> {
 
 fn lock_row(row: &MySqlRow) -> Result<LockRow, sqlx::Error> {
     Ok(LockRow::from(LockColumns::from_row(row)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::super::connect::MySql;
+    use super::*;
+    use crate::store::Connector;
+
+    /// What TLS sends in one record, and what the protocol puts before a statement.
+    const RECORD: usize = 16 * 1024;
+    const HEADER: usize = 5;
+
+    /// As many as are admitted.
+    fn batch<T>(name: &str, holder: &str, ask: impl Fn(Name) -> T) -> Vec<T> {
+        let name = Name::new(name).unwrap();
+        let mut used = 0;
+        let admits =
+            |_: &usize| MySql::REQUEST.admits(&mut used, name.as_bytes().len(), holder.len());
+        let count = (0..1_000).take_while(admits).count();
+        (0..count).map(|_| ask(name.clone())).collect()
+    }
+
+    #[test]
+    fn a_batch_that_is_admitted_leaves_in_one_record() {
+        let (owner, ttl) = (Uuid::max(), Duration::from_hours(24));
+        for length in [1, 20, 255] {
+            let name = "n".repeat(length);
+            let renewals = batch(&name, "", |name| RenewAsk { name, owner, ttl });
+            let (renew, read) = renew_text(&renewals);
+            let sizes = [renew.len() + read.len()];
+            let holder: Arc<str> = "program 12345 on host".into();
+            let takes = batch(&name, &holder, |name| TakeAsk {
+                name,
+                owner,
+                ttl,
+                holder: Arc::clone(&holder),
+            });
+            let (take, read) = take_text(&takes);
+            for size in sizes.into_iter().chain([take.len() + read.len()]) {
+                // Not far below it, either.
+                assert!((12_000..RECORD - HEADER).contains(&size), "{size}");
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@ use sqlx::{ConnectOptions, PgConnection, Row};
 use super::pooler::{Known, Session, Sharing, is_shared, is_tracked, take_pooler};
 use super::query_as;
 use crate::store::fault::{Fault, FaultKind};
-use crate::store::{Connector, Server, servers};
+use crate::store::{Connector, RequestLimit, Server, servers};
 use crate::{Engine, Error};
 
 /// The oldest release that is still tested against, as `server_version_num`.
@@ -118,6 +118,8 @@ impl Connector for Postgres {
     type Connection = Session;
 
     const LANES: usize = 2;
+
+    const REQUEST: RequestLimit = RequestLimit::of(4_096, 40, 1);
 
     const LOOKS_ASIDE: bool = false;
 

@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqliteConnection};
 
 use crate::store::fault::{Fault, FaultKind};
-use crate::store::{Connector, Server};
+use crate::store::{Connector, RequestLimit, Server};
 use crate::{Engine, Error};
 
 /// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
@@ -48,6 +48,8 @@ impl Connector for Sqlite {
 
     /// One writer at a time is all there is.
     const LANES: usize = 1;
+
+    const REQUEST: RequestLimit = RequestLimit::NONE;
 
     const LOOKS_ASIDE: bool = true;
 
