@@ -9,7 +9,7 @@ use super::Core;
 use super::clock::Moment;
 use super::grant::Grant;
 use super::guard::Guard;
-use super::record::RecordOp;
+use super::record::{RecordOp, RecordWork};
 use crate::lock::{Busy, LockInfo, ReleaseOutcome};
 use crate::store::{ReleaseAsk, TakeAsk};
 use crate::{Error, Name, Subject};
@@ -168,6 +168,15 @@ impl Op {
     /// Whether it frees a name whoever holds it.
     pub(crate) fn is_forced(&self) -> bool {
         matches!(self, Self::Look(op) if matches!(op.what, LookAt::ForceRelease(..)))
+    }
+
+    /// Whether it undoes what may never come: it is repeated after long pauses, and nobody waits for it.
+    pub(crate) fn is_repeated_undo(&self) -> bool {
+        match self {
+            Self::Release(op) => op.repeated,
+            Self::Record(op) => matches!(&op.work, RecordWork::Undo(undo) if undo.repeated),
+            _ => false,
+        }
     }
 
     /// The connection broke under it. A look changes nothing: there is nothing to doubt.

@@ -53,6 +53,7 @@ pub(crate) enum RecordWork {
     Claim(Box<Claim>),
     /// Without a reply: in the background.
     Finish(FinishAsk, Option<Reply<Finished>>),
+    Undo(UndoClaim),
     StepBegin(StepAsk, Arc<Core>, Reply<(StepBegun, UndoStep)>),
     Forget(RecordKey, i64, Reply<()>),
     /// Without a reply: a step that was begun for a caller who is gone.
@@ -80,6 +81,16 @@ pub(crate) struct Claim {
     pub(crate) reply: Reply<Claiming>,
 }
 
+/// Frees a key that a claim may have taken for nobody. It names the owner of that attempt only, and waits for nobody's.
+#[derive(Debug)]
+pub(crate) struct UndoClaim {
+    pub(crate) ask: FinishAsk,
+    /// A sending of the claim may reach the server yet.
+    pub(crate) late: bool,
+    /// It has found nothing to undo so far.
+    pub(crate) repeated: bool,
+}
+
 impl RecordWork {
     /// The record; two operations on one record never share a statement.
     pub(crate) fn key(&self) -> Option<&RecordKey> {
@@ -87,7 +98,7 @@ impl RecordWork {
             Self::Read(read) => Some(&read.key),
             Self::IsClaimed(key, _) | Self::Steps(key, _) | Self::Forget(key, ..) => Some(key),
             Self::Claim(claim) => Some(&claim.ask.key),
-            Self::Finish(ask, _) => Some(&ask.key),
+            Self::Finish(ask, _) | Self::Undo(UndoClaim { ask, .. }) => Some(&ask.key),
             Self::StepBegin(ask, ..) | Self::StepFinish(ask, ..) => Some(&ask.key),
             Self::Decide(ask, _) => Some(&ask.key),
             Self::List(..) | Self::IssueToken(..) | Self::Clean(..) | Self::CleanLocks(..) => None,
@@ -128,7 +139,7 @@ impl RecordWork {
         match self {
             Self::Read(read) => read.reply.is_closed(),
             Self::Claim(claim) => claim.reply.is_closed(),
-            Self::Finish(..) | Self::StepFinish(..) => false,
+            Self::Finish(..) | Self::StepFinish(..) | Self::Undo(_) => false,
             Self::StepBegin(.., reply) => reply.is_closed(),
             Self::Steps(_, reply) => reply.is_closed(),
             Self::List(_, reply) => reply.is_closed(),
@@ -146,6 +157,7 @@ impl RecordWork {
             Self::Finish(_, reply) | Self::StepFinish(_, _, reply) => {
                 drop(reply.map(|reply| reply.send(Err(error))));
             }
+            Self::Undo(_) => {}
             Self::StepBegin(.., reply) => drop(reply.send(Err(error))),
             Self::Steps(_, reply) => drop(reply.send(Err(error))),
             Self::List(_, reply) => drop(reply.send(Err(error))),
@@ -166,6 +178,7 @@ impl RecordWork {
                 RecordEnd::Done { .. } => "complete",
                 RecordEnd::Free { .. } => "release",
             },
+            Self::Undo(_) => "release",
             Self::StepBegin(..) => "begin a step of",
             Self::StepFinish(..) => "keep a step of",
             Self::List(..) => "list records",

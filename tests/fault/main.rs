@@ -92,6 +92,9 @@ fn main() -> ExitCode {
         trials.push(trial("quiet_after_a_loss", engine, move || {
             block_on(network::quiet(engine));
         }));
+        trials.push(trial("late_claim", engine, move || {
+            block_on(network::late_claim(engine));
+        }));
         trials.push(trial("starved", engine, move || {
             block_on(network::starved(engine));
         }));

@@ -19,6 +19,15 @@ pub(crate) async fn through_proxy(db: &Db) -> (Proxy, String) {
     (proxy, url)
 }
 
+/// The same where the proxy reads what passes: nothing is encrypted. (The server has seen the password before.)
+pub(crate) async fn through_readable_proxy(db: &Db) -> (Proxy, String) {
+    let (proxy, url) = through_proxy(db).await;
+    match db.engine {
+        Engine::MySql | Engine::MariaDb => (proxy, format!("{url}?ssl-mode=disabled")),
+        _ => (proxy, url),
+    }
+}
+
 /// The answer to an acquire or a release is lost, after the server did it: what became of it is
 /// found out, and nobody is told a wrong outcome.
 pub(crate) async fn cut(engine: Engine) {
@@ -175,6 +184,42 @@ pub(crate) async fn late_sending(engine: Engine) {
         })
         .await;
     }
+    db.remove().await;
+}
+
+/// The claim of a key reaches the server when its caller has given up: it runs for nobody, and is undone.
+pub(crate) async fn late_claim(engine: Engine) {
+    const HOLDER: &str = "the late one";
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_readable_proxy(&db).await;
+    let builder = Rowlock::builder().holder(HOLDER);
+    let builder = builder.operation_timeout(Duration::from_secs(1));
+    let (rowlock, watcher) = (builder.connect(&url).await.unwrap(), db.rowlock().await);
+    let request = Fingerprint::of("request");
+    let lease = Duration::from_mins(5);
+    // MySQL and MariaDB look whether the key is locked before they claim it.
+    let behind = u32::from(engine != Engine::Postgres);
+    proxy.set(Mode::KeepRequestWith(HOLDER, behind));
+    let idempotency = rowlock.idempotency().lease(lease);
+    let begun = idempotency.begin("s", "k", &request).await;
+    assert!(
+        matches!(begun, Err(Error::OutcomeUnknown { .. })),
+        "{begun:?}"
+    );
+    assert_eq!(proxy.mode(), Mode::Silent, "a request was kept");
+    proxy.set(Mode::Pass);
+    // What undoes it comes before it.
+    rowlock.flush().await;
+    let records = "SELECT COUNT(*) FROM rowlock_idempotency";
+    assert_eq!(db.number(records).await, 0);
+    proxy.deliver().await;
+    assert_eq!(db.number(records).await, 1, "the key was claimed");
+    let idempotency = watcher.idempotency().lease(lease);
+    eventually("the key is free", async || {
+        let begun = idempotency.begin("s", "k", &request).await.unwrap();
+        matches!(begun, Begun::New(_))
+    })
+    .await;
     db.remove().await;
 }
 

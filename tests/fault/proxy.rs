@@ -17,6 +17,9 @@ pub(crate) enum Mode {
     CutNextBatch,
     /// The next request stays here, and its connection is cut; [`Proxy::deliver`] hands it to the server.
     KeepNextRequest,
+    /// The same for a request that has this text in it, behind so many others that have it; from then on it is
+    /// [`Silent`](Self::Silent).
+    KeepRequestWith(&'static str, u32),
     /// Requests reach the server; answers stay here until the mode changes.
     HoldAnswers,
     /// Every answer comes so late.
@@ -112,7 +115,7 @@ async fn connection(
             read = client.read(&mut up) => {
                 let Ok(count @ 1..) = read else { return };
                 requests.fetch_add(1, Ordering::Relaxed);
-                if disarm(&mode, Mode::KeepNextRequest) {
+                if disarm(&mode, Mode::KeepNextRequest) || has_text(&mode, &up[..count]) {
                     drop(client);
                     kept.deliver.notified().await;
                     server.write_all(&up[..count]).await.unwrap();
@@ -146,6 +149,25 @@ async fn connection(
             }
         }
     }
+}
+
+/// Whether this is the request that is to be kept.
+fn has_text(mode: &watch::Sender<Mode>, request: &[u8]) -> bool {
+    let mut is_it = false;
+    mode.send_if_modified(|mode| {
+        let Mode::KeepRequestWith(text, behind) = *mode else {
+            return false;
+        };
+        let has_text = request.windows(text.len()).any(|part| part == text.as_bytes());
+        is_it = has_text && behind == 0;
+        if is_it {
+            *mode = Mode::Silent;
+        } else if has_text {
+            *mode = Mode::KeepRequestWith(text, behind - 1);
+        }
+        has_text
+    });
+    is_it
 }
 
 /// Whether `mode` is what is asked for; if it is, it is so no longer.

@@ -113,9 +113,10 @@ impl Pending {
     /// pause that comes on top, so that what fails together in several processes does not come back together. What one
     /// statement has left undone has the same one, and shares the next statement, too.
     pub(super) fn put_off(&mut self, mut op: Op, now: Moment, jitter: f64) {
-        let longest = match &op {
-            Op::Release(op) if op.repeated => MAX_UNDO_PAUSE,
-            _ => MAX_PAUSE,
+        let longest = if op.is_repeated_undo() {
+            MAX_UNDO_PAUSE
+        } else {
+            MAX_PAUSE
         };
         let tries = op.fate_mut().map_or(0, |fate| {
             fate.tries += 1;
@@ -194,7 +195,7 @@ impl Pending {
         let later = self.later.iter().map(|(_, op)| op);
         let waiting = self.ready.iter().chain(later);
         // A repeated undo waits for what may never come.
-        let waiting = waiting.filter(|op| !matches!(op, Op::Release(op) if op.repeated));
+        let waiting = waiting.filter(|op| !op.is_repeated_undo());
         let oldest = waiting
             .filter_map(|op| Some(op.fate()?.number))
             .min()

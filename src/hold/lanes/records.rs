@@ -12,7 +12,7 @@ use crate::hold::clock::Moment;
 use crate::hold::grant::Grant;
 use crate::hold::op::{Fate, Op, Reply};
 use crate::hold::record::{
-    Claim, Claiming, LockWalk, Read, RecordGuard, RecordOp, RecordWork, UndoStep,
+    Claim, Claiming, LockWalk, Read, RecordGuard, RecordOp, RecordWork, UndoClaim, UndoStep,
 };
 use crate::idempotency::RecordKey;
 use crate::store::fault::Fault;
@@ -27,7 +27,7 @@ impl<C: Connector> Lane<C> {
         let (mut ends, mut claims, mut reads, mut rest) = (vec![], vec![], vec![], vec![]);
         for op in ops {
             match &op.work {
-                RecordWork::Finish(..) => ends.push(op),
+                RecordWork::Finish(..) | RecordWork::Undo(_) => ends.push(op),
                 RecordWork::Claim(_) => claims.push(op),
                 RecordWork::Read(..) => reads.push(op),
                 _ => rest.push(op),
@@ -176,8 +176,8 @@ impl<C: Connector> Lane<C> {
                             let deadline = sent + clock_error.trusted(claim.ask.lease);
                             mine(*claim, attempt, deadline);
                         }
-                        Claimed::Missed => drop(claim.reply.send(Ok(Claiming::Missed))),
-                        Claimed::Locked => drop(claim.reply.send(Ok(Claiming::Locked))),
+                        Claimed::Missed => self.not_claimed(*claim, &fate, Claiming::Missed),
+                        Claimed::Locked => self.not_claimed(*claim, &fate, Claiming::Locked),
                     }
                 }
             }
@@ -207,7 +207,7 @@ impl<C: Connector> Lane<C> {
                 let deadline = sent + claim.core.settings.clock_error.trusted(remaining);
                 mine(claim, attempt, deadline);
             }
-            Ok(_) => drop(claim.reply.send(Ok(Claiming::Missed))),
+            Ok(_) => self.not_claimed(claim, &fate, Claiming::Missed),
             Err(fault) => {
                 let work = RecordWork::Claim(Box::new(claim));
                 // Sent again, it finds what it has.
@@ -218,13 +218,23 @@ impl<C: Connector> Lane<C> {
         }
     }
 
+    /// The key is not to be had. A sending that comes late may claim it all the same.
+    fn not_claimed(&mut self, claim: Claim, fate: &Fate, found: Claiming) {
+        if fate.in_doubt() {
+            self.put_off(undo(&claim.ask, fate, true, Moment::now()));
+        }
+        let _ = claim.reply.send(Ok(found));
+    }
+
     async fn finish(&mut self, ops: Vec<RecordOp>) {
         let Some(mut ops) = self.go_on(ops) else {
             return;
         };
         ops.sort_by(|a, b| a.work.key().cmp(&b.work.key()));
         let ask = |op: &RecordOp| match &op.work {
-            RecordWork::Finish(ask, _) => Some(ask.clone()),
+            RecordWork::Finish(ask, _) | RecordWork::Undo(UndoClaim { ask, .. }) => {
+                Some(ask.clone())
+            }
             _ => None,
         };
         let asks: Vec<FinishAsk> = ops.iter().filter_map(ask).collect();
@@ -234,10 +244,19 @@ impl<C: Connector> Lane<C> {
         {
             Ok(outcomes) => {
                 for (op, outcome) in ops.into_iter().zip(outcomes) {
-                    if outcome == Finished::Locked {
-                        self.put_off(Op::Record(op));
-                    } else if let RecordWork::Finish(_, Some(reply)) = op.work {
-                        let _ = reply.send(Ok(outcome));
+                    let RecordOp { work, fate } = op;
+                    match work {
+                        work if outcome == Finished::Locked => {
+                            self.put_off(Op::Record(RecordOp { work, fate }));
+                        }
+                        RecordWork::Finish(_, Some(reply)) => drop(reply.send(Ok(outcome))),
+                        // What one sending has claimed is free: it is not any more what the other ones have seen.
+                        RecordWork::Undo(undo) if undo.late && outcome != Finished::Ended => {
+                            let repeated = true;
+                            let work = RecordWork::Undo(UndoClaim { repeated, ..undo });
+                            self.put_off(Op::Record(RecordOp { work, fate }));
+                        }
+                        _ => {}
                     }
                 }
             }
@@ -392,7 +411,10 @@ impl<C: Connector> Lane<C> {
                 None => return,
             },
             // The batches have them.
-            work @ (RecordWork::Read(_) | RecordWork::Claim(_) | RecordWork::Finish(..)) => {
+            work @ (RecordWork::Read(_)
+            | RecordWork::Claim(_)
+            | RecordWork::Finish(..)
+            | RecordWork::Undo(_)) => {
                 return self.not_sent(std::iter::once(Op::Record(RecordOp { work, fate })));
             }
         };
@@ -401,21 +423,26 @@ impl<C: Connector> Lane<C> {
 }
 
 /// Frees what a claim whose outcome nobody will learn may have claimed. It does not count.
-pub(super) fn undo(claim: &Claim, now: Moment) -> Op {
+pub(super) fn undo(claim: &ClaimAsk, fate: &Fate, repeated: bool, now: Moment) -> Op {
     let ask = FinishAsk {
-        key: claim.ask.key.clone(),
-        owner: claim.ask.owner,
+        key: claim.key.clone(),
+        owner: claim.owner,
         attempt: ANY_ATTEMPT,
         end: RecordEnd::Free {
             bound: false,
             pardon: 1,
-            forget: claim.ask.forget,
-            begun: claim.ask.begun,
+            forget: claim.forget,
+            begun: claim.begun,
         },
     };
+    let late = fate.in_doubt();
     Op::Record(RecordOp {
-        work: RecordWork::Finish(ask, None),
-        fate: Fate::until(now + claim.ask.lease.min(super::MAX_UNDO)),
+        work: RecordWork::Undo(UndoClaim {
+            ask,
+            late,
+            repeated,
+        }),
+        fate: Fate::until(now + claim.lease.min(super::MAX_UNDO)),
     })
 }
 

@@ -33,7 +33,7 @@ pub(super) fn of(op: &Op, now: Moment) -> Option<Op> {
         Op::Record(RecordOp {
             work: RecordWork::Claim(claim),
             fate,
-        }) if fate.sent => Some(records::undo(claim, now)),
+        }) if fate.sent => Some(records::undo(&claim.ask, fate, false, now)),
         _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! A lane, batch by batch, on a real file: what is in a batch, and what is answered with it.
 
+use sqlx::{Connection, SqliteConnection};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -7,6 +8,7 @@ use uuid::Uuid;
 use super::*;
 use crate::hold::Settings;
 use crate::hold::clock::ClockError;
+use crate::hold::lanes::undo;
 use crate::hold::line::Lines;
 use crate::hold::link::Link;
 use crate::idempotency::{Fingerprint, Outcome};
@@ -23,7 +25,7 @@ struct House {
     core: Arc<Core>,
     lane: Lane<Sqlite>,
     to_lane: mpsc::UnboundedSender<Op>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl House {
@@ -47,7 +49,7 @@ impl House {
             core,
             lane,
             to_lane,
-            _dir: dir,
+            dir,
         }
     }
 
@@ -75,6 +77,44 @@ impl House {
                 reply,
             }))
         })
+    }
+
+    /// A claim after the connection broke under it so many times, and its ask.
+    fn doubtful(&self, key: &RecordKey, doubts: u32) -> (Op, ClaimAsk, Answer<Claiming>) {
+        let (reply, answer) = oneshot::channel();
+        let ask = self.ask(key);
+        let work = RecordWork::Claim(Box::new(Claim {
+            ask: ask.clone(),
+            core: Arc::clone(&self.core),
+            reply,
+        }));
+        let mut fate = Fate::within(PATIENCE);
+        fate.sent = true;
+        fate.doubts = doubts;
+        (Op::Record(RecordOp { work, fate }), ask, answer)
+    }
+
+    /// A connection of its own.
+    async fn other(&self) -> SqliteConnection {
+        SqliteConnection::connect(&self.url()).await.unwrap()
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite:{}/test.db", self.dir.path().display())
+    }
+
+    async fn row(&self, key: &RecordKey) -> Option<RecordRow> {
+        let keys = std::slice::from_ref(key);
+        let rows = self.other().await.record_read(keys, 0).await.unwrap();
+        rows.into_iter().next().flatten()
+    }
+
+    /// Waits for the next batch, and works on it.
+    async fn step(&mut self) {
+        assert!(self.lane.gather().await);
+        assert!(self.lane.connect().await);
+        let batch = self.lane.pick();
+        self.lane.execute(batch).await;
     }
 
     fn read(&self, key: &RecordKey) -> Answer<Option<RecordRow>> {
@@ -299,4 +339,114 @@ async fn what_is_put_off_is_not_overtaken_by_the_end_of_its_attempt() {
     }
     assert_eq!(numbers, [1, 2, 6]);
     drop((first, second, third, look, claim, other));
+}
+
+#[tokio::test]
+async fn a_claim_that_was_given_up_is_undone_until_no_sending_can_come() {
+    let mut house = House::new().await;
+    let mut other = house.other().await;
+    for doubts in [0, 1] {
+        let key = key(&format!("k{doubts}"));
+        let (claim, ask, mut claimed) = house.doubtful(&key, doubts);
+        house.lane.pending.arrive(claim);
+        house.lane.give_up_in_time(Moment::now() + PATIENCE);
+        let error = claimed.try_recv().unwrap().unwrap_err();
+        let is_unknown = matches!(error, Error::OutcomeUnknown { .. });
+        assert_eq!(is_unknown, doubts > 0, "{error}");
+        // It finds nothing.
+        house.step().await;
+        assert_eq!(house.lane.pending.wakes_at().is_some(), doubts > 0);
+        if doubts == 0 {
+            continue;
+        }
+        // Neither a flush nor what another attempt says of its record waits for it.
+        let (reply, mut flushed) = oneshot::channel();
+        house.to_lane.send(Op::Flush(reply)).unwrap();
+        let end = house.finish(&key);
+        house.lane.take_in();
+        let batch = house.lane.pick();
+        assert_eq!(batch.len(), 1);
+        house.lane.execute(batch).await;
+        assert_eq!(answered(&mut vec![end]), [Finished::Superseded]);
+        house.lane.take_in();
+        assert!(flushed.try_recv().is_ok());
+
+        let late = other.record_claim(std::slice::from_ref(&ask)).await;
+        assert!(matches!(late.unwrap()[..], [Claimed::Mine { .. }]));
+        loop {
+            let row = house.row(&key).await.unwrap();
+            assert_eq!(row.owner, ask.owner);
+            if row.state != "running" {
+                assert_eq!((row.state.as_str(), row.tries), ("free", 0));
+                break;
+            }
+            house.step().await;
+        }
+        assert!(house.lane.pending.is_idle());
+        assert_eq!(house.lane.pending.wakes_at(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_in_doubt_is_undone_also_when_the_key_is_not_to_be_had() {
+    let mut house = House::new().await;
+    let mut other = house.other().await;
+    let key = key("k");
+    for doubts in [0, 1] {
+        let first = house.ask(&key);
+        let taken = other.record_claim(std::slice::from_ref(&first)).await;
+        assert!(matches!(taken.unwrap()[..], [Claimed::Mine { .. }]));
+        let (claim, ask, claimed) = house.doubtful(&key, doubts);
+        house.to_lane.send(claim).unwrap();
+        house.step().await;
+        assert!(matches!(
+            answered(&mut vec![claimed])[..],
+            [Claiming::Missed]
+        ));
+        assert_eq!(house.lane.pending.wakes_at().is_some(), doubts > 0);
+        // The other's record goes: the first sending finds what it has seen.
+        sqlx::raw_sql("DELETE FROM rowlock_idempotency")
+            .execute(&mut other)
+            .await
+            .unwrap();
+        if doubts > 0 {
+            let late = other.record_claim(std::slice::from_ref(&ask)).await;
+            assert!(matches!(late.unwrap()[..], [Claimed::Mine { .. }]));
+            while house.row(&key).await.unwrap().state == "running" {
+                house.step().await;
+            }
+            assert_eq!(house.lane.pending.wakes_at(), None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
+    let mut house = House::new().await;
+    let mut other = house.other().await;
+    let key = key("k");
+    let (claim, mut ask, _claimed) = house.doubtful(&key, 1);
+    let second = house.ask(&key);
+    let taken = other.record_claim(std::slice::from_ref(&second)).await;
+    assert!(matches!(taken.unwrap()[..], [Claimed::Mine { .. }]));
+    let undo = undo::of(&claim, Moment::now()).unwrap();
+    house.lane.pending.arrive(undo);
+    house.step().await;
+    let row = house.row(&key).await.unwrap();
+    assert_eq!(
+        (row.owner, row.state.as_str()),
+        (second.owner, "running")
+    );
+
+    let now = Moment::now();
+    for (lease, longest) in [(1, 1), (600, 600), (3_600, 600)] {
+        ask.lease = Duration::from_secs(lease);
+        for repeated in [false, true] {
+            let fate = claim.fate().unwrap();
+            let undo = super::undo(&ask, &fate, repeated, now);
+            let give_up = undo.fate().unwrap().give_up;
+            assert_eq!(give_up, now + Duration::from_secs(longest));
+            assert_eq!(undo.is_repeated_undo(), repeated);
+        }
+    }
 }
