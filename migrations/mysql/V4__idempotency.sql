@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     fingerprint     binary(32)     NOT NULL,
     bound           boolean        NOT NULL,
     doubt           varbinary(255),
+    doubt_number    int,
     content_type    varchar(255)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     outcome         longblob,
     began_at        datetime(6)    NOT NULL,

@@ -12,6 +12,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     fingerprint     bytea       NOT NULL,
     bound           boolean     NOT NULL,
     doubt           text,
+    doubt_number    integer,
     content_type    text,
     outcome         bytea,
     began_at        timestamptz NOT NULL,

@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     fingerprint     BLOB    NOT NULL,
     bound           INTEGER NOT NULL,
     doubt           TEXT,
+    doubt_number    INTEGER,
     content_type    TEXT,
     outcome         BLOB,
     began_at        INTEGER NOT NULL,

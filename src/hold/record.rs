@@ -216,7 +216,7 @@ impl Core {
         answer.await.unwrap_or_else(|_| Err(self.stopped()))
     }
 
-    /// A step was begun, and did not happen: its record is in no doubt.
+    /// A step was begun, and did not happen: its record is in no doubt. (When this is given up, the end of the attempt says so.)
     pub(crate) fn forget_step(&self, ask: StepAsk) {
         self.send(Op::Record(RecordOp {
             work: RecordWork::StepFinish(ask, None, None),
@@ -264,6 +264,8 @@ pub(crate) struct RecordGuard {
     pardon: AtomicI32,
     /// Something was begun that the next attempt must go on with.
     bound: AtomicBool,
+    /// A step that must not be repeated has begun, and may have happened.
+    in_doubt: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -280,6 +282,7 @@ impl RecordGuard {
             worked: AtomicBool::new(false),
             pardon: AtomicI32::new(1),
             bound: AtomicBool::new(false),
+            in_doubt: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
     }
@@ -320,6 +323,11 @@ impl RecordGuard {
         self.bound.store(true, Ordering::Release);
     }
 
+    /// Whether a step may have happened of which nothing is kept.
+    pub(crate) fn doubt(&self, in_doubt: bool) {
+        self.in_doubt.store(in_doubt, Ordering::Release);
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -341,6 +349,7 @@ impl RecordGuard {
             // What a step has done, and how many attempts have vanished, outlives the retention of an outcome.
             forget: if pardon == 0 { self.begun } else { self.forget },
             begun: self.begun,
+            in_doubt: self.in_doubt.load(Ordering::Acquire),
         }
     }
 

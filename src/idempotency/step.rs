@@ -35,8 +35,10 @@ pub(super) struct Steps(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     running: Option<Arc<str>>,
-    /// Nobody knows whether it happened.
-    doubt: Option<Arc<str>>,
+    /// How many steps that must not be repeated have begun.
+    begun: i32,
+    /// Nobody knows whether it happened: which beginning it was.
+    doubt: Option<(Arc<str>, i32)>,
 }
 
 /// The step that runs. Dropping it lets another one begin.
@@ -63,16 +65,15 @@ impl Steps {
 }
 
 impl Running<'_> {
-    fn in_doubt(&self) -> Option<Arc<str>> {
+    fn in_doubt(&self) -> Option<(Arc<str>, i32)> {
         self.steps.state().doubt.clone()
     }
 
-    fn doubt(&self) {
-        self.steps.state().doubt = Some(Arc::clone(&self.step));
-    }
-
-    fn settled(&self) {
-        self.steps.state().doubt = None;
+    /// The number of the next beginning.
+    fn next(&self) -> i32 {
+        let mut state = self.steps.state();
+        state.begun += 1;
+        state.begun
     }
 }
 
@@ -195,8 +196,9 @@ impl IdempotencyGuard {
             Err(StepFailed::Unknown(error)) => return Err(error),
             Err(StepFailed::NotDone(error)) => {
                 if !repeatable {
+                    // When it cannot be recorded, the next step or the end of the attempt says it.
+                    self.doubt(None);
                     self.settle(ask, None).await?;
-                    running.settled();
                 }
                 return Err(error);
             }
@@ -206,7 +208,7 @@ impl IdempotencyGuard {
         self.bounds.check("the result of the step", size)?;
         self.settle(ask, Some(outcome)).await?;
         if !repeatable {
-            running.settled();
+            self.doubt(None);
         }
         Ok(result)
     }
@@ -226,13 +228,13 @@ impl IdempotencyGuard {
     #[cfg(feature = "tower")]
     pub(crate) async fn not_done(&self, step: &str) -> Result<(), Error> {
         let running = self.enter(step)?;
-        if running.in_doubt().as_deref() != Some(step) {
-            return Ok(());
+        match running.in_doubt() {
+            Some((begun, number)) if *begun == *step => {
+                self.doubt(None);
+                self.settle(self.ask_step(&begun, Some(number)), None).await
+            }
+            _ => Ok(()),
         }
-        self.settle(self.ask_step(&running.step, false), None)
-            .await?;
-        running.settled();
-        Ok(())
     }
 
     fn enter(&self, step: &str) -> Result<Running<'_>, Error> {
@@ -247,12 +249,13 @@ impl IdempotencyGuard {
 
     async fn begin_step(&self, running: &Running<'_>, repeatable: bool) -> Result<Started, Error> {
         self.check_running("begin a step of")?;
-        if let Some(begun) = running.in_doubt()
+        if let Some((begun, _)) = running.in_doubt()
             && (!repeatable || begun == running.step)
         {
             return Err(self.unknown(&begun));
         }
-        let ask = self.ask_step(&running.step, repeatable);
+        let number = (!repeatable).then(|| running.next());
+        let ask = self.ask_step(&running.step, number);
         let core = Arc::clone(&self.inner.core);
         let begin = |reply| RecordWork::StepBegin(ask.clone(), core, reply);
         let begun = match self.inner.core.record(begin).await {
@@ -277,19 +280,27 @@ impl IdempotencyGuard {
             }
         }
         self.inner.bind();
-        if !repeatable {
-            running.doubt();
+        if let Some(number) = number {
+            self.doubt(Some((Arc::clone(&running.step), number)));
         }
         Ok(Started::Fresh(ask))
     }
 
-    fn ask_step(&self, step: &Arc<str>, repeatable: bool) -> StepAsk {
+    /// The beginning of which nobody knows whether it happened.
+    fn doubt(&self, begun: Option<(Arc<str>, i32)>) {
+        self.inner.doubt(begun.is_some());
+        self.steps.state().doubt = begun;
+    }
+
+    /// `None`: it may be repeated.
+    fn ask_step(&self, step: &Arc<str>, number: Option<i32>) -> StepAsk {
         StepAsk {
             key: self.record().clone(),
             owner: self.inner.owner(),
             attempt: self.attempt(),
             step: Arc::clone(step),
-            repeatable,
+            repeatable: number.is_none(),
+            number: number.unwrap_or(0),
         }
     }
 

@@ -88,7 +88,7 @@ pub(crate) fn keeps(asks: &[KeepAsk]) -> String {
     }))
 }
 
-/// `[[scope, key, owner, attempt, state, content type, outcome, retain, forget, bound, pardon, begun], …]`
+/// `[[scope, key, owner, attempt, state, content type, outcome, retain, forget, bound, pardon, begun, in doubt], …]`
 pub(crate) fn ends(asks: &[FinishAsk]) -> String {
     array(asks.iter().map(|ask| {
         let end = EndColumns::from(&ask.end);
@@ -104,7 +104,8 @@ pub(crate) fn ends(asks: &[FinishAsk]) -> String {
             end.forget,
             i32::from(end.bound),
             end.pardon,
-            end.begun
+            end.begun,
+            i32::from(end.in_doubt)
         ])
     }))
 }

@@ -7,6 +7,7 @@
 //! - *naming*: an attempt is named by its own id (`owner`) together with its number. Whoever has both has not been
 //!   superseded, as long as the record is running; so every verb may be sent twice.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ pub(crate) trait Records: Send {
     ) -> impl Future<Output = Result<Vec<Renewed>, Fault>> + Send;
 
     /// Ends attempts that run: with an outcome, or by freeing their keys. A record that is in doubt is not freed,
-    /// but becomes unknown. Lease or no lease: what has not been taken over may end.
+    /// but becomes unknown, unless the attempt knows that nothing has happened. Lease or no lease: what has not been taken over may end.
     ///
     /// One outcome per ask, in the order of the asks.
     fn record_finish(
@@ -71,13 +72,14 @@ pub(crate) trait Records: Send {
     ) -> impl Future<Output = Result<Vec<Finished>, Fault>> + Send;
 
     /// What to do about a step: nothing, if it was finished in this or an earlier attempt. One that is not
-    /// repeatable puts the record in doubt, unless another one has.
+    /// repeatable puts the record in doubt, unless a later beginning has. (The doubt of an earlier one is over.)
     fn step_begin(
         &mut self,
         ask: &StepAsk,
     ) -> impl Future<Output = Result<StepBegun, Fault>> + Send;
 
-    /// Keeps what a step came to, or that it did not happen, and ends the doubt about it.
+    /// Keeps what a step came to, or that it did not happen, and ends the doubt about this beginning of it and about
+    /// earlier ones: a late sending does not touch the doubt of the same step begun again.
     fn step_finish(
         &mut self,
         ask: &StepAsk,
@@ -215,6 +217,8 @@ pub(crate) enum RecordEnd {
         forget: Duration,
         /// The same where the next attempt has to be of the same request.
         begun: Duration,
+        /// Whether a step may have happened. If not, a doubt in the record is of one that has not, as the attempt knows.
+        in_doubt: bool,
     },
 }
 
@@ -235,6 +239,9 @@ pub(crate) struct StepAsk {
     pub(crate) attempt: i64,
     pub(crate) step: Arc<str>,
     pub(crate) repeatable: bool,
+    /// The beginnings in an attempt of steps that must not be repeated are counted from 1. None begins while an earlier one
+    /// is in doubt. 0 for a repeatable step.
+    pub(crate) number: i32,
 }
 
 #[derive(Debug)]
@@ -396,8 +403,14 @@ impl ClaimAsk {
     }
 }
 
-/// Whether the attempt is the running one, the step in doubt, and what the step came to.
-pub(crate) type StepLook = (bool, Option<String>, Option<String>, Option<Vec<u8>>);
+/// Whether the attempt is the running one, the step in doubt, which beginning that is, and what the step came to.
+pub(crate) type StepLook = (
+    bool,
+    Option<String>,
+    Option<i32>,
+    Option<String>,
+    Option<Vec<u8>>,
+);
 
 impl StepAsk {
     /// Why a record could not be put in doubt.
@@ -417,13 +430,17 @@ impl StepAsk {
     pub(crate) fn seen(&self, look: Option<StepLook>) -> Option<StepBegun> {
         match look {
             None | Some((false, ..)) => Some(StepBegun::Superseded),
-            Some((_, _, Some(content_type), Some(bytes))) => {
+            Some((.., Some(content_type), Some(bytes))) => {
                 Some(StepBegun::Done(Outcome::kept(&content_type, bytes)))
             }
             Some(_) if self.repeatable => Some(StepBegun::Fresh),
-            // By an earlier sending: whoever begins a step twice is told so before.
-            Some((_, Some(doubt), ..)) if doubt == *self.step => Some(StepBegun::Fresh),
-            Some((_, Some(doubt), ..)) => Some(StepBegun::Doubtful(doubt)),
+            Some((_, Some(doubt), number, ..)) => match number.cmp(&Some(self.number)) {
+                // The attempt knows that it has not happened, or would not begin another one.
+                Ordering::Less => None,
+                // By an earlier sending.
+                Ordering::Equal => Some(StepBegun::Fresh),
+                Ordering::Greater => Some(StepBegun::Doubtful(doubt)),
+            },
             Some(_) => None,
         }
     }
@@ -440,6 +457,8 @@ pub(crate) struct EndColumns<'a> {
     pub(crate) begun: i64,
     pub(crate) bound: bool,
     pub(crate) pardon: i32,
+    /// Whether a doubt in the record stays, and makes it unknown.
+    pub(crate) in_doubt: bool,
 }
 
 impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
@@ -457,12 +476,14 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
                 begun: to_micros(*forget),
                 bound: true,
                 pardon: i32::MAX,
+                in_doubt: false,
             },
             RecordEnd::Free {
                 bound,
                 pardon,
                 forget,
                 begun,
+                in_doubt,
             } => Self {
                 state: "free",
                 outcome: None,
@@ -471,6 +492,7 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
                 begun: to_micros((*begun).max(*forget)),
                 bound: *bound,
                 pardon: *pardon,
+                in_doubt: *in_doubt,
             },
         }
     }

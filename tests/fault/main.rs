@@ -10,6 +10,7 @@
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes behind whoever has taken over.
 //! - [`late_response`]: the database is away when a handler of the HTTP layer has finished, for longer than the lease.
+//! - [`late_steps`]: what is said of a step, and reaches the server when its caller has given up.
 //! - [`payments`]: the shop of the example in 4 processes, one of them killed every 200 ms, and clients that insist, with two
 //!   keys for each order; and an attempt that learns after its charge that it was taken over.
 //! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
@@ -23,6 +24,7 @@ mod dead_holder;
 mod history;
 mod late_record;
 mod late_response;
+mod late_steps;
 mod modes;
 mod network;
 mod payments;
@@ -95,6 +97,15 @@ fn main() -> ExitCode {
         trials.push(trial("late_claim", engine, move || {
             block_on(network::late_claim(engine));
         }));
+        trials.push(trial("late_step", engine, move || {
+            block_on(late_steps::begun(engine));
+        }));
+        // On the other ones several requests say it, in a transaction: no other one can begin the step meanwhile.
+        if engine == Engine::Postgres {
+            trials.push(trial("late_word_on_a_step", engine, move || {
+                block_on(late_steps::begun_again(engine));
+            }));
+        }
         trials.push(trial("starved", engine, move || {
             block_on(network::starved(engine));
         }));

@@ -158,7 +158,9 @@ fn has_text(mode: &watch::Sender<Mode>, request: &[u8]) -> bool {
         let Mode::KeepRequestWith(text, behind) = *mode else {
             return false;
         };
-        let has_text = request.windows(text.len()).any(|part| part == text.as_bytes());
+        let has_text = request
+            .windows(text.len())
+            .any(|part| part == text.as_bytes());
         is_it = has_text && behind == 0;
         if is_it {
             *mode = Mode::Silent;

@@ -433,6 +433,7 @@ pub(super) fn undo(claim: &ClaimAsk, fate: &Fate, repeated: bool, now: Moment) -
             pardon: 1,
             forget: claim.forget,
             begun: claim.begun,
+            in_doubt: false,
         },
     };
     let late = fate.in_doubt();

@@ -162,7 +162,7 @@ SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROS
 const FINISH: &str = "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.state, a.content_type, a.outcome, a.retain,
-           IF(r.bound OR a.bound, a.begun, a.forget) AS forget, a.bound, a.pardon
+           IF(r.bound OR a.bound, a.begun, a.forget) AS forget, a.bound, a.pardon, a.in_doubt
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
         scope        VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
         k            VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
@@ -175,7 +175,8 @@ UPDATE (
         forget       BIGINT                           PATH '$[8]',
         bound        INT                              PATH '$[9]',
         pardon       INT                              PATH '$[10]',
-        begun        BIGINT                           PATH '$[11]'
+        begun        BIGINT                           PATH '$[11]',
+        in_doubt     INT                              PATH '$[12]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
@@ -185,11 +186,11 @@ UPDATE (
 ) t
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.forget_at = IF(t.state = 'done' OR r.doubt IS NULL, SYSDATE(6) + INTERVAL t.forget MICROSECOND, NULL),
-    r.clean_at = IF(t.state = 'done' OR r.doubt IS NULL,
-                    SYSDATE(6) + INTERVAL COALESCE(t.retain, t.forget) MICROSECOND, NULL),
-    r.state = IF(t.state = 'free' AND r.doubt IS NOT NULL, 'unknown', t.state),
-    r.doubt = IF(t.state = 'done', NULL, r.doubt),
+SET r.forget_at = IF(t.in_doubt AND r.doubt IS NOT NULL, NULL, SYSDATE(6) + INTERVAL t.forget MICROSECOND),
+    r.clean_at = IF(t.in_doubt AND r.doubt IS NOT NULL, NULL,
+                    SYSDATE(6) + INTERVAL COALESCE(t.retain, t.forget) MICROSECOND),
+    r.state = IF(t.in_doubt AND r.doubt IS NOT NULL, 'unknown', t.state),
+    r.doubt = IF(t.in_doubt, r.doubt, NULL),
     r.bound = r.bound OR t.bound,
     r.tries = GREATEST(r.tries - t.pardon, 0),
     r.content_type = t.content_type,

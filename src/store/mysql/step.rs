@@ -8,7 +8,7 @@ use crate::idempotency::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.doubt USING utf8mb4), s.content_type, s.outcome
+SELECT r.owner = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.doubt USING utf8mb4), r.doubt_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?
@@ -18,13 +18,13 @@ const DOUBT: &str = "
 UPDATE (
     SELECT f.scope, f.idempotency_key FROM rowlock_idempotency f FORCE INDEX (PRIMARY)
     WHERE f.scope = ? AND f.idempotency_key = ? AND f.owner = ? AND f.attempt = ? AND f.state = 'running'
-      AND f.doubt IS NULL
+      AND (f.doubt IS NULL OR f.doubt_number < ?)
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.doubt = ?";
+SET r.doubt = ?, r.doubt_number = ?";
 
 const LOCK: &str = "
 SELECT attempt FROM rowlock_idempotency
@@ -33,7 +33,7 @@ FOR UPDATE SKIP LOCKED";
 
 const STEP_SETTLED: &str = "
 UPDATE rowlock_idempotency
-SET doubt = IF(doubt = ?, NULL, doubt), bound = bound OR ?
+SET doubt = IF(doubt_number <= ?, NULL, doubt), bound = bound OR ?
 WHERE scope = ? AND idempotency_key = ? AND owner = ? AND attempt = ? AND state = 'running'";
 
 /// Sent again, it changes nothing.
@@ -60,7 +60,9 @@ pub(super) async fn begin(
         .bind(ask.key.key())
         .bind(ask.owner)
         .bind(ask.attempt)
+        .bind(ask.number)
         .bind(&*ask.step)
+        .bind(ask.number)
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() > 0 {
@@ -102,7 +104,7 @@ pub(super) async fn finish(
         return Ok(StepAsk::not_settled(look(conn, ask).await?.as_ref()));
     }
     sqlx::query(STEP_SETTLED)
-        .bind(&*ask.step)
+        .bind(ask.number)
         .bind(outcome.is_some())
         .bind(ask.key.scope())
         .bind(ask.key.key())

@@ -139,9 +139,10 @@ WITH mine AS (
     SELECT a.*
     FROM (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::bytea[],
-                             $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[], $12::bigint[])
+                             $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[], $12::bigint[],
+                             $13::boolean[])
                       AS u (scope, key, owner, attempt, state, content_type, outcome, retain, forget, bound, pardon,
-                            begun)
+                            begun, in_doubt)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
@@ -150,18 +151,18 @@ WITH mine AS (
     FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE rowlock_idempotency r
-SET state = CASE WHEN m.state = 'free' AND r.doubt IS NOT NULL THEN 'unknown' ELSE m.state END,
-    doubt = CASE WHEN m.state = 'done' THEN NULL ELSE r.doubt END,
+SET state = CASE WHEN m.in_doubt AND r.doubt IS NOT NULL THEN 'unknown' ELSE m.state END,
+    doubt = CASE WHEN m.in_doubt THEN r.doubt END,
     bound = r.bound OR m.bound,
     tries = GREATEST(r.tries - m.pardon, 0),
     content_type = m.content_type,
     outcome = m.outcome,
     done_at = CASE WHEN m.state = 'done' THEN clock_timestamp() END,
     retain_until = clock_timestamp() + m.retain * interval '1 microsecond',
-    forget_at = CASE WHEN m.state = 'done' OR r.doubt IS NULL
+    forget_at = CASE WHEN NOT m.in_doubt OR r.doubt IS NULL
                      THEN clock_timestamp() + interval '1 microsecond'
                           * CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END END,
-    clean_at = CASE WHEN m.state = 'done' OR r.doubt IS NULL
+    clean_at = CASE WHEN NOT m.in_doubt OR r.doubt IS NULL
                     THEN clock_timestamp() + interval '1 microsecond'
                          * COALESCE(m.retain, CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END) END
 FROM mine m
@@ -360,6 +361,7 @@ pub(super) async fn finish(
         .bind(ends.iter().map(|end| end.bound).collect::<Vec<_>>())
         .bind(ends.iter().map(|end| end.pardon).collect::<Vec<_>>())
         .bind(ends.iter().map(|end| end.begun).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| end.in_doubt).collect::<Vec<_>>())
         .fetch_all(&mut *conn)
         .await?;
     let mut finished = Vec::with_capacity(asks.len());

@@ -7,17 +7,18 @@ use crate::idempotency::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = $3 AND r.attempt = $4 AND r.state = 'running', r.doubt, s.content_type, s.outcome
+SELECT r.owner = $3 AND r.attempt = $4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = $5
 WHERE r.scope = $1 AND r.idempotency_key = $2";
 
 const DOUBT: &str = "
-UPDATE rowlock_idempotency r SET doubt = $5
+UPDATE rowlock_idempotency r SET doubt = $5, doubt_number = $6
 FROM (
     SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running' AND doubt IS NULL
+    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+      AND (doubt IS NULL OR doubt_number < $6)
     FOR UPDATE SKIP LOCKED
 ) o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
@@ -29,7 +30,7 @@ WITH own AS (
     FOR UPDATE SKIP LOCKED
 ), mine AS (
     UPDATE rowlock_idempotency r
-    SET doubt = CASE WHEN r.doubt = $5 THEN NULL ELSE r.doubt END, bound = r.bound OR $6 IS NOT NULL
+    SET doubt = CASE WHEN r.doubt_number <= $8 THEN NULL ELSE r.doubt END, bound = r.bound OR $6 IS NOT NULL
     FROM own o
     WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key
     RETURNING 1
@@ -60,6 +61,7 @@ pub(super) async fn begin(
         .bind(ask.owner)
         .bind(ask.attempt)
         .bind(&*ask.step)
+        .bind(ask.number)
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() > 0 {
@@ -92,6 +94,7 @@ pub(super) async fn finish(
         .bind(&*ask.step)
         .bind(outcome.map(Outcome::content_type))
         .bind(outcome.map(Outcome::bytes))
+        .bind(ask.number)
         .fetch_one(&mut *conn)
         .await?;
     if mine > 0 {

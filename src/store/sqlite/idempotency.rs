@@ -75,16 +75,16 @@ RETURNING lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 100
 
 const FINISH: &str = "
 UPDATE rowlock_idempotency
-SET state = CASE WHEN ?5 = 'free' AND doubt IS NOT NULL THEN 'unknown' ELSE ?5 END,
-    doubt = CASE WHEN ?5 = 'done' THEN NULL ELSE doubt END,
+SET state = CASE WHEN ?13 AND doubt IS NOT NULL THEN 'unknown' ELSE ?5 END,
+    doubt = CASE WHEN ?13 THEN doubt END,
     bound = bound OR ?10,
     tries = max(tries - ?11, 0),
     content_type = ?6,
     outcome = ?7,
     done_at = CASE WHEN ?5 = 'done' THEN now.us END,
     retain_until = now.us + ?8,
-    forget_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + iif(bound OR ?10, ?12, ?9) END,
-    clean_at = CASE WHEN ?5 = 'done' OR doubt IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
+    forget_at = CASE WHEN NOT ?13 OR doubt IS NULL THEN now.us + iif(bound OR ?10, ?12, ?9) END,
+    clean_at = CASE WHEN NOT ?13 OR doubt IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
 
@@ -287,6 +287,7 @@ pub(super) async fn finish(
                 .bind(end.bound)
                 .bind(end.pardon)
                 .bind(end.begun)
+                .bind(end.in_doubt)
                 .execute(&mut *conn)
                 .await?;
             finished.push(match done.rows_affected() {

@@ -7,19 +7,20 @@ use crate::idempotency::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = ?3 AND r.attempt = ?4 AND r.state = 'running', r.doubt, s.content_type, s.outcome
+SELECT r.owner = ?3 AND r.attempt = ?4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?5
 WHERE r.scope = ?1 AND r.idempotency_key = ?2";
 
 const DOUBT: &str = "
-UPDATE rowlock_idempotency SET doubt = ?5
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running' AND doubt IS NULL";
+UPDATE rowlock_idempotency SET doubt = ?5, doubt_number = ?6
+WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'
+  AND (doubt IS NULL OR doubt_number < ?6)";
 
 const STEP_SETTLED: &str = "
 UPDATE rowlock_idempotency
-SET doubt = CASE WHEN doubt = ?5 THEN NULL ELSE doubt END, bound = bound OR ?6
+SET doubt = CASE WHEN doubt_number <= ?5 THEN NULL ELSE doubt END, bound = bound OR ?6
 WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
 
 /// Sent again, it changes nothing.
@@ -56,6 +57,7 @@ pub(super) async fn begin(
             .bind(ask.owner)
             .bind(ask.attempt)
             .bind(&*ask.step)
+            .bind(ask.number)
             .execute(conn)
             .await?;
         Ok(match done.rows_affected() {
@@ -77,7 +79,7 @@ pub(super) async fn finish(
             .bind(ask.key.key())
             .bind(ask.owner)
             .bind(ask.attempt)
-            .bind(&*ask.step)
+            .bind(ask.number)
             .bind(outcome.is_some())
             .execute(&mut *conn)
             .await?;

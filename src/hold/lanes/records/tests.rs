@@ -132,6 +132,7 @@ impl House {
                 pardon: 0,
                 forget: PATIENCE,
                 begun: PATIENCE,
+                in_doubt: false,
             },
         };
         self.send(|reply| RecordWork::Finish(ask, Some(reply)))
@@ -433,10 +434,7 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     house.lane.pending.arrive(undo);
     house.step().await;
     let row = house.row(&key).await.unwrap();
-    assert_eq!(
-        (row.owner, row.state.as_str()),
-        (second.owner, "running")
-    );
+    assert_eq!((row.owner, row.state.as_str()), (second.owner, "running"));
 
     let now = Moment::now();
     for (lease, longest) in [(1, 1), (600, 600), (3_600, 600)] {
@@ -450,3 +448,5 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
         }
     }
 }
+
+mod steps;

@@ -1,0 +1,93 @@
+//! What is said of steps, late.
+
+use super::*;
+
+impl House {
+    async fn guard(&self, key: &RecordKey) -> RecordGuard {
+        let ask = self.ask(key);
+        let core = Arc::clone(&self.core);
+        let claim = |reply| RecordWork::Claim(Box::new(Claim { ask, core, reply }));
+        match self.core.record(claim).await.unwrap() {
+            Claiming::Mine(guard) => guard,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn doubt(&self, key: &RecordKey) -> Option<String> {
+        self.row(key).await.unwrap().doubt
+    }
+}
+
+fn step(guard: &RecordGuard, number: i32) -> StepAsk {
+    StepAsk {
+        key: guard.key().clone(),
+        owner: guard.owner(),
+        attempt: guard.grant.fence,
+        step: "charge".into(),
+        repeatable: number == 0,
+        number,
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_an_attempt_ends_the_doubt_about_what_it_knows_not_to_have_happened() {
+    let house = House::new().await;
+    let mut other = house.other().await;
+    for (happened, state) in [(false, "free"), (true, "unknown")] {
+        let guard = house.guard(&key(state)).await;
+        guard.doubt(happened);
+        // A late sending, or one whose answer was lost.
+        let begun = other.step_begin(&step(&guard, 1)).await.unwrap();
+        assert!(matches!(begun, StepBegun::Fresh));
+        assert_eq!(house.doubt(guard.key()).await.as_deref(), Some("charge"));
+        let ended = guard.finish(guard.give_up()).await.unwrap();
+        assert_eq!(ended, Finished::Ended);
+        let row = house.row(guard.key()).await.unwrap();
+        assert_eq!(row.state, state);
+        assert_eq!(row.doubt.is_some(), happened);
+        assert_eq!(row.forget_left.is_some(), !happened);
+    }
+}
+
+#[tokio::test]
+async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() {
+    let house = House::new().await;
+    let mut other = house.other().await;
+    let guard = house.guard(&key("k")).await;
+    let [first, second] = [1, 2].map(|number| step(&guard, number));
+    for ends in [true, false] {
+        assert!(matches!(
+            other.step_begin(&first).await.unwrap(),
+            StepBegun::Fresh
+        ));
+        if ends {
+            let ended = other.step_finish(&first, None).await.unwrap();
+            assert_eq!(ended, Finished::Ended);
+            assert_eq!(house.doubt(guard.key()).await, None);
+        }
+        // Begun again; the second time by another sending.
+        for _ in 0..2 {
+            let begun = other.step_begin(&second).await.unwrap();
+            assert!(matches!(begun, StepBegun::Fresh), "{begun:?}");
+        }
+        // Late sendings of what was said of the first beginning.
+        let begun = other.step_begin(&first).await.unwrap();
+        assert!(
+            matches!(&begun, StepBegun::Doubtful(step) if step == "charge"),
+            "{begun:?}"
+        );
+        other.step_finish(&first, None).await.unwrap();
+        assert!(house.doubt(guard.key()).await.is_some());
+        // Nor does a step that may be repeated.
+        let repeatable = step(&guard, 0);
+        let kept = Outcome::new("a/b", "c").unwrap();
+        let letter = StepAsk {
+            step: "letter".into(),
+            ..repeatable
+        };
+        other.step_finish(&letter, Some(&kept)).await.unwrap();
+        assert!(house.doubt(guard.key()).await.is_some());
+        other.step_finish(&second, None).await.unwrap();
+        assert_eq!(house.doubt(guard.key()).await, None);
+    }
+}
