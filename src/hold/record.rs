@@ -12,11 +12,11 @@ use super::clock::Moment;
 use super::grant::Grant;
 use super::op::{Fate, Op, Reply};
 use crate::Error;
-use crate::idempotency::{Outcome, RecordKey};
+use crate::idempotency::{FormToken, NewToken, Outcome, RecordKey};
 use crate::lock::Loss;
 use crate::store::record::{
     ClaimAsk, CleanedRows, DecideAsk, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow, StepAsk,
-    StepBegun, StepRow, TokenAsk,
+    StepBegun, StepRow,
 };
 
 /// What has come of a claim. The guard is made by the lane: when nobody is there to receive it any more, dropping it
@@ -61,7 +61,7 @@ pub(crate) enum RecordWork {
     Steps(RecordKey, Reply<Vec<StepRow>>),
     List(ListAsk, Reply<Vec<RecordRow>>),
     Decide(DecideAsk, Reply<bool>),
-    IssueToken(TokenAsk, Reply<()>),
+    IssueToken(NewToken, Reply<FormToken>),
     Clean(u32, Reply<CleanedRows>),
     CleanLocks(LockWalk, Reply<u64>),
 }
@@ -144,7 +144,8 @@ impl RecordWork {
             Self::Steps(_, reply) => reply.is_closed(),
             Self::List(_, reply) => reply.is_closed(),
             Self::IsClaimed(_, reply) | Self::Decide(_, reply) => reply.is_closed(),
-            Self::IssueToken(_, reply) | Self::Forget(.., reply) => reply.is_closed(),
+            Self::IssueToken(_, reply) => reply.is_closed(),
+            Self::Forget(.., reply) => reply.is_closed(),
             Self::Clean(_, reply) => reply.is_closed(),
             Self::CleanLocks(_, reply) => reply.is_closed(),
         }
@@ -162,9 +163,8 @@ impl RecordWork {
             Self::Steps(_, reply) => drop(reply.send(Err(error))),
             Self::List(_, reply) => drop(reply.send(Err(error))),
             Self::IsClaimed(_, reply) | Self::Decide(_, reply) => drop(reply.send(Err(error))),
-            Self::IssueToken(_, reply) | Self::Forget(.., reply) => {
-                drop(reply.send(Err(error)));
-            }
+            Self::IssueToken(_, reply) => drop(reply.send(Err(error))),
+            Self::Forget(.., reply) => drop(reply.send(Err(error))),
             Self::Clean(_, reply) => drop(reply.send(Err(error))),
             Self::CleanLocks(_, reply) => drop(reply.send(Err(error))),
         }

@@ -167,10 +167,9 @@ impl FormTokens {
     ///
     /// A token that nobody got is removed when its time is over.
     pub async fn issue(&self, scope: impl AsRef<[u8]>) -> Result<FormToken, Error> {
-        let (token, ask) = self.fresh(scope.as_ref())?;
-        let issue = |reply| RecordWork::IssueToken(ask, reply);
-        self.core.record(issue).await?;
-        Ok(token)
+        let new = self.fresh(scope.as_ref())?;
+        let issue = |reply| RecordWork::IssueToken(new, reply);
+        self.core.record(issue).await
     }
 
     /// A new token, which is there when the transaction commits: for the page that the submission answers with.
@@ -184,7 +183,7 @@ impl FormTokens {
         tx: &mut T,
         scope: impl AsRef<[u8]>,
     ) -> Result<FormToken, Error> {
-        let (token, ask) = self.fresh(scope.as_ref())?;
+        let (token, ask) = self.fresh(scope.as_ref())?.make();
         let context = self.context(scope.as_ref(), &ask, "issue a form token for", T::ENGINE)?;
         let told = tx.connection().tx_token_issue(&ask).await;
         context.told(told)?;
@@ -357,17 +356,15 @@ impl FormTokens {
         })
     }
 
-    fn fresh(&self, scope: &[u8]) -> Result<(FormToken, TokenAsk), Error> {
+    fn fresh(&self, scope: &[u8]) -> Result<NewToken, Error> {
         let bounds = "1 s to 366 days are allowed";
         within("ttl", self.ttl, Duration::from_secs(1)..=LONGEST, bounds)?;
-        let token = FormToken(Uuid::new_v4().simple().to_string());
-        let ask = TokenAsk {
+        let new = NewToken {
             scope: scope.into(),
-            digest: Fingerprint::of(token.as_str()),
             ttl: self.ttl,
         };
-        record(&ask)?;
-        Ok((token, ask))
+        record(&new.make().1)?;
+        Ok(new)
     }
 
     /// `None`: it cannot be one of ours.
@@ -390,6 +387,26 @@ impl FormTokens {
     ) -> Result<Context<'_>, Error> {
         debug_assert_eq!(scope, &*ask.scope);
         Context::new(&self.core, Subject::Record(record(ask)?), doing, engine)
+    }
+}
+
+/// Tokens that can be made.
+#[derive(Debug)]
+pub(crate) struct NewToken {
+    scope: Arc<[u8]>,
+    ttl: Duration,
+}
+
+impl NewToken {
+    /// Another one each time.
+    pub(crate) fn make(&self) -> (FormToken, TokenAsk) {
+        let token = FormToken(Uuid::new_v4().simple().to_string());
+        let ask = TokenAsk {
+            scope: Arc::clone(&self.scope),
+            digest: Fingerprint::of(token.as_str()),
+            ttl: self.ttl,
+        };
+        (token, ask)
     }
 }
 

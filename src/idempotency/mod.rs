@@ -47,6 +47,7 @@ mod run;
 mod step;
 mod waiting;
 
+pub(crate) use form_token::NewToken;
 pub use form_token::{FormToken, FormTokens, Submitted};
 pub use guard::IdempotencyGuard;
 #[cfg(feature = "tower")]

@@ -104,7 +104,7 @@ pub(crate) trait Records: Send {
         ask: &DecideAsk,
     ) -> impl Future<Output = Result<bool, Fault>> + Send;
 
-    /// Makes a form token.
+    /// Makes a form token. Never sent twice with one digest: a late sending would make a token that was used good again.
     fn token_issue(&mut self, ask: &TokenAsk) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Removes what is over: outcomes past their retention, with what the steps came to; records and tokens past their

@@ -11,6 +11,7 @@
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes behind whoever has taken over.
 //! - [`late_response`]: the database is away when a handler of the HTTP layer has finished, for longer than the lease.
 //! - [`late_steps`]: what is said of a step, and reaches the server when its caller has given up.
+//! - [`late_token`]: a form token that is issued once more when it was used.
 //! - [`payments`]: the shop of the example in 4 processes, one of them killed every 200 ms, and clients that insist, with two
 //!   keys for each order; and an attempt that learns after its charge that it was taken over.
 //! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
@@ -25,6 +26,7 @@ mod history;
 mod late_record;
 mod late_response;
 mod late_steps;
+mod late_token;
 mod modes;
 mod network;
 mod payments;
@@ -106,6 +108,9 @@ fn main() -> ExitCode {
                 block_on(late_steps::begun_again(engine));
             }));
         }
+        trials.push(trial("late_token", engine, move || {
+            block_on(late_token::run(engine));
+        }));
         trials.push(trial("starved", engine, move || {
             block_on(network::starved(engine));
         }));

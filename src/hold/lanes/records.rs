@@ -394,11 +394,13 @@ impl<C: Connector> Lane<C> {
                     .await);
                 (fault, RecordWork::Decide(ask, reply))
             }
-            RecordWork::IssueToken(ask, reply) => {
-                let fault = answer!(reply, async |conn: &mut C::Connection| conn
-                    .token_issue(&ask)
-                    .await);
-                (fault, RecordWork::IssueToken(ask, reply))
+            RecordWork::IssueToken(new, reply) => {
+                // Each sending has a token of its own: what a late one makes was given to nobody.
+                let (token, ask) = new.make();
+                let fault = answer!(reply, async |conn: &mut C::Connection| {
+                    conn.token_issue(&ask).await.map(|()| token)
+                });
+                (fault, RecordWork::IssueToken(new, reply))
             }
             RecordWork::Clean(limit, reply) => {
                 let fault = answer!(reply, async |conn: &mut C::Connection| conn

@@ -7,11 +7,9 @@ use crate::store::fault::Fault;
 use crate::store::record::TokenAsk;
 use crate::store::{Told, to_micros};
 
-/// Sent again, it changes nothing.
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
-VALUES (?, ?, SYSDATE(6), SYSDATE(6) + INTERVAL ? MICROSECOND)
-ON DUPLICATE KEY UPDATE token = token";
+VALUES (?, ?, SYSDATE(6), SYSDATE(6) + INTERVAL ? MICROSECOND)";
 
 const CLEAN: &str = "
 DELETE t FROM (

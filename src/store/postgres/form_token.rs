@@ -10,8 +10,7 @@ use crate::store::{Told, to_micros};
 
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
-VALUES ($1, $2, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond')
-ON CONFLICT DO NOTHING";
+VALUES ($1, $2, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond')";
 
 const TX_ISSUE: &str = "
 WITH made AS (

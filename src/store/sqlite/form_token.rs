@@ -9,8 +9,7 @@ use crate::store::{Told, to_micros};
 
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
-SELECT ?1, ?2, now.us, now.us + ?3 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now WHERE true
-ON CONFLICT DO NOTHING";
+SELECT ?1, ?2, now.us, now.us + ?3 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now";
 
 const CONSUME: &str = "
 DELETE FROM rowlock_form_token
