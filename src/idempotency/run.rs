@@ -174,11 +174,7 @@ impl Idempotency {
     ) -> Result<Claimed, Error> {
         let context = Context::new(&self.core, ask.key.subject(), "begin", P::ENGINE)?;
         let told = P::connection(tx).tx_claim(ask).await;
-        let told = told.map_err(|fault| context.error(fault))?;
-        if told.database.is_some() {
-            context.check(told.database)?;
-        }
-        Ok(told.found)
+        context.told(told)
     }
 
     /// The work behind a claim, its outcome, and the commit.

@@ -315,11 +315,13 @@ on_every_engine! {
         let error = on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome("a")).await).unwrap_err();
         assert!(matches!(error, Error::WrongDatabase { .. }), "{error}");
         tx.release().await;
-        let error = on_app!(&other.app, pool => {
-            idempotency.run_in_tx(pool, "s", "k2", &request(), |tx| async move { drop(tx); Outcome::json(&1) }).await
-        });
-        let error = error.unwrap_err();
-        assert!(matches!(error, Error::WrongDatabase { .. }), "{error}");
+        new(&idempotency, "freed").await.release().await.unwrap();
+        for key in ["k2", "freed"] {
+            let ran = on_app!(&other.app, pool => {
+                idempotency.run_in_tx(pool, "scope", key, &request(), |tx| async move { drop(tx); Outcome::json(&1) }).await
+            });
+            assert!(matches!(ran, Err(Error::WrongDatabase { .. })), "{key}: {ran:?}");
+        }
         other.remove().await;
     }
 

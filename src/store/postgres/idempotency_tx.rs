@@ -104,16 +104,18 @@ pub(super) async fn tx_claim(
         .bind(&*ask.holder)
         .bind(&ask.fingerprint.as_bytes()[..])
         .bind(to_micros(ask.lease))
-        .fetch_optional(conn)
+        .fetch_optional(&mut *conn)
         .await?;
     Ok(match row {
         Some((database, attempt)) => Told {
             database,
             found: Claimed::Mine { attempt },
         },
-        // Changed, or locked: another look tells.
+        // Changed, or locked: another look tells. Or in another database.
         None => Told {
-            database: None,
+            database: query_scalar("SELECT id FROM rowlock_database")
+                .fetch_optional(conn)
+                .await?,
             found: Claimed::Locked,
         },
     })
