@@ -224,8 +224,7 @@ async fn resolved(
 /// done.
 async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
     if attempt.is_settled() {
-        attempt.pardon();
-        return;
+        return attempt.settled();
     }
     if was_not_applied && let Err(error) = attempt.not_done(HANDLER).await {
         tracing::warn!(%error, "that the handler did nothing could not be recorded");

@@ -11,7 +11,7 @@ use http_body::Body;
 use http_body_util::Full;
 
 use super::body::{Ahead, BoxError, ResponseBody};
-use super::settings::Settings;
+use super::settings::{ServerError, Settings};
 use super::stored;
 use crate::lock::Transaction;
 use crate::{Error, IdempotencyGuard};
@@ -47,6 +47,14 @@ impl Idempotent {
     /// The handler has seen to the end of the attempt.
     pub(super) fn is_settled(&self) -> bool {
         self.0.in_tx.load(Ordering::Acquire) || self.0.guard.has_ended()
+    }
+
+    /// Its end is not held against the key. When it is in a transaction that was rolled back, nothing has happened.
+    pub(super) fn settled(&self) {
+        self.0.guard.pardon();
+        if self.0.settings.server_error == ServerError::Unknown {
+            self.0.guard.nothing_done();
+        }
     }
 
     /// The handler has come to a final response: its work is done, and the key is not freed any more.

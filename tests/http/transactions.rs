@@ -1,6 +1,7 @@
 //! The handler ends its attempt by itself.
 
 use rowlock::RecordState;
+use rowlock::layer::ServerError;
 
 use crate::server::{Server, over_a_socket, send};
 
@@ -30,15 +31,17 @@ over_a_socket! {
     }
 
     async fn a_rollback_frees_the_key_whatever_is_answered() {
-        for act in ["rollback", "rollback 200", "rollback 404", "rollback 500", "rollback panic"] {
-            let server = Server::plain().await;
-            let first = send(server.pay("k", act)).await;
-            assert!(!first.is_replay());
-            assert_eq!(server.effects().await, 0);
-            let second = send(server.pay("k", "commit")).await;
-            assert_eq!(second.is_new(201).text(), "run 2: POST /pay 100", "{act}");
-            send(server.pay("k", "commit")).await.is_replay_of(&second);
-            assert_eq!((server.shop.runs(), server.effects().await), (2, 1));
+        for server_error in [ServerError::Transient, ServerError::Unknown] {
+            for act in ["rollback", "rollback 200", "rollback 404", "rollback 500", "rollback panic"] {
+                let server = Server::new(|layer| layer.server_error(server_error)).await;
+                let first = send(server.pay("k", act)).await;
+                assert!(!first.is_replay());
+                assert_eq!(server.effects().await, 0);
+                let second = send(server.pay("k", "commit")).await;
+                assert_eq!(second.is_new(201).text(), "run 2: POST /pay 100", "{act}, {server_error:?}");
+                send(server.pay("k", "commit")).await.is_replay_of(&second);
+                assert_eq!((server.shop.runs(), server.effects().await), (2, 1));
+            }
         }
     }
 
