@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
+use tokio::select;
 use tower_service::Service;
 use tracing::Instrument as _;
 
@@ -74,7 +75,15 @@ impl Asked {
         R::Error: Into<BoxError>,
     {
         let (parts, body) = request.into_parts();
-        let body = match fingerprint::collect(body, self.settings.max_body).await {
+        // Nobody else bounds it: a time limit outside of the layer drops the answer, and this goes on.
+        let limit = self.settings.body_timeout;
+        let until = Moment::now() + limit;
+        let body = select! {
+            biased;
+            body = fingerprint::collect(body, self.settings.max_body) => body,
+            () = sleep_until(until) => Err(Problem::BodyTooSlow { limit }),
+        };
+        let body = match body {
             Ok(body) => body,
             Err(problem) => return Ok(problem.response(&self.settings)),
         };

@@ -1,6 +1,7 @@
 //! The layer and its settings.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderName, Method, StatusCode, Uri};
@@ -70,6 +71,15 @@ impl IdempotencyLayer {
     /// one is answered with 413.
     pub fn max_body(self, bytes: usize) -> Self {
         self.with(|settings| settings.max_body = bytes)
+    }
+
+    /// How long the body of a request may take to arrive whole, from when its head is there: 1 ms to 1 day, one minute when not
+    /// set. A slower one is answered with 408. Give routes for large bodies more time: 1 MiB in a minute is 17 KiB/s.
+    ///
+    /// It counts also when the client has hung up, or a time limit outside of this layer is over: the layer's task goes on
+    /// then, for as long as the body may yet come to its end.
+    pub fn body_timeout(self, timeout: Duration) -> Self {
+        self.with(|settings| settings.body_timeout = timeout)
     }
 
     /// The largest body of a response that is kept, in bytes: at most the

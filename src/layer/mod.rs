@@ -151,6 +151,11 @@
 //!
 //! *400.* The body of the request broke off.
 //!
+//! ## body-too-slow
+//!
+//! *408.* The body of the request did not come to its end in the time that is allowed: nothing was done, and the connection may
+//! be closed.
+//!
 //! ## in-flight
 //!
 //! *409 with Retry-After.* A request with this key is being processed, or another attempt has taken over the one that ran this

@@ -26,6 +26,7 @@ pub(super) enum Problem {
     NoPrincipal,
     BodyTooLarge { limit: usize },
     BodyUnreadable,
+    BodyTooSlow { limit: Duration },
     InFlight { remaining: Option<Duration> },
     KeyReused,
     Unknown { step: String },
@@ -100,6 +101,11 @@ impl Problem {
                 StatusCode::BAD_REQUEST,
                 "The request broke off",
             ),
+            Self::BodyTooSlow { .. } => (
+                "body-too-slow",
+                StatusCode::REQUEST_TIMEOUT,
+                "The request is too slow",
+            ),
             Self::InFlight { .. } => (
                 "in-flight",
                 StatusCode::CONFLICT,
@@ -156,6 +162,9 @@ impl Problem {
             Self::NoPrincipal => "A key belongs to somebody: log in, then send the request again.".into(),
             Self::BodyTooLarge { limit } => format!("At most {limit} bytes are accepted.").into(),
             Self::BodyUnreadable => "Its body did not come to its end.".into(),
+            Self::BodyTooSlow { limit } => {
+                format!("Its body did not come to its end within {limit:?}.").into()
+            }
             Self::InFlight { .. } => {
                 "A request with the same key is being processed: try again later, with the same key.".into()
             }
@@ -237,13 +246,16 @@ impl Problem {
 mod tests {
     use super::*;
 
-    fn all() -> [Problem; 15] {
+    fn all() -> [Problem; 16] {
         [
             Problem::MissingKey,
             Problem::BadKey("".into()),
             Problem::NoPrincipal,
             Problem::BodyTooLarge { limit: 1 },
             Problem::BodyUnreadable,
+            Problem::BodyTooSlow {
+                limit: Duration::ZERO,
+            },
             Problem::InFlight { remaining: None },
             Problem::KeyReused,
             Problem::Unknown { step: "s".into() },

@@ -109,7 +109,8 @@ where
 /// # Cancel safety
 ///
 /// Once it has been polled, a task of the runtime goes on with the request: it reads the body, runs the handler and keeps
-/// the response. When the body breaks off, nothing is left behind.
+/// the response. When the body breaks off, or does not come within
+/// [`body_timeout`](super::IdempotencyLayer::body_timeout), nothing is left behind.
 #[must_use = "it does nothing unless polled"]
 pub struct ResponseFuture<E>(Pin<Box<dyn Future<Output = Answer<E>> + Send>>);
 

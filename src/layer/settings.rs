@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION, CONTENT_ENCODING,
@@ -14,11 +15,13 @@ use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
 use super::key;
 use super::pace::Pace;
 use super::problem::Problem;
+use crate::lock::within;
 use crate::{Error, Idempotency};
 
 /// What the head of a response may take of the room for its outcome.
 const HEAD_ROOM: usize = 16 << 10;
 const DEFAULT_MAX_BODY: usize = 1 << 20;
+const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// The longest key of a record, in bytes.
 const MAX_KEY: usize = 255;
 
@@ -73,6 +76,7 @@ pub(super) struct Settings {
     pub(super) key_format: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     pub(super) methods: Vec<Method>,
     pub(super) max_body: usize,
+    pub(super) body_timeout: Duration,
     pub(super) max_response: Option<usize>,
     pub(super) keep: Result<Vec<HeaderName>, Error>,
     pub(super) json_fields: Vec<String>,
@@ -94,6 +98,7 @@ impl Settings {
             key_format: Arc::new(|_| true),
             methods: vec![Method::POST, Method::PATCH],
             max_body: DEFAULT_MAX_BODY,
+            body_timeout: DEFAULT_BODY_TIMEOUT,
             max_response: None,
             keep: Ok(KEPT.to_vec()),
             json_fields: Vec::new(),
@@ -111,6 +116,9 @@ impl Settings {
         if !(1..=MAX_KEY).contains(&self.max_key) {
             return refuse("max_key", "1 to 255 bytes are allowed");
         }
+        let bounds = "1 ms to 1 day are allowed";
+        let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
+        within("body_timeout", self.body_timeout, allowed, bounds)?;
         if self.max_response() > self.idempotency.bounds().max_outcome {
             let reason = "it is more than the max_outcome of the idempotency settings";
             return refuse("max_response", reason);
@@ -185,6 +193,7 @@ impl fmt::Debug for Settings {
             .field("max_key", &self.max_key)
             .field("methods", &self.methods)
             .field("max_body", &self.max_body)
+            .field("body_timeout", &self.body_timeout)
             .field("max_response", &self.max_response())
             .field("server_error", &self.server_error)
             .finish_non_exhaustive()

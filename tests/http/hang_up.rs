@@ -2,11 +2,18 @@
 
 use std::time::Duration;
 
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::IntoResponse;
 use axum::{Router, routing::any};
+use rowlock::layer::IdempotencyLayer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 
 use crate::common::eventually;
+use crate::raw::exchange;
 use crate::server::{Hyper, Run, Server, over_a_socket, send};
 use crate::shop::handle;
 
@@ -243,4 +250,50 @@ over_a_socket! {
         assert_eq!(server.shop.runs(), 0);
         send(server.pay("k", "201")).await.is_new(201);
     }
+
+    async fn a_body_that_does_not_come_is_let_go() {
+        let server = Server::new(|layer| layer.body_timeout(Duration::from_millis(100))).await;
+        let (status, answer) = exchange(server.address, &unfinished("k")).await;
+        assert_eq!(status, 408, "{answer}");
+        assert!(answer.contains("body-too-slow") && answer.contains("100ms"), "{answer}");
+        assert!(server.record("k").await.is_none());
+        send(server.pay("k", "201")).await.is_new(201);
+        assert_eq!(server.shop.runs(), 1);
+    }
+
+    async fn a_body_that_does_not_come_is_let_go_behind_an_outer_time_limit() {
+        let limited = |layer, _| {
+            let limit = |request: Request, next: Next| async {
+                let answer = tokio::time::timeout(Duration::from_millis(10), next.run(request)).await;
+                answer.unwrap_or_else(|_| StatusCode::GATEWAY_TIMEOUT.into_response())
+            };
+            Router::new().route("/{*rest}", any(handle)).layer(layer).layer(from_fn(limit))
+        };
+        let layer = |layer: IdempotencyLayer| layer.body_timeout(Duration::from_millis(500));
+        let server = Server::routed(|records| records, layer, limited, Run::default()).await;
+        let tasks = || Handle::current().metrics().num_alive_tasks();
+        let before = tasks();
+        // The clients are gone without a word: their connections stay open.
+        let mut streams = Vec::new();
+        for n in 0..50 {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            stream.write_all(&unfinished(&n.to_string())).await.unwrap();
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 504");
+            streams.push(stream);
+        }
+        assert!(tasks() > before, "the layer waits for the bodies");
+        eventually("no task is left", || async { tasks() <= before }).await;
+        assert_eq!(server.shop.runs(), 0);
+    }
+}
+
+/// A request whose body lacks its end; nothing more comes until it is answered.
+fn unfinished(key: &str) -> Vec<u8> {
+    let head = format!(
+        "POST /pay HTTP/1.1\r\nhost: test\r\nx-user: ann\r\nidempotency-key: \"{key}\"\r\nconnection: close\r\n\
+         content-length: 3\r\n\r\n10"
+    );
+    head.into_bytes()
 }
