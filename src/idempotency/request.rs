@@ -184,7 +184,8 @@ pub struct UnknownStep {
 /// What a reconcile hook has found out; see [`Idempotency::reconcile`].
 #[derive(Debug, Clone)]
 pub enum Reconciled {
-    /// The step happened, and this is what it came to: the attempt goes on behind it.
+    /// The step happened, and this is what it came to, at most [`max_outcome`](Idempotency::max_outcome) bytes
+    /// ([`Error::OutcomeTooLarge`]): the attempt goes on behind it.
     Happened(Outcome),
     /// It did not happen, and will not: the attempt runs it again.
     NotHappened,
@@ -376,7 +377,7 @@ impl Idempotency {
                         step,
                         attempt,
                     };
-                    match self.ask_hook(&unknown).await {
+                    match self.ask_hook(&unknown).await? {
                         None => Begun::Unknown(unknown),
                         Some(found) => {
                             self.decide(key, attempt, Decision::Resolve(found)).await?;
@@ -390,13 +391,19 @@ impl Idempotency {
     }
 
     /// What the step came to, if it happened. `None`: nobody knows.
-    async fn ask_hook(&self, unknown: &UnknownStep) -> Option<Option<Outcome>> {
-        let hook = self.reconcile.as_ref()?;
-        match hook(unknown.clone()).await {
-            Reconciled::Happened(outcome) => Some(Some(outcome)),
+    async fn ask_hook(&self, unknown: &UnknownStep) -> Result<Option<Option<Outcome>>, Error> {
+        let Some(hook) = self.reconcile.as_ref() else {
+            return Ok(None);
+        };
+        Ok(match hook(unknown.clone()).await {
+            Reconciled::Happened(outcome) => {
+                let size = outcome.bytes().len();
+                self.bounds().check("the result of the step", size)?;
+                Some(Some(outcome))
+            }
             Reconciled::NotHappened => Some(None),
             Reconciled::StillUnknown => None,
-        }
+        })
     }
 
     pub(super) async fn decide(

@@ -225,7 +225,11 @@ async fn resolved(
     found: &Outcome,
 ) -> Result<Response<ResponseBody>, Problem> {
     let kept = attempt.complete(found).await;
-    kept.map_err(|error| Problem::of(&error))?;
+    kept.map_err(|error| {
+        // Nothing has run: this is no attempt that vanished.
+        attempt.pardon();
+        Problem::of(&error)
+    })?;
     stored::replay(found)
 }
 

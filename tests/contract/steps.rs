@@ -403,6 +403,24 @@ on_every_engine! {
         }
     }
 
+    async fn what_the_hook_has_found_is_to_fit(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency().max_outcome(10);
+        vanish_in_step(&idempotency, &Provider::default()).await;
+        rowlock.flush().await;
+        for bytes in [11, 10] {
+            let found = move |_| async move { Reconciled::Happened(Outcome::new("a/b", vec![b'x'; bytes]).unwrap()) };
+            let begun = idempotency.clone().reconcile(found).begin("scope", "k", &request()).await;
+            match (bytes, begun) {
+                (11, Err(Error::OutcomeTooLarge { bytes: 11, limit: 10, .. })) => {
+                    assert!(matches!(begin(&idempotency).await, Begun::Unknown(_)));
+                }
+                (10, Ok(Begun::New(_))) => {}
+                (bytes, begun) => panic!("{bytes}: {begun:?}"),
+            }
+        }
+    }
+
     async fn a_step_that_is_cut_off_while_it_begins_is_in_no_doubt(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency().max_attempts(1000);

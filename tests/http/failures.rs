@@ -99,6 +99,21 @@ over_a_socket! {
         assert_eq!(server.shop.runs(), 1);
     }
 
+    async fn what_was_found_and_cannot_be_kept_poisons_nothing() {
+        let records = |records: rowlock::Idempotency| records.max_attempts(1).max_outcome(1_000);
+        let server = Server::with(records, |layer| layer.server_error(ServerError::Unknown)).await;
+        send(server.pay("k", "500")).await.is_new(500);
+        // By somebody with other settings.
+        let found = Outcome::new("text/plain", vec![b'x'; 1_001]).unwrap();
+        let idempotency = server.rowlock.idempotency();
+        idempotency.resolve(scope("ann"), "k", Resolution::Happened(found)).await.unwrap();
+        for _ in 0..3 {
+            send(server.pay("k", "201")).await.is_problem(500, "misconfigured");
+            server.rowlock.flush().await;
+            assert_eq!(state(&server).await, RecordState::Free);
+        }
+    }
+
     async fn unknown_and_found_not_to_have_happened_runs_again() {
         let server = unknown().await;
         send(server.pay("k", "panic")).await.is_problem(500, "handler-panicked");

@@ -478,10 +478,12 @@ impl Shared {
     }
 }
 
-/// Whether one answer does for both. (What was sent before may have done what it asked for: it needs an answer of its own.)
+/// Whether one answer does for both. (A claim that was sent before may have happened: it needs an answer of its own.)
 fn shares(op: &Op, first: &Op) -> bool {
     match (op, first) {
-        (Op::Record(op), Op::Record(first)) => !op.fate.sent && op.work.shares_with(&first.work),
+        (Op::Record(op), Op::Record(first)) => {
+            (!op.fate.sent || op.work.only_looks()) && op.work.shares_with(&first.work)
+        }
         _ => false,
     }
 }

@@ -235,6 +235,30 @@ async fn reads_and_claims_of_one_key_do_not_wait_for_each_other() {
 }
 
 #[tokio::test]
+async fn reads_that_are_sent_again_share_an_answer_and_claims_do_not() {
+    let mut house = House::new().await;
+    let (mut reads, mut claims) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let (reply, read) = oneshot::channel();
+        let (key, size) = (key("k"), None);
+        let work = RecordWork::Read(Read { key, size, reply });
+        let mut fate = Fate::within(PATIENCE);
+        fate.sent = true;
+        let read_again = Op::Record(RecordOp { work, fate });
+        house.to_lane.send(read_again).unwrap();
+        reads.push(read);
+    }
+    for _ in 0..2 {
+        let (claim, _, claimed) = house.doubtful(&self::key("k"), 0);
+        house.to_lane.send(claim).unwrap();
+        claims.push(claimed);
+    }
+    assert_eq!(house.batch().await, 3);
+    assert_eq!(answered(&mut reads).len(), 2);
+    assert_eq!(answered(&mut claims).len(), 1);
+}
+
+#[tokio::test]
 async fn a_read_behind_a_change_has_an_answer_of_its_own() {
     let mut house = House::new().await;
     let mut reads = vec![house.read(&key("k"))];
