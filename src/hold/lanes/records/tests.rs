@@ -420,7 +420,9 @@ async fn a_claim_in_doubt_is_undone_also_when_the_key_is_not_to_be_had() {
     for doubts in [0, 1] {
         let first = house.ask(&key);
         let taken = other.record_claim(std::slice::from_ref(&first)).await;
-        assert!(matches!(taken.unwrap()[..], [Claimed::Mine { .. }]));
+        let [Claimed::Mine { attempt }] = taken.unwrap()[..] else {
+            panic!("nobody else has it")
+        };
         let (claim, ask, claimed) = house.doubtful(&key, doubts);
         house.to_lane.send(claim).unwrap();
         house.step().await;
@@ -430,10 +432,22 @@ async fn a_claim_in_doubt_is_undone_also_when_the_key_is_not_to_be_had() {
         ));
         assert_eq!(house.lane.pending.wakes_at().is_some(), doubts > 0);
         // The other's record goes: the first sending finds what it has seen.
-        sqlx::raw_sql("DELETE FROM rowlock_idempotency")
-            .execute(&mut other)
-            .await
-            .unwrap();
+        let end = FinishAsk {
+            key: key.clone(),
+            owner: first.owner,
+            attempt,
+            end: RecordEnd::Free {
+                bound: false,
+                pardon: 0,
+                forget: Duration::ZERO,
+                begun: Duration::ZERO,
+                in_doubt: false,
+            },
+        };
+        let ended = other.record_finish(&[end]).await.unwrap();
+        assert_eq!(ended, [Finished::Ended]);
+        other.record_forget(&key, attempt).await.unwrap();
+        assert!(house.row(&key).await.is_none());
         if doubts > 0 {
             let late = other.record_claim(std::slice::from_ref(&ask)).await;
             assert!(matches!(late.unwrap()[..], [Claimed::Mine { .. }]));
