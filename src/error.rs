@@ -446,9 +446,11 @@ pub enum Error {
         step: String,
     },
 
-    /// An outcome that is larger than what is kept.
+    /// An outcome that is larger than what is kept: than [`max_outcome`](crate::Idempotency::max_outcome), or than a
+    /// statement can carry to `MySQL` or `MariaDB` (a little less than half of `max_allowed_packet`).
     #[error(
-        "{what} has {bytes} bytes, and at most {limit} are kept: keep less, or raise the limit"
+        "{what} has {bytes} bytes, and at most {limit} are kept: keep less, or raise the limit \
+         (`max_outcome`; on MySQL and MariaDB half of the server's `max_allowed_packet`, too)"
     )]
     OutcomeTooLarge {
         /// What was to be kept.

@@ -106,6 +106,8 @@ pub(crate) struct Core {
     pub(crate) version: String,
     /// Other servers take writes, too.
     pub(crate) multi_writer: bool,
+    /// The largest outcome that the server took when this client was connected, in bytes.
+    pub(crate) largest_outcome: usize,
     /// The database's own id.
     pub(crate) database: Uuid,
     /// The records that are likely to be there.
@@ -157,6 +159,7 @@ impl Core {
         })?;
         let Begun {
             server,
+            largest_outcome,
             database,
             applied,
         } = started.await.map_err(|_| stopped(&target))??;
@@ -180,6 +183,7 @@ impl Core {
             engine: server.engine,
             version: server.version,
             multi_writer: server.multi_writer,
+            largest_outcome,
             database,
             met: Met::default(),
             running: Arc::default(),
@@ -432,6 +436,7 @@ fn own_runtime() -> std::io::Result<runtime::Runtime> {
 #[derive(Debug)]
 struct Begun {
     server: Server,
+    largest_outcome: usize,
     database: Uuid,
     applied: Vec<String>,
 }
@@ -511,8 +516,15 @@ async fn begin<C: Connector>(link: &mut Link<C>, target: &str, migrate: bool) ->
         })
         .await
         .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
+    let largest_outcome = link
+        .run(link.patience(), async |conn: &mut C::Connection| {
+            conn.largest_outcome().await
+        })
+        .await
+        .map_err(|fault| fault.into_error("read max_allowed_packet", target))?;
     Ok(Begun {
         server,
+        largest_outcome,
         database,
         applied,
     })

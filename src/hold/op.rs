@@ -100,6 +100,10 @@ pub(crate) struct Fate {
     pub(crate) sent: bool,
     /// How often the connection broke under it: the server may be working on as many sendings still, or get them late.
     pub(crate) doubts: u32,
+    /// How often the connection broke under a statement that it was in.
+    pub(crate) breaks: u32,
+    /// With how many others, and itself, it may share a batch: few, when statements that it is in break the connection.
+    pub(crate) company: usize,
     /// How often it was put off.
     pub(crate) tries: u32,
     /// Its place among all that have arrived at the lane.
@@ -116,6 +120,8 @@ impl Fate {
             give_up,
             sent: false,
             doubts: 0,
+            breaks: 0,
+            company: usize::MAX,
             tries: 0,
             number: 0,
         }

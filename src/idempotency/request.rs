@@ -246,6 +246,7 @@ impl Idempotency {
     }
 
     /// The largest outcome, and the largest result of a step, in bytes: at most 4 MiB, 1 MiB when not set.
+    /// `MySQL` and `MariaDB` keep no more than a little less than half of their `max_allowed_packet`.
     pub fn max_outcome(mut self, bytes: usize) -> Self {
         self.max_outcome = bytes;
         self
@@ -447,7 +448,7 @@ impl Idempotency {
         Bounds {
             retention: self.retention,
             forget: self.forget(),
-            max_outcome: self.max_outcome,
+            max_outcome: self.max_outcome.min(self.core.largest_outcome),
         }
     }
 

@@ -120,7 +120,7 @@ impl Settings {
         let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
         within("body_timeout", self.body_timeout, allowed, bounds)?;
         if self.max_response() > self.idempotency.bounds().max_outcome {
-            let reason = "it is more than the max_outcome of the idempotency settings";
+            let reason = "it is more than the max_outcome of the idempotency settings, or than the server's max_allowed_packet has room for";
             return refuse("max_response", reason);
         }
         let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());

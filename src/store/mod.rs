@@ -78,6 +78,12 @@ pub(crate) trait Store: Records + std::fmt::Debug + Send + Sized + 'static {
     /// Which server this is, and its version. Asked once, when the client starts.
     fn server(&mut self) -> impl Future<Output = Result<Server, Fault>> + Send;
 
+    /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: it may
+    /// be another server, or set otherwise by now.
+    fn largest_outcome(&mut self) -> impl Future<Output = Result<usize, Fault>> + Send {
+        std::future::ready(Ok(usize::MAX))
+    }
+
     /// The applied migrations, oldest first; `None` when there is no history table.
     fn schema_history(
         &mut self,

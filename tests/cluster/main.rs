@@ -1,5 +1,6 @@
 //! Behind poolers and on clusters: real ones, started by `docker/servers.sh`.
 //!
+//! - [`packets`]: servers of MySQL and MariaDB that take small statements only.
 //! - [`pooler`]: PgBouncer in transaction mode, which keeps no track of prepared statements.
 //! - [`servers`]: a primary and its standby, several servers in one URL, and servers that take no writes.
 #![allow(missing_docs, reason = "tests are named, not documented")]
@@ -7,5 +8,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod own;
+mod packets;
 mod pooler;
 mod servers;

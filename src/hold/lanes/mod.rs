@@ -17,7 +17,9 @@
 //!   only the guilty one fails.
 //! - *The connection broke*: the outcome of all of them is in doubt. They are sent again on the next
 //!   connection; every verb finds what an earlier sending of the same grant did. What cannot be
-//!   found out before the patience ends is reported as unknown, and an acquire is undone.
+//!   found out before the patience ends is reported as unknown, and an acquire is undone. What breaks it
+//!   twice may be guilty of that (a statement that the server finds too large ends the connection): such operations are
+//!   sent in ever smaller statements, at last alone, and what breaks the connection alone makes way for the others.
 //! - *What is sent again* is sent together, as the first time: there is most of it when there is most to do.
 //! - *The caller is gone*: an acquire that was not sent is skipped. One that was sent gives a guard
 //!   that nobody receives, and dropping a guard releases.
@@ -44,8 +46,8 @@ use super::line::Lines;
 use super::link::Link;
 use super::op::Op;
 use crate::Error;
-use crate::store::Connector;
 use crate::store::fault::{Fault, FaultKind};
+use crate::store::{Connector, Store};
 use pending::Pending;
 use trouble::Trouble;
 use undo::MAX_UNDO;
@@ -58,6 +60,8 @@ pub(crate) struct Lane<C: Connector> {
     pending: Pending,
     lines: Arc<Lines>,
     trouble: Trouble,
+    /// The largest outcome that the server takes, in bytes.
+    largest: usize,
     /// A statement of this batch was refused and is to be sent again: what is left of the batch goes
     /// back, so that everybody's patience is looked at before the next wait.
     refused: bool,
@@ -79,6 +83,7 @@ impl<C: Connector> Lane<C> {
             pending: Pending::within(C::REQUEST),
             lines,
             trouble: Trouble::none(Moment::now()),
+            largest: usize::MAX,
             refused: false,
             jitter: 0.0,
         }
@@ -144,7 +149,10 @@ impl<C: Connector> Lane<C> {
             };
             dialing = None;
             match made {
-                Ok(conn) => self.link.put(conn),
+                Ok(conn) => {
+                    self.link.put(conn);
+                    self.look_at_server().await;
+                }
                 Err(fault) => {
                     tracing::warn!(target = %self.target, error = %fault, "cannot connect");
                     if fault.kind == FaultKind::ReadOnly {
@@ -157,6 +165,19 @@ impl<C: Connector> Lane<C> {
             }
         }
         true
+    }
+
+    /// What this server takes. (Not through [`run`](Self::run): it is no sign that the trouble is over.)
+    async fn look_at_server(&mut self) {
+        let bound = self.link.patience();
+        let largest = async |conn: &mut C::Connection| conn.largest_outcome().await;
+        match self.link.run(bound, largest).await {
+            Ok(largest) => self.largest = largest,
+            Err(fault) => {
+                self.link.hang_up();
+                self.strike(fault);
+            }
+        }
     }
 
     fn strike(&mut self, fault: Fault) {
@@ -273,12 +294,24 @@ impl<C: Connector> Lane<C> {
             FaultKind::Disconnected => {
                 self.strike(fault);
                 ops.iter_mut().for_each(Op::doubt);
+                let alone = ops.len() == 1;
+                isolate(&mut ops, 2);
                 // A forced release names no grant: sent again, it might free the next holder.
                 let (forced, ops): (Vec<_>, Vec<_>) = ops.into_iter().partition(Op::is_forced);
                 for op in forced {
                     let error = self.gave_up(&op);
                     op.fail(error);
                 }
+                for op in ops.into_iter().rev() {
+                    if alone && op.fate().is_some_and(|fate| fate.breaks > 1) {
+                        self.put_off(op);
+                    } else {
+                        self.pending.push_front(op);
+                    }
+                }
+            }
+            FaultKind::TooLarge if ops.len() > 1 => {
+                isolate(&mut ops, 1);
                 self.not_sent(ops.into_iter());
             }
             FaultKind::ReadOnly => {
@@ -314,5 +347,17 @@ impl<C: Connector> Lane<C> {
     /// A statement succeeded: whatever was wrong is over.
     fn calm(&mut self) {
         self.trouble.calm();
+    }
+}
+
+/// The connection broke under a statement with all of them. From the break of the number `patient` on, one of them may be
+/// guilty: they are sent again with fewer others.
+fn isolate(ops: &mut [Op], patient: u32) {
+    let fewer = (ops.len() / 16).max(1);
+    for fate in ops.iter_mut().filter_map(Op::fate_mut) {
+        fate.breaks += 1;
+        if fate.breaks >= patient {
+            fate.company = fate.company.min(fewer);
+        }
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Pending {
     limit: RequestLimit,
     /// How many operations have arrived.
     arrived: u64,
+    /// The last batch was an operation that may go alone only.
+    went_alone: bool,
 }
 
 /// A caller waits until everything that has arrived is done.
@@ -152,10 +154,32 @@ impl Pending {
 
     /// The next batch, oldest first: at most one operation per name or record (and those that share it), so that the
     /// operations on it keep their order and never meet in a statement.
+    ///
+    /// What may go alone only (see [`Fate::company`](crate::hold::op::Fate)) takes turns with all else, and the one under
+    /// which the connection broke least often goes first: the guilty one comes last.
     pub(super) fn pick(&mut self, now: Moment) -> Vec<Op> {
+        let breaks = |op: &Op| {
+            op.fate()
+                .filter(|fate| fate.company == 1)
+                .map(|fate| fate.breaks)
+        };
+        let least = self.ready.iter().filter_map(breaks).min();
+        let others_turn = self.went_alone && self.ready.iter().any(|op| breaks(op).is_none());
+        let makes_way = |op: &Op| breaks(op).is_some() && (others_turn || breaks(op) > least);
+        let mut batch = self.pick_but(now, makes_way);
+        if batch.is_empty() {
+            // What is left waits for what has made way.
+            batch = self.pick_but(now, |_| false);
+        }
+        self.went_alone = batch.iter().any(|op| breaks(op).is_some());
+        batch
+    }
+
+    fn pick_but(&mut self, now: Moment, makes_way: impl Fn(&Op) -> bool) -> Vec<Op> {
         let mut batch: Vec<Op> = Vec::new();
         let mut room = Room::of(self.limit);
         let mut places: HashMap<Subject, records::Place> = HashMap::new();
+        let mut company = usize::MAX;
         let put_off = records::put_off(&self.later);
         for op in std::mem::take(&mut self.ready) {
             if op.is_abandoned() {
@@ -169,16 +193,21 @@ impl Pending {
                 self.later.push((*at, op));
                 continue;
             }
+            let its_company = op.fate().map_or(usize::MAX, |fate| fate.company);
+            let mut admit = |op: &Op| {
+                !makes_way(op) && room.operations < company.min(its_company) && room.take(op)
+            };
             let picked = match op.subject() {
-                None => room.take(&op),
+                None => admit(&op),
                 Some(subject) => {
                     let place = places.entry(subject).or_default();
-                    let picked = place.joins(&op, &batch) || (place.admits(&op) && room.take(&op));
+                    let picked = place.joins(&op, &batch) || (place.admits(&op) && admit(&op));
                     place.pass(&op, picked.then_some(batch.len()));
                     picked
                 }
             };
             if picked {
+                company = company.min(its_company);
                 batch.push(op);
             } else {
                 self.ready.push_back(op);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Lane;
 use super::pending::MAX_BYTES;
 use super::statements::STALE;
+use crate::Error;
 use crate::hold::Core;
 use crate::hold::clock::Moment;
 use crate::hold::grant::Grant;
@@ -17,15 +18,22 @@ use crate::hold::record::{
 use crate::idempotency::RecordKey;
 use crate::store::fault::Fault;
 use crate::store::record::{
-    ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow, Records,
-    StepAsk, StepBegun,
+    ANY_ATTEMPT, ClaimAsk, Claimed, Decision, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow,
+    Records, StepAsk, StepBegun,
 };
 use crate::store::{Connector, Renewed, Store};
+
+/// What an end has beside its outcome, in bytes: no more than that.
+const BESIDE_OUTCOME: usize = 1 << 10;
 
 impl<C: Connector> Lane<C> {
     pub(super) async fn records(&mut self, ops: Vec<RecordOp>) {
         let (mut ends, mut claims, mut reads, mut rest) = (vec![], vec![], vec![], vec![]);
         for op in ops {
+            if let Some(error) = self.too_large(&op.work) {
+                op.work.fail(error);
+                continue;
+            }
             match &op.work {
                 RecordWork::Finish(..) | RecordWork::Undo(_) => ends.push(op),
                 RecordWork::Claim(_) => claims.push(op),
@@ -33,12 +41,24 @@ impl<C: Connector> Lane<C> {
                 _ => rest.push(op),
             }
         }
-        self.finish(ends).await;
+        for ends in portions(ends, self.largest) {
+            self.finish(ends).await;
+        }
         self.claim(claims).await;
         self.read(reads).await;
         for op in rest {
             self.work_on(op).await;
         }
+    }
+
+    /// The error for an outcome that no statement can carry: the server would end the connection, under all others, too.
+    fn too_large(&self, work: &RecordWork) -> Option<Error> {
+        let bytes = written(work).filter(|bytes| *bytes > self.largest)?;
+        Some(Error::OutcomeTooLarge {
+            what: "the outcome",
+            bytes,
+            limit: self.largest,
+        })
     }
 
     /// Whether the batch goes on; else the operations are taken back.
@@ -565,14 +585,45 @@ pub(super) fn size(op: &Op) -> usize {
         return 0;
     };
     match work {
-        RecordWork::Finish(ask, _) => match &ask.end {
-            RecordEnd::Done { outcome, .. } => outcome.bytes().len(),
-            RecordEnd::Free { .. } => 0,
-        },
-        RecordWork::StepFinish(_, Some(outcome), _) => outcome.bytes().len(),
         RecordWork::Read(read) => read.size.unwrap_or(0),
-        _ => 0,
+        _ => written(work).unwrap_or(0),
     }
+}
+
+/// How large the outcome is that it writes.
+fn written(work: &RecordWork) -> Option<usize> {
+    let outcome = match work {
+        RecordWork::Finish(ask, _) => match &ask.end {
+            RecordEnd::Done { outcome, .. } => outcome,
+            RecordEnd::Free { .. } => return None,
+        },
+        RecordWork::StepFinish(_, Some(outcome), _) => outcome,
+        RecordWork::Decide(ask, _) => match &ask.decision {
+            Decision::Resolve(Some(outcome)) => outcome,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(outcome.bytes().len())
+}
+
+/// The ends of attempts in portions, each no larger than a statement may be. (Keys and the rest are counted as if they were
+/// a part of the outcome.)
+fn portions(ops: Vec<RecordOp>, largest: usize) -> Vec<Vec<RecordOp>> {
+    let mut portions: Vec<Vec<RecordOp>> = Vec::new();
+    let mut bytes = 0;
+    for op in ops {
+        let its = written(&op.work).unwrap_or(0) + BESIDE_OUTCOME;
+        match portions.last_mut() {
+            Some(portion) if bytes + its <= largest => portion.push(op),
+            _ => {
+                portions.push(vec![op]);
+                bytes = 0;
+            }
+        }
+        bytes += its;
+    }
+    portions
 }
 
 /// Hands the guard to the caller. When the caller is gone, the guard is dropped, and the key is free.

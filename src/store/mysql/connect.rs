@@ -182,6 +182,16 @@ pub(super) async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::E
     Ok(server)
 }
 
+/// What a statement has beside the outcome that it carries: itself, and the longest key.
+const BESIDE_OUTCOME: i64 = 8 << 10;
+
+/// A statement carries an outcome in hexadecimal, and is no larger than the server takes.
+pub(super) async fn largest_outcome(conn: &mut MySqlConnection) -> Result<usize, sqlx::Error> {
+    let packet = "SELECT CAST(@@max_allowed_packet AS SIGNED)";
+    let packet: i64 = sqlx::query_scalar(packet).fetch_one(conn).await?;
+    Ok(usize::try_from((packet - BESIDE_OUTCOME) / 2).unwrap_or(0))
+}
+
 async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     is(conn, "wsrep_on", "ON").await
 }

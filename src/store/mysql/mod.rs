@@ -38,6 +38,10 @@ impl Store for MySqlConnection {
         Ok(connect::server(self).await?)
     }
 
+    async fn largest_outcome(&mut self) -> Result<usize, Fault> {
+        Ok(connect::largest_outcome(self).await?)
+    }
+
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {
         Ok(schema::history(self).await?)
     }

@@ -188,6 +188,65 @@ async fn a_broken_connection_leaves_all_of_a_batch_in_doubt_but_looks() {
     assert_eq!(bench.lane.pick()[0].fate().unwrap().doubts, 2);
 }
 
+/// A server ends the connection under whatever statement has the guilty one in it.
+async fn with_a_guilty_one(kind: FaultKind, expected: &[usize]) {
+    let mut bench = Bench::new().await;
+    let mut outcomes = Vec::new();
+    for n in 0..64 {
+        let (take, outcome) = bench.take(&format!("n{n}"));
+        bench.send(Op::Take(take));
+        outcomes.push(outcome);
+    }
+    let is_guilty = |op: &Op| matches!(op, Op::Take(take) if take.ask.name.as_str() == "n17");
+    let (mut broken, mut answered) = (Vec::new(), 0);
+    while answered < 63 {
+        assert!(bench.lane.gather().await && bench.lane.connect().await);
+        let batch = bench.lane.pick();
+        if batch.iter().any(is_guilty) {
+            broken.push(batch.len());
+            bench.lane.link.hang_up();
+            let fault = Fault::said(kind, "too large");
+            assert!(bench.lane.failed(batch, fault).is_empty());
+            assert!(
+                broken.len() < 40,
+                "the others wait for the guilty one: {broken:?}"
+            );
+            // A new connection takes longer to make than the guilty one is put off.
+            if let Some(at) = bench.lane.pending.wakes_at() {
+                sleep_until(at).await;
+            }
+        } else {
+            answered += batch.len();
+            bench.lane.execute(batch).await;
+        }
+    }
+    let (first, rest) = broken.split_at(expected.len());
+    assert_eq!(first, expected, "{kind:?}");
+    // It is tried again between the others, alone.
+    assert!(rest.iter().all(|size| *size == 1), "{rest:?}");
+    for (n, outcome) in outcomes.iter_mut().enumerate() {
+        match (n, outcome.try_recv()) {
+            (17, answer) if kind == FaultKind::TooLarge => {
+                let error = answer.expect("an answer").unwrap_err();
+                assert!(error.to_string().contains("too large"), "{error}");
+            }
+            (17, answer) => assert!(matches!(answer, Err(TryRecvError::Empty))),
+            (_, answer) => assert!(matches!(answer, Ok(Ok(Attempt::Held(_)))), "n{n}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_breaks_the_connection_again_is_sent_with_fewer_others_and_at_last_alone_between_them()
+{
+    with_a_guilty_one(FaultKind::Disconnected, &[64, 64, 4, 1]).await;
+}
+
+#[tokio::test]
+async fn what_the_server_finds_too_large_is_sent_with_fewer_others_and_refused() {
+    with_a_guilty_one(FaultKind::TooLarge, &[64, 4, 1]).await;
+}
+
 #[tokio::test]
 async fn a_server_that_takes_no_writes_refuses_an_acquire_at_once_and_is_asked_again_for_a_release()
 {

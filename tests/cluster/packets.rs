@@ -1,0 +1,135 @@
+//! `MySQL` and `MariaDB` take no statement that is larger than `max_allowed_packet`.
+
+use std::time::{Duration, Instant};
+
+use rowlock::{Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Rowlock};
+use sqlx::mysql::MySqlPool;
+use sqlx::{Connection, MySqlConnection, Row};
+use tokio::task::JoinSet;
+
+use crate::common::take;
+use crate::own::Own;
+
+const PACKET: usize = 1 << 20;
+const TTL: Duration = Duration::from_secs(30);
+
+async fn small_packets(server: &Own) {
+    let mut conn = MySqlConnection::connect(&server.url).await.unwrap();
+    let set = format!("SET GLOBAL max_allowed_packet = {PACKET}");
+    let set = sqlx::raw_sql(sqlx::AssertSqlSafe(set));
+    set.execute(&mut conn).await.unwrap();
+}
+
+async fn begin(records: &Idempotency, key: &str) -> IdempotencyGuard {
+    match records
+        .begin("s", key, &Fingerprint::of("r"))
+        .await
+        .unwrap()
+    {
+        Begun::New(guard) => guard,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn outcome(bytes: usize) -> Outcome {
+    Outcome::new("a/b", vec![0xA5; bytes]).unwrap()
+}
+
+async fn is_kept(records: &Idempotency, key: &str, bytes: usize) -> bool {
+    let begun = records.begin("s", key, &Fingerprint::of("r")).await;
+    matches!(begun.unwrap(), Begun::Replay(kept) if kept.bytes().len() == bytes)
+}
+
+#[tokio::test]
+async fn an_outcome_that_no_statement_can_carry_is_refused_before_it_is_sent() {
+    for kind in ["mysql", "mariadb"] {
+        let server = Own::start(kind, &[]);
+        small_packets(&server).await;
+        let rowlock = Rowlock::connect(&server.url).await.unwrap();
+        let records = rowlock.idempotency().max_outcome(4 << 20);
+        let guard = begin(&records, "large").await;
+        let Err(Error::OutcomeTooLarge { limit, .. }) = guard.ensure_fits(PACKET) else {
+            panic!("{kind}: a statement of a packet fits into a packet");
+        };
+        assert!(limit > PACKET * 4 / 10, "{kind}: {limit} of {PACKET}");
+        let refused = guard.complete(&outcome(limit + 1)).await;
+        let is_refused = matches!(refused, Err(Error::OutcomeTooLarge { .. }));
+        assert!(is_refused, "{kind}: {refused:?}");
+        // What the bound allows fits, also when many come at once, and in a transaction.
+        guard.complete(&outcome(limit)).await.unwrap();
+        assert!(is_kept(&records, "large", limit).await);
+        let mut ends = JoinSet::new();
+        for n in 0..8 {
+            let guard = begin(&records, &format!("n{n}")).await;
+            ends.spawn(async move { guard.complete(&outcome(limit)).await });
+        }
+        while let Some(end) = ends.join_next().await {
+            end.unwrap().unwrap();
+        }
+        let pool = MySqlPool::connect(&server.url).await.unwrap();
+        let mut tx = pool.begin().await.unwrap();
+        let guard = begin(&records, "tx").await;
+        guard.complete_in(&mut tx, &outcome(limit)).await.unwrap();
+        tx.commit().await.unwrap();
+        assert!(is_kept(&records, "tx", limit).await);
+        let guard = begin(&records, "step").await;
+        let whole = "x".repeat(limit - 2);
+        guard
+            .step("a", async { Ok::<_, Error>(whole) })
+            .await
+            .unwrap();
+        pool.close().await;
+    }
+}
+
+/// The client has begun while the server took larger statements.
+#[tokio::test]
+async fn one_outcome_that_is_too_large_holds_up_nothing_else() {
+    for kind in ["mysql", "mariadb"] {
+        let server = Own::start(kind, &[]);
+        let rowlock = Rowlock::connect(&server.url).await.unwrap();
+        let records = rowlock.idempotency().max_outcome(4 << 20).lease(TTL);
+        let large = begin(&records, "large").await;
+        let mut guards = Vec::new();
+        for n in 0..40 {
+            guards.push(begin(&records, &format!("n{n}")).await);
+        }
+        small_packets(&server).await;
+        cut_off(&server).await;
+
+        let began = Instant::now();
+        let mut ends = JoinSet::new();
+        let too_large = tokio::spawn(async move { large.complete(&outcome(PACKET)).await });
+        for guard in guards {
+            ends.spawn(async move { guard.complete(&outcome(10)).await });
+        }
+        for n in 0..20 {
+            let rowlock = rowlock.clone();
+            ends.spawn(async move {
+                let lease = take(&rowlock, &format!("n{n}"), TTL).await;
+                lease.release().await.map(|_| ())
+            });
+        }
+        while let Some(end) = ends.join_next().await {
+            end.unwrap().unwrap();
+        }
+        let others = began.elapsed();
+        println!("others {others:?}");
+        let refused = too_large.await.unwrap();
+        let is_refused =
+            matches!(refused, Err(Error::OutcomeTooLarge { limit, .. }) if limit < PACKET / 2);
+        assert!(is_refused, "{kind}: {refused:?}");
+        assert!(others < Duration::from_secs(3), "{kind}: {others:?}");
+    }
+}
+
+/// Ends all other sessions.
+async fn cut_off(server: &Own) {
+    let mut conn = MySqlConnection::connect(&server.url).await.unwrap();
+    let others = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE user = 'app' AND id <> CONNECTION_ID()";
+    for row in sqlx::raw_sql(others).fetch_all(&mut conn).await.unwrap() {
+        let kill = format!("KILL {}", row.get::<i64, _>(0));
+        let kill = sqlx::raw_sql(sqlx::AssertSqlSafe(kill));
+        kill.execute(&mut conn).await.unwrap();
+    }
+}
