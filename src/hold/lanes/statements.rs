@@ -339,9 +339,9 @@ pub(super) fn release_outcome(op: &Release, freed: Freed, now: Moment) -> Releas
     if let Some(loss) = grant.loss() {
         return ReleaseOutcome::Lost(loss);
     }
-    // Until the deadline nobody can take the name over. So when an earlier sending is in doubt and
-    // the name is not ours any more, that sending has released it.
-    let by_earlier_sending = op.fate.in_doubt() && now < grant.status().deadline;
+    // Until the deadline nobody can take the name over. So when it was sent before and the name is not ours any more, that
+    // sending has released it: its answer was lost, or what the statement did behind the release was refused.
+    let by_earlier_sending = op.fate.sent && now < grant.status().deadline;
     match freed {
         Freed::Released => ReleaseOutcome::Released,
         Freed::WasFree | Freed::Superseded if by_earlier_sending => ReleaseOutcome::Released,
