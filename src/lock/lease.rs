@@ -128,6 +128,10 @@ impl Held {
     /// silent. Never resolves when this guard is released instead.
     ///
     /// Cancel safe.
+    ///
+    /// # Panics
+    ///
+    /// It looks at the clock in the task that waits: outside of a runtime of tokio's with timers (`enable_time`) it panics.
     pub async fn lost(&self) -> Loss {
         self.guard.lost().await
     }
@@ -137,6 +141,10 @@ impl Held {
     /// lease is lost.
     ///
     /// Cancel safe. The risk may pass: call it again to wait for the next one.
+    ///
+    /// # Panics
+    ///
+    /// As [`lost`](Self::lost) does.
     pub async fn at_risk(&self) {
         self.guard.at_risk().await;
     }

@@ -219,8 +219,8 @@ impl Lock {
         self
     }
 
-    /// The longest time that the lease is held, renewals included: 100 ms to 366 days, without end
-    /// when not set. When it is reached, the lease is lost, with a warning before.
+    /// The longest time that the lease is held, renewals included: 100 ms to 366 days, and more than twice the client's
+    /// [`clock_error`](crate::Builder::clock_error); without end when not set. When it is reached, the lease is lost, with a warning before.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -272,13 +272,17 @@ impl Lock {
     /// A dropped future leaves nothing behind: what it acquired is released in the background.
     pub async fn acquire(&self) -> Result<Held, Error> {
         let name = self.check()?;
-        if let Some(owner) = &self.owner {
+        let asked = Asked { lock: self, name };
+        let granted = wait::acquire(&self.core, name, self.wait, &asked);
+        let guard = match &self.owner {
             // Entering again waits for nobody: all that stand in line wait for this owner.
-            if let Some(guard) = owner.enter(&self.core, name) {
-                return Ok(Held::new(guard));
-            }
-        }
-        let guard = wait::acquire(&self.core, name, self.wait, &Asked { lock: self, name }).await?;
+            Some(owner) => tokio::select! {
+                biased;
+                entered = owner.entered(&self.core, name) => entered,
+                granted = granted => granted?,
+            },
+            None => granted.await?,
+        };
         Ok(Held::new(guard))
     }
 
@@ -316,7 +320,7 @@ impl Lock {
         if let Some(guard) = owner.enter(&self.core, name) {
             return Ok(Attempt::Held(guard));
         }
-        let _asking = owner.asking().await;
+        let _asking = owner.asking(name).await;
         // Another task may have been granted it meanwhile.
         if let Some(guard) = owner.enter(&self.core, name) {
             return Ok(Attempt::Held(guard));

@@ -14,6 +14,7 @@
 //! this owner's own.) So it is decided as [`Held::is_held`](crate::Held::is_held) is: by the local deadline.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::hold::Core;
@@ -52,8 +53,10 @@ pub struct Owner {
 #[derive(Debug, Default)]
 struct Grants {
     known: Mutex<HashMap<Name, Weak<Grant>>>,
-    /// Taken by who asks for a fresh grant, until it is known.
-    asking: tokio::sync::Mutex<()>,
+    /// Taken by who asks for a fresh grant of a name, until that is known.
+    asking: Mutex<HashMap<Name, Weak<tokio::sync::Mutex<()>>>>,
+    /// Another one is known.
+    granted: tokio::sync::Notify,
 }
 
 impl Owner {
@@ -74,9 +77,34 @@ impl Owner {
         })
     }
 
-    /// The right to ask for a fresh grant. Attempts of one owner never race: the next one waits here.
-    pub(super) async fn asking(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.grants.asking.lock().await
+    /// The right to ask for a fresh grant of `name`. Attempts of one owner never race: the next one waits here.
+    pub(super) async fn asking(&self, name: &Name) -> tokio::sync::OwnedMutexGuard<()> {
+        let asking = {
+            let asking = self.grants.asking.lock();
+            let mut asking = asking.unwrap_or_else(PoisonError::into_inner);
+            if let Some(turns) = asking.get(name).and_then(Weak::upgrade) {
+                turns
+            } else {
+                asking.retain(|_, turns| turns.strong_count() > 0);
+                let turns = Arc::default();
+                asking.insert(name.clone(), Arc::downgrade(&turns));
+                turns
+            }
+        };
+        asking.lock_owned().await
+    }
+
+    /// Enters as soon as another task of this owner's has been granted `name`: whoever stands in line waits for that one.
+    pub(super) async fn entered(&self, core: &Arc<Core>, name: &Name) -> Guard {
+        loop {
+            let mut granted = pin!(self.grants.granted.notified());
+            // From here on nothing is missed.
+            granted.as_mut().enable();
+            if let Some(guard) = self.enter(core, name) {
+                return guard;
+            }
+            granted.await;
+        }
     }
 
     /// One guard more of the grant of `name`; `None` when a fresh one is needed.
@@ -92,10 +120,43 @@ impl Owner {
         let mut known = self.known();
         known.retain(|_, grant| grant.strong_count() > 0);
         known.insert(grant.name.clone(), Arc::downgrade(grant));
+        drop(known);
+        self.grants.granted.notify_waiters();
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Name, Weak<Grant>>> {
         let known = self.grants.known.lock();
         known.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn attempts_of_one_owner_for_different_names_do_not_wait_for_each_other() {
+        let me = Owner {
+            core: Weak::new(),
+            grants: Arc::default(),
+        };
+        let name = |name: &str| Name::new(name).unwrap();
+        let a = me.asking(&name("a")).await;
+        let b = me.asking(&name("b")).await;
+        let name_a = name("a");
+        let mut again = pin!(me.asking(&name_a));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(again.as_mut().poll(&mut cx).is_pending());
+        drop(b);
+        assert!(again.as_mut().poll(&mut cx).is_pending());
+        drop(a);
+        assert!(matches!(again.as_mut().poll(&mut cx), Poll::Ready(_)));
+        // What nobody asks for is forgotten.
+        drop(me.asking(&name("c")).await);
+        let _d = me.asking(&name("d")).await;
+        let asking = me.grants.asking.lock().unwrap();
+        assert!(!asking.contains_key(&name("c")) && asking.contains_key(&name("d")));
     }
 }

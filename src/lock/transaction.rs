@@ -125,6 +125,10 @@ transaction!(
 /// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL notices, and the call is
 /// [`Error::TransactionAborted`].
 ///
+/// On MySQL and MariaDB such a transaction keeps, where it locks a name whose row is missing (the cleaner has removed it
+/// meanwhile), a lock on the gap around it until it ends, and nobody makes new names there before. Roll it back, as after any error,
+/// or let such transactions be READ COMMITTED, which locks no gaps.
+///
 /// # When the process dies, or is paused
 ///
 /// A process that dies frees the name at once: the server sees its connection close. (A host that vanishes without
@@ -199,7 +203,8 @@ impl<'t, T: Transaction> InTx<'t, T> {
     /// # Errors
     ///
     /// A refused name; a transaction that belongs to another database, has failed, or has to be begun again; a
-    /// database out of reach; a damaged row.
+    /// database out of reach; a damaged row. [`Error::Starved`] when the name has no row yet, and none could be made within
+    /// two seconds, or half of [`operation_timeout`](crate::Builder::operation_timeout).
     pub async fn version<N>(self, name: N) -> Result<Version, Error>
     where
         N: TryInto<Name>,

@@ -1,5 +1,8 @@
 //! Re-entry: through an explicit owner, counted in the process; never by thread, process or host.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use rowlock::{Error, Loss, ReleaseOutcome};
@@ -48,6 +51,34 @@ on_every_engine! {
         rowlock.flush().await;
         assert!(guards[0].is_held());
         assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().fence, guards[0].fence());
+    }
+
+    async fn a_task_that_stands_in_line_enters_when_its_owner_is_granted(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let me = rowlock.owner();
+        let held = take(&rowlock, "a", Duration::from_mins(5)).await;
+        let (mine, strangers, again) =
+            (rowlock.lock("a").owner(&me), rowlock.lock("a"), rowlock.lock("a").owner(&me));
+        let (mut mine, mut stranger, mut again) =
+            (pin!(mine.acquire()), pin!(strangers.acquire()), pin!(again.acquire()));
+        // In this order they stand in line.
+        poll_fn(|cx| {
+            assert!(mine.as_mut().poll(cx).is_pending());
+            assert!(stranger.as_mut().poll(cx).is_pending());
+            assert!(again.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        let first = mine.await.unwrap();
+        let second = async {
+            tokio::select! {
+                second = again => second.unwrap(),
+                _ = stranger => panic!("the owner has it"),
+            }
+        };
+        let second = tokio::time::timeout(Duration::from_secs(20), second).await;
+        assert_eq!(second.expect("it enters").fence(), first.fence());
     }
 
     async fn entering_again_waits_for_nobody_in_line(db: &Db) {
