@@ -1,7 +1,8 @@
 //! Errands: what may take long, each on a connection of its own.
 //!
 //! A forced release waits for the transaction that has the row locked; a list reads a whole table, and so does cleaning. On a
-//! lane they would hold up other operations, and beside the lanes the looks that open transactions wait for.
+//! lane they would hold up other operations, and beside the lanes the looks that open transactions wait for. Each has a thread
+//! for as long as it runs: what a list of many rows brings is work for this process, too.
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::task::JoinSet;
 use super::clock::Moment;
 use super::lanes::Lane;
 use super::op::Op;
+use super::own_runtime;
 use crate::store::Connector;
 
 /// How many run at a time, each with a connection; the others wait for their turn.
@@ -21,7 +23,7 @@ const MOST: usize = 4;
 /// when its turn comes.
 pub(super) async fn run<C: Connector>(
     mut queue: mpsc::UnboundedReceiver<Op>,
-    lane: impl Fn(mpsc::UnboundedReceiver<Op>) -> Lane<C>,
+    lane: impl Fn(mpsc::UnboundedReceiver<Op>) -> Lane<C> + 'static,
     patience: Duration,
 ) {
     let mut running = JoinSet::new();
@@ -35,7 +37,12 @@ pub(super) async fn run<C: Connector>(
                 let (sender, alone) = mpsc::unbounded_channel();
                 // The receiver is right here.
                 let _ = sender.send(op);
-                running.spawn_local(lane(alone).work());
+                let lane = lane(alone);
+                running.spawn_blocking(move || match own_runtime() {
+                    Ok(runtime) => runtime.block_on(lane.work()),
+                    // Its caller hears that nobody works on it any more.
+                    Err(error) => tracing::error!(%error, "an errand cannot start a runtime"),
+                });
             }
             Some(_) = running.join_next() => {}
         }

@@ -1,6 +1,6 @@
 //! Looks and administrators' orders have connections of their own, so that no operation waits for them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rowlock::Engine;
 
@@ -75,5 +75,35 @@ async fn lists_hold_up_neither_operations_nor_looks() {
     listed.await.unwrap().unwrap();
     drop(held);
     rowlock.flush().await;
+    db.remove().await;
+}
+
+/// What a list brings is a lot of work for this process, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_list_holds_up_no_operation() {
+    let db = Db::new(Engine::Postgres).await;
+    let rowlock = db.rowlock().await;
+    db.execute(
+        "INSERT INTO rowlock_lock (name, fence, owner, holder, acquired_at, expires_at)
+         SELECT convert_to('row ' || n, 'UTF8'), n, md5(n::text)::uuid, 'another', now(), now() + interval '1 hour'
+         FROM generate_series(1, 100000) n",
+    )
+    .await;
+    let began = Instant::now();
+    let listed = tokio::spawn({
+        let rowlock = rowlock.clone();
+        async move { rowlock.list().await.unwrap().len() }
+    });
+    let mut longest = Duration::ZERO;
+    while !listed.is_finished() {
+        let began = Instant::now();
+        let held = take(&rowlock, "n", TTL).await;
+        let _ = held.release().await.unwrap();
+        longest = longest.max(began.elapsed());
+    }
+    let took = began.elapsed();
+    assert!(listed.await.unwrap() >= 100_000);
+    assert!(longest < took / 4, "{longest:?} of {took:?}");
+    drop(rowlock);
     db.remove().await;
 }
