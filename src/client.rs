@@ -278,7 +278,9 @@ impl Rowlock {
     }
 
     /// Waits until the database has been told of everything that was dropped or released so far, as
-    /// far as it can be reached. Call it before the process exits.
+    /// far as it can be reached within the [`operation_timeout`](Builder::operation_timeout). Call it before the process
+    /// exits. What could not be told by then (the database is away, or a transaction has the row locked) is tried on in
+    /// the background; when the process ends first, the lease ends with its TTL.
     ///
     /// Cancel safe.
     pub async fn flush(&self) {

@@ -344,11 +344,11 @@ pub enum Error {
     /// pooler (PgBouncer, `ProxySQL`) transactions may have all of the server's connections, and all of them wait.
     ///
     /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the row that was missing before it
-    /// begins again. So that it does not happen, let the pooler have more connections to the server than transactions run at
-    /// a time (with 10 more for each client, no look waits for a transaction's end).
+    /// begins again. Or make it before the transaction begins: [`Rowlock::version`](crate::Rowlock::version) does. So that it
+    /// does not happen, let the pooler have more connections to the server than transactions run at a time (with 10 more for each client, no look waits for a transaction's end).
     #[error(
         "{doing} {on}: rowlock's own connection to {target} had no answer within {waited:.0?}, while this transaction keeps one: \
-         do transactions take up all connections of a pooler? Roll back and try again, as `Retry` does, \
+         do transactions take up all connections of a pooler? Roll back and try again, as `Retry` does, or behind `rowlock.version(name)`, \
          and let the pooler have more connections than transactions run at a time, by 10 for each client of rowlock"
     )]
     Starved {

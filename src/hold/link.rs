@@ -1,7 +1,7 @@
 //! A connection that is bounded, thrown away when in doubt, and made anew.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -18,24 +18,48 @@ use crate::store::fault::{Fault, FaultKind};
 pub(crate) struct Link<C: Connector> {
     connector: C,
     patience: Duration,
-    /// The server that is tried next. The links of a client share it.
-    turn: Arc<AtomicUsize>,
+    way: Arc<Way>,
     conn: Option<C::Connection>,
 }
 
+/// What the links of a client share of how they reach it.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    /// The server that is tried next.
+    turn: AtomicUsize,
+    /// Why the last connection that was to be made was not.
+    refusal: Mutex<Option<Fault>>,
+}
+
+impl Way {
+    /// Why the last connection could not be made. (That nothing was heard says nothing.)
+    pub(crate) fn refusal(&self) -> Option<Fault> {
+        self.locked().clone()
+    }
+
+    fn dialed<T>(&self, made: &Result<T, Fault>) {
+        let refusal = made.as_ref().err().filter(|fault| !fault.is_silence());
+        *self.locked() = refusal.cloned();
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Fault>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl<C: Connector> Link<C> {
-    pub(crate) fn new(connector: C, patience: Duration, turn: &Arc<AtomicUsize>) -> Self {
+    pub(crate) fn new(connector: C, patience: Duration, way: &Arc<Way>) -> Self {
         Self {
             connector,
             patience,
-            turn: Arc::clone(turn),
+            way: Arc::clone(way),
             conn: None,
         }
     }
 
     /// Another one to the same servers.
     pub(crate) fn another(&self) -> Self {
-        Self::new(self.connector.clone(), self.patience, &self.turn)
+        Self::new(self.connector.clone(), self.patience, &self.way)
     }
 
     pub(crate) fn patience(&self) -> Duration {
@@ -50,10 +74,12 @@ impl<C: Connector> Link<C> {
     /// Dropping the future drops the half-made connection.
     pub(crate) fn dial(&self) -> impl Future<Output = Result<C::Connection, Fault>> + 'static {
         let (connector, patience) = (self.connector.clone(), self.patience);
-        let turn = Arc::clone(&self.turn);
+        let way = Arc::clone(&self.way);
         async move {
-            let made = timeout(patience, dial_each(&connector, patience, &turn)).await;
-            made.unwrap_or_else(|_| Err(Fault::timed_out()))
+            let made = timeout(patience, dial_each(&connector, patience, &way.turn)).await;
+            let made = made.unwrap_or_else(|_| Err(Fault::timed_out()));
+            way.dialed(&made);
+            made
         }
     }
 

@@ -7,7 +7,8 @@
 //! - `rowlock-lanes` runs the [lanes](lanes). Each has a connection, gathers the operations that
 //!   arrive while its statement is in flight, and sends them as the next one. A caller's future only
 //!   awaits the answer; it never owns a statement, so that dropping it can damage no connection.
-//!   (On SQLite one more is beside them, for what a caller's open transaction has to look at.)
+//!   (One more is beside them, for looks. [Errands](errands), as lists and forced releases, have a connection and a thread each
+//!   while they run.)
 //! - `rowlock-renew` [renews](renew) all leases that this client holds, on a connection of its own,
 //!   and announces warnings and losses. The [cleaner](clean) is there, too.
 //!
@@ -44,10 +45,10 @@ use uuid::Uuid;
 use crate::store::{Connector, Server, Store};
 use crate::{Engine, Error, Name, migrate};
 use clean::Cleaner;
-use clock::ClockError;
+use clock::{ClockError, Moment, sleep_until};
 use lanes::Lane;
 use line::Lines;
-use link::Link;
+use link::{Link, Way};
 use met::{Met, Running};
 use op::{Fate, Look, LookAt, Op, Reply, Seen};
 use renew::Renewals;
@@ -100,6 +101,7 @@ pub(crate) struct Core {
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
     pub(crate) lines: Arc<Lines>,
+    way: Arc<Way>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,
     pub(crate) engine: Engine,
@@ -142,13 +144,12 @@ impl Core {
         let (errands, orders) = mpsc::unbounded_channel();
         let (ready, started) = oneshot::channel();
 
-        let turn = Arc::default();
+        let way: Arc<Way> = Arc::default();
         let lane = {
             let (connector, patience) = (connector.clone(), settings.patience);
-            let (lines, target, turn) =
-                (Arc::clone(&lines), Arc::clone(&target), Arc::clone(&turn));
+            let (lines, target, way) = (Arc::clone(&lines), Arc::clone(&target), Arc::clone(&way));
             move |queue| {
-                let link = Link::new(connector.clone(), patience, &turn);
+                let link = Link::new(connector.clone(), patience, &way);
                 Lane::new(link, queue, Arc::clone(&lines), Arc::clone(&target))
             }
         };
@@ -164,8 +165,8 @@ impl Core {
             applied,
         } = started.await.map_err(|_| stopped(&target))??;
 
-        let link = Link::new(connector.clone(), settings.patience, &turn);
-        let cleaning = Link::new(connector, settings.patience, &turn);
+        let link = Link::new(connector.clone(), settings.patience, &way);
+        let cleaning = Link::new(connector, settings.patience, &way);
         let shared = Arc::default();
         let cleaner = Cleaner::new(&shared);
         let cleaning = (cleaning, shared, settings.clean_every);
@@ -178,6 +179,7 @@ impl Core {
             renewals,
             cleaner,
             lines,
+            way,
             settings,
             target,
             engine: server.engine,
@@ -216,6 +218,12 @@ impl Core {
             usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or(0)
         });
         &self.lanes[number]
+    }
+
+    /// Why the last connection could not be made; `None` when it was, or when there was no answer at all.
+    pub(crate) fn unreachable(&self, doing: &'static str) -> Option<Error> {
+        let fault = self.way.refusal()?;
+        Some(fault.into_error(doing, &self.target))
     }
 
     /// Hands a look in, and waits for what it finds.
@@ -260,8 +268,23 @@ impl Core {
 
     /// The row of `name`, made when there is none.
     pub(crate) async fn row(&self, name: &Name) -> Result<Seen, Error> {
+        let making = self.make_row(name);
+        self.made_row(name, making).await
+    }
+
+    fn make_row(&self, name: &Name) -> oneshot::Receiver<Result<Option<Seen>, Error>> {
         let look = |reply| LookAt::Row(name.clone(), true, reply);
-        let Some(seen) = self.look(look).await? else {
+        let (op, answer) = Self::looking(self.settings.patience, look);
+        self.send(op);
+        answer
+    }
+
+    async fn made_row(
+        &self,
+        name: &Name,
+        making: oneshot::Receiver<Result<Option<Seen>, Error>>,
+    ) -> Result<Seen, Error> {
+        let Some(seen) = making.await.unwrap_or_else(|_| Err(self.stopped()))? else {
             return Err(Error::CorruptRow {
                 name: name.as_str().into(),
                 what: "somebody removes it as soon as it is made",
@@ -335,8 +358,10 @@ impl Core {
         rows
     }
 
-    /// Waits until everything that was handed in so far is done.
+    /// Waits until everything that was handed in so far is done, but for no longer than an operation may take: what is
+    /// not done by then has a database that is away, or a row that is locked for long.
     pub(crate) async fn flush(&self) {
+        let until = Moment::now() + self.settings.patience;
         let replies: Vec<_> = self
             .lanes
             .iter()
@@ -347,7 +372,10 @@ impl Core {
             })
             .collect();
         for done in replies {
-            let _ = done.await;
+            tokio::select! {
+                _ = done => {}
+                () = sleep_until(until) => return,
+            }
         }
     }
 
@@ -359,6 +387,15 @@ impl Core {
     /// The error for an operation whose lane is gone.
     pub(crate) fn stopped(&self) -> Error {
         stopped(&self.target)
+    }
+}
+
+/// Makes rows that are missing, all together.
+pub(crate) async fn make_rows(rows: Vec<(Arc<Core>, Name)>) {
+    let make = |(core, name): (Arc<Core>, Name)| (core.make_row(&name), core, name);
+    let making: Vec<_> = rows.into_iter().map(make).collect();
+    for (making, core, name) in making {
+        let _ = core.made_row(&name, making).await;
     }
 }
 

@@ -32,7 +32,7 @@ use super::waiting::Waiting;
 use crate::hold::record::RecordWork;
 use crate::hold::{self, Core};
 use crate::lock::context::Context;
-use crate::lock::retry::Open;
+use crate::lock::retry::{Missing, Open};
 use crate::lock::transaction::Transaction;
 use crate::lock::{RetryTx, Retryable, within};
 use crate::pool::Pool;
@@ -258,7 +258,10 @@ impl FormTokens {
             }
             // Whose click it was that has just ended, has left its outcome.
             if turn.is_some() {
-                match self.once(pool, &ask, form, &mut work).await {
+                match self
+                    .once(pool, &attempts.missing, &ask, form, &mut work)
+                    .await
+                {
                     Ok(Ran::Done(outcome)) => return Ok(Submitted::New(outcome)),
                     Ok(Ran::Missed) => {
                         let seen = self.seen(&key, form, &mut waiting).await?;
@@ -302,6 +305,7 @@ impl FormTokens {
     async fn once<P, E, F>(
         &self,
         pool: &P,
+        missing: &Missing,
         ask: &TokenAsk,
         form: &Fingerprint,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
@@ -312,7 +316,7 @@ impl FormTokens {
         F: Future<Output = Result<Outcome, E>>,
     {
         let claim = self.outcomes.ask(&record(ask)?, form, None);
-        let open = Open::begin(pool).await?;
+        let open = Open::begin(pool, missing).await?;
         let (it, token, key) = (self.clone(), ask.clone(), claim.clone());
         // As in `run_in_tx`: no statement is cut off.
         let claimed = hold::finished(async move {

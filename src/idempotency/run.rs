@@ -7,7 +7,7 @@ use super::waiting::Waiting;
 use crate::hold;
 use crate::hold::record::RecordWork;
 use crate::lock::context::Context;
-use crate::lock::retry::Open;
+use crate::lock::retry::{Missing, Open};
 use crate::lock::{RetryTx, Retryable};
 use crate::pool::Pool;
 use crate::store::record::{ClaimAsk, Claimed, Finished, Records};
@@ -83,7 +83,7 @@ impl Idempotency {
                 }
             }
             let ask = self.ask(&key, fingerprint, before);
-            match self.once(pool, &ask, &mut work).await {
+            match self.once(pool, &attempts.missing, &ask, &mut work).await {
                 Ok(Ran::Done(outcome)) => return Ok(Begun::New(outcome)),
                 // Somebody was faster: what has he made of it?
                 Ok(Ran::Missed) if misses < MAX_MISSES => misses += 1,
@@ -128,6 +128,7 @@ impl Idempotency {
     async fn once<P, E, F>(
         &self,
         pool: &P,
+        missing: &Missing,
         ask: &ClaimAsk,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<Ran, E>
@@ -136,7 +137,7 @@ impl Idempotency {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<Outcome, E>>,
     {
-        let open = Open::begin(pool).await?;
+        let open = Open::begin(pool, missing).await?;
         match self.claim_in::<P>(open, ask).await? {
             Ok(open) => self.work_in::<P, E, F>(open, ask, work).await,
             Err(refused) => Ok(refused),

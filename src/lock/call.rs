@@ -84,12 +84,16 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         tokio::select! {
             biased;
             seen = look => seen,
-            () = sleep_until(Moment::now() + bound) => Err(Error::Starved {
-                doing: self.context.doing,
-                on: self.context.on.clone(),
-                target: self.core.target.to_string(),
-                waited: bound,
-            }),
+            () = sleep_until(Moment::now() + bound) => {
+                let starved = || Error::Starved {
+                    doing: self.context.doing,
+                    on: self.context.on.clone(),
+                    target: self.core.target.to_string(),
+                    waited: bound,
+                };
+                // A server that refuses the login, or is not there, is not one whose connections all are taken.
+                Err(self.core.unreachable(self.context.doing).unwrap_or_else(starved))
+            }
         }
     }
 
@@ -124,10 +128,11 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 Ok(seen) => seen.holder().cloned(),
                 Err(error @ Error::Starved { .. }) => {
                     self.make_rows_first();
-                    if blocks {
+                    if blocks && known.is_none() {
                         return Err(error);
                     }
-                    // The row may be there already. Looking for it locks nothing on PostgreSQL.
+                    // The row is there, or may be, where looking for it locks nothing (PostgreSQL). Nobody may have a
+                    // lease of it any more; locking it tells.
                     self.starved = Some(error);
                     break;
                 }
@@ -294,7 +299,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         for name in &self.names {
             let holder = match self.outside(self.core.row(name)).await {
                 Ok(seen) => seen.holder().cloned(),
-                Err(Error::Starved { .. }) => break,
+                Err(Error::Starved { .. } | Error::Unreachable { .. }) => break,
                 Err(error) => return Err(error),
             };
             if holder.is_some() {

@@ -10,14 +10,15 @@
 //! # Failure
 //!
 //! - *A pooler has given all of the server's connections to transactions that wait for a row to be made*
-//!   ([`Error::Starved`]): the row is made between two attempts, when this transaction keeps no connection.
+//!   ([`Error::Starved`]): what is missing is made, all together, between two attempts, when this transaction keeps no
+//!   connection.
 //! - *The connection breaks before the commit*: nothing is committed; the error is returned.
 //! - *The connection breaks under the commit*: whether it was committed is unknown, and trying again might do it
 //!   twice: [`Error::CommitUnknown`].
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::SqlSafeStr;
@@ -127,7 +128,7 @@ impl Retry {
     {
         let mut attempts = self.attempts_of_one()?;
         loop {
-            match Self::once(pool, &mut work).await {
+            match Self::once(pool, &attempts.missing, &mut work).await {
                 Ok(done) => return Ok(done),
                 Err(error) => attempts.again(error).await?,
             }
@@ -136,6 +137,7 @@ impl Retry {
 
     async fn once<P, T, E, F>(
         pool: &P,
+        missing: &Missing,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<T, E>
     where
@@ -143,7 +145,7 @@ impl Retry {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<T, E>>,
     {
-        let (tx, lent) = Open::begin(pool).await?.lend();
+        let (tx, lent) = Open::begin(pool, missing).await?.lend();
         let result = work(tx).await;
         let open = lent.back()?;
         match result {
@@ -161,6 +163,7 @@ impl Retry {
         Ok(Attempts {
             left: (self.attempts != u32::MAX).then_some(self.attempts),
             pauses: Box::new(retry::full_jitter(self.shortest, self.longest)),
+            missing: Arc::default(),
         })
     }
 
@@ -187,7 +190,11 @@ pub(crate) struct Attempts {
     /// `None`: without end.
     left: Option<u32>,
     pauses: Box<dyn Iterator<Item = Duration> + Send>,
+    pub(crate) missing: Missing,
 }
+
+/// The rows that a transaction could not have made while it kept its connection.
+pub(crate) type Missing = Arc<Mutex<Vec<(Arc<Core>, Name)>>>;
 
 impl Attempts {
     /// Waits for the next attempt. The error comes back when there is none, or none would help.
@@ -197,6 +204,11 @@ impl Attempts {
         }
         if self.left == Some(0) || !error.is_retryable() {
             return Err(error);
+        }
+        let missing = std::mem::take(&mut *lock(&self.missing));
+        if !missing.is_empty() {
+            // Now that the connection is free. What fails here, fails again in the next attempt.
+            hold::make_rows(missing).await;
         }
         sleep_until(Moment::now() + self.pauses.next().unwrap_or_default()).await;
         Ok(())
@@ -214,8 +226,8 @@ pub struct RetryTx<T> {
 pub(crate) struct Open<T> {
     pub(crate) tx: T,
     at_end: Vec<AtEnd>,
-    /// To be made when it has been rolled back.
-    rows: Vec<(Arc<Core>, Name)>,
+    /// To be made before the next attempt, when it has been rolled back.
+    missing: Missing,
 }
 
 /// The way back of a transaction that was handed out. When it is dropped instead, because the work was cut off, a task of
@@ -228,14 +240,17 @@ pub(crate) struct Lent<T> {
 
 impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
     /// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
-    pub(crate) async fn begin<P: Pool<Brand = B>>(pool: &P) -> Result<Self, sqlx::Error> {
+    pub(crate) async fn begin<P: Pool<Brand = B>>(
+        pool: &P,
+        missing: &Missing,
+    ) -> Result<Self, sqlx::Error> {
         let conn = pool.pool().acquire().await?;
         let statement = P::BEGIN.map(SqlSafeStr::into_sql_str);
         let tx = hold::finished(sqlx::Transaction::begin(conn, statement)).await?;
         Ok(Self {
             tx,
             at_end: Vec::new(),
-            rows: Vec::new(),
+            missing: Arc::clone(missing),
         })
     }
 
@@ -276,19 +291,12 @@ impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
         for then in self.at_end {
             then();
         }
-        // Now that its connection is free, so that the next attempt finds them. What fails here, fails again there.
-        for (core, name) in self.rows {
-            let _ = core.row(&name).await;
-        }
     }
 }
 
 impl<T> Lent<T> {
     fn take(&self) -> Option<Open<T>> {
-        self.slot
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        lock(&self.slot).take()
     }
 
     pub(crate) fn back(self) -> Result<Open<T>, Error> {
@@ -336,7 +344,7 @@ impl<T> DerefMut for RetryTx<T> {
 
 impl<T> Drop for RetryTx<T> {
     fn drop(&mut self) {
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.open.take();
+        *lock(&self.slot) = self.open.take();
     }
 }
 
@@ -355,11 +363,15 @@ impl<T: Transaction> sealed_transaction::Sealed for RetryTx<T> {
 
     #[allow(private_interfaces, reason = "sealed")]
     fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
-        self.open().rows.push((Arc::clone(core), name.clone()));
+        lock(&self.open().missing).push((Arc::clone(core), name.clone()));
     }
 }
 
 impl<T: Transaction> Transaction for RetryTx<T> {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// An error that tells whether the transaction may well succeed when it is begun anew.
 ///

@@ -93,6 +93,14 @@ impl Fault {
         }
     }
 
+    /// Whether nothing was heard of the server at all, in time.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self.cause.sqlx() {
+            sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::TimedOut,
+            _ => false,
+        }
+    }
+
     /// What we say ourselves.
     pub(crate) fn said(kind: FaultKind, what: impl Into<String>) -> Self {
         let error = std::io::Error::other(what.into());

@@ -183,3 +183,19 @@ async fn a_search_path_without_a_schema_says_so() {
     assert_eq!(output.status.code(), Some(78));
     db.remove().await;
 }
+
+/// Flushing waits for what can be done, and for no lease of a server that is gone to run out.
+#[tokio::test]
+async fn flushing_ends_when_the_server_is_gone() {
+    for kind in ["postgres", "mariadb", "mysql"] {
+        let server = Own::start(kind, &[]);
+        let second = Duration::from_secs(1);
+        let builder = Rowlock::builder().operation_timeout(second);
+        let rowlock = builder.connect(&server.url).await.unwrap();
+        let held = take(&rowlock, "a", TTL).await;
+        drop(server); // stopped
+        drop(held);
+        let flushed = tokio::time::timeout(TTL / 2, rowlock.flush()).await;
+        flushed.expect("it does not wait for the lease to run out");
+    }
+}

@@ -7,7 +7,7 @@ use rowlock::{
     Begun, Engine, Error, Fingerprint, Loss, Outcome, ReleaseOutcome, Retry, Rowlock, StepFailed,
 };
 
-use crate::common::{Db, eventually, on_app};
+use crate::common::{Db, eventually, on_app, take};
 use crate::proxy::{Mode, Proxy};
 
 /// The same database through a proxy.
@@ -411,6 +411,10 @@ pub(crate) async fn starved(engine: Engine) {
     let (proxy, url) = through_proxy(&db).await;
     let (rowlock, other) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
     drop(other.version("old").await.unwrap());
+    // The client has seen a lease of a name that is free by now.
+    let leased = take(&other, "leased", Duration::from_secs(30)).await;
+    assert!(rowlock.version("leased").await.unwrap().holder().is_some());
+    let _ = leased.release().await.unwrap();
 
     // Without a second attempt it ends in time, and says why.
     let mut tx = db.begin().await;
@@ -433,6 +437,33 @@ pub(crate) async fn starved(engine: Engine) {
     if engine == Engine::Postgres {
         tx.lock(&rowlock, "old").await;
     }
+    // And where the row is known to be there.
+    tx.lock(&rowlock, "leased").await;
+    tx.release().await;
+
+    // Many rows are made together, and none when nobody tries again.
+    for (attempts, most) in [(1, 4), (2, 14)] {
+        let started = Instant::now();
+        let names: Vec<_> = (0..6).map(|n| format!("{attempts} {n}")).collect();
+        let policy = Retry::new().attempts(attempts);
+        let (rowlock, names) = (&rowlock, &names);
+        let locked = on_app!(&db.app, pool => policy.run(pool, |mut tx| async move {
+            rowlock.in_tx(&mut tx).lock_all(names.clone()).acquire().await
+        }).await);
+        let error = locked.unwrap_err();
+        assert!(matches!(error, Error::Starved { .. }), "{error}");
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(most), "{attempts}: {took:?}");
+    }
+
+    // A server that cannot be reached at all is another matter, which no other attempt mends.
+    proxy.set(Mode::Closed);
+    let mut tx = db.begin().await;
+    let error = tx.try_lock(&rowlock, "unreachable").await.unwrap_err();
+    assert!(
+        matches!(error, Error::Unreachable { .. }) && !error.is_retryable(),
+        "{error}"
+    );
     tx.release().await;
     proxy.set(Mode::Pass);
     eventually("the connections are alive", async || {

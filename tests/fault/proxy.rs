@@ -26,6 +26,8 @@ pub(crate) enum Mode {
     Late(std::time::Duration),
     /// Nothing passes in either direction, and nothing is closed.
     Silent,
+    /// Every connection is closed, new ones as soon as they are made.
+    Closed,
 }
 
 /// A request of so many bytes is one of many operations.
@@ -104,7 +106,11 @@ async fn connection(
     let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
     let mut asked = false;
     loop {
-        if *changes.borrow_and_update() == Mode::Silent {
+        let current = *changes.borrow_and_update();
+        if current == Mode::Closed {
+            return;
+        }
+        if current == Mode::Silent {
             if changes.changed().await.is_err() {
                 return;
             }
