@@ -33,9 +33,15 @@ use crate::store::{
 };
 use crate::{Error, Name};
 
-/// Who is paused between a statement and its COMMIT keeps rows, but not for long. `SET LOCAL` ends with the transaction.
+/// Who is paused between a statement and its COMMIT keeps rows, but not for long: a row that is new keeps all others waiting
+/// who make it, and what shares their statements. Who comes later finds the connection closed, and sends again what it has
+/// sent. `SET LOCAL` ends with the transaction.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
-                     SET LOCAL idle_in_transaction_session_timeout = '5s'";
+                     SET LOCAL idle_in_transaction_session_timeout = '1s'";
+
+/// For migrations, of which no other client's operations wait.
+const BEGIN_MIGRATION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
+                               SET LOCAL idle_in_transaction_session_timeout = '5s'";
 
 /// The parameter of a URL that says what is not to be found out.
 const POOLER: &str = "rowlock_pooler";
@@ -263,7 +269,7 @@ impl Store for Session {
         if !self.own_transactions {
             return self.conn.migrate().await;
         }
-        let mut tx = self.conn.begin_with(BEGIN).await?;
+        let mut tx = self.conn.begin_with(BEGIN_MIGRATION).await?;
         let named = self.sharing != Sharing::Mixed;
         let applied = NAMED.scope(named, tx.migrate()).await?;
         tx.commit().await?;
