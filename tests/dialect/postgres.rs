@@ -131,3 +131,61 @@ async fn a_lease_that_is_granted_between_the_look_and_the_lock_is_not_robbed() {
     tx.release().await;
     db.remove().await;
 }
+
+/// The plan of a prepared statement stays when its table grows (until that is analyzed again).
+#[tokio::test]
+async fn what_was_planned_for_a_small_table_does_not_read_all_of_a_large_one() {
+    const NAMES: i64 = 40;
+    const ROUNDS: i64 = 20;
+    let db = Db::new(Engine::Postgres).await;
+    let rowlock = db.rowlock().await;
+    db.execute("ALTER TABLE rowlock_lock SET (autovacuum_enabled = false)")
+        .await;
+    let all = async || {
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..NAMES {
+            let rowlock = rowlock.clone();
+            tasks.spawn(async move { take(&rowlock, &format!("n{n}"), TTL).await });
+        }
+        let held = tasks.join_all().await;
+        let mut tasks = tokio::task::JoinSet::new();
+        for held in held {
+            tasks.spawn(async move { held.release().await.unwrap() });
+        }
+        let released = tasks.join_all().await;
+        assert!(released.iter().all(|it| *it == ReleaseOutcome::Released));
+    };
+    all().await; // the rows
+    // From the sixth execution on, a session keeps its plan.
+    for _ in 0..ROUNDS {
+        all().await;
+    }
+    db.execute(
+        "INSERT INTO rowlock_lock (name, fence) \
+         SELECT convert_to('row ' || n, 'UTF8'), 1 FROM generate_series(1, 50000) n",
+    )
+    .await;
+    let of_table = |what: &str| {
+        format!("SELECT {what} FROM pg_stat_user_tables WHERE relname = 'rowlock_lock'")
+    };
+    let (updates, read) = (of_table("n_tup_upd"), of_table("seq_tup_read"));
+    let told = async |rounds: i64| {
+        let expected = NAMES * (1 + 2 * rounds);
+        eventually("the sessions have told what they did", async || {
+            // What a session tells late, it tells with its next statement.
+            let _ = (rowlock.version("n0").await, rowlock.version("n1").await);
+            db.number(&updates).await >= expected
+        })
+        .await;
+    };
+    told(ROUNDS).await;
+    let before = db.number(&read).await;
+    for _ in 0..ROUNDS {
+        all().await;
+    }
+    told(2 * ROUNDS).await;
+    let read = db.number(&read).await - before;
+    assert!(read < 50_000, "{read} rows were read one after another");
+    drop(rowlock);
+    db.remove().await;
+}

@@ -3,6 +3,10 @@
 //! Every statement finds the rows that it may change, locks them in the order of their names with
 //! SKIP LOCKED, and only then computes expiry and fence in SET, from the locked row and
 //! `clock_timestamp()`. `now()` would be the time at which the statement began.
+//!
+//! The plan of a prepared statement outlives the table that it was made for. `LIMIT cardinality($1)` makes the planner
+//! expect few rows and look each of them up in the index; without it, a plan that was made while the table was small reads
+//! all of it for every batch.
 
 use std::time::Duration;
 
@@ -37,11 +41,12 @@ const TAKE: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[])
         WITH ORDINALITY AS a (name, owner, ttl, holder, n)
+    LIMIT cardinality($1)
 ), free AS (
-    SELECT l.name FROM rowlock_lock l
-    WHERE l.name = ANY ($1) AND (l.expires_at IS NULL OR l.expires_at <= clock_timestamp())
+    SELECT l.name FROM ask a JOIN rowlock_lock l ON l.name = a.name
+    WHERE l.expires_at IS NULL OR l.expires_at <= clock_timestamp()
     ORDER BY l.name
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE OF l SKIP LOCKED
 ), took AS (
     UPDATE rowlock_lock l
     SET owner = a.owner,
@@ -73,9 +78,7 @@ LEFT JOIN made m ON m.name = a.name
 LEFT JOIN rowlock_lock l ON l.name = a.name
 ORDER BY a.n";
 
-/// The plan of a prepared statement outlives the table that it was made for. `LIMIT cardinality($1)` makes the planner
-/// expect few rows and look each of them up in the index; without it, a plan that was made while the table was small reads
-/// all of it for every chunk. NOT IN is a look-up in a hash table, which a join would not be.
+/// NOT IN is a look-up in a hash table, which a join would not be.
 const RENEW: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
@@ -119,6 +122,7 @@ const RELEASE: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
         WITH ORDINALITY AS a (name, owner, fence, n)
+    LIMIT cardinality($1)
 ), mine AS (
     SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name AND a.owner = l.owner
     WHERE l.expires_at > clock_timestamp()
