@@ -15,8 +15,8 @@ use crate::Error;
 use crate::idempotency::{FormToken, NewToken, Outcome, RecordKey};
 use crate::lock::Loss;
 use crate::store::record::{
-    ClaimAsk, CleanedRows, DecideAsk, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow, StepAsk,
-    StepBegun, StepRow,
+    ClaimAsk, CleanedRows, DecideAsk, Decision, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow,
+    StepAsk, StepBegun, StepRow,
 };
 
 /// What has come of a claim. The guard is made by the lane: when nobody is there to receive it any more, dropping it
@@ -119,6 +119,23 @@ impl RecordWork {
             self,
             Self::Read(_) | Self::IsClaimed(..) | Self::Steps(..) | Self::List(..)
         )
+    }
+
+    /// How large the outcome is that it writes, in bytes.
+    pub(crate) fn written(&self) -> Option<usize> {
+        let outcome = match self {
+            Self::Finish(ask, _) => match &ask.end {
+                RecordEnd::Done { outcome, .. } => outcome,
+                RecordEnd::Free { .. } => return None,
+            },
+            Self::StepFinish(_, Some(outcome), _) => outcome,
+            Self::Decide(ask, _) => match &ask.decision {
+                Decision::Resolve(Some(outcome)) => outcome,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        Some(outcome.bytes().len())
     }
 
     /// Whether `other`, which came before it, answers for both when they share a statement: two reads of one record,

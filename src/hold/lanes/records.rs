@@ -18,8 +18,8 @@ use crate::hold::record::{
 use crate::idempotency::RecordKey;
 use crate::store::fault::Fault;
 use crate::store::record::{
-    ANY_ATTEMPT, ClaimAsk, Claimed, Decision, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow,
-    Records, StepAsk, StepBegun,
+    ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow, Records,
+    StepAsk, StepBegun,
 };
 use crate::store::{Connector, Renewed, Store};
 
@@ -53,7 +53,7 @@ impl<C: Connector> Lane<C> {
 
     /// The error for an outcome that no statement can carry: the server would end the connection, under all others, too.
     fn too_large(&self, work: &RecordWork) -> Option<Error> {
-        let bytes = written(work).filter(|bytes| *bytes > self.largest)?;
+        let bytes = work.written().filter(|bytes| *bytes > self.largest)?;
         Some(Error::OutcomeTooLarge {
             what: "the outcome",
             bytes,
@@ -586,25 +586,8 @@ pub(super) fn size(op: &Op) -> usize {
     };
     match work {
         RecordWork::Read(read) => read.size.unwrap_or(0),
-        _ => written(work).unwrap_or(0),
+        _ => work.written().unwrap_or(0),
     }
-}
-
-/// How large the outcome is that it writes.
-fn written(work: &RecordWork) -> Option<usize> {
-    let outcome = match work {
-        RecordWork::Finish(ask, _) => match &ask.end {
-            RecordEnd::Done { outcome, .. } => outcome,
-            RecordEnd::Free { .. } => return None,
-        },
-        RecordWork::StepFinish(_, Some(outcome), _) => outcome,
-        RecordWork::Decide(ask, _) => match &ask.decision {
-            Decision::Resolve(Some(outcome)) => outcome,
-            _ => return None,
-        },
-        _ => return None,
-    };
-    Some(outcome.bytes().len())
 }
 
 /// The ends of attempts in portions, each no larger than a statement may be. (Keys and the rest are counted as if they were
@@ -613,7 +596,7 @@ fn portions(ops: Vec<RecordOp>, largest: usize) -> Vec<Vec<RecordOp>> {
     let mut portions: Vec<Vec<RecordOp>> = Vec::new();
     let mut bytes = 0;
     for op in ops {
-        let its = written(&op.work).unwrap_or(0) + BESIDE_OUTCOME;
+        let its = op.work.written().unwrap_or(0) + BESIDE_OUTCOME;
         match portions.last_mut() {
             Some(portion) if bytes + its <= largest => portion.push(op),
             _ => {
