@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{records, undo};
+use super::records::place;
+use super::undo;
 use crate::Subject;
 use crate::hold::clock::Moment;
 use crate::hold::op::Op;
@@ -178,9 +179,9 @@ impl Pending {
     fn pick_but(&mut self, now: Moment, makes_way: impl Fn(&Op) -> bool) -> Vec<Op> {
         let mut batch: Vec<Op> = Vec::new();
         let mut room = Room::of(self.limit);
-        let mut places: HashMap<Subject, records::Place> = HashMap::new();
+        let mut places: HashMap<Subject, place::Place> = HashMap::new();
         let mut company = usize::MAX;
-        let put_off = records::put_off(&self.later);
+        let put_off = place::put_off(&self.later);
         for op in std::mem::take(&mut self.ready) {
             if op.is_abandoned() {
                 continue;
@@ -189,7 +190,7 @@ impl Pending {
                 Op::Take(take) if take.reply.is_closed() => undo::of(&op, now).unwrap_or(op),
                 _ => op,
             };
-            if let Some(at) = records::ordered(&op).and_then(|key| put_off.get(key)) {
+            if let Some(at) = place::ordered(&op).and_then(|key| put_off.get(key)) {
                 self.later.push((*at, op));
                 continue;
             }
@@ -288,8 +289,8 @@ impl Room {
     }
 
     fn take_outcome(&mut self, op: &Op) -> bool {
-        let size = records::size(op);
-        let bytes = if records::only_looks(op) {
+        let size = place::size(op);
+        let bytes = if place::only_looks(op) {
             &mut self.read
         } else {
             &mut self.written

@@ -1,7 +1,8 @@
 //! What a lane does with operations on records: the reads of a batch in one statement, its claims, its ends; the rest one
 //! by one. A storm of one key is one read and one claim, whose answers all get.
 
-use std::collections::HashMap;
+pub(super) mod place;
+
 use std::sync::Arc;
 
 use super::Lane;
@@ -15,7 +16,6 @@ use crate::hold::op::{Fate, Op, Reply};
 use crate::hold::record::{
     Claim, Claiming, LockWalk, Read, RecordGuard, RecordOp, RecordWork, UndoClaim, UndoStep,
 };
-use crate::idempotency::RecordKey;
 use crate::store::fault::Fault;
 use crate::store::record::{
     ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow, Records,
@@ -495,98 +495,6 @@ impl Shared {
 
     fn all(self) -> impl Iterator<Item = RecordOp> {
         std::iter::once(self.first).chain(self.rest)
-    }
-}
-
-/// Whether one answer does for both. (A claim that was sent before may have happened: it needs an answer of its own.)
-fn shares(op: &Op, first: &Op) -> bool {
-    match (op, first) {
-        (Op::Record(op), Op::Record(first)) => {
-            (!op.fate.sent || op.work.only_looks()) && op.work.shares_with(&first.work)
-        }
-        _ => false,
-    }
-}
-
-/// What a batch has of a subject. Reads and claims of a record do not wait for each other: their callers await them. All else
-/// keeps its order.
-#[derive(Debug, Default)]
-pub(super) struct Place {
-    /// Where in the batch.
-    read: Option<usize>,
-    claim: Option<usize>,
-    /// Nothing more fits in front of what is in the batch, or was left out.
-    closed: bool,
-}
-
-impl Place {
-    fn of(&mut self, op: &Op) -> Option<&mut Option<usize>> {
-        match op {
-            Op::Record(RecordOp { work, .. }) => match work {
-                RecordWork::Read(_) => Some(&mut self.read),
-                RecordWork::Claim(_) => Some(&mut self.claim),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Whether the answer to one in the batch does for this one, too.
-    pub(super) fn joins(&mut self, op: &Op, batch: &[Op]) -> bool {
-        let first = self.of(op).and_then(|place| batch.get((*place)?));
-        !self.closed && first.is_some_and(|first| shares(op, first))
-    }
-
-    pub(super) fn admits(&mut self, op: &Op) -> bool {
-        let is_first = match self.of(op) {
-            Some(place) => place.is_none(),
-            None => self.read.is_none() && self.claim.is_none(),
-        };
-        is_first && !self.closed
-    }
-
-    /// The operation is in the batch, at that place; or it is not.
-    pub(super) fn pass(&mut self, op: &Op, picked: Option<usize>) {
-        match (self.of(op), picked) {
-            (Some(place), Some(_)) => *place = place.or(picked),
-            // One by something else that was seen, or larger than the first.
-            (Some(place), None) if place.is_some() => {}
-            _ => self.closed = true,
-        }
-    }
-}
-
-/// The record about which an attempt says something, in the order in which it does.
-pub(super) fn ordered(op: &Op) -> Option<&RecordKey> {
-    let Op::Record(RecordOp { work, .. }) = op else {
-        return None;
-    };
-    match work {
-        RecordWork::Finish(..) | RecordWork::StepBegin(..) | RecordWork::StepFinish(..) => {
-            work.key()
-        }
-        _ => None,
-    }
-}
-
-/// The records about which something is put off, and until when.
-pub(super) fn put_off(later: &[(Moment, Op)]) -> HashMap<RecordKey, Moment> {
-    let of = |(at, op): &(Moment, Op)| Some((ordered(op)?.clone(), *at));
-    later.iter().filter_map(of).collect()
-}
-
-pub(super) fn only_looks(op: &Op) -> bool {
-    matches!(op, Op::Record(op) if op.work.only_looks())
-}
-
-/// How large the outcome is that an operation carries, or is known to bring.
-pub(super) fn size(op: &Op) -> usize {
-    let Op::Record(RecordOp { work, .. }) = op else {
-        return 0;
-    };
-    match work {
-        RecordWork::Read(read) => read.size.unwrap_or(0),
-        _ => work.written().unwrap_or(0),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::hold::clock::ClockError;
 use crate::hold::lanes::undo;
 use crate::hold::line::Lines;
 use crate::hold::link::Link;
-use crate::idempotency::{Fingerprint, Outcome};
+use crate::idempotency::{Fingerprint, Outcome, RecordKey};
 use crate::store::record::RecordRow;
 use crate::store::sqlite::Sqlite;
 use crate::{Error, Subject};
