@@ -5,9 +5,9 @@
 //! - [`servers`]: a primary and its standby, several servers in one URL, and servers that take no writes.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod command;
 #[path = "../common/mod.rs"]
 mod common;
-mod own;
 mod packets;
 mod pooler;
 mod servers;

@@ -12,8 +12,9 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Row};
 use tokio::task::JoinSet;
 
+use crate::command::rowlock;
+use crate::common::own::Own;
 use crate::common::{Db, eventually, take};
-use crate::own::{Own, command, rowlock};
 
 const TTL: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(600);

@@ -7,8 +7,9 @@ use std::time::Duration;
 use rowlock::{Engine, Error, Rowlock};
 use sqlx::{Connection, PgConnection, Row};
 
+use crate::command::{command, rowlock};
+use crate::common::own::Own;
 use crate::common::{Db, eventually, take, variable};
-use crate::own::{Own, command, rowlock};
 
 const TTL: Duration = Duration::from_secs(30);
 /// An operation may take so long, and a wait for a lock is not to be longer by that.

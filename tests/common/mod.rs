@@ -7,18 +7,22 @@
 )]
 
 mod innodb;
+pub(crate) mod own;
+mod tx;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Advance, Engine, Error, Held, Locked, Rowlock, TryLock, Version};
+use rowlock::{Engine, Held, Rowlock};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{
     AssertSqlSafe, Connection, MySqlConnection, MySqlPool, PgConnection, PgPool, SqlitePool,
 };
+
+pub(crate) use tx::{Tx, on_tx};
 
 /// All engines, as the tests name them.
 pub(crate) const ENGINES: [Engine; 4] = [
@@ -49,6 +53,8 @@ pub(crate) struct Db {
     /// A connection pool of the application, as a user would have one.
     pub(crate) app: App,
     name: String,
+    /// Where it is; for SQLite nothing.
+    server: String,
     _dir: Option<tempfile::TempDir>,
 }
 
@@ -123,6 +129,14 @@ impl App {
 
 impl Db {
     pub(crate) async fn new(engine: Engine) -> Self {
+        if engine == Engine::Sqlite {
+            return Self::on(engine, "").await;
+        }
+        Self::on(engine, &server(engine)).await
+    }
+
+    /// On a server of the test's own, whose settings it may change.
+    pub(crate) async fn on(engine: Engine, server: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rl_{}_{count}", std::process::id());
@@ -145,18 +159,18 @@ impl Db {
                     url,
                     app: App::Sqlite(pool),
                     name,
+                    server: server.to_owned(),
                     _dir: Some(dir),
                 }
             }
             Engine::Postgres => {
-                let server = server(engine);
-                let mut admin = PgConnection::connect(&server).await.unwrap();
+                let mut admin = PgConnection::connect(server).await.unwrap();
                 let sql = format!("CREATE DATABASE {name}");
                 sqlx::raw_sql(AssertSqlSafe(sql))
                     .execute(&mut admin)
                     .await
                     .unwrap();
-                let url = with_database(&server, &name);
+                let url = with_database(server, &name);
                 let pool = PgPoolOptions::new()
                     .max_connections(4)
                     .connect(&url)
@@ -167,18 +181,18 @@ impl Db {
                     url,
                     app: App::Postgres(pool),
                     name,
+                    server: server.to_owned(),
                     _dir: None,
                 }
             }
             _ => {
-                let server = server(engine);
-                let mut admin = MySqlConnection::connect(&server).await.unwrap();
+                let mut admin = MySqlConnection::connect(server).await.unwrap();
                 let sql = format!("CREATE DATABASE {name}");
                 sqlx::raw_sql(AssertSqlSafe(sql))
                     .execute(&mut admin)
                     .await
                     .unwrap();
-                let url = with_database(&server, &name);
+                let url = with_database(server, &name);
                 // As ARCHITECTURE.md says ("A statement that is cut off and fails").
                 let pool = MySqlPoolOptions::new()
                     .max_connections(4)
@@ -196,6 +210,7 @@ impl Db {
                     url,
                     app: App::MySql(pool),
                     name,
+                    server: server.to_owned(),
                     _dir: None,
                 }
             }
@@ -221,7 +236,7 @@ impl Db {
         })
     }
 
-    /// Damages a lock's row against the constraints, as somebody who knows better would.
+    /// Damages a lock's row against the constraints, as an administrator could.
     pub(crate) async fn damage(&self, sql: &str) {
         self.damage_in("rowlock_lock", "rowlock_lock_held", sql)
             .await;
@@ -369,7 +384,7 @@ impl Db {
         match self.engine {
             Engine::Sqlite => {}
             Engine::Postgres => {
-                let mut admin = PgConnection::connect(&server(self.engine)).await.unwrap();
+                let mut admin = PgConnection::connect(&self.server).await.unwrap();
                 let sql = format!("DROP DATABASE {} WITH (FORCE)", self.name);
                 sqlx::raw_sql(AssertSqlSafe(sql))
                     .execute(&mut admin)
@@ -377,9 +392,7 @@ impl Db {
                     .unwrap();
             }
             _ => {
-                let mut admin = MySqlConnection::connect(&server(self.engine))
-                    .await
-                    .unwrap();
+                let mut admin = MySqlConnection::connect(&self.server).await.unwrap();
                 let sql = format!("DROP DATABASE {}", self.name);
                 sqlx::raw_sql(AssertSqlSafe(sql))
                     .execute(&mut admin)
@@ -401,109 +414,6 @@ pub(crate) fn as_user(url: &str, user: &str, password: &str) -> String {
 
 /// The levels of isolation that an application may choose.
 pub(crate) const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
-
-/// An open transaction of the application's own.
-#[derive(Debug)]
-pub(crate) enum Tx {
-    Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
-    MySql(sqlx::Transaction<'static, sqlx::MySql>),
-    Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
-}
-
-/// Runs the same on whichever transaction it is.
-macro_rules! on_tx {
-    ($tx:expr, $inner:ident => $body:expr) => {
-        match $tx {
-            $crate::common::Tx::Postgres($inner) => $body,
-            $crate::common::Tx::MySql($inner) => $body,
-            $crate::common::Tx::Sqlite($inner) => $body,
-        }
-    };
-}
-pub(crate) use on_tx;
-
-impl Tx {
-    pub(crate) async fn commit(self) -> Result<(), sqlx::Error> {
-        on_tx!(self, tx => tx.commit().await)
-    }
-
-    /// Rolls back.
-    pub(crate) async fn release(self) {
-        on_tx!(self, tx => tx.rollback().await.unwrap());
-    }
-
-    pub(crate) async fn execute(&mut self, sql: &str) -> Result<u64, sqlx::Error> {
-        let sql = AssertSqlSafe(sql.to_owned());
-        on_tx!(self, tx => {
-            let done = sqlx::raw_sql(sql).execute(&mut **tx).await?;
-            Ok(done.rows_affected())
-        })
-    }
-
-    pub(crate) async fn number(&mut self, sql: &str) -> i64 {
-        let sql = AssertSqlSafe(sql.to_owned());
-        on_tx!(self, tx => sqlx::query_scalar(sql).fetch_one(&mut **tx).await.unwrap())
-    }
-
-    pub(crate) async fn pin(&mut self, held: &Held) -> Result<(), Error> {
-        on_tx!(self, tx => held.pin(tx).await)
-    }
-
-    pub(crate) async fn try_lock(
-        &mut self,
-        rowlock: &Rowlock,
-        name: &str,
-    ) -> Result<TryLock, Error> {
-        on_tx!(self, tx => rowlock.in_tx(tx).lock(name).try_acquire().await)
-    }
-
-    /// Locks what must be free.
-    pub(crate) async fn lock(&mut self, rowlock: &Rowlock, name: &str) -> Locked {
-        let lock = self.try_lock(rowlock, name).await.unwrap();
-        lock.locked().expect("the name is free")
-    }
-
-    pub(crate) async fn acquire(
-        &mut self,
-        rowlock: &Rowlock,
-        name: &str,
-        wait: Duration,
-    ) -> Result<Locked, Error> {
-        on_tx!(self, tx => rowlock.in_tx(tx).lock(name).wait(wait).acquire().await)
-    }
-
-    pub(crate) async fn lock_all(
-        &mut self,
-        rowlock: &Rowlock,
-        names: &[&str],
-    ) -> Result<TryLock, Error> {
-        on_tx!(self, tx => rowlock.in_tx(tx).lock_all(names.iter().copied()).try_acquire().await)
-    }
-
-    pub(crate) async fn acquire_all(
-        &mut self,
-        rowlock: &Rowlock,
-        names: &[&str],
-    ) -> Result<Locked, Error> {
-        on_tx!(self, tx => rowlock.in_tx(tx).lock_all(names.iter().copied()).acquire().await)
-    }
-
-    pub(crate) async fn version(
-        &mut self,
-        rowlock: &Rowlock,
-        name: &str,
-    ) -> Result<Version, Error> {
-        on_tx!(self, tx => rowlock.in_tx(tx).version(name).await)
-    }
-
-    pub(crate) async fn advance(
-        &mut self,
-        rowlock: &Rowlock,
-        version: &Version,
-    ) -> Result<Advance, Error> {
-        on_tx!(self, tx => rowlock.in_tx(tx).advance(version).await)
-    }
-}
 
 /// The leases of all records that run end now, as if their processes had stood still for long. (They renew them when they
 /// wake up.)

@@ -1,14 +1,16 @@
 //! Sessions that the server ends because nothing was sent for a while (`wait_timeout` of MySQL and MariaDB,
-//! `idle_session_timeout` of PostgreSQL): whoever was idle for longer sees no error, and nothing is lost.
+//! `idle_session_timeout` of PostgreSQL): a client that was idle for longer sees no error, and nothing is lost.
 //!
 //! `ROWLOCK_IDLE_SECONDS` (default 1) is the server's limit; a client is idle for twice as long. `ROWLOCK_IDLE_ROUNDS`
-//! (default 1) is how often each kind of client is idle. 5 and 13 are 104 times 10 s, per server.
+//! (default 1) is how many rounds each kind of client does. They are idle ten times
+//! a round: 5 and 13 are 130 times 10 s, per server.
 
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Fingerprint, Outcome, ReleaseOutcome, Rowlock};
 use tokio::task::JoinSet;
 
+use crate::common::own::Own;
 use crate::common::{Db, as_user, take};
 
 /// Longer than any test: renewals leave the connection alone.
@@ -41,7 +43,7 @@ async fn impatient(db: &Db) -> String {
         vec![
             format!("CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'pw'"),
             format!("GRANT ALL ON {name}.* TO {user}@'127.0.0.1'"),
-            // Nobody else on this server is to be cut off.
+            // The test's own session is not to be cut off.
             format!(
                 "SET GLOBAL init_connect = \
                  'SET wait_timeout = IF(USER() LIKE \"idle%\", {seconds}, 28800)'"
@@ -178,7 +180,9 @@ async fn cleans(rowlock: Rowlock, _name: String) {
 }
 
 async fn an_idle_client_sees_no_error(engine: Engine) {
-    let db = Db::new(engine).await;
+    // `init_connect` is a setting of the whole server.
+    let server = Own::start(engine.name(), &[]);
+    let db = Db::on(engine, &server.url).await;
     drop(db.rowlock().await);
     let user = impatient(&db).await;
     let url = as_user(&db.url, &user, "pw");
@@ -211,12 +215,6 @@ async fn an_idle_client_sees_no_error(engine: Engine) {
     while let Some(client) = tasks.join_next().await {
         client.unwrap();
     }
-    let drop_user = if engine == Engine::Postgres {
-        format!("DROP OWNED BY {user}; DROP ROLE {user}")
-    } else {
-        format!("DROP USER {user}@'127.0.0.1'")
-    };
-    db.execute(&drop_user).await;
     db.remove().await;
 }
 

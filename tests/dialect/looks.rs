@@ -8,20 +8,6 @@ use crate::common::{Db, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// How many sessions in this database wait for a row. (`innodb_trx` would tell, too, but `InnoDB` does not read it anew as
-/// long as it is asked more often than every 100 ms.)
-fn waiting(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Postgres => {
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        }
-        _ => {
-            "SELECT COUNT(*) FROM information_schema.processlist
-             WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%FOR UPDATE%'"
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_release_that_waits_for_a_transaction_holds_up_no_operation() {
     for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
@@ -33,7 +19,7 @@ async fn a_forced_release_that_waits_for_a_transaction_holds_up_no_operation() {
             let rowlock = rowlock.clone();
             async move { rowlock.force_release("pinned").await }
         });
-        let waits = async || db.number(waiting(engine)).await == 1;
+        let waits = async || db.waiting().await == 1;
         eventually("the forced release waits for the row", waits).await;
         // Enough names for each lane to have some.
         for number in 0..32 {
@@ -62,7 +48,7 @@ async fn lists_hold_up_neither_operations_nor_looks() {
         let idempotency = rowlock.idempotency();
         async move { idempotency.list(None, None, 10).await }
     });
-    let waits = async || db.number(waiting(Engine::Postgres)).await == 1;
+    let waits = async || db.waiting().await == 1;
     eventually("the list waits for the table", waits).await;
     for number in 0..32 {
         let other = take(&rowlock, &format!("other-{number}"), TTL).await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
 
+use crate::common::own::Own;
 use crate::common::{Db, as_user, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -119,7 +120,9 @@ async fn a_wrong_password_and_a_missing_database_are_told_apart() {
 #[tokio::test]
 async fn a_session_time_zone_does_not_move_the_clock() {
     for engine in BRANDS {
-        let db = Db::new(engine).await;
+        // It is a setting of the whole server.
+        let server = Own::start(engine.name(), &[]);
+        let db = Db::on(engine, &server.url).await;
         db.execute("SET GLOBAL time_zone = '+05:00'").await;
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;

@@ -1,8 +1,7 @@
 //! The database server is killed with SIGKILL during the traffic and started again: clients recover
 //! without a restart, and there are never two holders.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rowlock::{Engine, Rowlock};
 
+use crate::common::own::{Commits, servers};
 use crate::history::{Event, History, now};
 
 const CLIENTS: usize = 3;
@@ -32,21 +32,12 @@ impl Server {
         }
     }
 
-    fn script(&self, command: &[&str]) -> String {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/servers.sh");
-        let output = Command::new(script)
-            .args(command)
-            .arg(self.dir.path())
-            .env("ROWLOCK_DURABLE", "1")
-            .stderr(std::process::Stdio::inherit())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{} {command:?}", self.engine);
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    fn servers(&self, command: &[&str]) -> String {
+        servers(command, self.dir.path(), &[], Commits::Durable)
     }
 
     pub(crate) fn start(&self) -> String {
-        self.script(&["start", self.engine.name()])
+        self.servers(&["start", self.engine.name()])
     }
 
     /// Kills it, and waits until the process is gone.
@@ -69,7 +60,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.script(&["stop"]);
+        self.servers(&["stop"]);
     }
 }
 

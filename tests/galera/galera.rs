@@ -1,7 +1,5 @@
 //! Galera: what is committed through one node is certified against what the others commit.
 
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,6 +11,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::common::own::Own;
 use crate::common::{eventually, take, with_database};
 use crate::trial;
 
@@ -38,19 +37,7 @@ pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
 /// Three nodes.
 pub(crate) struct Cluster {
     urls: Vec<String>,
-    dir: Option<tempfile::TempDir>,
-}
-
-fn script(command: &[&str], dir: &Path) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/servers.sh");
-    let output = Command::new(script)
-        .args(command)
-        .arg(dir)
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "servers.sh {command:?}");
-    String::from_utf8(output.stdout).unwrap()
+    _own: Option<Own>,
 }
 
 impl Cluster {
@@ -58,14 +45,12 @@ impl Cluster {
         if let Ok(urls) = std::env::var("ROWLOCK_TEST_GALERA_URLS") {
             let urls: Vec<String> = urls.split(',').map(str::to_owned).collect();
             assert_eq!(urls.len(), 3, "a URL for each of three nodes");
-            return Self { urls, dir: None };
+            return Self { urls, _own: None };
         }
-        let dir = tempfile::Builder::new().prefix("rowlock-galera-").tempdir();
-        let dir = dir.unwrap();
-        let urls = script(&["start", "galera"], dir.path());
+        let own = Own::start("galera", &[]);
         Self {
-            urls: urls.lines().map(str::to_owned).collect(),
-            dir: Some(dir),
+            urls: own.url.lines().map(str::to_owned).collect(),
+            _own: Some(own),
         }
     }
 
@@ -86,14 +71,6 @@ impl Cluster {
             .await;
         }
         Database { name, urls, admin }
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if let Some(dir) = &self.dir {
-            script(&["stop"], dir.path());
-        }
     }
 }
 

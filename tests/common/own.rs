@@ -1,8 +1,7 @@
-//! A server of a test's own.
+//! Servers of a test's own, started by `docker/servers.sh`.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 /// Stopped with the value.
 #[derive(Debug)]
@@ -12,11 +11,11 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// Starts `kind`; `more` is what `docker/servers.sh` takes behind the folder.
+    /// Starts `kind`; `more` is what `docker/servers.sh` takes after the folder. (The URLs of several servers are lines.)
     pub(crate) fn start(kind: &str, more: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("rowlock-").tempdir();
         let dir = dir.unwrap();
-        let url = script(&["start", kind], dir.path(), more);
+        let url = servers(&["start", kind], dir.path(), more, Commits::NotDurable);
         Self { dir, url }
     }
 
@@ -36,35 +35,26 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        script(&["stop"], self.dir.path(), &[]);
+        servers(&["stop"], self.dir.path(), &[], Commits::NotDurable);
     }
 }
 
-fn script(command: &[&str], dir: &Path, more: &[&str]) -> String {
+/// Whether what is committed survives the server's death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Commits {
+    Durable,
+    NotDurable,
+}
+
+/// Runs `docker/servers.sh` for the server in `dir`, and returns what it says.
+pub(crate) fn servers(command: &[&str], dir: &Path, more: &[&str], commits: Commits) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/servers.sh");
-    let output = Command::new(script)
-        .args(command)
-        .arg(dir)
-        .args(more)
-        .stderr(Stdio::inherit())
-        .output()
-        .unwrap();
+    let mut run = Command::new(script);
+    run.args(command).arg(dir).args(more);
+    if commits == Commits::Durable {
+        run.env("ROWLOCK_DURABLE", "1");
+    }
+    let output = run.stderr(Stdio::inherit()).output().unwrap();
     assert!(output.status.success(), "servers.sh {command:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
-
-/// Runs the command `rowlock`, and tells how long it took.
-pub(crate) fn rowlock(url: &str, arguments: &[&str]) -> (Output, Duration) {
-    let began = Instant::now();
-    let output = command(url, arguments).output().unwrap();
-    (output, began.elapsed())
-}
-
-pub(crate) fn command(url: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rowlock"));
-    command
-        .args(["--url", url])
-        .args(arguments)
-        .stdin(Stdio::null());
-    command
 }
