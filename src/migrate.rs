@@ -92,9 +92,12 @@ macro_rules! adapter {
                 &'a mut self,
                 query: &'a str,
             ) -> Result<Vec<Migration>, sqlx::Error> {
+                // Not alone: a proxy that splits reads from writes would ask a replica.
+                let mut tx = self.0.begin().await?;
                 let rows = sqlx::raw_sql(AssertSqlSafe(query))
-                    .fetch_all(&mut *self.0)
+                    .fetch_all(&mut *tx)
                     .await?;
+                tx.commit().await?;
                 rows.iter()
                     .map(|row| {
                         applied(

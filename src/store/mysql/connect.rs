@@ -92,11 +92,9 @@ impl Connector for MySql {
         let mut conn = self.servers[server].connect().await?;
         if self.servers.len() > 1 {
             let read_only = "SELECT CAST(@@GLOBAL.read_only AS SIGNED)";
-            if sqlx::query_scalar::<_, i64>(read_only)
-                .fetch_one(&mut conn)
-                .await?
-                != 0
-            {
+            let said = read_alone(&mut conn, read_only).await?;
+            let said = said.first().ok_or(sqlx::Error::RowNotFound)?;
+            if said.try_get::<i64, _>(0)? != 0 {
                 return Err(Fault::said(FaultKind::ReadOnly, "this server is read only"));
             }
         }
@@ -173,10 +171,9 @@ pub(super) fn quoted(json: &str) -> String {
 }
 
 pub(super) async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {
-    let text: String = sqlx::query_scalar("SELECT VERSION()")
-        .fetch_one(&mut *conn)
-        .await?;
-    let mut server = parse(&text);
+    let said = read_alone(conn, "SELECT VERSION()").await?;
+    let said = said.first().ok_or(sqlx::Error::RowNotFound)?;
+    let mut server = parse(said.try_get(0)?);
     server.multi_writer = is_in_galera(conn).await?
         || is(conn, "group_replication_single_primary_mode", "OFF").await?;
     Ok(server)
@@ -202,9 +199,8 @@ async fn is(
     variable: &'static str,
     value: &'static str,
 ) -> Result<bool, sqlx::Error> {
-    let show = AssertSqlSafe(format!("SHOW VARIABLES LIKE '{variable}'"));
-    let row = sqlx::raw_sql(show).fetch_optional(conn).await?;
-    row.map_or(Ok(false), |row| {
+    let said = read_alone(conn, &format!("SHOW VARIABLES LIKE '{variable}'")).await?;
+    said.first().map_or(Ok(false), |row| {
         Ok(row.try_get::<String, _>(1)?.eq_ignore_ascii_case(value))
     })
 }

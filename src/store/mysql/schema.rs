@@ -35,12 +35,10 @@ pub(super) async fn history(
 /// DDL commits by itself here, and GET_LOCK survives that. Its name is server-wide and takes 64
 /// characters: it carries a hash of the database's name.
 pub(super) async fn migrate(conn: &mut MySqlConnection) -> Result<Vec<String>, MigrateFault> {
-    let got: Option<i64> = sqlx::query_scalar(
-        "SELECT GET_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 60)",
-    )
-    .fetch_one(&mut *conn)
-    .await?;
-    if got != Some(1) {
+    let lock = "SELECT GET_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 60)";
+    let got = read_alone(conn, lock).await?;
+    let got = got.first().ok_or(sqlx::Error::RowNotFound)?;
+    if got.try_get::<Option<i64>, _>(0)? != Some(1) {
         return Err(MigrateFault::LockNotObtained);
     }
     let applied = migrate::run(&mut *conn, runner()).await;
