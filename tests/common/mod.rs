@@ -468,6 +468,14 @@ pub(crate) async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
         .expect("the name is free")
 }
 
+/// Waits until the lease was renewed once more.
+pub(crate) async fn renewed(held: &Held) {
+    let until = held.deadline();
+    while held.deadline() == until {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// A test of a promise, run on every engine: `sqlite::name`, `postgres::name`, …
 macro_rules! on_every_engine {
     ($($(#[$meta:meta])* async fn $name:ident($db:ident: &Db) $body:block)*) => {

@@ -11,7 +11,7 @@ use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
 use tokio::task::JoinSet;
 
 use crate::common::own::Own;
-use crate::common::{App, Db, as_user, take};
+use crate::common::{App, Db, as_user, renewed, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -45,10 +45,7 @@ async fn locks(rowlock: &Rowlock) {
     let inner = rowlock.lock("c").owner(&me).acquire().await.unwrap();
     drop((inner, outer));
     let held = take(rowlock, "d", Duration::from_millis(600)).await;
-    let until = held.deadline();
-    while held.deadline().remaining() <= until.remaining() {
-        tokio::task::yield_now().await;
-    }
+    renewed(&held).await;
     assert!(rowlock.force_release("d").await.unwrap().is_some());
     let _ = rowlock.version("e").await.unwrap();
     drop(held);

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::common::own::Own;
-use crate::common::{eventually, take, with_database};
+use crate::common::{eventually, renewed, take, with_database};
 use crate::trial;
 
 /// The concurrent first starts, three through each node.
@@ -190,22 +190,50 @@ async fn takeover(cluster: Arc<Cluster>) {
     db.remove().await;
 }
 
-/// Beside renewals of the same lease, and of other names.
+/// Of the lease "a", in microseconds, as everybody sees it.
+async fn expiry(pool: &MySqlPool) -> i64 {
+    let expiry = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at)
+                  FROM rowlock_lock WHERE name = 'a'";
+    number(pool, expiry).await
+}
+
+/// Beside renewals of the same lease, which pass it over, and of other names.
 async fn pinned_commit(cluster: Arc<Cluster>) {
     let db = cluster.database().await;
     let (first, pool) = db.at(0).await;
     ledger(&pool).await;
-    let held = take(&first, "a", Duration::from_secs(30)).await;
-    let deadline = held.deadline();
-    let mut tx = pool.begin().await.unwrap();
-    held.pin(&mut tx).await.unwrap();
-    held.pin(&mut tx).await.unwrap();
-    let late = "INSERT INTO ledger VALUES ('in time')";
-    sqlx::raw_sql(late).execute(&mut *tx).await.unwrap();
-    tx.commit().await.unwrap();
-    assert!(deadline.remaining() > Duration::from_secs(1), "too slow");
-    assert_eq!(number(&pool, "SELECT COUNT(*) FROM ledger").await, 1);
+    let ttl = Duration::from_secs(6);
+    let held = take(&first, "a", ttl).await;
+    let other = take(&first, "b", ttl / 4).await;
+    for _ in 0..2 {
+        let mut tx = pool.begin().await.unwrap();
+        let in_time = "INSERT INTO ledger (who) SELECT COUNT(*) FROM ledger";
+        sqlx::raw_sql(in_time).execute(&mut *tx).await.unwrap();
+        held.pin(&mut tx).await.unwrap();
+        held.pin(&mut tx).await.unwrap();
+        let pinned = expiry(&pool).await;
+        // The turn of both comes meanwhile, at a third of the time.
+        while held.remaining() > ttl / 2 {
+            renewed(&other).await;
+            assert_eq!(expiry(&pool).await, pinned, "renewed while it was pinned");
+        }
+        tx.commit().await.expect("it was pinned in time");
+        // By a second, and not only by the pin's microsecond.
+        eventually("it is renewed again", || async {
+            expiry(&pool).await > pinned + 1_000_000
+        })
+        .await;
+    }
+    for node in 0..2 {
+        let (_, pool) = db.at(node).await;
+        eventually("both commits are there", || async {
+            number(&pool, "SELECT COUNT(*) FROM ledger").await == 2
+        })
+        .await;
+    }
+    assert!(held.is_held());
     let _ = held.release().await.unwrap();
+    let _ = other.release().await.unwrap();
     db.remove().await;
 }
 

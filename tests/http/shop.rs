@@ -82,6 +82,10 @@ impl Shop {
         self.seen.lock().unwrap().len()
     }
 
+    pub(crate) fn was_handed(&self, key: &str) -> bool {
+        self.seen.lock().unwrap().contains(&format!("\"{key}\""))
+    }
+
     pub(crate) fn was_dropped(&self, key: &str) -> bool {
         self.dropped.lock().unwrap().contains(&format!("\"{key}\""))
     }
