@@ -505,7 +505,7 @@ pub enum Error {
     },
 
     /// The lease was lost after something had pinned it, and the work was cut off: whether its transaction was committed is
-    /// not known. (The commit would have been legal: nobody else was granted the name before that transaction's end.)
+    /// not known. (If it was, that was legal: nobody else was granted the name before.)
     #[error(
         "the lease of {name:?} was lost ({loss}) after it had been pinned, and the work was cut off: \
          whether its transaction was committed is not known; look before doing it again"

@@ -3,26 +3,28 @@
 //! # Overview
 //!
 //! [`Held::pin`] looks at the lease's row in the caller's transaction, by the database's clock, and locks it
-//! there: whoever wants to take the name over finds it locked until that transaction ends. So the check and the
-//! write commit together, which no lock outside of the database can do.
+//! there: a takeover finds it locked until that transaction ends. So the check and the write commit together, which no
+//! lock outside of the database can do. Where several servers take writes, a lock on one of them is none on the others:
+//! the pin writes the row, and of the transaction and a takeover through another server only one commits.
 //!
 //! # State model
 //!
 //! ```text
 //!   held ── pin ──► pinned ── commit or rollback ──► held, or expired meanwhile
-//!    │                         (the name is never somebody else's in between)
+//!    │                         (in between nobody else takes the name over; with several
+//!    │                          writing servers: or the commit fails)
 //!    └── lost ── pin ──► Error::Lost: roll back
 //! ```
 //!
 //! # Trust window
 //!
-//! None: between the pin and the commit of the transaction nobody else's grant commits, however long it takes, also
-//! when the lease's time runs out meanwhile. Such a lease is not renewed while it is pinned.
+//! None: when the transaction commits, nobody else's grant has been committed since the pin, however long that was, also
+//! when the lease's time ran out meanwhile. Such a lease is not renewed while it is pinned.
 //!
 //! # Failure
 //!
 //! - *The process is paused before the pin*: the pin finds the lease lost.
-//! - *The process is paused behind the pin*: the name stays its own until the transaction ends; when it wakes, it
+//! - *The process is paused after the pin*: the name stays its own until the transaction ends; when it wakes, it
 //!   commits. Everybody else waits: bound that in the server (`idle_in_transaction_session_timeout`).
 //! - *The process crashes*: the server rolls back; the lease ends with its TTL.
 //! - *The connection breaks*: nothing is committed.
@@ -39,7 +41,8 @@ use crate::store::{PinAsk, Pinned, Store};
 
 impl Held {
     /// Proves in `tx`, a transaction of the application's own pool, that this lease is live by the database's
-    /// clock, and keeps anybody from taking it over until `tx` ends.
+    /// clock, and keeps others from taking it over until `tx` ends. With several writing servers it makes the commit of
+    /// `tx` fail instead, where the lease was taken over through another one.
     ///
     /// - **Right before the commit**: everything that the transaction has written is committed only if the lease
     ///   was held throughout. The shortest time in which a renewal has to wait. Take this one.
@@ -48,13 +51,13 @@ impl Held {
     ///   left of it, [`is_held`](Self::is_held) turns false and [`lost`](Self::lost) resolves, although the
     ///   name is still nobody else's until the transaction ends.
     ///
-    /// In a cluster in which several servers take writes (Galera), what is locked on one is not locked on the others. There the pin
+    /// In a cluster in which several servers take writes (Galera, group replication with several primaries), what is locked on one is not locked on the others. There the pin
     /// writes the row: a takeover through another server does not wait, and the commit of `tx` fails then.
     ///
     /// Several transactions may pin one lease at the same time. Pinning twice in one is harmless. Nothing else
     /// is held up: not other names, and not this process's other renewals (but on SQLite whoever writes has the
     /// whole file). Where so many pin one lease, and for so long, that its row is always locked, it is not renewed
-    /// and gets lost: pin at the end. Release the lease behind the commit, not before: a release waits for the pin.
+    /// and gets lost: pin at the end. Release the lease after the commit, not before: a release waits for the pin.
     ///
     /// Under REPEATABLE READ and SERIALIZABLE, PostgreSQL cannot lock a row that has changed since the
     /// transaction's snapshot (nor can MariaDB with `innodb_snapshot_isolation`): a renewal in between makes pinning

@@ -166,7 +166,8 @@ pub(crate) trait Store: Records + std::fmt::Debug + Send + Sized + 'static {
     ) -> impl Future<Output = Result<Option<LockRow>, Fault>> + Send;
 
     /// In the caller's transaction: keeps the row of a lease, if it is live and still the asked grant's,
-    /// from being taken over until that transaction ends. Several transactions may pin one lease.
+    /// from being taken over until that transaction ends. Several transactions may pin one lease. (Where the ask says
+    /// that it is to be written: of a takeover through another server and this transaction, only one commits.)
     ///
     /// Waits for nobody. A transaction that is over is a fault, on every brand.
     fn tx_pin(&mut self, ask: &PinAsk) -> impl Future<Output = Result<Told<Pinned>, Fault>> + Send;
@@ -289,7 +290,7 @@ pub(crate) enum Freed {
 pub(crate) struct PinAsk {
     pub(crate) name: Name,
     pub(crate) owner: Uuid,
-    /// A lock on the row keeps nobody away who comes through another server: write it.
+    /// Write the row as well: other servers take writes, too, and do not see its lock.
     pub(crate) write: bool,
 }
 
@@ -302,7 +303,7 @@ pub(crate) struct Told<T> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pinned {
-    /// And nobody takes it over before the transaction ends.
+    /// And it is not taken over before the transaction ends, or the transaction cannot commit.
     Live,
     /// Its time has run out.
     Expired,
