@@ -152,7 +152,7 @@ impl Rowlock {
 
     /// The version of `name`, to be [advanced](InTx::advance) later if nobody was granted the name
     /// since; see [`Version`]. Read it *before* the data that it stands for, and begin the transaction that reads
-    /// them behind it, not before. Inside a transaction, [`InTx::version`] is the one to use.
+    /// them after it, not before. Inside a transaction, [`InTx::version`] is the one to use.
     ///
     /// # Errors
     ///

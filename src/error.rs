@@ -435,9 +435,9 @@ pub enum Error {
         step: String,
     },
 
-    /// A step was begun while another one of the same guard ran: beside it, or inside its work.
+    /// A step was begun while another one of the same guard was running: at the same time, or inside its work.
     #[error(
-        "{record}: its step {step:?} runs, and steps run one at a time: await it, and begin the next one behind it"
+        "{record}: its step {step:?} is still running, and an attempt runs one step at a time: await it, then begin the next one"
     )]
     StepRunning {
         /// The record.

@@ -52,7 +52,7 @@ pub(super) enum Command {
     /// Decide what has become of the step of an unknown record
     ///
     /// Find out first, at the payment provider, say, and make sure that it cannot happen later. The next request with
-    /// this key goes on behind the step, or runs it.
+    /// this key goes on after the step, or runs it.
     #[command(group = clap::ArgGroup::new("what").required(true).args(["happened", "not_happened"]))]
     Resolve {
         #[command(flatten)]
@@ -146,7 +146,7 @@ impl Command {
                 };
                 idempotency.resolve(&scope, &key, resolution).await?;
                 let what = if happened {
-                    "goes on behind the step"
+                    "goes on after the step"
                 } else {
                     "runs the step"
                 };

@@ -28,7 +28,7 @@ use crate::store::fault::Fault;
 use crate::store::record::{CleanedRows, Records};
 use crate::store::{Connector, Store};
 
-/// How much longer than a batch the pause behind it is: others need the server, too.
+/// How much longer than a batch the pause after it is: others need the server, too.
 const REST: u32 = 4;
 
 /// The rows of one kind in one batch.

@@ -1,5 +1,5 @@
-//! The keys of records that this client has met: whose records are likely to be there, and which it runs in a transaction
-//! just now.
+//! What a client remembers of the keys of records: which of them it has met, so that their records are likely to be there;
+//! and which of them its own transactions run just now.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};

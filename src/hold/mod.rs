@@ -7,8 +7,7 @@
 //! - `rowlock-lanes` runs the [lanes](lanes). Each has a connection, gathers the operations that
 //!   arrive while its statement is in flight, and sends them as the next one. A caller's future only
 //!   awaits the answer; it never owns a statement, so that dropping it can damage no connection.
-//!   (One more is beside them, for looks. [Errands](errands), as lists and forced releases, have a connection and a thread each
-//!   while they run.)
+//!   One more is beside them for looks at one row; [errands](errands), which may take long, get one each, and a thread.
 //! - `rowlock-renew` [renews](renew) all leases that this client holds, on a connection of its own,
 //!   and announces warnings and losses. The [cleaner](clean) is there, too.
 //!
@@ -97,7 +96,7 @@ pub(crate) struct Core {
     aside: mpsc::UnboundedSender<Op>,
     errands: mpsc::UnboundedSender<Op>,
     /// Whether a caller's open transaction may keep the lanes from writing.
-    looks_aside: bool,
+    transaction_blocks_lanes: bool,
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
     pub(crate) lines: Arc<Lines>,
@@ -175,7 +174,7 @@ impl Core {
             lanes: senders,
             aside,
             errands,
-            looks_aside: C::LOOKS_ASIDE,
+            transaction_blocks_lanes: C::TRANSACTION_BLOCKS_LANES,
             renewals,
             cleaner,
             lines,
@@ -236,7 +235,7 @@ impl Core {
         &self,
         what: impl FnOnce(Reply<T>) -> LookAt,
     ) -> Result<T, Error> {
-        let patience = if self.looks_aside {
+        let patience = if self.transaction_blocks_lanes {
             ASIDE_PATIENCE
         } else {
             self.settings.patience
@@ -297,7 +296,7 @@ impl Core {
     /// The same for a version. Where a transaction of the caller's may keep the lane from writing, what there is is
     /// looked at beside it first.
     pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
-        if self.looks_aside {
+        if self.transaction_blocks_lanes {
             let look = |reply| LookAt::Row(name.clone(), false, reply);
             if let Ok(Some(seen)) = self.look_aside(look).await {
                 if seen.owner.is_none() || seen.holder().is_some() {

@@ -256,7 +256,7 @@ impl FormTokens {
                     Err(_) => return Ok(Submitted::InFlight),
                 }
             }
-            // Whose click it was that has just ended, has left its outcome.
+            // Without a turn the wait is over because another click has ended: that one has left its outcome.
             if turn.is_some() {
                 match self
                     .once(pool, &attempts.missing, &ask, form, &mut work)

@@ -156,7 +156,7 @@ impl IdempotencyGuard {
     /// Records the outcome in the caller's transaction: it is kept if that transaction commits, together with
     /// everything else that it writes, or not at all.
     ///
-    /// Until the transaction ends nobody can take over. Commit behind it, and drop the guard.
+    /// Until the transaction ends nobody can take over. Commit after it, and drop the guard.
     ///
     /// # Errors
     ///

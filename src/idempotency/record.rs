@@ -283,7 +283,7 @@ impl Idempotency {
         })
     }
 
-    /// Decides what has become of the step of an unknown record. The next one who asks for the key runs it, going on behind
+    /// Decides what has become of the step of an unknown record. The next caller that asks for the key goes on after
     /// what happened.
     ///
     /// # Errors

@@ -185,7 +185,7 @@ pub struct UnknownStep {
 #[derive(Debug, Clone)]
 pub enum Reconciled {
     /// The step happened, and this is what it came to, at most [`max_outcome`](Idempotency::max_outcome) bytes
-    /// ([`Error::OutcomeTooLarge`]): the attempt goes on behind it.
+    /// ([`Error::OutcomeTooLarge`]): the attempt goes on after it.
     Happened(Outcome),
     /// It did not happen, and will not: the attempt runs it again.
     NotHappened,
@@ -232,7 +232,8 @@ impl Idempotency {
 
     /// How long to wait for the attempt of another caller, or for a transaction of [`run_in_tx`](Self::run_in_tx), before that
     /// is [`Begun::InFlight`]: at most 366 days, not at all when not set. When it ends in that time, its outcome is
-    /// replayed, or its key taken. A caller that waits has no connection of a pool.
+    /// replayed, or its key taken. A caller that waits keeps no connection of a pool; [`run_in_tx`](Self::run_in_tx) tells where
+    /// it needs one for a moment to learn that it has to wait.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self

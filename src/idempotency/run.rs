@@ -39,7 +39,7 @@ impl Idempotency {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future while `work` runs rolls the transaction back. Behind that, keeping the outcome and the commit go on
+    /// Dropping the future while `work` runs rolls the transaction back. After that, keeping the outcome and the commit go on
     /// in the background.
     pub async fn run_in_tx<P, E, F>(
         &self,
@@ -178,7 +178,7 @@ impl Idempotency {
         context.told(told)
     }
 
-    /// The work behind a claim, its outcome, and the commit.
+    /// The work after a claim, its outcome, and the commit.
     pub(super) async fn work_in<P, E, F>(
         &self,
         open: Open<sqlx::Transaction<'static, P::Brand>>,

@@ -69,7 +69,7 @@ impl Idempotent {
     }
 
     /// Records the response in the caller's transaction: it is kept if that transaction commits, together with everything
-    /// else that it writes, or not at all. Commit behind it, and answer with the response that comes back.
+    /// else that it writes, or not at all. Commit after it, and answer with the response that comes back.
     ///
     /// When the transaction is rolled back instead, the key is free once the handler is done, whatever it answers.
     ///

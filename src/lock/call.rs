@@ -153,8 +153,9 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         }
     }
 
-    /// Makes the row of the name, as [`look_first`](Self::look_first) does. When that takes too long, the row may be
-    /// there all the same: then the error is for the case that it is not.
+    /// Makes the row of the name where it may be missing, as [`look_first`](Self::look_first) does. When that takes too
+    /// long, this is no failure yet, because the row may be there all the same. What is returned then is the error to
+    /// fail with if it is not.
     pub(super) async fn ensure_row(&mut self) -> Result<Option<Error>, Error> {
         let name = self.first().clone();
         if self.core.engine == Engine::Sqlite || self.core.known(&name).is_some() {

@@ -164,7 +164,7 @@ impl Held {
     /// - [`Error::Lost`]: the lease was lost before `work` was done, and nothing had pinned it since `work` began.
     ///   (Statements that commit by themselves, or in a transaction without a pin, may have happened all the same.)
     /// - [`Error::CutOff`]: it was lost when something had pinned it since `work` began. The commit may have been under way,
-    ///   or behind it: look what has happened before you do the work again.
+    ///   or after it: look what has happened before you do the work again.
     ///
     /// # Cancel safety
     ///
@@ -192,7 +192,7 @@ impl Held {
         let pinned = || grant.pins() != before;
         let (mut lost, mut work) = (pin!(self.lost()), pin!(work()));
         poll_fn(|cx| {
-            // Work without a pin does not go on behind the loss. With one it may just have been committed.
+            // Work without a pin does not go on after the loss. With one it may just have been committed.
             if !pinned()
                 && let Poll::Ready(loss) = lost.as_mut().poll(cx)
             {

@@ -51,8 +51,9 @@ impl Held {
     ///   left of it, [`is_held`](Self::is_held) turns false and [`lost`](Self::lost) resolves, although the
     ///   name is still nobody else's until the transaction ends.
     ///
-    /// In a cluster in which several servers take writes (Galera, group replication with several primaries), what is locked on one is not locked on the others. There the pin
-    /// writes the row: a takeover through another server does not wait, and the commit of `tx` fails then.
+    /// In a cluster in which several servers take writes (Galera, group replication with several primaries), what is
+    /// locked on one is not locked on the others. There the pin writes the row: a takeover through another server does
+    /// not wait, and the commit of `tx` fails then.
     ///
     /// Several transactions may pin one lease at the same time. Pinning twice in one is harmless. Nothing else
     /// is held up: not other names, and not this process's other renewals (but on SQLite whoever writes has the

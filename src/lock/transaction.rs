@@ -115,13 +115,13 @@ transaction!(
 /// Locks in one transaction: made by [`Rowlock::in_tx`](crate::Rowlock::in_tx).
 ///
 /// The transaction is one of the application's own pool, on the database of the client. It is only
-/// borrowed: statements of the application's own go before, between and behind.
+/// borrowed: statements of the application's own go before, between and after.
 ///
 /// # Lock first, then read
 ///
-/// A lock protects what is read behind it. Under REPEATABLE READ (the default of MySQL and MariaDB) and
+/// A lock protects what is read after it. Under REPEATABLE READ (the default of MySQL and MariaDB) and
 /// SERIALIZABLE the first plain SELECT of a transaction decides what all later ones see: where it comes before the
-/// lock, those behind it read what was there before, and what others have written meanwhile is overwritten. So lock
+/// lock, those after it read what was there before, and what others have written meanwhile is overwritten. So lock
 /// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL notices, and the call is
 /// [`Error::TransactionAborted`].
 ///

@@ -19,7 +19,7 @@
 //!
 //! # Failure
 //!
-//! A process that is paused or crashes holds nobody up before it advances, and behind that only as long as its
+//! A process that is paused or crashes holds nobody up before it advances, and after that only as long as its
 //! transaction lives. Under heavy contention most tries are in vain: take a pessimistic lock there.
 
 use std::sync::Arc;

@@ -51,9 +51,9 @@ pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// How large the batches of operations on locks may be.
     const REQUEST: RequestLimit;
 
-    /// Whether what a caller's open transaction has to look at goes on a connection beside the lanes: where
-    /// that transaction keeps every lane from writing, a lane would wait for it, and it for the lane.
-    const LOOKS_ASIDE: bool;
+    /// Whether a caller's open transaction may keep every lane from writing. A lane would then wait for it, and it must
+    /// not wait long for the lane.
+    const TRANSACTION_BLOCKS_LANES: bool;
 
     /// The database, for messages: never with its password.
     fn target(&self) -> String;

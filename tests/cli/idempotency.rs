@@ -161,7 +161,7 @@ async fn records_are_reset_and_resolved() {
         "7",
     ]);
     assert!(
-        stdout(&done).contains("goes on behind the step"),
+        stdout(&done).contains("goes on after the step"),
         "{}",
         stderr(&done)
     );

@@ -8,7 +8,7 @@ use sqlx::{Connection, MySqlConnection, Row};
 use tokio::task::JoinSet;
 
 use crate::common::take;
-use crate::own::Own;
+use crate::common::own::Own;
 
 const PACKET: usize = 1 << 20;
 const TTL: Duration = Duration::from_secs(30);

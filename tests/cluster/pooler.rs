@@ -12,7 +12,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Row};
 use tokio::task::JoinSet;
 
-use crate::command::rowlock;
+use crate::command::{command, rowlock};
 use crate::common::own::Own;
 use crate::common::{Db, eventually, take};
 

@@ -229,7 +229,7 @@ on_every_engine! {
         for _ in 0..300 {
             idempotency.inspect("scope", "k").await.unwrap();
         }
-        // The end of the attempt comes behind it, and is put off for the first time.
+        // The end of the attempt comes after it, and is put off for the first time.
         let release = {
             let guard = Arc::clone(&guard);
             tokio::spawn(async move { guard.release().await })

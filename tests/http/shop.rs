@@ -272,7 +272,7 @@ fn odd() -> Response {
     response
 }
 
-/// The whole body, and a digest behind it.
+/// The whole body, and a digest after it.
 fn trailers(said: String) -> Response {
     let mut digest = HeaderMap::new();
     digest.insert("x-digest", HeaderValue::from_static("4711"));

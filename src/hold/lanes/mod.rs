@@ -13,8 +13,8 @@
 //!
 //! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it
 //!   is, after growing pauses, until the operation's patience ends.
-//! - *The statement was refused for good*: the operations of the batch are sent again in halves, so that
-//!   only the guilty one fails.
+//! - *The statement was refused for good*: acquires and releases are sent again in halves, operations on records one by
+//!   one, so that only the guilty one fails.
 //! - *The connection broke*: the outcome of all of them is in doubt. They are sent again on the next
 //!   connection; every verb finds what an earlier sending of the same grant did. What cannot be
 //!   found out before the patience ends is reported as unknown, and an acquire is undone. What breaks it

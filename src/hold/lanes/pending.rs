@@ -130,7 +130,7 @@ impl Pending {
     }
 
     /// Removes the operations whose patience has ended, and returns them. The undo of an acquire that may have happened
-    /// takes its place, so that the operations on its name that come behind find what it leaves.
+    /// takes its place, so that the operations on its name that come after it find what it leaves.
     pub(super) fn expire(&mut self, now: Moment) -> Vec<Op> {
         let mut expired = Vec::new();
         for op in std::mem::take(&mut self.ready) {

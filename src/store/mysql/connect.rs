@@ -62,7 +62,7 @@ impl Connector for MySql {
 
     const REQUEST: RequestLimit = RequestLimit::of(2_048, 64, 4);
 
-    const LOOKS_ASIDE: bool = false;
+    const TRANSACTION_BLOCKS_LANES: bool = false;
 
     fn target(&self) -> String {
         let host = |o: &MySqlConnectOptions| {

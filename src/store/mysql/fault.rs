@@ -57,7 +57,7 @@ fn of_number(number: u16) -> FaultKind {
         | 4031
         | 1835
         | 1180 => FaultKind::Disconnected,
-        // The connection is closed behind it. The same statement would be refused by the next one, too.
+        // The connection is closed after it. The same statement would be refused by the next one, too.
         1153 => FaultKind::TooLarge,
         // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_READ_ONLY_MODE,
         // ER_INNODB_READ_ONLY; ER_RUN_HOOK_ERROR (a member that leaves its group rolls back what commits)

@@ -31,7 +31,7 @@ fn tx_issue_text(ask: &TokenAsk) -> String {
     )
 }
 
-/// The clock is read behind the wait for the row.
+/// The clock is read after the wait for the row.
 fn tx_consume_text(ask: &TokenAsk) -> String {
     let (scope, token) = (hex(&ask.scope), hex(ask.digest.as_bytes()));
     format!(

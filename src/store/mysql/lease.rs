@@ -292,7 +292,7 @@ pub(super) async fn release(
         _ => sqlx::query(RELEASE).bind(json::releases(asks)),
     };
     // The statement for a batch tells only how many rows it changed. What was held before it and is
-    // free behind it was freed by it.
+    // free after it was freed by it.
     let before = match asks {
         [_] => Rows::new(),
         _ => read(conn, names()).await?,

@@ -11,7 +11,7 @@
 //!   sqlx would not know.
 //! - Nothing is read without a lock before a name is granted: under REPEATABLE READ, the default, the first
 //!   such read decides what all later ones see ("Consistent Nonlocking Reads"), and what the caller reads
-//!   behind the lock would be older than the lock. (A pin may: its lease is older.)
+//!   after the lock would be older than the lock. (A pin may: its lease is older.)
 //! - NOWAIT, not SKIP LOCKED: behind a row that was skipped, `InnoDB` locks the gap, and new names could not be
 //!   inserted. Its error leaves the transaction as it was.
 //!
@@ -157,7 +157,7 @@ pub(super) async fn take(
     let Some(mut rows) = send(conn, text).await? else {
         return missed(conn, TxTaken::Missed(None)).await;
     };
-    // A row for each name; behind them the database's id, and with a lone name what was granted.
+    // A row for each name; after them the database's id, and with a lone name what was granted.
     let is_whole = rows.len() > asks.len();
     let Some(last) = rows.pop().filter(|_| is_whole) else {
         return missed(conn, TxTaken::NoRow).await;

@@ -121,7 +121,7 @@ impl Connector for Postgres {
 
     const REQUEST: RequestLimit = RequestLimit::of(4_096, 40, 1);
 
-    const LOOKS_ASIDE: bool = false;
+    const TRANSACTION_BLOCKS_LANES: bool = false;
 
     fn target(&self) -> String {
         let host = |o: &PgConnectOptions| {

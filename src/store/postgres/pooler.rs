@@ -48,8 +48,9 @@ const POOLER: &str = "rowlock_pooler";
 
 const MIXED_UP: &str = "a pooler mixes the prepared statements of its clients up";
 
-/// Whether to ask the first of the two connections. Where many clients meet a pooler that is new itself, each of two may
-/// be given a process of its own a few times by chance. No rhythm: a pooler may take its connections in turn.
+/// Which of the two connections is asked next for its process: the first (true) or the second. Several questions, because
+/// a pooler that was just started, with many clients at once, may by chance give each of two the same process a few times.
+/// Without a rhythm, because a pooler may lend its processes in turn.
 const ORDER: [bool; 10] = [
     false, true, true, false, true, false, false, true, true, false,
 ];

@@ -5,7 +5,7 @@
 //! READ COMMITTED locks the newest version of a row and checks WHERE on it afterwards; a row that fails this check stays
 //! locked until the transaction ends (manual, section 13.2.1). A lease that was committed after the statement had begun
 //! would then be locked by this transaction: its holder could neither renew nor release it, and would lose it. So
-//! the transaction waits behind a savepoint and rolls back to it when a row is missing from the answer, and so it takes
+//! the transaction waits after a savepoint and rolls back to it when a row is missing from the answer, and so it takes
 //! several names. A lone name is taken without a savepoint, which would cost two round trips: there the statement itself
 //! fails, and the server gives the lock back ([`TAKE_ONE`]).
 //!

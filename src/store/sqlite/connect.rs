@@ -51,7 +51,7 @@ impl Connector for Sqlite {
 
     const REQUEST: RequestLimit = RequestLimit::NONE;
 
-    const LOOKS_ASIDE: bool = true;
+    const TRANSACTION_BLOCKS_LANES: bool = true;
 
     fn target(&self) -> String {
         format!("sqlite:{}", self.options.get_filename().display())

@@ -1,6 +1,6 @@
 //! Idempotency records: the statements.
 //!
-//! Whoever writes has the whole file to himself. The clock is read behind BEGIN IMMEDIATE, in whole milliseconds; a
+//! Whoever writes has the whole file to himself. The clock is read after BEGIN IMMEDIATE, in whole milliseconds; a
 //! lease is set to end one later.
 
 use sqlx::{Connection, Row, SqliteConnection};

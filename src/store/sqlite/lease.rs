@@ -6,7 +6,7 @@
 //! of its millisecond: greater than that of every transaction before, also of one that was rolled back
 //! (`transaction.rs` counts in microseconds).
 //!
-//! A statement that writes is always read to its end (`fetch_all`, `execute`): the commit comes behind
+//! A statement that writes is always read to its end (`fetch_all`, `execute`): the commit comes after
 //! the last row, and sqlx drops its error when it is asked for one row only.
 
 use std::collections::HashMap;

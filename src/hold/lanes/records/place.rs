@@ -17,8 +17,8 @@ fn shares(op: &Op, first: &Op) -> bool {
     }
 }
 
-/// What a batch has of a subject. Reads and claims of a record do not wait for each other: their callers await them. All else
-/// keeps its order.
+/// What a batch has that is about one subject, while the batch is picked. A read and a claim of the same record may be in it
+/// together: they do not wait for each other, because each caller awaits its own. All other operations keep their order.
 #[derive(Debug, Default)]
 pub(in crate::hold::lanes) struct Place {
     /// Where in the batch.

@@ -59,7 +59,7 @@ async fn releases_that_a_busy_file_has_refused_share_a_statement_and_those_behin
     bench.send(Op::Take(take));
     bench.send(look);
     bench.step().await;
-    // What came behind the refused statement was not tried, and is in its order.
+    // What came after the refused statement was not tried, and is in its order.
     assert!(answer(&mut taken).is_none() && answer(&mut found).is_none());
     let batch = bench.lane.pending.pick(Moment::now());
     assert!(matches!(batch[..], [Op::Take(_), Op::Look(_)]), "{batch:?}");
