@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error, Rowlock};
 use sqlx::{Connection, PgConnection, Row};
@@ -198,5 +198,29 @@ async fn flushing_ends_when_the_server_is_gone() {
         drop(held);
         let flushed = tokio::time::timeout(TTL / 2, rowlock.flush()).await;
         flushed.expect("it does not wait for the lease to run out");
+    }
+}
+
+/// It takes connections, and says nothing.
+#[tokio::test]
+async fn a_silent_server_leaves_the_next_ones_their_share_of_the_time() {
+    for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
+        let db = Db::new(engine).await;
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = (silent.local_addr().unwrap(), silent);
+        let (before, after) = db.url.split_once('@').unwrap();
+        let url = format!("{before}@{},{after}", silent.0);
+        let patience = Duration::from_secs(4);
+        let began = Instant::now();
+        let rowlock = Rowlock::builder().operation_timeout(patience);
+        let rowlock = rowlock.connect(&url).await.unwrap();
+        assert!(
+            began.elapsed() >= patience / 2,
+            "{engine} has no such share"
+        );
+        let held = take(&rowlock, "a", TTL).await;
+        let _ = held.release().await.unwrap();
+        drop(rowlock);
+        db.remove().await;
     }
 }

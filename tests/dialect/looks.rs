@@ -1,8 +1,9 @@
 //! Looks and administrators' orders have connections of their own, so that no operation waits for them.
 
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use rowlock::Engine;
+use rowlock::{Engine, Rowlock};
 
 use crate::common::{Db, eventually, take};
 
@@ -91,5 +92,41 @@ async fn a_long_list_holds_up_no_operation() {
     assert!(listed.await.unwrap() >= 100_000);
     assert!(longest < took / 4, "{longest:?} of {took:?}");
     drop(rowlock);
+    db.remove().await;
+}
+
+/// Of the errands, four run at a time; each of these four takes all of its time, and so do those that come next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_of_an_errand_counts_from_its_turn() {
+    let db = Db::new(Engine::Postgres).await;
+    let patience = Duration::from_secs(1);
+    let rowlock = Rowlock::builder().operation_timeout(patience);
+    let rowlock = rowlock.connect(&db.url).await.unwrap();
+    let mut held = Vec::new();
+    for number in 0..8 {
+        held.push(take(&rowlock, &format!("n{number}"), TTL).await);
+    }
+    let mut tx = db.begin().await;
+    tx.execute("SELECT fence FROM rowlock_lock FOR UPDATE")
+        .await
+        .unwrap();
+    let mut forced = Vec::new();
+    for held in &held {
+        let (rowlock, name) = (rowlock.clone(), held.name().clone());
+        let mut force = Box::pin(async move { rowlock.force_release(name.as_str()).await });
+        // From the first look at it on it stands in line.
+        let begun = force.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(begun.is_pending());
+        forced.push(tokio::spawn(force));
+    }
+    let began = Instant::now();
+    assert_eq!(rowlock.list().await.unwrap().len(), 8);
+    assert!(began.elapsed() > patience, "it had to wait for its turn");
+    for forced in forced {
+        assert!(forced.await.unwrap().is_err(), "the row is locked");
+    }
+    tx.release().await;
+    drop(held);
+    rowlock.flush().await;
     db.remove().await;
 }
