@@ -7,8 +7,8 @@ use sqlx::mysql::MySqlPool;
 use sqlx::{Connection, MySqlConnection, Row};
 use tokio::task::JoinSet;
 
-use crate::common::take;
 use crate::common::own::Own;
+use crate::common::take;
 
 const PACKET: usize = 1 << 20;
 const TTL: Duration = Duration::from_secs(30);

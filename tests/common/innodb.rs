@@ -1,10 +1,24 @@
-//! What `InnoDB` tells of its open transactions.
+//! What MySQL and MariaDB tell of sessions, and `InnoDB` of open transactions.
 
-use sqlx::Row;
+use sqlx::{MySqlConnection, Row};
 
 use super::{App, Db};
 
 impl Db {
+    /// The sessions that use this database.
+    ///
+    /// Not from the table PROCESSLIST: MySQL cannot read it while the text of any session's statement is not UTF-8.
+    pub(crate) async fn sessions(&self, conn: &mut MySqlConnection) -> Vec<i64> {
+        sqlx::raw_sql("SHOW PROCESSLIST")
+            .fetch_all(conn)
+            .await
+            .unwrap()
+            .iter()
+            .filter(|row| row.get::<Option<&str>, _>("db") == Some(&self.name))
+            .map(|row| row.get_unchecked("Id"))
+            .collect()
+    }
+
     /// The open transactions of this database's users, each as the server describes it.
     ///
     /// The server's status, because the table `INNODB_TRX` tells what was: it is filled anew only when nobody has read it
@@ -14,15 +28,7 @@ impl Db {
             unreachable!("only for MySQL and MariaDB")
         };
         let mut conn = pool.acquire().await.unwrap();
-        // The table PROCESSLIST fails where a statement's text is not UTF-8 (MySQL).
-        let sessions: Vec<i64> = sqlx::raw_sql("SHOW PROCESSLIST")
-            .fetch_all(&mut *conn)
-            .await
-            .unwrap()
-            .iter()
-            .filter(|row| row.get::<Option<&str>, _>("db") == Some(&self.name))
-            .map(|row| row.get_unchecked("Id"))
-            .collect();
+        let sessions = self.sessions(&mut conn).await;
         let status = sqlx::raw_sql("SHOW ENGINE INNODB STATUS")
             .fetch_one(&mut *conn)
             .await

@@ -42,10 +42,9 @@ async fn connections(db: &Db, watching: &mut Option<Tx>) -> i64 {
             )
             .await
         }
-        (_, Some(watching)) => {
-            let others = "SELECT CAST(COUNT(*) AS SIGNED) FROM information_schema.processlist \
-                          WHERE db = DATABASE() AND id <> CONNECTION_ID()";
-            watching.number(others).await
+        (_, Some(Tx::MySql(watching))) => {
+            let all = db.sessions(watching).await.len();
+            i64::try_from(all).unwrap() - 1
         }
         _ => {
             // This process's open files; the pool has one of them.
