@@ -175,6 +175,7 @@ mod tests {
         assert!(Deadline(ahead).remaining() > Duration::from_secs(59));
         assert!(Deadline(ahead).to_instant() > Instant::now());
         assert!(Deadline(past).has_passed() && !Deadline(ahead).has_passed());
+        assert!(format!("{ahead:?}").starts_with("boot+"), "{ahead:?}");
     }
 
     #[tokio::test]

@@ -87,3 +87,30 @@ impl Drop for Place {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn who_came_first_is_first_until_it_leaves() {
+        let lines = Arc::new(Lines::default());
+        let name = Name::new("a").unwrap();
+        let (one, two) = (lines.join(&name), lines.join(&name));
+        let mut cx = Context::from_waker(Waker::noop());
+        let first = {
+            let mut turn = pin!(one.first());
+            match turn.as_mut().poll(&mut cx) {
+                Poll::Ready(first) => first.expect("a line"),
+                Poll::Pending => panic!("nobody is before"),
+            }
+        };
+        let mut turn = pin!(two.first());
+        assert!(turn.as_mut().poll(&mut cx).is_pending());
+        drop(first);
+        assert!(turn.as_mut().poll(&mut cx).is_ready());
+    }
+}

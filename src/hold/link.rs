@@ -167,3 +167,19 @@ fn none_of(mut faults: Vec<(usize, Fault)>) -> Fault {
         .collect();
     Fault::said(kind, said.join("; "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_takes_no_writes_is_told_rather_than_one_that_is_out_of_reach() {
+        let read_only = || Fault::said(FaultKind::ReadOnly, "a standby");
+        let kind = |faults: Vec<Fault>| none_of(faults.into_iter().enumerate().collect()).kind;
+        assert_eq!(kind(vec![read_only()]), FaultKind::ReadOnly);
+        let mixed = vec![Fault::timed_out(), read_only()];
+        assert_eq!(kind(mixed), FaultKind::ReadOnly);
+        let silent = vec![Fault::timed_out(), Fault::timed_out()];
+        assert_eq!(kind(silent), FaultKind::Disconnected);
+    }
+}

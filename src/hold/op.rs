@@ -250,3 +250,30 @@ impl Op {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_held_while_its_lease_lasts() {
+        let seen = |remaining| Seen {
+            fence: 1,
+            owner: Some(LockInfo {
+                name: Name::new("a").unwrap(),
+                mode: crate::lock::Mode::Lease,
+                owner: uuid::Uuid::nil(),
+                fence: 1,
+                holder: "a test".into(),
+                acquired_at: chrono::DateTime::UNIX_EPOCH,
+                expires_at: chrono::DateTime::UNIX_EPOCH,
+                remaining,
+            }),
+        };
+        assert!(seen(std::time::Duration::from_micros(1)).holder().is_some());
+        // It may be pinned.
+        assert!(seen(std::time::Duration::ZERO).holder().is_none());
+        let (fence, owner) = (1, None);
+        assert!(Seen { fence, owner }.holder().is_none());
+    }
+}

@@ -311,7 +311,7 @@ mod tests {
 
     use super::*;
     use crate::hold::op::{Fate, Look, LookAt, Release};
-    use crate::hold::record::{RecordOp, RecordWork};
+    use crate::hold::record::{Read, RecordOp, RecordWork};
     use crate::idempotency::{Outcome, RecordKey};
     use crate::lock::LockInfo;
     use crate::store::ReleaseAsk;
@@ -553,5 +553,37 @@ mod tests {
             pending.answer_flushes();
             assert_eq!(is_answered(&mut done), !repeated);
         }
+    }
+
+    #[test]
+    fn what_is_read_takes_no_room_from_what_is_written() {
+        let now = Moment::now();
+        let read = |size| {
+            let (reply, _) = oneshot::channel();
+            let key = RecordKey::new("scope", "k").unwrap();
+            let size = Some(size);
+            Op::Record(RecordOp {
+                work: RecordWork::Read(Read { key, size, reply }),
+                fate: Fate::until(now),
+            })
+        };
+        let mut room = Room::of(RequestLimit::NONE);
+        assert!(room.take(&outcome("a", MAX_BYTES + 1, now)));
+        assert!(!room.take(&outcome("b", 1, now)));
+        assert!(room.take(&read(MAX_BYTES + 1)));
+        assert!(!room.take(&read(1)));
+        // What brings nothing fits.
+        assert!(room.take(&release("a", now, false)));
+    }
+
+    #[test]
+    fn what_is_ready_is_handed_over_whole_and_what_was_put_off_stays() {
+        let now = Moment::now();
+        let mut pending = Pending::default();
+        pending.put_off(release("later", now + 60 * MS, false), now, 0.0);
+        pending.arrive(release("a", now, false));
+        pending.arrive(release("b", now, false));
+        assert_eq!(pending.take_ready().len(), 2);
+        assert!(pending.is_idle() && pending.wakes_at().is_some());
     }
 }

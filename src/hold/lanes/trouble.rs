@@ -118,4 +118,26 @@ mod tests {
         trouble.calm();
         assert_eq!(trouble.detail(), none);
     }
+
+    #[test]
+    fn a_server_that_takes_no_writes_is_told_from_one_that_is_out_of_reach() {
+        let error = |fault: Option<Fault>| {
+            let mut trouble = Trouble::none(Moment::now());
+            if let Some(fault) = fault {
+                trouble.refused(fault);
+            }
+            trouble.error("acquire", "here")
+        };
+        let read_only = error(Some(Fault::said(FaultKind::ReadOnly, "a standby")));
+        assert!(matches!(read_only, Error::ReadOnly { .. }), "{read_only:?}");
+        for fault in [
+            None,
+            Some(Fault::timed_out()),
+            Some(Fault::said(FaultKind::LoginRefused, "who are you?")),
+        ] {
+            let unreachable = error(fault);
+            let as_expected = matches!(unreachable, Error::Unreachable { .. });
+            assert!(as_expected, "{unreachable:?}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use crate::hold::record::{RecordOp, RecordWork};
 use crate::idempotency::RecordKey;
 
 /// Whether one answer does for both. (A claim that was sent before may have happened: it needs an answer of its own.)
-fn shares(op: &Op, first: &Op) -> bool {
+pub(super) fn shares(op: &Op, first: &Op) -> bool {
     match (op, first) {
         (Op::Record(op), Op::Record(first)) => {
             (!op.fate.sent || op.work.only_looks()) && op.work.shares_with(&first.work)

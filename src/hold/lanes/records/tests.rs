@@ -1,5 +1,7 @@
 //! A lane, batch by batch, on a real file: what is in a batch, and what is answered with it.
 
+mod each;
+
 use sqlx::{Connection, SqliteConnection};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};

@@ -294,3 +294,19 @@ fn an_answer_is_late_after_a_sixth_of_the_ttl() {
     assert!(!is_stale(Duration::from_millis(100), ttl));
     assert!(is_stale(Duration::from_millis(101), ttl));
 }
+
+#[tokio::test]
+async fn an_error_says_what_was_tried() {
+    let mut bench = Bench::new().await;
+    let take = bench.take("a");
+    let guard = bench.granted(take).await;
+    let (take, _outcome) = bench.take("b");
+    let (look, _found) = inspect("a");
+    for (op, doing) in [
+        (Op::Take(take), "acquire"),
+        (release_of(&guard).0, "release"),
+        (look, "inspect"),
+    ] {
+        assert_eq!(op.doing(), doing);
+    }
+}

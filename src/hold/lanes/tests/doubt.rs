@@ -262,3 +262,34 @@ async fn the_first_in_line_hears_of_a_release() {
         assert!(heard.await);
     }
 }
+
+#[tokio::test]
+async fn only_a_release_that_somebody_waits_for_goes_on_after_its_time() {
+    let mut bench = Bench::new().await;
+    let take = bench.take("a");
+    let guard = bench.granted(take).await;
+    let (mut release, _outcome) = release_of(&guard);
+    assert!(undo::of(&release, Moment::now()).is_some());
+    // Its own time is the TTL of the lease, and no sending of the acquire was in doubt.
+    let Op::Release(dropped) = &mut release else {
+        panic!("a release")
+    };
+    dropped.reply = None;
+    assert!(undo::of(&release, Moment::now()).is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_does_not_answer_for_an_acquire_that_may_have_happened() {
+    let mut bench = Bench::new().await;
+    let fault = Fault::said(FaultKind::ReadOnly, "a standby");
+    let (fresh, mut refused) = bench.take("a");
+    let (doubtful, mut waits) = bench.doubtful("b", 1);
+    let ops = [Op::Take(fresh), Op::Take(doubtful)];
+    let others = bench.lane.refuse_takes(ops, &fault);
+    assert!(matches!(
+        refused.try_recv(),
+        Ok(Err(Error::ReadOnly { .. }))
+    ));
+    assert!(matches!(&others[..], [Op::Take(take)] if take.fate.in_doubt()));
+    assert!(answer(&mut waits).is_none());
+}
