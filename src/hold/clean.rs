@@ -151,3 +151,61 @@ impl CleanedRows {
         most >= u64::from(batch)
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use sqlx::Connection;
+
+    use super::*;
+    use crate::Name;
+    use crate::idempotency::Fingerprint;
+    use crate::store::record::TokenAsk;
+    use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
+
+    const PATIENCE: Duration = Duration::from_mins(1);
+
+    async fn new(dir: &tempfile::TempDir) -> (Link<Sqlite>, sqlx::SqliteConnection, Shared) {
+        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+        let sqlite = Sqlite::from_url(&url).unwrap();
+        let mut conn = sqlite.connect(0, PATIENCE).await.unwrap();
+        conn.migrate().await.unwrap();
+        let shared = Shared::default();
+        shared.wanted.store(true, Ordering::Release);
+        (Link::new(sqlite, PATIENCE, &Arc::default()), conn, shared)
+    }
+
+    #[tokio::test]
+    async fn a_round_goes_on_until_no_token_is_due() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut link, mut conn, shared) = new(&dir).await;
+        let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
+        for n in 0..=2 * BATCH {
+            let ask = TokenAsk {
+                scope: b"me"[..].into(),
+                digest: Fingerprint::of(n.to_string()),
+                ttl: Duration::ZERO,
+            };
+            tx.tx_token_issue(&ask).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        round(&mut link, &shared, &mut Vec::new()).await.unwrap();
+        assert_eq!(conn.clean(BATCH).await.unwrap().tokens, 0);
+    }
+
+    #[tokio::test]
+    async fn a_round_looks_at_some_lock_rows_and_the_next_one_goes_on_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut link, mut conn, shared) = new(&dir).await;
+        let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
+        for n in 1..=LOOKS * BATCH + 1 {
+            let name = Name::new(&format!("n{n:05}")).unwrap();
+            tx.lock_row(&name, true).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        let mut after = Vec::new();
+        round(&mut link, &shared, &mut after).await.unwrap();
+        assert_eq!(after, format!("n{:05}", LOOKS * BATCH).into_bytes());
+        round(&mut link, &shared, &mut after).await.unwrap();
+        assert!(after.is_empty(), "from the beginning again");
+    }
+}
