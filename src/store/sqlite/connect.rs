@@ -112,3 +112,28 @@ pub(super) async fn server(conn: &mut SqliteConnection) -> Result<Server, sqlx::
         multi_writer: false,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::Connection;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    #[tokio::test]
+    async fn a_new_file_that_somebody_else_writes_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/new.db?mode=rwc", dir.path().display());
+        let mut other = SqliteConnection::connect(&url).await.unwrap();
+        let begin = sqlx::raw_sql("BEGIN IMMEDIATE");
+        begin.execute(&mut other).await.unwrap();
+        let sqlite = Sqlite::from_url(&url).unwrap();
+        let mut conn = sqlite.connect(0, PATIENCE).await.unwrap();
+        assert!(!use_wal(&mut conn).await.unwrap());
+        // When it is nobody's, it becomes one that readers and a writer can share.
+        sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
+        assert!(use_wal(&mut conn).await.unwrap());
+        assert!(use_wal(&mut other).await.unwrap());
+    }
+}

@@ -359,3 +359,38 @@ async fn resolve(
     resolve.execute(conn).await?;
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::record::Records;
+    use crate::store::sqlite::Sqlite;
+    use crate::store::{Connector, Store};
+
+    #[tokio::test]
+    async fn a_decision_about_what_is_not_there_decides_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+        let sqlite = Sqlite::from_url(&url).unwrap();
+        let minute = Duration::from_mins(1);
+        let mut conn = sqlite.connect(0, minute).await.unwrap();
+        conn.migrate().await.unwrap();
+        let happened = Outcome::new("text/plain", "done").unwrap();
+        for decision in [
+            Decision::Unknown,
+            Decision::Reset,
+            Decision::Resolve(None),
+            Decision::Resolve(Some(happened)),
+        ] {
+            let ask = DecideAsk {
+                key: RecordKey::new("scope", "k").unwrap(),
+                attempt: 1,
+                decision,
+                forget: minute,
+            };
+            assert!(!conn.record_decide(&ask).await.unwrap(), "{ask:?}");
+        }
+    }
+}

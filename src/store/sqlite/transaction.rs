@@ -184,3 +184,71 @@ pub(super) async fn in_transaction(conn: &mut SqliteConnection) -> Result<(), Fa
     sqlx::raw_sql("ROLLBACK").execute(conn).await?;
     Err(Fault::transaction_over())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use sqlx::Connection;
+
+    use super::*;
+    use crate::store::{Connector, Store, sqlite::Sqlite};
+
+    async fn connect(file: &Path) -> SqliteConnection {
+        let url = format!("sqlite:{}?mode=rwc", file.display());
+        let sqlite = Sqlite::from_url(&url).unwrap();
+        let patience = Duration::from_millis(100);
+        sqlite.connect(0, patience).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_look_at_a_row_that_is_settled_keeps_nobody_from_writing() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("test.db");
+        let (mut reader, mut writer) = (connect(&file).await, connect(&file).await);
+        writer.migrate().await.unwrap();
+        let name = Name::new("a").unwrap();
+        writer.lock_row(&name, true).await.unwrap();
+        let mut tx = reader.begin().await.unwrap();
+        let seen = tx.tx_row(&name).await.unwrap();
+        assert!(seen.found.is_some() && seen.database.is_some());
+        let mut writing = writer.begin_with(BEGIN_TO_WRITE).await.unwrap();
+        lease::row(&mut writing, &Name::new("b").unwrap(), true)
+            .await
+            .unwrap();
+        writing.commit().await.unwrap();
+        tx.rollback().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nothing_is_granted_before_the_clock_has_passed_the_last_fence() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut conn = connect(&dir.path().join("test.db")).await;
+        conn.migrate().await.unwrap();
+        let name = Name::new("a").unwrap();
+        conn.lock_row(&name, true).await.unwrap();
+        let ask = TxAsk {
+            name,
+            version: None,
+            before: None,
+        };
+        let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
+        // It may pass it between two statements.
+        for _ in 0..1_000 {
+            let now = UtcDateTime::now().unix_timestamp_nanos() / 1_000;
+            let fence = i64::try_from(now).unwrap() + 1_990;
+            let set = sqlx::query("UPDATE rowlock_lock SET fence = ?1");
+            set.bind(fence).execute(&mut *tx).await.unwrap();
+            let told = tx.tx_take(std::slice::from_ref(&ask)).await.unwrap();
+            match told.found {
+                TxTaken::Early(pause) => {
+                    assert!(pause <= Duration::from_millis(2), "{pause:?}");
+                    return;
+                }
+                TxTaken::Granted { fences, .. } => assert!(fences[0] > fence),
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("never too early");
+    }
+}
