@@ -268,3 +268,54 @@ pub(super) fn superseded(doing: &'static str, record: &RecordKey) -> Error {
         reason: "another attempt has taken over, or this one has ended",
     }
 }
+
+#[cfg(all(test, feature = "sqlite", feature = "tower"))]
+mod tests {
+    use crate::idempotency::{Begun, Fingerprint, Idempotency, RecordInfo};
+
+    async fn client(dir: &tempfile::TempDir) -> crate::Rowlock {
+        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+        crate::Rowlock::connect(&url).await.unwrap()
+    }
+
+    async fn new(idempotency: &Idempotency) -> super::IdempotencyGuard {
+        let request = Fingerprint::of("request");
+        match idempotency.begin("scope", "k", request).await {
+            Ok(Begun::New(guard)) => guard,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn info(idempotency: &Idempotency) -> RecordInfo {
+        let info = idempotency.inspect("scope", "k").await.unwrap();
+        info.expect("a record")
+    }
+
+    #[tokio::test]
+    async fn only_an_attempt_that_was_not_pardoned_is_held_against_its_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = client(&dir).await;
+        let idempotency = client.idempotency();
+        for (is_pardoned, tries) in [(true, 0), (false, 1)] {
+            let guard = new(&idempotency).await;
+            if is_pardoned {
+                guard.pardon();
+            }
+            drop(guard);
+            client.flush().await;
+            assert_eq!(info(&idempotency).await.tries, tries);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_step_that_was_begun_is_in_doubt_until_it_is_said_not_to_have_happened() {
+        let dir = tempfile::tempdir().unwrap();
+        let idempotency = client(&dir).await.idempotency();
+        let guard = new(&idempotency).await;
+        assert_eq!(guard.begin_once("charge").await.unwrap(), None);
+        let doubt = info(&idempotency).await.step_in_doubt;
+        assert_eq!(doubt.as_deref(), Some("charge"));
+        guard.not_done("charge").await.unwrap();
+        assert_eq!(info(&idempotency).await.step_in_doubt, None);
+    }
+}

@@ -227,8 +227,15 @@ mod tests {
     }
 
     #[test]
+    fn a_fingerprint_is_shown_by_its_beginning() {
+        let fingerprint = Fingerprint::from_bytes([0xa7; 32]);
+        assert_eq!(format!("{fingerprint:?}"), "Fingerprint(a7a7a7a7a7a7a7a7…)");
+    }
+
+    #[test]
     fn what_is_not_printable_is_escaped() {
         let key = RecordKey::new("me", [b'a', 0xff, b'\n']).unwrap();
         assert_eq!(key.to_string(), r#""a\xff\n" of "me""#);
+        assert_eq!(format!("{key:?}"), key.to_string());
     }
 }

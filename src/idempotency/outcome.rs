@@ -109,3 +109,14 @@ impl fmt::Debug for Outcome {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_shown_without_what_is_in_it() {
+        let outcome = Outcome::new("text/plain", "secret").unwrap();
+        assert_eq!(format!("{outcome:?}"), "Outcome(text/plain, 6 bytes)");
+    }
+}

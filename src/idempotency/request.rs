@@ -514,3 +514,17 @@ impl RecordKey {
         Subject::Record(self.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_now_or_before_has_an_outcome() {
+        let outcome = Outcome::new("text/plain", "done").unwrap();
+        for begun in [Begun::New(outcome.clone()), Begun::Replay(outcome.clone())] {
+            assert_eq!(begun.outcome(), Some(outcome.clone()));
+        }
+        assert_eq!(Begun::<Outcome>::Mismatch.outcome(), None);
+    }
+}

@@ -259,3 +259,60 @@ impl From<sqlx::Error> for Failed {
         Self::Driver(error)
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use sqlx::sqlite::SqlitePoolOptions;
+
+    use super::*;
+
+    async fn client(dir: &tempfile::TempDir) -> Idempotency {
+        let client = crate::Rowlock::connect(&url(dir)).await.unwrap();
+        client.idempotency().max_attempts(1_000)
+    }
+
+    fn url(dir: &tempfile::TempDir) -> String {
+        format!("sqlite:{}/test.db?mode=rwc", dir.path().display())
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_key_that_no_transaction_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let idempotency = client(&dir).await;
+        let key = RecordKey::new("scope", "k").unwrap();
+        let mut waiting = idempotency.waiting();
+        assert!(idempotency.ended(&key, &mut waiting).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_key_that_changes_before_every_claim_is_in_flight_in_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, there) = (client(&dir).await, client(&dir).await);
+        let changes = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&changes);
+        // Between the look and the transaction: a new connection would not tell.
+        let one = SqlitePoolOptions::new().max_connections(1);
+        let options = one.before_acquire(move |_, _| {
+            let (there, changes) = (there.clone(), Arc::clone(&changes));
+            Box::pin(async move {
+                let begun = there.begin("scope", "k", Fingerprint::of("request")).await;
+                let Ok(Begun::New(guard)) = begun else {
+                    panic!("{begun:?}")
+                };
+                guard.release().await.unwrap();
+                let changes = changes.fetch_add(1, Ordering::Relaxed);
+                assert!(changes <= MAX_MISSES, "it goes on for ever");
+                Ok(true)
+            })
+        });
+        let pool = options.connect(&url(&dir)).await.unwrap();
+        let request = Fingerprint::of("request");
+        let work = |_| async { Ok::<_, Error>(Outcome::empty()) };
+        let begun = here.run_in_tx(&pool, "scope", "k", request, work).await;
+        assert!(matches!(begun, Ok(Begun::InFlight(_))), "{begun:?}");
+        assert_eq!(counted.load(Ordering::Relaxed), MAX_MISSES + 1);
+    }
+}

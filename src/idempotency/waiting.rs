@@ -43,3 +43,23 @@ impl Waiting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn there_are_pauses_between_two_looks_until_the_time_is_over() {
+        let wait = Duration::from_millis(50);
+        let began = Moment::now();
+        let mut waiting = Waiting::new(wait);
+        let mut looks = 0;
+        while waiting.again(None).await {
+            looks += 1;
+        }
+        assert!(began.elapsed() >= wait);
+        // 2 ms that double.
+        assert!((1..=6).contains(&looks), "{looks}");
+        assert!(!waiting.again(None).await);
+    }
+}

@@ -200,6 +200,80 @@ on_every_engine! {
         }
     }
 
+    async fn a_complete_that_was_given_up_does_not_become_a_free_key(db: &Db) {
+        let builder = Rowlock::builder().operation_timeout(Duration::from_millis(500));
+        let rowlock = builder.connect(&db.url).await.unwrap();
+        let idempotency = rowlock.idempotency();
+        let (guard, other) = (new(&idempotency, "a").await, new(&idempotency, "b").await);
+        let mut tx = db.lock_record("a").await;
+        if db.engine != rowlock::Engine::Sqlite {
+            let key = db.bytes("b");
+            let sql = format!("SELECT attempt FROM rowlock_idempotency WHERE idempotency_key = {key} FOR UPDATE");
+            tx.number(&sql).await;
+        }
+        {
+            let done = outcome("done");
+            let complete = guard.complete(&done);
+            tokio::pin!(complete);
+            tokio::select! {
+                biased;
+                _ = &mut complete => unreachable!("the row is locked"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        // The work is done, and its commit may have been sent.
+        drop(guard);
+        // This one was asked for later, so the other one's time is over, too.
+        let error = other.complete(&outcome("done")).await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        tx.release().await;
+        rowlock.flush().await;
+        let info = idempotency.inspect("scope", "a").await.unwrap().unwrap();
+        assert_eq!(info.state, RecordState::Running);
+    }
+
+    async fn an_attempt_that_has_ended_says_so(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let guard = new(&idempotency, "k").await;
+        guard.complete(&outcome("done")).await.unwrap();
+        let step = guard.step("charge", async { Ok::<_, Error>(7) }).await;
+        for again in [guard.complete(&outcome("else")).await, guard.release().await, step.map(drop)] {
+            let error = again.unwrap_err();
+            assert!(matches!(error, Error::Superseded { .. }), "{error}");
+            assert!(error.to_string().contains("has ended before"), "{error}");
+        }
+        assert!(matches!(begin(&idempotency, "k").await, Begun::Replay(_)));
+    }
+
+    async fn records_are_listed_by_scope_and_state(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        let running = new(&idempotency, "running").await;
+        new(&idempotency, "done").await.complete(&outcome("done")).await.unwrap();
+        new(&idempotency, "free").await.release().await.unwrap();
+        let begun = idempotency.begin("other", "k", &request()).await.unwrap();
+        let Begun::New(elsewhere) = begun else { panic!("{begun:?}") };
+        let list = async |scope: Option<&[u8]>, state, limit| {
+            let found = idempotency.list(scope, state, limit).await.unwrap();
+            let names = found.iter().map(|info| (info.record.to_string(), info.state));
+            names.collect::<Vec<_>>()
+        };
+        let of = |key: &str, scope: &str, state| (format!("\"{key}\" of \"{scope}\""), state);
+        let all = [
+            of("k", "other", RecordState::Running),
+            of("done", "scope", RecordState::Done),
+            of("free", "scope", RecordState::Free),
+            of("running", "scope", RecordState::Running),
+        ];
+        assert_eq!(list(None, None, 10).await, all);
+        assert_eq!(list(None, None, 2).await, all[..2]);
+        assert_eq!(list(Some(b"scope"), None, 10).await, all[1..]);
+        assert_eq!(list(None, Some(RecordState::Done), 10).await, all[1..2]);
+        assert_eq!(list(Some(b"scope"), Some(RecordState::Running), 10).await, all[3..]);
+        assert_eq!(list(Some(b"nowhere"), None, 10).await, []);
+        drop((running, elsewhere));
+    }
+
     async fn its_own_commit_is_no_loss(db: &Db) {
         let idempotency = db.rowlock().await.idempotency().lease(SHORT);
         let guard = new(&idempotency, "k").await;
