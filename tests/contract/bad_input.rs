@@ -51,6 +51,9 @@ on_every_engine! {
         db.damage(damage).await;
         let error = rowlock.lock("a").try_acquire().await.unwrap_err();
         assert!(matches!(error, Error::CorruptRow { .. }), "{error}");
+        // Waiting would not mend it.
+        let error = rowlock.lock("a").acquire().await.unwrap_err();
+        assert!(matches!(error, Error::CorruptRow { .. }), "{error}");
         assert!(matches!(rowlock.inspect("a").await, Err(Error::CorruptRow { .. })));
         assert!(matches!(rowlock.list().await, Err(Error::CorruptRow { .. })));
         let _other = take(&rowlock, "b", Duration::from_secs(5)).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Engine, Error, Held, Rowlock};
 
-use crate::common::{App, Db, Tx, on_every_engine, take};
+use crate::common::{App, Db, Tx, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -116,6 +116,8 @@ on_every_engine! {
     async fn names_are_checked(db: &Db) {
         let rowlock = db.rowlock().await;
         let mut tx = db.begin().await;
+        let shown = on_tx!(&mut tx, tx => format!("{:?}", rowlock.in_tx(tx)));
+        assert_eq!(shown, "InTx { .. }");
         let error = tx.try_lock(&rowlock, "").await.unwrap_err();
         assert!(matches!(error, Error::InvalidName { .. }), "{error}");
         let error = tx.lock_all(&rowlock, &[]).await.unwrap_err();

@@ -32,6 +32,19 @@ on_every_engine! {
         assert!(again.fence() > inner.fence());
     }
 
+    async fn an_owner_enters_each_of_its_names_again(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let me = rowlock.owner();
+        let mut held = Vec::new();
+        for name in ["a", "b", "c"] {
+            held.push(rowlock.lock(name).owner(&me).acquire().await.unwrap());
+        }
+        for outer in &held {
+            let inner = rowlock.lock(outer.name().clone()).owner(&me).try_acquire().await.unwrap();
+            assert_eq!(inner.held().expect("it is this owner's").fence(), outer.fence());
+        }
+    }
+
     async fn tasks_of_one_owner_share_one_grant(db: &Db) {
         let rowlock = db.rowlock().await;
         let me = rowlock.owner();

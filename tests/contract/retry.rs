@@ -187,6 +187,12 @@ on_every_engine! {
             let named = matches!(error, Error::InvalidSetting { .. } | Error::InvalidDuration { .. });
             assert!(named, "{error}");
         }
+        // The bounds themselves are fine.
+        for policy in [Retry::new().backoff(hour, hour).attempts(1), Retry::new().backoff(MS, MS)] {
+            on_app!(&db.app, pool => {
+                policy.run(pool, async |_| Ok::<_, Error>(())).await.unwrap();
+            });
+        }
     }
 
     async fn a_closure_that_keeps_the_transaction_is_told(db: &Db) {
