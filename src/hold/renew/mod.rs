@@ -128,6 +128,9 @@ impl Renewals {
         if wake.renewer {
             self.0.renew.notify_one();
         }
+        if wake.helper {
+            self.0.help.notify_one();
+        }
     }
 
     /// The grant was released, or the attempt has ended.
@@ -259,6 +262,7 @@ async fn help<C: Connector>(link: Option<Link<C>>, shared: &Shared, target: &str
             sleep_until(Moment::now() + MAX_PAUSE).await;
             continue;
         }
+        used = Moment::now();
         let Some(chunk) = shared.state().schedule.spare_chunk(Moment::now()) else {
             continue; // the statement in flight was answered meanwhile
         };
@@ -349,6 +353,8 @@ async fn part<C: Connector>(
     let sent = Moment::now();
     let outcomes = link.run(bound, verb).await;
     let now = Moment::now();
+    // What is to be sent again may have to overtake what comes next here.
+    shared.help.notify_one();
     let schedule = &mut shared.state().schedule;
     match outcomes {
         Ok(outcomes) => {

@@ -70,9 +70,10 @@ pub(super) struct Schedule {
     limit: RequestLimit,
     pub(super) pace: Pace,
     tally: Tally,
-    /// When the two tasks wake next.
+    /// When the three tasks wake next.
     announcer: Option<Moment>,
     renewer: Option<Moment>,
+    helper: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -105,6 +106,7 @@ enum Renewal {
 pub(super) struct Wake {
     pub(super) announcer: bool,
     pub(super) renewer: bool,
+    pub(super) helper: bool,
 }
 
 /// What is sent in one statement (locks and attempts: one each).
@@ -166,7 +168,13 @@ impl Schedule {
         if let Some(at) = renew_at {
             self.queue(id, Renewal::Queued(at));
         }
-        Wake { announcer, renewer }
+        let helper =
+            self.overtakes() && renew_at.is_some_and(|new| self.helper.is_none_or(|at| new < at));
+        Wake {
+            announcer,
+            renewer,
+            helper,
+        }
     }
 
     pub(super) fn remove(&mut self, id: Uuid) {
@@ -298,20 +306,50 @@ impl Schedule {
         self.in_flight = None;
     }
 
+    /// Whether the statement in flight may take longer than the shortest lease can wait.
+    fn overtakes(&self) -> bool {
+        self.in_flight.is_some_and(|bound| bound > self.patience())
+    }
+
     /// When something is to be sent over the spare connection, as far as that is known by now.
-    pub(super) fn spare_next(&self, now: Moment) -> Option<Moment> {
+    pub(super) fn spare_next(&mut self, now: Moment) -> Option<Moment> {
+        self.helper = self.spare_at(now);
+        self.helper
+    }
+
+    fn spare_at(&self, now: Moment) -> Option<Moment> {
+        self.in_flight?;
         if self.spare_pick(now).is_some() {
             return Some(now);
         }
-        if self.in_flight? <= self.patience() {
-            return None;
-        }
         let urgent = class(self.shortest()?);
+        let calm = self.is_calm();
+        let shared = self
+            .due
+            .iter()
+            .filter(|(class, _)| calm || **class == urgent);
+        let full = shared.filter_map(|(_, queue)| self.full_at(queue)).min();
         let queued = self.due.get(&urgent).and_then(Queue::first);
-        let suspects = self.suspects.iter();
-        let suspect = suspects.clone().find(|(_, id)| self.class_of(id) == urgent);
-        let next = queued.into_iter().chain(suspect).map(|(at, _)| *at);
-        next.filter(|at| *at > now).min()
+        let mut suspects = self.suspects.iter();
+        let suspect = suspects.find(|(_, id)| self.class_of(id) == urgent);
+        let first = queued.into_iter().chain(suspect).map(|(at, _)| *at).min();
+        let next = [full, first.filter(|_| self.overtakes())];
+        next.into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    /// When more is due than goes into a request, or as much as makes a chunk.
+    fn full_at(&self, queue: &Queue) -> Option<Moment> {
+        let mut used = 0;
+        let last = queue
+            .iter()
+            .enumerate()
+            .find(|(count, (_, id))| count + 1 == self.pace.size() || !self.fits(&mut used, id));
+        last.map(|(_, (at, _))| *at)
+    }
+
+    fn fits(&self, used: &mut usize, id: &Uuid) -> bool {
+        let name = self.entries[id].kept.name_len();
+        self.limit.admits(used, name, 0)
     }
 
     /// Takes out what is to be sent now over the spare connection.
@@ -323,7 +361,8 @@ impl Schedule {
     }
 
     fn spare_pick(&self, now: Moment) -> Option<Vec<Uuid>> {
-        let overtakes = self.in_flight? > self.patience();
+        self.in_flight?;
+        let overtakes = self.overtakes();
         let urgent = class(self.shortest()?);
         let queue = self.due.get(&urgent);
         let picked = if self.is_calm() {
@@ -332,8 +371,12 @@ impl Schedule {
             queue.map_or_else(Vec::new, |queue| self.candidates(now, urgent, queue))
         };
         let due = |id: &Uuid| matches!(self.entries[id].renewal, Renewal::Queued(at) if at <= now);
+        let mut used = 0;
+        let fitting = picked.iter().take_while(|id| self.fits(&mut used, id));
+        let request = &picked[..fitting.count()];
         let urgent_due = queue.is_some_and(|queue| is_due(queue, now));
-        let full = picked.len() == self.pace.size() && picked.iter().all(due);
+        let is_full = request.len() < picked.len() || picked.len() == self.pace.size();
+        let full = is_full && request.iter().all(due);
         if full || (overtakes && urgent_due) {
             return Some(picked);
         }
@@ -349,7 +392,7 @@ impl Schedule {
             let Some(entry) = self.entries.get(&id) else {
                 continue;
             };
-            if !self.limit.admits(&mut used, entry.kept.name_len(), 0) {
+            if !self.fits(&mut used, &id) {
                 break;
             }
             if !entry.kept.is_held_at(now) {
@@ -380,23 +423,24 @@ impl Schedule {
         picked
     }
 
-    /// What is due, an equal part of each class. What is soon due rides along where there is room.
+    /// What is due, of each class in turn, so that each has an equal part of however much goes into the request. What is soon
+    /// due rides along where there is room.
     fn pick(&self, now: Moment) -> Vec<Uuid> {
-        let size = self.pace.size();
-        let mut classes: Vec<Vec<Uuid>> = self
+        let candidates = |(class, queue): (&u32, _)| self.candidates(now, *class, queue);
+        let mut classes: Vec<_> = self
             .due
             .iter()
-            .map(|(class, queue)| self.candidates(now, *class, queue))
+            .map(|due| candidates(due).into_iter())
             .collect();
-        classes.sort_by_key(Vec::len);
         let mut picked = Vec::new();
-        let mut left = classes.len();
-        for candidates in classes {
-            let part = (size - picked.len()).div_ceil(left);
-            picked.extend(candidates.into_iter().take(part));
-            left -= 1;
+        loop {
+            let before = picked.len();
+            picked.extend(classes.iter_mut().filter_map(Iterator::next));
+            if picked.len() == before || picked.len() >= self.pace.size() {
+                picked.truncate(self.pace.size());
+                return picked;
+            }
         }
-        picked
     }
 
     /// The longest due first; those that would be lost before their answer comes last.

@@ -6,6 +6,9 @@ use crate::Name;
 use crate::hold::clock::ClockError;
 use crate::hold::grant::Grant;
 
+#[path = "schedule_spare_tests.rs"]
+mod spare;
+
 /// The trusted time is five sixths of a TTL: renewals of a TTL of 36 s are due after 10 s, warnings after 20 s, and it is
 /// lost after 30 s.
 const TTL: Duration = Duration::from_secs(36);
@@ -66,10 +69,12 @@ fn a_task_is_woken_only_for_what_is_earlier() {
     let both = Wake {
         announcer: true,
         renewer: true,
+        helper: false,
     };
     let neither = Wake {
         announcer: false,
         renewer: false,
+        helper: false,
     };
     assert_eq!(it.keep(start, lease(TTL, start)), both);
     assert_eq!(it.keep(start, lease(TTL, start)), neither);
@@ -294,57 +299,17 @@ fn while_statements_are_slow_each_class_has_its_own_in_turn() {
 }
 
 #[test]
-fn a_full_chunk_does_not_wait_for_the_statement_in_flight() {
-    let (now, mut it, ..) = three_classes();
-    assert_eq!(it.spare_next(now), None);
-    assert!(it.spare_chunk(now).is_none());
-    assert_eq!(it.chunk(now).kept.len(), 256);
-    for _ in 0..2 {
-        assert_eq!(it.spare_next(now), Some(now));
-        let Chunk { kept, bound } = it.spare_chunk(now).unwrap();
-        assert_eq!((kept.len(), bound), (256, millis(60)));
-    }
-    // 234 are left, which are next on the first connection.
-    assert_eq!(it.spare_next(now), None);
-    assert!(it.spare_chunk(now).is_none());
-    it.landed();
-    assert_eq!(it.chunk(now).kept.len(), 234);
-    // What is only due soon is no full chunk.
+fn two_crowds_share_a_request_evenly() {
     let start = Moment::now();
-    let (mut it, _) = crowd(512, TTL, start);
-    it.chunk(start + secs(10) + Duration::from_nanos(300));
-    assert_eq!(
-        it.spare_next(start + secs(10) + Duration::from_nanos(300)),
-        None
-    );
-}
-
-#[test]
-fn what_is_urgent_does_not_wait_for_a_statement_that_may_take_longer() {
-    let (now, mut it, urgent, _) = three_classes();
-    it.pace.took(millis(31), secs(1), 256);
-    // Its own statement is in flight, and the crowd may not be on both.
-    assert_eq!(ids(&it.chunk(now).kept), [id(&urgent)]);
-    assert_eq!(it.spare_next(now), None);
-    it.settle(now, &urgent, live(millis(240)), now);
-    it.landed();
-    let due = urgent.renew_at();
-    assert_eq!(it.chunk(now).bound, millis(1_500));
-    assert_eq!(it.spare_next(now), Some(due));
-    assert!(it.spare_chunk(now).is_none());
-    let chunk = it.spare_chunk(due).unwrap();
-    assert_eq!(
-        (ids(&chunk.kept), chunk.bound),
-        (vec![id(&urgent)], millis(60))
-    );
-    // When that fails, it is tried there again.
-    it.fail(due, &chunk.kept);
-    let again = it.spare_next(due).unwrap();
-    assert!(again > due && again < due + millis(50));
-    assert_eq!(ids(&it.spare_chunk(again).unwrap().kept), [id(&urgent)]);
-    it.fail(again, &chunk.kept);
-    it.landed();
-    assert_eq!(it.spare_next(again), None);
+    let (mut it, _) = crowd(300, TTL, start);
+    let now = start + secs(10) + millis(1);
+    for _ in 0..300 {
+        it.keep(start, lease(secs(3), now - secs(2)));
+    }
+    it.limit = RequestLimit::of(16_000, 10, 4);
+    let chunk = it.chunk(now).kept;
+    let of = |ttl| chunk.iter().filter(|kept| kept.ttl() == ttl).count();
+    assert_eq!((of(TTL), of(secs(3))), (13, 14));
 }
 
 #[test]

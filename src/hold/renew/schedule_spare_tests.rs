@@ -1,0 +1,91 @@
+//! What goes over the spare connection, and when.
+
+use super::*;
+
+#[test]
+fn a_full_chunk_does_not_wait_for_the_statement_in_flight() {
+    let (now, mut it, ..) = three_classes();
+    assert_eq!(it.spare_next(now), None);
+    assert!(it.spare_chunk(now).is_none());
+    assert_eq!(it.chunk(now).kept.len(), 256);
+    for _ in 0..2 {
+        assert_eq!(it.spare_next(now), Some(now));
+        let Chunk { kept, bound } = it.spare_chunk(now).unwrap();
+        assert_eq!((kept.len(), bound), (256, millis(60)));
+    }
+    // 234 are left, which are next on the first connection.
+    assert_ne!(it.spare_next(now), Some(now));
+    assert!(it.spare_chunk(now).is_none());
+    it.landed();
+    assert_eq!(it.chunk(now).kept.len(), 234);
+    // What is only due soon is no full chunk.
+    let start = Moment::now();
+    let (mut it, _) = crowd(512, TTL, start);
+    it.chunk(start + secs(10) + Duration::from_nanos(300));
+    assert_eq!(
+        it.spare_next(start + secs(10) + Duration::from_nanos(300)),
+        Some(start + secs(10) + Duration::from_nanos(511))
+    );
+}
+
+#[test]
+fn what_is_urgent_does_not_wait_for_a_statement_that_may_take_longer() {
+    let (now, mut it, urgent, _) = three_classes();
+    it.pace.took(millis(31), secs(1), 256);
+    // Its own statement is in flight, and the crowd may not be on both.
+    assert_eq!(ids(&it.chunk(now).kept), [id(&urgent)]);
+    assert_eq!(it.spare_next(now), None);
+    it.settle(now, &urgent, live(millis(240)), now);
+    it.landed();
+    let due = urgent.renew_at();
+    assert_eq!(it.chunk(now).bound, millis(1_500));
+    assert_eq!(it.spare_next(now), Some(due));
+    assert!(it.spare_chunk(now).is_none());
+    let chunk = it.spare_chunk(due).unwrap();
+    assert_eq!(
+        (ids(&chunk.kept), chunk.bound),
+        (vec![id(&urgent)], millis(60))
+    );
+    // When that fails, it is tried there again.
+    it.fail(due, &chunk.kept);
+    let again = it.spare_next(due).unwrap();
+    assert!(again > due && again < due + millis(50));
+    assert_eq!(ids(&it.spare_chunk(again).unwrap().kept), [id(&urgent)]);
+    it.fail(again, &chunk.kept);
+    it.landed();
+    assert_eq!(it.spare_next(again), None);
+}
+
+#[test]
+fn a_lease_that_is_taken_while_a_long_statement_is_in_flight_wakes_the_helper() {
+    let start = Moment::now();
+    let (mut it, _) = crowd(2, TTL, start);
+    let now = start + secs(11);
+    assert_eq!(it.chunk(now).bound, MAX_BOUND);
+    assert_eq!(it.spare_next(now), None);
+    let short = lease(secs(1), now);
+    let wake = it.keep(now, short.clone());
+    assert_eq!((wake.renewer, wake.helper), (false, true));
+    assert_eq!(it.spare_next(now), Some(short.renew_at()));
+    // It is awake in time for what comes later, and has nothing to do when nothing is in flight.
+    assert!(!it.keep(now, lease(secs(1), now)).helper);
+    it.landed();
+    assert!(!it.keep(now, lease(millis(500), now)).helper);
+    assert_eq!(it.spare_next(now), None);
+}
+
+#[test]
+fn the_helper_wakes_when_a_chunk_becomes_full() {
+    let start = Moment::now();
+    let (mut it, all) = crowd(512, TTL, start);
+    assert_eq!(it.chunk(all[0].renew_at()).kept.len(), 256);
+    // The last one of those that make the next chunk.
+    let full = all[511].renew_at();
+    assert_eq!(it.spare_next(all[300].renew_at()), Some(full));
+    assert_eq!(it.spare_next(full), Some(full));
+    // A request may be full before.
+    it.limit = RequestLimit::of(16_000, 10, 4);
+    let full = all[256 + 384 / 14].renew_at();
+    assert_eq!(it.spare_next(start), Some(full));
+    assert_eq!(it.spare_chunk(full).unwrap().kept.len(), 384 / 14);
+}
