@@ -32,13 +32,15 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// Why the last connection could not be made. (That nothing was heard says nothing.)
+    /// Why the last connection could not be made. (That nothing was heard says nothing, and that there is no room is no
+    /// refusal.)
     pub(crate) fn refusal(&self) -> Option<Fault> {
         self.locked().clone()
     }
 
     fn dialed<T>(&self, made: &Result<T, Fault>) {
-        let refusal = made.as_ref().err().filter(|fault| !fault.is_silence());
+        let is_refusal = |fault: &&Fault| !fault.is_silence() && !fault.is_no_room();
+        let refusal = made.as_ref().err().filter(is_refusal);
         *self.locked() = refusal.cloned();
     }
 
@@ -154,6 +156,9 @@ fn none_of(mut faults: Vec<(usize, Fault)>) -> Fault {
     {
         return fault;
     }
+    if faults.iter().all(|(_, fault)| fault.is_silence()) {
+        return Fault::timed_out();
+    }
     faults.sort_by_key(|(server, _)| *server);
     let is_read_only = |(_, fault): &(usize, Fault)| fault.kind == FaultKind::ReadOnly;
     let kind = if faults.iter().any(is_read_only) {
@@ -181,5 +186,20 @@ mod tests {
         assert_eq!(kind(mixed), FaultKind::ReadOnly);
         let silent = vec![Fault::timed_out(), Fault::timed_out()];
         assert_eq!(kind(silent), FaultKind::Disconnected);
+    }
+
+    #[test]
+    fn what_the_last_dial_was_refused_for_is_told_and_silence_is_no_refusal() {
+        let way = Way::default();
+        let refused = || Fault::said(FaultKind::Disconnected, "connection refused");
+        way.dialed::<()>(&Err(refused()));
+        assert!(way.refusal().is_some());
+        let silent = vec![(0, Fault::timed_out()), (1, Fault::timed_out())];
+        way.dialed::<()>(&Err(none_of(silent)));
+        assert!(way.refusal().is_none());
+        way.dialed::<()>(&Err(none_of(vec![(0, refused()), (1, Fault::timed_out())])));
+        assert!(way.refusal().is_some());
+        way.dialed(&Ok(()));
+        assert!(way.refusal().is_none());
     }
 }

@@ -133,6 +133,26 @@ impl Fate {
     }
 }
 
+impl Fate {
+    /// The connection broke under a statement that it was in, with as many others and itself. From the break of the number
+    /// `patient` on, one of them may be guilty: they are sent again with fewer others.
+    pub(crate) fn broke(&mut self, together: usize, patient: u32) {
+        self.breaks += 1;
+        if self.breaks >= patient {
+            self.company = self.company.min((together / 16).max(1));
+        }
+    }
+
+    /// It was answered: whatever broke the connection was something else.
+    pub(crate) fn innocent(self) -> Self {
+        Self {
+            breaks: 0,
+            company: usize::MAX,
+            ..self
+        }
+    }
+}
+
 impl Op {
     /// What it is about; two operations on one subject never share a statement.
     pub(crate) fn subject(&self) -> Option<Subject> {

@@ -237,13 +237,6 @@ impl IdempotencyGuard {
         }
     }
 
-    /// The transaction that has the end of the attempt has everything that was done: if it is rolled back, no step is in
-    /// doubt.
-    #[cfg(feature = "tower")]
-    pub(crate) fn nothing_done(&self) {
-        self.doubt(None);
-    }
-
     fn enter(&self, step: &str) -> Result<Running<'_>, Error> {
         check_step(step)?;
         self.steps

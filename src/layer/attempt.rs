@@ -237,7 +237,8 @@ async fn resolved(
 /// done.
 async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
     if attempt.is_settled() {
-        return attempt.settled();
+        attempt.pardon();
+        return;
     }
     if was_not_applied && let Err(error) = attempt.not_done(HANDLER).await {
         tracing::warn!(%error, "that the handler did nothing could not be recorded");

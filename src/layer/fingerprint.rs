@@ -45,9 +45,14 @@ where
     let mut body = pin!(body);
     let (mut chunks, mut length) = (Vec::<Bytes>::new(), 0_u64);
     let mut digest = Pieces::default();
-    while let Some(frame) = body.frame().await {
+    loop {
+        // However fast they come, others have their turn, and the time limit is looked at.
+        tokio::task::consume_budget().await;
+        let Some(frame) = body.frame().await else {
+            break;
+        };
         let frame = frame.map_err(|error| broken(error.into().as_ref(), limit))?;
-        let Ok(mut data) = frame.into_data() else {
+        let Some(mut data) = frame.into_data().ok().filter(Buf::has_remaining) else {
             continue;
         };
         length += data.remaining() as u64;

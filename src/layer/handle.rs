@@ -11,7 +11,7 @@ use http_body::Body;
 use http_body_util::Full;
 
 use super::body::{Ahead, BoxError, ResponseBody};
-use super::settings::{ServerError, Settings};
+use super::settings::Settings;
 use super::stored;
 use crate::lock::Transaction;
 use crate::{Error, IdempotencyGuard};
@@ -49,14 +49,6 @@ impl Idempotent {
         self.0.in_tx.load(Ordering::Acquire) || self.0.guard.has_ended()
     }
 
-    /// Its end is not held against the key. When it is in a transaction that was rolled back, nothing has happened.
-    pub(super) fn settled(&self) {
-        self.0.guard.pardon();
-        if self.0.settings.server_error == ServerError::Unknown {
-            self.0.guard.nothing_done();
-        }
-    }
-
     /// The handler has come to a final response: its work is done, and the key is not freed any more.
     pub(super) fn answer(&self, status: StatusCode) {
         self.0.guard.has_worked();
@@ -71,7 +63,9 @@ impl Idempotent {
     /// Records the response in the caller's transaction: it is kept if that transaction commits, together with everything
     /// else that it writes, or not at all. Commit after it, and answer with the response that comes back.
     ///
-    /// When the transaction is rolled back instead, the key is free once the handler is done, whatever it answers.
+    /// When the transaction is rolled back instead, the key is free once the handler is done, whatever it answers. Under
+    /// [`ServerError::Unknown`](super::ServerError::Unknown) it is not: what the handler did outside of the transaction may
+    /// have happened, and the record becomes unknown.
     ///
     /// # Errors
     ///

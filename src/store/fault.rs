@@ -101,6 +101,12 @@ impl Fault {
         }
     }
 
+    /// Whether the server has answered, and said that it cannot serve us now: it has no room, or starts.
+    pub(crate) fn is_no_room(&self) -> bool {
+        self.kind == FaultKind::Disconnected
+            && matches!(self.cause.sqlx(), sqlx::Error::Database(_))
+    }
+
     /// What we say ourselves.
     pub(crate) fn said(kind: FaultKind, what: impl Into<String>) -> Self {
         let error = std::io::Error::other(what.into());

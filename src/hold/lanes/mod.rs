@@ -295,7 +295,7 @@ impl<C: Connector> Lane<C> {
                 self.strike(fault);
                 ops.iter_mut().for_each(Op::doubt);
                 let alone = ops.len() == 1;
-                isolate(&mut ops, 2);
+                isolate(&mut ops, PATIENT);
                 // A forced release names no grant: sent again, it might free the next holder.
                 let (forced, ops): (Vec<_>, Vec<_>) = ops.into_iter().partition(Op::is_forced);
                 for op in forced {
@@ -303,7 +303,7 @@ impl<C: Connector> Lane<C> {
                     op.fail(error);
                 }
                 for op in ops.into_iter().rev() {
-                    if alone && op.fate().is_some_and(|fate| fate.breaks > 1) {
+                    if alone && op.fate().is_some_and(|fate| fate.breaks >= PATIENT) {
                         self.put_off(op);
                     } else {
                         self.pending.push_front(op);
@@ -350,14 +350,13 @@ impl<C: Connector> Lane<C> {
     }
 }
 
-/// The connection broke under a statement with all of them. From the break of the number `patient` on, one of them may be
-/// guilty: they are sent again with fewer others.
+/// How often the connection has to break under an operation before that may be its doing.
+const PATIENT: u32 = 2;
+
+/// The connection broke under a statement with all of them.
 fn isolate(ops: &mut [Op], patient: u32) {
-    let fewer = (ops.len() / 16).max(1);
+    let together = ops.len();
     for fate in ops.iter_mut().filter_map(Op::fate_mut) {
-        fate.breaks += 1;
-        if fate.breaks >= patient {
-            fate.company = fate.company.min(fewer);
-        }
+        fate.broke(together, patient);
     }
 }

@@ -16,7 +16,7 @@ use crate::hold::op::{Fate, Op, Reply};
 use crate::hold::record::{
     Claim, Claiming, LockWalk, Read, RecordGuard, RecordOp, RecordWork, UndoClaim, UndoStep,
 };
-use crate::store::fault::Fault;
+use crate::store::fault::{Fault, FaultKind};
 use crate::store::record::{
     ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow, Records,
     StepAsk, StepBegun,
@@ -99,6 +99,13 @@ impl<C: Connector> Lane<C> {
         for op in ops {
             first.push(op.first);
             rest.extend(op.rest);
+        }
+        if fault.kind == FaultKind::Disconnected {
+            // It would have broken under each of them.
+            let together = first.len();
+            for op in &mut rest {
+                op.fate.broke(together, super::PATIENT);
+            }
         }
         self.not_sent(rest.into_iter().map(Op::Record));
         self.failed_records(first, fault)
@@ -274,6 +281,7 @@ impl<C: Connector> Lane<C> {
                         RecordWork::Undo(undo) if undo.late && outcome != Finished::Ended => {
                             let repeated = true;
                             let work = RecordWork::Undo(UndoClaim { repeated, ..undo });
+                            let fate = fate.innocent();
                             self.put_off(Op::Record(RecordOp { work, fate }));
                         }
                         _ => {}

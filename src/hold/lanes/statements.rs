@@ -216,10 +216,11 @@ impl<C: Connector> Lane<C> {
         }
         let late = op.late.saturating_sub(u32::from(found));
         if late > 0 {
-            let repeated = true;
+            let (repeated, fate) = (true, op.fate.innocent());
             self.put_off(Op::Release(Release {
                 late,
                 repeated,
+                fate,
                 ..op
             }));
         }

@@ -184,8 +184,8 @@ const BESIDE_OUTCOME: i64 = 8 << 10;
 
 /// A statement carries an outcome in hexadecimal, and is no larger than the server takes.
 pub(super) async fn largest_outcome(conn: &mut MySqlConnection) -> Result<usize, sqlx::Error> {
-    let packet = "SELECT CAST(@@max_allowed_packet AS SIGNED)";
-    let packet: i64 = sqlx::query_scalar(packet).fetch_one(conn).await?;
+    let found = read_alone(conn, "SELECT CAST(@@max_allowed_packet AS SIGNED)").await?;
+    let packet: i64 = found.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
     Ok(usize::try_from((packet - BESIDE_OUTCOME) / 2).unwrap_or(0))
 }
 

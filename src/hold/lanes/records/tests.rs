@@ -261,6 +261,34 @@ async fn reads_that_are_sent_again_share_an_answer_and_claims_do_not() {
 }
 
 #[tokio::test]
+async fn what_shares_an_answer_is_left_alone_with_it() {
+    let mut house = House::new().await;
+    let mut reads = Vec::new();
+    for _ in 0..3 {
+        reads.push(house.read(&key("k")));
+    }
+    let mut others = vec![house.read(&key("another"))];
+    for _ in 0..2 {
+        house.lane.take_in();
+        let batch = house.lane.pick();
+        assert_eq!(batch.len(), 4);
+        // The connection breaks under the batch.
+        let batch = batch.into_iter().filter_map(|op| match op {
+            Op::Record(op) => Some(op),
+            _ => None,
+        });
+        let fault = Fault::said(FaultKind::Disconnected, "gone");
+        let shared = Shared::of(batch.collect());
+        assert!(house.lane.failed_shared(shared, fault).is_empty());
+    }
+    // From now on each goes alone, and those that share an answer go together.
+    assert_eq!(house.batch().await, 1);
+    assert_eq!(answered(&mut others).len(), 1);
+    assert_eq!(house.batch().await, 3);
+    assert_eq!(answered(&mut reads).len(), 3);
+}
+
+#[tokio::test]
 async fn a_read_behind_a_change_has_an_answer_of_its_own() {
     let mut house = House::new().await;
     let mut reads = vec![house.read(&key("k"))];
