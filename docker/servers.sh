@@ -242,7 +242,8 @@ answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 start_mysql() {
   local engine=$1 tree=$2 port=$3 fresh=$4 flush=0 daemon client
   [ "$DURABLE" = 0 ] || flush=1
-  local common=(--no-defaults "--datadir=$DIR/data")
+  # A server removes what others have in its folder for temporary tables when it starts.
+  local common=(--no-defaults "--datadir=$DIR/data" "--tmpdir=$DIR")
   if [ "$engine" = mariadb ]; then
     daemon=$tree/usr/sbin/mariadbd client=$tree/usr/bin/mariadb
     common+=("--basedir=$tree/usr" "--lc-messages-dir=$tree/usr/share/mysql" --innodb-log-file-size=96M)
@@ -349,7 +350,7 @@ start_galera_node() { # start_galera_node TREE GALERA [OPTION]: waits until the 
   [ "$DURABLE" = 0 ] || flush=1
   daemon "$tree" env "PATH=$galera/usr/bin:$galera/usr/sbin:$tree/usr/bin:$tree/usr/sbin:$PATH" \
     "LD_LIBRARY_PATH=$(libraries "$tree"):$(libraries "$galera")" \
-    "$tree/usr/sbin/mariadbd" --no-defaults "--datadir=$DIR/data" "--basedir=$tree/usr" \
+    "$tree/usr/sbin/mariadbd" --no-defaults "--datadir=$DIR/data" "--tmpdir=$DIR" "--basedir=$tree/usr" \
     "--lc-messages-dir=$tree/usr/share/mysql" "--socket=$DIR/s" "--port=$port" --bind-address=127.0.0.1 \
     "--pid-file=$DIR/pid" --skip-name-resolve --max-connections=300 --binlog-format=ROW \
     --innodb-autoinc-lock-mode=2 "--innodb-flush-log-at-trx-commit=$flush" --innodb-buffer-pool-size=64M \

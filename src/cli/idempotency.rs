@@ -26,7 +26,7 @@ pub(super) enum Command {
         #[arg(long)]
         state: Option<RecordState>,
         /// At most so many.
-        #[arg(long, default_value_t = 100, value_name = "COUNT")]
+        #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
         /// Print a JSON array.
         #[arg(long)]
@@ -65,6 +65,7 @@ pub(super) enum Command {
             long,
             required_if_eq("happened", "true"),
             requires = "happened",
+            conflicts_with = "not_happened",
             value_name = "JSON"
         )]
         result: Option<String>,

@@ -43,6 +43,8 @@ Examples:
   rowlock clean                                     remove what is over
   rowlock migrate --print postgres | psql shop      tables made by a DBA
 
+Warnings go to standard error when ROWLOCK_LOG asks for them: ROWLOCK_LOG=warn.
+
 Exit codes:
   1  show: nobody holds the lock, or there is no such record (with --json: null)
   64 wrong usage          69 database unreachable
@@ -266,6 +268,11 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
 }
 
 async fn connect(url: &str) -> Result<Rowlock, Error> {
+    if url.starts_with("sqlite:") && (url.contains(":memory:") || url.contains("mode=memory")) {
+        return Err(Error::InvalidUrl {
+            reason: "a database in memory is this process's alone: name a file".into(),
+        });
+    }
     // `rowlock ls` on a database that takes this long is better told so. A command that ends at once need not clean.
     Rowlock::builder()
         .clean_every(None)

@@ -55,7 +55,7 @@ pub(super) struct Run {
 impl Run {
     pub(super) async fn execute(self, url: &str) -> Result<u8, Failure> {
         // Refused before the database is asked.
-        check_ttl(self.ttl)?;
+        check_ttl("ttl", self.ttl)?;
         check_wait(self.wait.unwrap_or_default())?;
         // From here on a signal ends the waiting, or goes to the command.
         let mut signals = catch()?;

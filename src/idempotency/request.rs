@@ -472,7 +472,7 @@ impl Idempotency {
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        check_ttl(self.lease)?;
+        check_ttl("lease", self.lease)?;
         self.core.settings.check_lease("lease", self.lease)?;
         check_wait(self.wait)?;
         let second = Duration::from_secs(1);

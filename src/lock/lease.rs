@@ -185,6 +185,12 @@ impl Held {
     /// ```
     pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T, Error> {
         let (name, grant) = (|| self.name().clone(), self.guard.grant());
+        if self.guard.is_released() {
+            return Err(Error::Released {
+                doing: "work under",
+                name: name(),
+            });
+        }
         if let Some(loss) = self.loss() {
             return Err(Error::Lost { name: name(), loss });
         }

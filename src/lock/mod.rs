@@ -289,7 +289,7 @@ impl Lock {
     /// All that is refused before the database is asked.
     fn check(&self) -> Result<&Name, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
-        check_ttl(self.ttl)?;
+        check_ttl("ttl", self.ttl)?;
         self.core.settings.check_lease("ttl", self.ttl)?;
         if let Some(wait) = self.wait {
             check_wait(wait)?;
@@ -369,8 +369,13 @@ impl wait::Asker for Asked<'_> {
     }
 }
 
-pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Error> {
-    within("ttl", ttl, MIN_TTL..=MAX_TTL, "100 ms to 24 h are allowed")
+pub(crate) fn check_ttl(setting: &'static str, ttl: Duration) -> Result<(), Error> {
+    within(
+        setting,
+        ttl,
+        MIN_TTL..=MAX_TTL,
+        "100 ms to 24 h are allowed",
+    )
 }
 
 pub(crate) fn check_wait(wait: Duration) -> Result<(), Error> {

@@ -204,7 +204,7 @@ fn what_is_over_is_cleaned() {
 #[test]
 fn wrong_usage_says_what_is_right() {
     let shell = Shell::new();
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (
             &["idempotency", "ls", "--state", "lost"],
             "running, lapsed, poisoned, free, unknown, done, expired",
@@ -233,6 +233,19 @@ fn wrong_usage_says_what_is_right() {
             "a string is written with its quotes",
         ),
         (&["clean", "--batch", "0"], "1 to 10000 rows"),
+        (&["idempotency", "ls", "--limit", "0"], "0 is not in 1.."),
+        (
+            &[
+                "idempotency",
+                "resolve",
+                "a",
+                "k",
+                "--not-happened",
+                "--result",
+                "1",
+            ],
+            "cannot be used with",
+        ),
     ];
     for (arguments, says) in cases {
         let output = shell.run(arguments);

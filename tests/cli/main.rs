@@ -362,6 +362,11 @@ fn wrong_usage_is_64_and_says_what_is_right() {
             "postgres, mysql, mariadb, sqlite",
         ),
         (&["ls", "--url", "redis://localhost"], "postgres://"),
+        (&["ls", "--url", "sqlite:"], "names no file"),
+        (
+            &["run", "a", "--url", "sqlite::memory:", "--", "true"],
+            "this process's alone",
+        ),
         (
             &["ls", "--url", "mysql://root@localhost"],
             "names no database",

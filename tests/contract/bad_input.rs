@@ -39,6 +39,14 @@ on_every_engine! {
         let _shortest = take(&rowlock, "a", Duration::from_millis(100)).await;
     }
 
+    async fn work_under_a_released_guard_does_not_begin(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", Duration::from_mins(5)).await;
+        let _ = held.release().await.unwrap();
+        let refused = held.with(async || unreachable!("it runs")).await;
+        assert!(matches!(refused, Err(Error::Released { .. })), "{refused:?}");
+    }
+
     async fn rows_edited_by_hand_are_an_error_and_no_panic(db: &Db) {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", Duration::from_mins(5)).await;

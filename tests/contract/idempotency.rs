@@ -554,6 +554,9 @@ on_every_engine! {
             let error = idempotency.begin("s", "k", &request()).await.unwrap_err();
             assert!(matches!(error, Error::InvalidDuration { .. } | Error::InvalidSetting { .. }), "{error}");
         }
+        let short = idempotency.clone().lease(Duration::ZERO);
+        let error = short.begin("s", "k", &request()).await.unwrap_err();
+        assert!(matches!(error, Error::InvalidDuration { setting: "lease", .. }), "{error}");
         for (scope, key) in [("", "k"), ("s", ""), (&*"x".repeat(256), "k"), ("s", &*"x".repeat(256))] {
             let error = idempotency.begin(scope, key, &request()).await.unwrap_err();
             assert!(matches!(error, Error::InvalidKey { .. }), "{error}");

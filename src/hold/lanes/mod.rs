@@ -223,7 +223,12 @@ impl<C: Connector> Lane<C> {
             match &op {
                 Op::Take(take) if !take.fate.in_doubt() => {
                     let error = fault.clone().into_error(op.doing(), &self.target);
-                    self.fail(op, error);
+                    // Nobody waits for it: it may be long until the server takes writes again, and mostly nothing was granted.
+                    if take.fate.sent {
+                        let late = undo::late(&take.ask, take.fate.doubts, Moment::now());
+                        self.pending.push_back(late);
+                    }
+                    op.fail(error);
                 }
                 _ => others.push(op),
             }

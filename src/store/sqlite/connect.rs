@@ -27,6 +27,12 @@ impl Sqlite {
         let options = SqliteConnectOptions::from_str(url).map_err(|_| Error::InvalidUrl {
             reason: "it is not of the form sqlite:PATH or sqlite://PATH?mode=rw".into(),
         })?;
+        if options.get_filename().as_os_str().is_empty() {
+            // Each connection would have a database of its own.
+            return Err(Error::InvalidUrl {
+                reason: "it names no file: sqlite:PATH".into(),
+            });
+        }
         // A file that is not there is made, unless the URL says how to open it.
         let options = if url.contains("mode=") {
             options
