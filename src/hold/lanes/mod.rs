@@ -65,6 +65,8 @@ pub(crate) struct Lane<C: Connector> {
     /// A statement of this batch was refused and is to be sent again: what is left of the batch goes
     /// back, so that everybody's patience is looked at before the next wait.
     refused: bool,
+    /// A statement of this batch has found that the server takes no writes.
+    read_only: Option<Fault>,
     /// By chance, from 0 to 1, anew for every batch; see [`Pending::put_off`].
     jitter: f64,
 }
@@ -85,6 +87,7 @@ impl<C: Connector> Lane<C> {
             trouble: Trouble::none(Moment::now()),
             largest: usize::MAX,
             refused: false,
+            read_only: None,
             jitter: 0.0,
         }
     }
@@ -156,9 +159,7 @@ impl<C: Connector> Lane<C> {
                 Err(fault) => {
                     tracing::warn!(target = %self.target, error = %fault, "cannot connect");
                     if fault.kind == FaultKind::ReadOnly {
-                        let ready = self.pending.take_ready();
-                        let others = self.refuse_takes(ready, &fault);
-                        self.not_sent(others.into_iter());
+                        self.refuse_waiting_takes(&fault);
                     }
                     self.strike(fault);
                 }
@@ -236,6 +237,13 @@ impl<C: Connector> Lane<C> {
         others
     }
 
+    /// The same for those that wait for a statement: they need not wait for what is before them.
+    fn refuse_waiting_takes(&mut self, fault: &Fault) {
+        let ready = self.pending.take_ready();
+        let others = self.refuse_takes(ready, fault);
+        self.not_sent(others.into_iter());
+    }
+
     /// Answers with an error. An acquire that may have happened is undone.
     fn fail(&mut self, op: Op, error: Error) {
         if let Some(undo) = undo::of(&op, Moment::now()) {
@@ -264,9 +272,14 @@ impl<C: Connector> Lane<C> {
             }
         }
         self.refused = false;
+        self.read_only = None;
         self.jitter = fastrand::f64();
         self.release(releases).await;
-        let (again, fresh): (Vec<_>, Vec<_>) = takes.into_iter().partition(|op| op.fate.sent);
+        let (again, mut fresh): (Vec<_>, Vec<_>) = takes.into_iter().partition(|op| op.fate.sent);
+        if let Some(fault) = self.read_only.take() {
+            // They would be refused, too, and need not wait for the releases.
+            self.refuse_takes(fresh.drain(..).map(Op::Take), &fault);
+        }
         self.take(fresh).await;
         self.resolve(again).await;
         self.records(records).await;
@@ -321,6 +334,8 @@ impl<C: Connector> Lane<C> {
             }
             FaultKind::ReadOnly => {
                 let ops = self.refuse_takes(ops, &fault);
+                self.refuse_waiting_takes(&fault);
+                self.read_only = Some(fault.clone());
                 self.strike(fault);
                 for op in ops {
                     self.put_off(op);

@@ -272,6 +272,30 @@ async fn a_server_that_takes_no_writes_refuses_an_acquire_at_once_and_is_asked_a
 }
 
 #[tokio::test]
+async fn acquires_do_not_wait_for_a_release_that_a_server_without_writes_has_refused() {
+    let mut bench = Bench::new().await;
+    let fresh = bench.take("held");
+    let guard = bench.granted(fresh).await;
+    let (release, _released) = release_of(&guard);
+    bench.send(release);
+    let (take, mut outcome) = bench.take("held");
+    bench.send(Op::Take(take));
+    bench.lane.take_in();
+    let batch = bench.lane.pick();
+    assert_eq!(batch.len(), 1, "the release goes first");
+    let fault = Fault {
+        kind: FaultKind::ReadOnly,
+        ..Fault::timed_out()
+    };
+    assert!(bench.lane.failed(batch, fault).is_empty());
+    let refused = outcome.try_recv().expect("an answer").unwrap_err();
+    assert!(matches!(refused, Error::ReadOnly { .. }), "{refused}");
+    assert!(bench.lane.pending.is_idle());
+    // Those that are in the batch are refused after it.
+    assert!(bench.lane.read_only.is_some());
+}
+
+#[tokio::test]
 async fn a_statement_that_succeeds_ends_the_trouble() {
     let mut bench = Bench::new().await;
     for _ in 0..5 {
