@@ -8,7 +8,7 @@
 //!   arrive while its statement is in flight, and sends them as the next one. A caller's future only
 //!   awaits the answer; it never owns a statement, so that dropping it can damage no connection.
 //!   One more is beside them for looks at one row; [errands](errands), which may take long, get one each, and a thread.
-//! - `rowlock-renew` [renews](renew) all leases that this client holds, on a connection of its own,
+//! - `rowlock-renew` [renews](renew) all leases that this client holds, on one or two connections of its own,
 //!   and announces warnings and losses. The [cleaner](clean) is there, too.
 //!
 //! Neither runs any code of the caller's: a runtime whose workers are all blocked loses no lease.
