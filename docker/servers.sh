@@ -71,13 +71,24 @@ unpack() { # unpack TREE STATUS SOURCES PACKAGE…: packages and what they depen
   chmod -R a+rX "$dest"
 }
 
-fetch() { # fetch ENGINE
-  local engine=$1 host=/var/lib/dpkg/status dest=$CACHE/$1 mirror
-  tree "$engine" >/dev/null && return
-  command -v apt-get >/dev/null || die "no $engine on this machine, and no apt-get to get it with: \
-install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
-  say "getting $engine"
+# Tests start many servers at once. One of them gets the programs, and the others wait for it.
+one_at_a_time() { # one_at_a_time NAME COMMAND…
   mkdir -p "$CACHE"
+  (flock 9; shift; "$@") 9>"$CACHE/$1.lock"
+}
+
+# Nobody finds half of a tree: it is unpacked beside its place, and moved there when it is whole.
+fetch() { # fetch ENGINE
+  tree "$1" >/dev/null && return
+  command -v apt-get >/dev/null || die "no $1 on this machine, and no apt-get to get it with: \
+install it, or give a URL in ROWLOCK_TEST_${1^^}_URL"
+  one_at_a_time "$1" fetch_alone "$1"
+}
+
+fetch_alone() { # fetch_alone ENGINE
+  local engine=$1 host=/var/lib/dpkg/status dest=$CACHE/$1.part mirror
+  tree "$engine" >/dev/null && return
+  say "getting $engine"
   # As root, servers run as another user, who must be able to come here.
   [ "$(id -u)" != 0 ] || chmod a+x "$HOME" "$(dirname "$CACHE")" "$CACHE"
   case $engine in
@@ -98,6 +109,7 @@ install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
       } ;;
   esac || { cat "$dest.log" >&2; false; } || die "the packages of $engine cannot be had: install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
   has "$engine" "$dest" || die "$engine was unpacked into $dest, but it does not run there"
+  rm -rf "$CACHE/$engine"; mv "$dest" "$CACHE/$engine"
 }
 
 # --- running them ---------------------------------------------------------------------------------
@@ -281,13 +293,17 @@ galera_tree() { # the tree that has the provider, the scripts of a state transfe
 }
 
 fetch_galera() {
-  local dest=$CACHE/galera apt options
   fetch mariadb
   galera_tree >/dev/null && return
   command -v apt-get >/dev/null || die "no Galera on this machine, and no apt-get to get it with: \
 install galera-4, mariadb-server and rsync"
+  one_at_a_time galera fetch_galera_alone
+}
+
+fetch_galera_alone() {
+  local dest=$CACHE/galera.part apt options
+  galera_tree >/dev/null && return
   say "getting galera"
-  mkdir -p "$CACHE"
   unpack "$dest" /var/lib/dpkg/status "" galera-4 rsync lsof iproute2 || die "the packages of Galera cannot be had"
   # The scripts are in the package of the whole server. What it depends on is not needed.
   apt=$dest/.apt; mkdir -p "$apt"/{state/lists/partial,cache/archives/partial}
@@ -300,6 +316,7 @@ install galera-4, mariadb-server and rsync"
   [ -x "$dest/usr/bin/rsync" ] || ln -s "$(command -v rsync)" "$dest/usr/bin/rsync"
   rm -rf "$apt"; chmod -R a+rX "$dest"
   has_galera "$dest" || die "Galera was unpacked into $dest, but it is not complete"
+  rm -rf "$CACHE/galera"; mv "$dest" "$CACHE/galera"
 }
 
 free_ports() { # free_ports COUNT: the first of so many free ports in a row

@@ -66,7 +66,7 @@ impl FromStr for Engine {
             "sqlite" => Ok(Self::Sqlite),
             _ => Err(Error::InvalidSetting {
                 setting: "engine",
-                reason: "it is one of postgres, mysql, mariadb, sqlite",
+                reason: "postgres, mysql, mariadb and sqlite are allowed",
             }),
         }
     }
@@ -283,6 +283,10 @@ impl Rowlock {
     /// the background; when the process ends first, the lease ends with its TTL.
     ///
     /// Cancel safe.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio's with timers (`enable_time`).
     pub async fn flush(&self) {
         self.core.flush().await;
     }
@@ -438,6 +442,11 @@ impl Builder {
     ///
     /// Those of [`Rowlock::connect`], and refused settings.
     pub async fn connect(self, url: &str) -> Result<Rowlock, Error> {
+        if url.trim() != url {
+            return Err(Error::InvalidUrl {
+                reason: "it begins or ends with a space or a line break: remove that".into(),
+            });
+        }
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         match scheme {
             "postgres" | "postgresql" => {
@@ -463,8 +472,8 @@ impl Builder {
                 Err(not_built(Engine::Sqlite))
             }
             _ => Err(Error::InvalidUrl {
-                reason: "its scheme is unknown; rowlock takes postgres://, mysql://, mariadb:// \
-                         and sqlite:PATH"
+                reason: "its scheme is missing or unknown; rowlock takes postgres://, mysql://, mariadb:// \
+                         and, for a file, sqlite:PATH"
                     .into(),
             }),
         }

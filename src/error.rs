@@ -1,45 +1,13 @@
 //! What can go wrong, as one enum that a caller can match on.
 
 use std::convert::Infallible;
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cause::Cause;
 use crate::idempotency::RecordKey;
 use crate::lock::{Busy, Loss};
 use crate::store::fault::classify;
 use crate::{Engine, Name, Subject};
-
-/// The driver's error behind one of ours; prints what the database said.
-#[derive(Debug, Clone)]
-pub struct Cause(Arc<sqlx::Error>);
-
-impl Cause {
-    pub(crate) fn new(error: sqlx::Error) -> Self {
-        Self(Arc::new(error))
-    }
-
-    /// The error of sqlx.
-    #[must_use]
-    pub fn sqlx(&self) -> &sqlx::Error {
-        &self.0
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&said(&self.0))
-    }
-}
-
-/// What the database said, without the driver's words around it.
-pub(crate) fn said(error: &sqlx::Error) -> String {
-    match error {
-        sqlx::Error::Database(error) => error.message().to_owned(),
-        sqlx::Error::Io(error) => error.to_string(),
-        other => other.to_string(),
-    }
-}
 
 /// What can go wrong. Contention is not among it: see [`TryAcquire`](crate::TryAcquire).
 ///
@@ -70,7 +38,7 @@ pub enum Error {
     },
 
     /// Another setting that is refused before the database is asked.
-    #[error("{setting} is refused: {reason}")]
+    #[error("`{setting}` is refused: {reason}")]
     InvalidSetting {
         /// The setting, as it is called in Rust.
         setting: &'static str,
@@ -103,9 +71,9 @@ pub enum Error {
         cause: Cause,
     },
 
-    /// The server is there, the database is not.
+    /// The server is there, the database is not; or the file is no database of SQLite's.
     #[error(
-        "{target} does not exist ({cause}): create the database, or correct its name in the URL"
+        "{target} is no database ({cause}): create the database, or name another one in the URL"
     )]
     NoSuchDatabase {
         /// The database, without its password.
@@ -155,14 +123,30 @@ pub enum Error {
 
     /// PostgreSQL's search path names no schema that is there, or none that this user may use.
     #[error(
-        "{target}: no schema of the search path ({search_path}) is there, or this user may use none: \
-         create it, or correct search_path"
+        "{target}: the search path ({search_path}) names no schema that is there and that this user may use: \
+         create one, grant this user USAGE on it, or correct search_path"
     )]
     NoSchema {
         /// The database, without its password.
         target: String,
         /// The session's `search_path`.
         search_path: String,
+    },
+
+    /// This user lacks a right on the database, or on rowlock's tables.
+    #[error(
+        "{doing} on {target}: this user lacks a right ({cause}); rowlock needs SELECT, INSERT, UPDATE and DELETE on its \
+         tables, as an administrator grants them: {grants}"
+    )]
+    Denied {
+        /// What was tried.
+        doing: &'static str,
+        /// The database, without its password.
+        target: String,
+        /// What the server said.
+        cause: Cause,
+        /// The statements that give this user all that rowlock needs at run time.
+        grants: String,
     },
 
     /// The server is older than what rowlock relies on.
@@ -265,7 +249,8 @@ pub enum Error {
     /// The connection broke after the statement was sent, and what became of it could not be
     /// found out in time. An acquire that may have happened is being undone.
     #[error(
-        "{doing} {on}: the connection to {target} broke, and the outcome is unknown ({detail})"
+        "{doing} {on}: the connection to {target} broke, and the outcome is unknown ({detail}): \
+         call it again, or look at the lock or record before you go on"
     )]
     OutcomeUnknown {
         /// What was tried (`acquire`, `release`, …).
@@ -371,6 +356,13 @@ pub enum Error {
         name: Name,
     },
 
+    /// One call was given the same name twice.
+    #[error("{name:?} is given twice in one call: give each name once")]
+    DuplicateName {
+        /// The lock.
+        name: Name,
+    },
+
     /// Somebody else was faster: roll back and try again, as [`Retry`](crate::Retry) does.
     #[error("{what} was changed or is held by somebody else: roll back and try again")]
     Conflict {
@@ -389,7 +381,9 @@ pub enum Error {
 
     /// The connection broke while a transaction was being committed: whether it was, is not known, and it
     /// was not tried again.
-    #[error("the connection broke under a commit, whose outcome is unknown ({detail})")]
+    #[error(
+        "the connection broke under a commit, whose outcome is unknown ({detail}): check whether its work was committed before you do it again"
+    )]
     CommitUnknown {
         /// The last error seen.
         detail: String,
@@ -423,10 +417,11 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// A step that must not be repeated was begun before, and nobody knows whether it happened.
+    /// A step that must not be repeated was begun before, and nobody knows whether it happened. Until that is found out, it is
+    /// not run again, and the attempt is not completed.
     #[error(
-        "{record}: whether the step {step:?} happened is not known, and it must not be repeated: \
-         find out, then run `rowlock idempotency resolve`"
+        "{record}: whether the step {step:?} happened is not known, and it must not be repeated: find out, then say it with \
+         `step_happened` or `step_not_done` of this guard, or end the attempt and run `rowlock idempotency resolve`"
     )]
     StepUnknown {
         /// The record.
@@ -473,6 +468,13 @@ pub enum Error {
     Json {
         /// What the parser said.
         detail: String,
+    },
+
+    /// A record that was to be changed, and is not there.
+    #[error("there is no record {record}: `rowlock idempotency ls` lists those that there are")]
+    NoSuchRecord {
+        /// The record.
+        record: RecordKey,
     },
 
     /// A record that cannot be changed as an administrator asked.

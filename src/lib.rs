@@ -40,6 +40,14 @@
 //! `Idempotency-Key` header, with axum and tower: the module `layer`), `cli` (the command `rowlock`, with every engine).
 //! TLS is rustls.
 //!
+//! # Runtime
+//!
+//! Calls are made in a runtime of tokio's. rowlock's connections and renewals have threads of their own, so asking once (without an
+//! owner that several tasks share) and releasing need no timers of that runtime. Every call that waits needs them:
+//! [`Lock::acquire`], [`Held::with`], [`Rowlock::flush`], everything in a transaction, every `wait`. `#[tokio::main]` and
+//! `#[tokio::test]` have timers; a runtime that is built by hand needs `enable_time` or `enable_all`. Without timers such a call
+//! panics when it has to wait.
+//!
 //! # Tables
 //!
 //! Connecting creates or updates the tables `rowlock_lock`, `rowlock_database`, `rowlock_idempotency`,
@@ -58,6 +66,7 @@ compile_error!("rowlock needs an engine: enable one of the features sqlite, post
 #[doc = include_str!("../README.md")]
 mod readme {}
 
+mod cause;
 mod client;
 mod error;
 mod hold;
@@ -75,8 +84,9 @@ mod subject;
 #[doc(hidden)]
 pub mod cli;
 
+pub use cause::Cause;
 pub use client::{Builder, Cleaned, Engine, Rowlock};
-pub use error::{Cause, Error};
+pub use error::Error;
 pub use hold::clock::Deadline;
 pub use idempotency::{
     Begun, Fingerprint, FingerprintBuilder, FormToken, FormTokens, Idempotency, IdempotencyGuard,

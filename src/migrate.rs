@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::error::said;
+use crate::cause::said;
 use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::retry;
 use crate::store::fault::{Fault, FaultKind, classify};

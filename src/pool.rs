@@ -2,6 +2,11 @@
 
 /// An sqlx pool: it tells where the database is, and begins transactions. Sealed: `PgPool`, `MySqlPool`,
 /// `SqlitePool`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an sqlx pool that this build of rowlock knows",
+    note = "pass a `&PgPool`, `&MySqlPool` or `&SqlitePool`",
+    note = "rowlock has the engine of a pool only with its feature: `postgres`, `mysql` or `sqlite`"
+)]
 pub trait Pool: sealed::Sealed {}
 
 mod sealed {
@@ -17,7 +22,7 @@ mod sealed {
         /// The engine, or one of those that share its protocol.
         const ENGINE: Engine;
 
-        /// How a transaction that may write is begun, where that is not plain BEGIN.
+        /// How a transaction that may write is begun, where that is not plain BEGIN; on PostgreSQL it can be told again.
         const BEGIN: Option<&'static str>;
 
         fn pool(&self) -> &sqlx::Pool<Self::Brand>;
@@ -36,7 +41,7 @@ mod sealed {
 
         const ENGINE: Engine = Engine::Postgres;
 
-        const BEGIN: Option<&'static str> = None;
+        const BEGIN: Option<&'static str> = Some(crate::store::postgres::BEGIN);
 
         fn pool(&self) -> &Self {
             self

@@ -14,6 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 
 mod service;
 use service::limits::{self, Limits};
@@ -70,6 +72,20 @@ async fn listen(address: &str) -> Result<TcpListener, Failure> {
     listener.map_err(|error| format!("cannot listen on {address}: {error}").into())
 }
 
+/// Ctrl-C, or what a service manager sends.
+async fn told_to_stop() {
+    let interrupted = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    if let Ok(mut terminated) = signal(SignalKind::terminate()) {
+        tokio::select! {
+            _ = interrupted => {}
+            _ = terminated.recv() => {}
+        }
+        return;
+    }
+    let _ = interrupted.await;
+}
+
 async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve {
@@ -101,11 +117,19 @@ async fn run(command: Command) -> Result<(), Failure> {
             let app = server::router(&settings).await?;
             println!("payments on http://{}", listener.local_addr()?);
             println!("database {}", app.rowlock.target());
-            let interrupted = async {
-                let _ = tokio::signal::ctrl_c().await;
+            let limits = Limits::default();
+            let told = async {
+                told_to_stop().await;
+                println!("stopping: {:?} for what has begun", limits.stop);
             };
-            limits::serve(listener, app.router, Limits::default(), interrupted).await;
+            let finished = limits::serve(listener, app.router, app.payments, limits, told).await;
             app.rowlock.flush().await;
+            if !finished {
+                return Err(
+                    "stopped in the middle of requests; clients that send them again finish them"
+                        .into(),
+                );
+            }
             Ok(())
         }
         Command::Gateway {

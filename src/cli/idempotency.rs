@@ -8,9 +8,11 @@ use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-use super::{ABSENT, FAILED, Failure, USAGE, show};
+use super::{ABSENT, FAILED, Failure, USAGE, database, show};
 use crate::idempotency::quoted;
-use crate::{Error, Idempotency, Outcome, RecordInfo, RecordState, Resolution, Rowlock, StepInfo};
+use crate::{
+    Error, Idempotency, Outcome, RecordInfo, RecordKey, RecordState, Resolution, Rowlock, StepInfo,
+};
 
 /// How much of an outcome is printed for people.
 const SHOWN: usize = 4_096;
@@ -94,6 +96,11 @@ impl Of {
             Ok((self.scope.clone().into(), self.key.clone().into()))
         }
     }
+
+    fn record(&self) -> Result<RecordKey, Failure> {
+        let (scope, key) = self.bytes()?;
+        Ok(RecordKey::new(scope, key)?)
+    }
 }
 
 fn parse_hex(text: &str) -> Result<Vec<u8>, Failure> {
@@ -111,7 +118,22 @@ fn parse_hex(text: &str) -> Result<Vec<u8>, Failure> {
 }
 
 impl Command {
-    pub(super) async fn execute(self, rowlock: &Rowlock) -> Result<u8, Failure> {
+    /// What is refused before the database is asked.
+    fn check(&self) -> Result<(), Failure> {
+        match self {
+            Self::Ls { .. } => return Ok(()),
+            Self::Show { of, .. } | Self::Reset { of } => of.record()?,
+            Self::Resolve { of, result, .. } => {
+                result.as_deref().map(result_of).transpose()?;
+                of.record()?
+            }
+        };
+        Ok(())
+    }
+
+    pub(super) async fn execute(self, url: &str) -> Result<u8, Failure> {
+        self.check()?;
+        let rowlock = database::find(url).await?;
         let idempotency = rowlock.idempotency();
         match self {
             Self::Ls {
@@ -121,9 +143,19 @@ impl Command {
                 json,
             } => {
                 let scope = scope.as_deref().map(str::as_bytes);
-                print_list(&idempotency.list(scope, state, limit).await?, limit, json);
+                let infos = idempotency.list(scope, state, limit).await?;
+                print_list(&infos, limit, json);
+                if infos.is_empty() && !json {
+                    database::tell_where(&rowlock);
+                }
             }
-            Self::Show { of, json } => return show(&idempotency, &of, json).await,
+            Self::Show { of, json } => {
+                let code = show(&idempotency, &of, json, &url_argument(url)).await?;
+                if code == ABSENT && !json {
+                    database::tell_where(&rowlock);
+                }
+                return Ok(code);
+            }
             Self::Reset { of } => {
                 let (scope, key) = of.bytes()?;
                 idempotency.reset(&scope, &key).await?;
@@ -172,21 +204,60 @@ fn result_of(json: &str) -> Result<Outcome, Failure> {
     Ok(Outcome::new("application/json", json)?)
 }
 
-async fn show(idempotency: &Idempotency, of: &Of, json: bool) -> Result<u8, Failure> {
-    let (scope, key) = of.bytes()?;
-    let found = idempotency.inspect(&scope, &key).await?;
-    let steps = idempotency.steps(&scope, &key).await?;
+async fn show(idempotency: &Idempotency, of: &Of, json: bool, url: &str) -> Result<u8, Failure> {
+    let record = of.record()?;
+    let found = idempotency.inspect(record.scope(), record.key()).await?;
+    let steps = idempotency.steps(record.scope(), record.key()).await?;
     let code = if found.is_some() { 0 } else { ABSENT };
     match found {
         _ if json => show::print_json(&found.map(|info| whole(&info, &steps))),
-        Some(info) => print_one(&info, &steps),
-        None => println!(
-            "there is no record {} of {}: `rowlock idempotency ls` lists those that there are",
-            quoted(&key),
-            quoted(&scope)
-        ),
+        Some(info) => print_one(&info, &steps, url),
+        None => println!("{}", Error::NoSuchRecord { record }),
     }
     Ok(code)
+}
+
+/// How the URL is given to another command: as it was given to this one. One with a password is not printed.
+fn url_argument(url: &str) -> String {
+    let from_environment = std::env::var(database::VARIABLE).is_ok_and(|set| set == url);
+    if from_environment || url == database::DEFAULT {
+        return String::new();
+    }
+    let login = url.split_once("://").map_or("", |(_, rest)| rest);
+    let login = login.rsplit_once('@').map_or("", |(login, _)| login);
+    if login.contains(':') || url.contains("password=") {
+        return " --url 'YOUR URL'".into();
+    }
+    format!(" --url {}", shell_word(url))
+}
+
+/// Text as one word of a shell's.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:/@%+=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// The arguments that name a record: as text where a person can read and copy it.
+fn arguments(record: &RecordKey) -> String {
+    let readable = |bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let is_shown = !text.chars().any(char::is_control);
+        (is_shown && !text.starts_with('-')).then(|| shell_word(text))
+    };
+    match (readable(record.scope()), readable(record.key())) {
+        (Some(scope), Some(key)) => format!("{scope} {key}"),
+        _ => format!("--hex {} {}", hex(record.scope()), hex(record.key())),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 fn time(at: DateTime<Utc>) -> String {
@@ -249,7 +320,7 @@ fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
     }
 }
 
-fn print_one(info: &RecordInfo, steps: &[StepInfo]) {
+fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<12}{value}");
@@ -264,6 +335,7 @@ fn print_one(info: &RecordInfo, steps: &[StepInfo]) {
     line("state", format!("{}{left}", info.state));
     if let Some(step) = &info.step_in_doubt {
         line("in doubt", format!("step {step:?}"));
+        line("downstream", downstream_key(info, step));
     }
     let tries = match info.state {
         RecordState::Done | RecordState::Expired => String::new(),
@@ -282,6 +354,7 @@ fn print_one(info: &RecordInfo, steps: &[StepInfo]) {
             "step",
             format!("{:?}, {}: {outcome}", step.step, time(step.done_at)),
         );
+        line("downstream", downstream_key(info, &step.step));
     }
     if let Some(outcome) = &info.outcome {
         line("outcome", format!("{outcome:?}"));
@@ -290,15 +363,29 @@ fn print_one(info: &RecordInfo, steps: &[StepInfo]) {
     print!("{text}");
     match info.state {
         RecordState::Unknown => {
+            let resolve = format!(
+                "rowlock idempotency resolve{url} {}",
+                arguments(&info.record)
+            );
             println!(
-                "\nfind out whether the step happened, then run `rowlock idempotency resolve`"
+                "\nfind out at the other side whether the step happened (it may know it by the downstream key above), then run one of\n  \
+                 {resolve} --happened --result 'RESULT AS JSON'\n  \
+                 {resolve} --not-happened"
             );
         }
         RecordState::Poisoned => {
-            println!("\nfind out why it fails, then run `rowlock idempotency reset`");
+            let record = arguments(&info.record);
+            println!(
+                "\nfind out why it fails, then run\n  rowlock idempotency reset{url} {record}"
+            );
         }
         _ => {}
     }
+}
+
+/// What the other side knows a step by.
+fn downstream_key(info: &RecordInfo, step: &str) -> String {
+    info.downstream_key(step).unwrap_or_default()
 }
 
 /// Text as it is, but nothing that a terminal would act on.
@@ -322,11 +409,7 @@ fn bytes(bytes: &[u8]) -> Value {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.into();
     }
-    let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    });
-    json!({ "hex": hex })
+    json!({ "hex": hex(bytes) })
 }
 
 fn outcome(outcome: &Outcome) -> Value {
@@ -346,6 +429,7 @@ fn brief(info: &RecordInfo) -> Value {
         "max_attempts": info.max_attempts,
         "holder": info.holder,
         "step_in_doubt": info.step_in_doubt,
+        "downstream_key": info.step_in_doubt.as_deref().map(|step| downstream_key(info, step)),
         "began_at": time(info.began_at),
         "attempted_at": time(info.attempted_at),
         "done_at": info.done_at.map(time),
@@ -360,6 +444,7 @@ fn whole(info: &RecordInfo, steps: &[StepInfo]) -> Value {
     let step = |step: &StepInfo| {
         json!({
             "step": step.step,
+            "downstream_key": downstream_key(info, &step.step),
             "attempt": step.attempt,
             "done_at": step.done_at.to_rfc3339_opts(SecondsFormat::Micros, true),
             "outcome": outcome(&step.outcome),
@@ -394,7 +479,33 @@ pub(super) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> 
 pub(super) fn code(error: &Error) -> Option<u8> {
     match error {
         Error::InvalidKey { .. } | Error::OutcomeTooLarge { .. } => Some(USAGE),
+        Error::NoSuchRecord { .. } => Some(ABSENT),
         Error::NotDecided { .. } => Some(FAILED),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_with_a_password_is_not_printed() {
+        for url in [
+            "postgres://me:s3cret@h/shop",
+            "mysql://me:s3@cret@h1,h2/shop",
+            "postgres://h/shop?user=me&password=s3cret",
+        ] {
+            assert_eq!(url_argument(url), " --url 'YOUR URL'", "{url}");
+        }
+        assert_eq!(
+            url_argument("postgres://me@h:1/shop"),
+            " --url postgres://me@h:1/shop"
+        );
+        assert_eq!(
+            url_argument("sqlite:my file.db"),
+            " --url 'sqlite:my file.db'"
+        );
+        assert_eq!(url_argument(database::DEFAULT), "");
     }
 }

@@ -1,5 +1,6 @@
 //! The command `rowlock`: arguments, and which exit code tells what.
 
+mod database;
 mod duration;
 mod idempotency;
 mod leash;
@@ -7,11 +8,10 @@ mod run;
 mod show;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::{Engine, Error, Name, Rowlock, migration_sql};
+use crate::{Engine, Error, Name, migration_sql};
 
 /// What was to be shown is not there: the lock is free, or there is no such record. (As of grep(1): no error, not found.)
 const ABSENT: u8 = 1;
@@ -25,7 +25,7 @@ const NOT_ACQUIRED: u8 = 75;
 const LOST: u8 = 76;
 /// sysexits.h(3): damaged data. Here: a row that somebody edited.
 const DAMAGED: u8 = 65;
-/// sysexits.h(3): something is not set up as it should be. Here: the tables, or the server's version.
+/// sysexits.h(3): something is not set up as it should be. Here: the tables, the user's rights, or the server's version.
 const NOT_SET_UP: u8 = 78;
 /// sysexits.h(3): any other failure.
 const FAILED: u8 = 70;
@@ -46,12 +46,14 @@ Examples:
 Warnings go to standard error when ROWLOCK_LOG asks for them: ROWLOCK_LOG=warn.
 
 Exit codes:
-  1  show: nobody holds the lock, or there is no such record (with --json: null)
-  64 wrong usage          69 database unreachable
+  1  show: nobody holds the lock, or there is no such record (with --json: null);
+     idempotency reset, resolve: there is no such record
+  64 wrong usage          69 database unreachable or not there, login refused
   75 not acquired         76 lock lost while the command ran
-  78 tables or server do not fit     65 damaged row     70 any other failure
+  78 tables, rights or server do not fit     65 damaged row     70 any other failure
   run: otherwise the command's own, 128 + the number of the signal that ended it,
        126 or 127 when it cannot be started
+Errors are text on standard error, also with --json.
 
 The URL is of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or
 sqlite:PATH. Several servers are written as HOST1:PORT1,HOST2:PORT2; the one that takes writes is
@@ -65,9 +67,9 @@ struct Arguments {
     #[arg(
         long,
         global = true,
-        env = "ROWLOCK_URL",
+        env = database::VARIABLE,
         hide_env_values = true,
-        default_value = "sqlite:rowlock.db",
+        default_value = database::DEFAULT,
         value_name = "URL"
     )]
     url: String,
@@ -81,8 +83,13 @@ enum Command {
     /// Run a command while holding a lock
     ///
     /// The command runs in a process group of its own, with ROWLOCK_NAME and ROWLOCK_FENCE in its
-    /// environment. Signals are passed on to it. When the lock is lost, its group gets SIGTERM, and
+    /// environment. Signals are passed on to it, SIGCONT too. When the lock is lost, its group gets SIGTERM, and
     /// after the grace SIGKILL.
+    ///
+    /// Ctrl-Z stops the command and rowlock, and fg or bg continues both. Meanwhile the lock is not renewed: after its
+    /// TTL somebody else may have it, and then the command is ended as soon as it is continued. A command that is stopped
+    /// otherwise (by SIGSTOP, or without a terminal) keeps its lock, which goes on being renewed: SIGCONT to rowlock
+    /// continues it.
     Run(run::Run),
     /// List the locks that somebody holds
     Ls {
@@ -114,12 +121,12 @@ enum Command {
     /// Look at idempotency records, and decide what nobody else can
     #[command(subcommand)]
     Idempotency(idempotency::Command),
-    /// Remove idempotency records and form tokens whose time is over
+    /// Remove idempotency records, form tokens and lock rows whose time is over
     ///
     /// Processes that use them do this by themselves, unless they are told not to.
     Clean {
         /// Rows of one kind in one transaction.
-        #[arg(long, default_value_t = crate::hold::clean::BATCH, value_name = "ROWS")]
+        #[arg(long, default_value_t = crate::hold::clean::BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         batch: u32,
     },
     /// Become CMD, and end with the process that started it
@@ -127,7 +134,7 @@ enum Command {
     Leash(leash::Leash),
     /// Create or update the tables
     ///
-    /// Every command does this by itself, when its user has the right to create tables.
+    /// `rowlock run` does this by itself, when its user has the right to create tables. The other commands make nothing.
     Migrate {
         /// Print the SQL for an empty database instead, for a DBA: postgres, mysql, mariadb or sqlite.
         #[arg(long, value_name = "ENGINE")]
@@ -168,7 +175,8 @@ impl Failure {
                 Error::WaitTimeout { .. } => NOT_ACQUIRED,
                 Error::Lost { .. } => LOST,
                 Error::CorruptRow { .. } | Error::CorruptRecord { .. } => DAMAGED,
-                Error::ServerTooOld { .. }
+                Error::Denied { .. }
+                | Error::ServerTooOld { .. }
                 | Error::NoSchema { .. }
                 | Error::SchemaMissing { .. }
                 | Error::SchemaOlder { .. }
@@ -234,23 +242,35 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         // `main` has seen to it.
         Command::Leash(_) => Ok(USAGE),
         Command::Ls { json } => {
-            let locks = connect(url).await?.list().await?;
+            let rowlock = database::find(url).await?;
+            let locks = rowlock.list().await?;
             show::print_list(&locks, json);
+            if locks.is_empty() && !json {
+                database::tell_where(&rowlock);
+            }
             Ok(0)
         }
         Command::Show { name, json } => {
-            let lock = connect(url).await?.inspect(name.clone()).await?;
+            let rowlock = database::find(url).await?;
+            let lock = rowlock.inspect(name.clone()).await?;
             show::print_one(&name, lock.as_ref(), json);
+            if lock.is_none() && !json {
+                database::tell_where(&rowlock);
+            }
             Ok(if lock.is_some() { 0 } else { ABSENT })
         }
         Command::Release { name, force: _ } => {
-            let held = connect(url).await?.force_release(name.clone()).await?;
+            let rowlock = database::find(url).await?;
+            let held = rowlock.force_release(name.clone()).await?;
             show::print_released(&name, held.as_ref());
+            if held.is_none() {
+                database::tell_where(&rowlock);
+            }
             Ok(0)
         }
-        Command::Idempotency(command) => command.execute(&connect(url).await?).await,
+        Command::Idempotency(command) => command.execute(url).await,
         Command::Clean { batch } => {
-            idempotency::clean(&connect(url).await?, batch).await?;
+            idempotency::clean(&database::find(url).await?, batch).await?;
             Ok(0)
         }
         Command::Migrate {
@@ -260,23 +280,9 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             Ok(0)
         }
         Command::Migrate { print: None } => {
-            let rowlock = connect(url).await?;
+            let rowlock = database::make(url).await?;
             show::print_migrations(rowlock.target(), rowlock.applied_migrations());
             Ok(0)
         }
     }
-}
-
-async fn connect(url: &str) -> Result<Rowlock, Error> {
-    if url.starts_with("sqlite:") && (url.contains(":memory:") || url.contains("mode=memory")) {
-        return Err(Error::InvalidUrl {
-            reason: "a database in memory is this process's alone: name a file".into(),
-        });
-    }
-    // `rowlock ls` on a database that takes this long is better told so. A command that ends at once need not clean.
-    Rowlock::builder()
-        .clean_every(None)
-        .operation_timeout(Duration::from_secs(5))
-        .connect(url)
-        .await
 }

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::{FAILED, Failure, LOST, connect, duration, leash};
+use super::{FAILED, Failure, LOST, database, duration, leash};
 use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::retry;
 use crate::lock::{check_ttl, check_wait};
@@ -113,27 +113,56 @@ impl Run {
         signals: &mut mpsc::UnboundedReceiver<Signal>,
     ) -> Result<u8, Failure> {
         let mut children = signal(SignalKind::child()).map_err(|error| lost_sight(&error))?;
-        let mut suspensions = signal(SignalKind::from_raw(Signal::SIGTSTP as i32))
-            .map_err(|error| lost_sight(&error))?;
+        let stream = |caught: Signal| {
+            signal(SignalKind::from_raw(caught as i32)).map_err(|error| lost_sight(&error))
+        };
+        let mut suspensions = stream(Signal::SIGTSTP)?;
+        let mut continuations = stream(Signal::SIGCONT)?;
         let (mut child, group) = self.start(held)?;
         let mut terminal = Terminal::lend(group);
+        let mut is_stopped = false;
         loop {
             tokio::select! {
-                // Ctrl-Z. We stop with the command, so that the shell comes back. The lock is not renewed
-                // meanwhile: who comes back after its TTL has lost it.
-                Some(()) = children.recv() => {
-                    if Terminal::is_there() && is_stopped(group) {
-                        suspend(group, &mut terminal, held);
+                Some(()) = children.recv() => match change(group) {
+                    // Ctrl-Z. We stop with the command, and with all of our own group, so that the shell comes back.
+                    // The lock is not renewed meanwhile: who comes back after its TTL has lost it.
+                    Some(Change::Stopped(by)) if is_of_terminal(by) && Terminal::is_there() => {
+                        suspend(group, &mut terminal, held, stop_with_group);
+                    }
+                    // Whoever stopped it may continue it without us: we stay awake, and renew. The keyboard is ours.
+                    Some(Change::Stopped(by)) => {
+                        is_stopped = true;
+                        drop(terminal.take());
+                        eprintln!(
+                            "rowlock: the command was stopped ({by}) and keeps the lock {:?}: SIGCONT continues it",
+                            self.name
+                        );
+                    }
+                    Some(Change::Continued) => {
+                        is_stopped = false;
+                        terminal = terminal.or_else(|| Terminal::lend(group));
+                    }
+                    None => {}
+                },
+                Some(()) = suspensions.recv() => suspend(group, &mut terminal, held, stop_alone),
+                Some(()) = continuations.recv() => {
+                    if held.is_held() {
+                        terminal = terminal.or_else(|| Terminal::lend(group));
+                        let _ = killpg(group, Signal::SIGCONT);
                     }
                 }
-                Some(()) = suspensions.recv() => suspend(group, &mut terminal, held),
                 status = child.wait() => return status.map(code).map_err(|error| lost_sight(&error)),
                 loss = held.lost() => {
                     self.stop(&mut child, group, loss).await;
                     return Ok(LOST);
                 }
                 // The command may be gone already; then its status is on its way.
-                Some(signal) = signals.recv() => drop(killpg(group, signal)),
+                Some(signal) = signals.recv() => {
+                    let _ = killpg(group, signal);
+                    if is_stopped && !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
+                        let _ = killpg(group, Signal::SIGCONT); // one that is stopped hears nothing
+                    }
+                }
             }
         }
     }
@@ -182,7 +211,7 @@ impl Run {
 async fn insist(url: &str, until: Option<Moment>) -> Result<Rowlock, Error> {
     let mut pauses = retry::reconnect();
     loop {
-        match (connect(url).await, until) {
+        match (database::make(url).await, until) {
             (Err(error), Some(until)) if error.is_transient() && !until.has_passed() => {
                 tracing::debug!(%error, "trying again");
                 let pause = pauses.next().unwrap_or_default();
@@ -235,16 +264,28 @@ async fn settle(rowlock: &Rowlock, signals: &mut mpsc::UnboundedReceiver<Signal>
     }
 }
 
-/// Stops the command and this process, and goes on with both when somebody continues this one, unless
+/// Stops the command and this process, by `stop`, and goes on with both when somebody continues this one, unless
 /// the lock has been lost meanwhile.
-fn suspend(group: Pid, terminal: &mut Option<Terminal>, held: &Held) {
+fn suspend(group: Pid, terminal: &mut Option<Terminal>, held: &Held, stop: fn()) {
     let _ = killpg(group, Signal::SIGSTOP);
     drop(terminal.take());
-    let _ = kill(Pid::this(), Signal::SIGSTOP);
+    stop();
     if held.is_held() {
         *terminal = Terminal::lend(group);
         let _ = killpg(group, Signal::SIGCONT);
     }
+}
+
+/// As who sent us SIGTSTP wants it.
+fn stop_alone() {
+    let _ = kill(Pid::this(), Signal::SIGSTOP);
+}
+
+/// As the terminal would, had it stopped our group: also the script that runs us, and the rest of the pipeline. A shell
+/// waits for all of them. Where no shell waits (`ssh -t`), the kernel stops nobody: our group is orphaned, and this
+/// signal, unlike SIGSTOP, is dropped then (`setpgid(2)`). SIGTSTP would do, too, but we catch that.
+fn stop_with_group() {
+    let _ = killpg(getpgrp(), Signal::SIGTTIN);
 }
 
 /// The terminal, lent to the command's process group: it may read from it, and Ctrl-C goes to it.
@@ -291,10 +332,23 @@ fn give(terminal: &File, group: Pid) -> bool {
     given
 }
 
-/// Whether the terminal has stopped the command. Its end is left to whoever waits for it, and a SIGSTOP
-/// that somebody sent it is that one's business.
-fn is_stopped(child: Pid) -> bool {
-    let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
-    let by_terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
-    matches!(waitid(Id::Pid(child), flags), Ok(WaitStatus::Stopped(_, signal)) if by_terminal.contains(&signal))
+/// What has become of the command. Its end is left to whoever waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Stopped(Signal),
+    Continued,
+}
+
+fn change(child: Pid) -> Option<Change> {
+    let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WCONTINUED | WaitPidFlag::WNOHANG;
+    match waitid(Id::Pid(child), flags) {
+        Ok(WaitStatus::Stopped(_, signal)) => Some(Change::Stopped(signal)),
+        Ok(WaitStatus::Continued(_)) => Some(Change::Continued),
+        _ => None,
+    }
+}
+
+/// Whether it is what a terminal stops its processes with.
+fn is_of_terminal(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)
 }

@@ -3,12 +3,16 @@
 //! A forced release waits for the transaction that has the row locked; a list reads a whole table, and so does cleaning. On a
 //! lane they would hold up other operations, and beside the lanes the looks that open transactions wait for. Each has a thread
 //! for as long as it runs: what a list of many rows brings is work for this process, too.
+//!
+//! Cleanings take one place at most, one after the other: nobody is in a hurry for them, and together they could keep a list or
+//! a forced release waiting for long.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::select;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 
 use super::clock::Moment;
 use super::lanes::Lane;
@@ -27,25 +31,50 @@ pub(super) async fn run<C: Connector>(
     patience: Duration,
 ) {
     let mut running = JoinSet::new();
-    loop {
-        select! {
-            op = queue.recv(), if running.len() < MOST => {
-                let Some(mut op) = op else { break };
-                if let Some(fate) = op.fate_mut() {
-                    fate.give_up = Moment::now() + patience;
+    // The cleaning that runs, and those that wait for its end.
+    let mut cleaning: Option<Id> = None;
+    let mut cleanings = VecDeque::new();
+    let mut is_open = true;
+    while is_open || !running.is_empty() {
+        let next = select! {
+            op = queue.recv(), if is_open && running.len() < MOST => match op {
+                Some(op) if op.cleans() && cleaning.is_some() => {
+                    cleanings.push_back(op);
+                    None
                 }
-                let (sender, alone) = mpsc::unbounded_channel();
-                // The receiver is right here.
-                let _ = sender.send(op);
-                let lane = lane(alone);
-                running.spawn_blocking(move || match own_runtime() {
-                    Ok(runtime) => runtime.block_on(lane.work()),
-                    // Its caller hears that nobody works on it any more.
-                    Err(error) => tracing::error!(%error, "an errand cannot start a runtime"),
-                });
+                Some(op) => Some(op),
+                None => {
+                    is_open = false;
+                    None
+                }
+            },
+            Some(ended) = running.join_next_with_id() => {
+                let ended = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                if cleaning.take_if(|cleaning| *cleaning == ended).is_some() {
+                    cleanings.pop_front()
+                } else {
+                    None
+                }
             }
-            Some(_) = running.join_next() => {}
+        };
+        let Some(mut op) = next else {
+            continue;
+        };
+        let cleans = op.cleans();
+        if let Some(fate) = op.fate_mut() {
+            fate.give_up = Moment::now() + patience;
+        }
+        let (sender, alone) = mpsc::unbounded_channel();
+        // The receiver is right here.
+        let _ = sender.send(op);
+        let lane = lane(alone);
+        let started = running.spawn_blocking(move || match own_runtime() {
+            Ok(runtime) => runtime.block_on(lane.work()),
+            // Its caller hears that nobody works on it any more.
+            Err(error) => tracing::error!(%error, "an errand cannot start a runtime"),
+        });
+        if cleans {
+            cleaning = Some(started.id());
         }
     }
-    while running.join_next().await.is_some() {}
 }

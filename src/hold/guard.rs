@@ -1,5 +1,6 @@
 //! The RAII part of a held lease: releasing, once, whatever happens.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::oneshot;
@@ -19,6 +20,8 @@ pub(crate) struct Guard {
     core: Arc<Core>,
     /// Set by the release of this hold: how the grant had been lost by then, if it had been.
     released: OnceLock<Option<Loss>>,
+    /// What the release has come to is not known: it may be asked for again.
+    failed: AtomicBool,
 }
 
 impl Guard {
@@ -28,6 +31,7 @@ impl Guard {
             grant,
             core,
             released: OnceLock::new(),
+            failed: AtomicBool::new(false),
         })
     }
 
@@ -59,10 +63,14 @@ impl Guard {
     /// Dropping the future does not stop it.
     pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
         let (reply, outcome) = oneshot::channel();
-        if !self.hand_in(Some(reply)) {
+        if self.failed.load(Ordering::Acquire) {
+            self.send(Some(reply), true);
+        } else if !self.hand_in(Some(reply)) {
             return Ok(ReleaseOutcome::AlreadyReleased);
         }
-        outcome.await.unwrap_or_else(|_| Err(self.core.stopped()))
+        let released = outcome.await.unwrap_or_else(|_| Err(self.core.stopped()));
+        self.failed.store(released.is_err(), Ordering::Release);
+        released
     }
 
     /// False: this hold has been released before.
@@ -79,11 +87,19 @@ impl Guard {
             return true;
         }
         self.core.renewals.remove(grant.id);
+        self.send(reply, false);
+        true
+    }
+
+    /// `again`: an earlier release of it may have reached the server.
+    fn send(&self, reply: Option<Reply<ReleaseOutcome>>, again: bool) {
+        let grant = &self.grant;
         let mut fate = Fate::within(self.core.settings.patience);
         if reply.is_none() {
             // In the background there is time until the lease ends by itself.
             fate.give_up = fate.give_up.max(grant.status().deadline);
         }
+        fate.sent = again;
         let op = Release {
             ask: ReleaseAsk {
                 name: grant.name.clone(),
@@ -97,7 +113,6 @@ impl Guard {
             fate,
         };
         self.core.send(Op::Release(op));
-        true
     }
 
     /// Resolves when the lease is lost; never, when this hold is released instead.

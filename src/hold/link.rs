@@ -203,3 +203,7 @@ mod tests {
         assert!(way.refusal().is_none());
     }
 }
+
+#[cfg(all(test, feature = "postgres"))]
+#[path = "link_tests.rs"]
+mod servers;

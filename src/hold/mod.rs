@@ -565,3 +565,7 @@ async fn begin<C: Connector>(link: &mut Link<C>, target: &str, migrate: bool) ->
         applied,
     })
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+#[path = "known_tests.rs"]
+mod known;

@@ -196,6 +196,11 @@ impl Op {
         matches!(self, Self::Look(op) if matches!(op.what, LookAt::ForceRelease(..)))
     }
 
+    /// Whether it removes rows that nobody needs any more.
+    pub(crate) fn cleans(&self) -> bool {
+        matches!(self, Self::Record(op) if op.work.cleans())
+    }
+
     /// Whether it undoes what may never come: it is repeated after long pauses, and nobody waits for it.
     pub(crate) fn is_repeated_undo(&self) -> bool {
         match self {

@@ -107,10 +107,12 @@ impl RecordWork {
 
     /// Whether it may take long: it reads a whole table, or is an administrator's order.
     pub(crate) fn is_errand(&self) -> bool {
-        matches!(
-            self,
-            Self::List(..) | Self::Clean(..) | Self::CleanLocks(..)
-        )
+        self.cleans() || matches!(self, Self::List(..))
+    }
+
+    /// Whether it removes rows that nobody needs any more.
+    pub(crate) fn cleans(&self) -> bool {
+        matches!(self, Self::Clean(..) | Self::CleanLocks(..))
     }
 
     /// Whether it changes nothing.

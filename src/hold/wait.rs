@@ -83,3 +83,7 @@ pub(crate) async fn acquire(
         }
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+#[path = "wait_tests.rs"]
+mod tests;

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::key::{Fingerprint, RecordKey};
+use super::key::{Fingerprint, RecordKey, check_scope};
 use super::outcome::Outcome;
 use super::request::{Begun, Idempotency};
 use super::run::{MAX_MISSES, Ran};
@@ -367,6 +367,7 @@ impl FormTokens {
             scope: scope.into(),
             ttl: self.ttl,
         };
+        check_scope(scope)?;
         record(&new.make().1)?;
         Ok(new)
     }

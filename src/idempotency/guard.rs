@@ -1,5 +1,6 @@
 //! A running attempt.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::key::{Fingerprint, RecordKey, check_step};
@@ -93,6 +94,8 @@ pub struct IdempotencyGuard {
     pub(super) bounds: Bounds,
     fingerprint: Fingerprint,
     pub(super) steps: Steps,
+    /// A transaction was given an outcome, which counts if it was committed.
+    in_tx: AtomicBool,
 }
 
 impl IdempotencyGuard {
@@ -102,6 +105,7 @@ impl IdempotencyGuard {
             bounds,
             fingerprint,
             steps: Steps::default(),
+            in_tx: AtomicBool::new(false),
         }
     }
 
@@ -156,11 +160,13 @@ impl IdempotencyGuard {
     /// Records the outcome in the caller's transaction: it is kept if that transaction commits, together with
     /// everything else that it writes, or not at all.
     ///
-    /// Until the transaction ends nobody can take over. Commit after it, and drop the guard.
+    /// Until the transaction ends nobody can take over. Commit after it, and drop the guard. When it is rolled back instead,
+    /// the attempt goes on, and can be completed in another transaction.
     ///
     /// # Errors
     ///
-    /// [`Error::Superseded`]: another attempt has taken over; roll back. [`Error::OutcomeTooLarge`]; a transaction that
+    /// [`Error::Superseded`]: another attempt has taken over, or this one has ended; roll back.
+    /// [`Error::StepUnknown`], as for [`complete`](Self::complete). [`Error::OutcomeTooLarge`]; a transaction that
     /// belongs to another database, is over, is read only or has to be begun again (under REPEATABLE READ on
     /// PostgreSQL that can be because the lease was renewed meanwhile); a database out of reach. After any error the
     /// transaction must be rolled back; the attempt can be completed in another one.
@@ -175,11 +181,13 @@ impl IdempotencyGuard {
     ) -> Result<(), Error> {
         let end = self.bounds.done(outcome)?;
         self.check_running("complete")?;
+        self.check_steps()?;
         let core = &self.inner.core;
         let context = Context::new(core, self.record().subject(), "complete", T::ENGINE)?;
         let told = tx.connection().tx_complete(&self.inner.ask(end)).await;
         match context.told(told)? {
             Finished::Ended => {
+                self.in_tx.store(true, Ordering::Release);
                 self.inner.grant.close();
                 Ok(())
             }
@@ -189,16 +197,30 @@ impl IdempotencyGuard {
 
     /// Records the outcome, for work that is not in a transaction of this database.
     ///
+    /// The first outcome of an attempt counts. After [`complete_in`](Self::complete_in) and a commit, the same outcome is `Ok` and
+    /// another one is an error. After a `complete` that was `Ok`, every further call is an error. (While the transaction of
+    /// `complete_in` is open, this waits for its end.)
+    ///
     /// # Errors
     ///
-    /// [`Error::Superseded`]: another attempt has taken over. [`Error::OutcomeTooLarge`]; a database out of reach, when it
-    /// can be tried again; [`Error::OutcomeUnknown`], too.
+    /// [`Error::Superseded`]: another attempt has taken over, or this one has ended.
+    /// [`Error::StepUnknown`]: a [step that must not be repeated](Self::step_once) may have happened. An outcome would end
+    /// that doubt. Find out, and say it first with [`step_happened`](Self::step_happened) or
+    /// [`step_not_done`](Self::step_not_done); or drop the guard, and the record is unknown.
+    /// [`Error::OutcomeTooLarge`]; a database out of reach, when it can be tried again; [`Error::OutcomeUnknown`], too.
     ///
     /// # Cancel safety
     ///
     /// Once polled, it goes on in the background, and dropping the guard then frees nothing. (When the database refuses it, the
     /// lease has to end before others take over.)
     pub async fn complete(&self, outcome: &Outcome) -> Result<(), Error> {
+        self.check_running("complete")?;
+        self.check_steps()?;
+        self.complete_anyway(outcome).await
+    }
+
+    /// The same, also where a step is in doubt: the outcome tells what is known of it.
+    pub(crate) async fn complete_anyway(&self, outcome: &Outcome) -> Result<(), Error> {
         let end = self.bounds.done(outcome)?;
         self.end("complete", end).await
     }
@@ -240,7 +262,11 @@ impl IdempotencyGuard {
     async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {
         self.check_running(doing)?;
         match self.inner.finish(end).await? {
-            Finished::Ended => Ok(()),
+            Finished::Ended => {
+                // What was given to `complete_in` was rolled back, or is the same.
+                self.in_tx.store(false, Ordering::Release);
+                Ok(())
+            }
             Finished::Superseded | Finished::Locked => Err(self.superseded(doing)),
         }
     }
@@ -249,25 +275,28 @@ impl IdempotencyGuard {
         if !self.inner.has_ended() {
             return Ok(());
         }
-        Err(Error::Superseded {
-            doing,
-            record: self.record().clone(),
-            reason: "this attempt has ended before",
-        })
+        Err(self.ended(doing, "this attempt has ended before"))
     }
 
     pub(super) fn superseded(&self, doing: &'static str) -> Error {
-        superseded(doing, self.record())
+        self.ended(doing, SUPERSEDED)
+    }
+
+    fn ended(&self, doing: &'static str, reason: &'static str) -> Error {
+        Error::Superseded {
+            doing,
+            record: self.record().clone(),
+            reason: if self.in_tx.load(Ordering::Acquire) {
+                "another attempt has taken over, or the outcome that was given to `complete_in` counts: \
+                 its transaction is open, or was committed"
+            } else {
+                reason
+            },
+        }
     }
 }
 
-pub(super) fn superseded(doing: &'static str, record: &RecordKey) -> Error {
-    Error::Superseded {
-        doing,
-        record: record.clone(),
-        reason: "another attempt has taken over, or this one has ended",
-    }
-}
+const SUPERSEDED: &str = "another attempt has taken over, or this one has ended";
 
 #[cfg(all(test, feature = "sqlite", feature = "tower"))]
 mod tests {
@@ -315,7 +344,7 @@ mod tests {
         assert_eq!(guard.begin_once("charge").await.unwrap(), None);
         let doubt = info(&idempotency).await.step_in_doubt;
         assert_eq!(doubt.as_deref(), Some("charge"));
-        guard.not_done("charge").await.unwrap();
+        guard.step_not_done("charge").await.unwrap();
         assert_eq!(info(&idempotency).await.step_in_doubt, None);
     }
 }

@@ -11,6 +11,9 @@ use crate::Error;
 /// The longest scope, key or step, in bytes.
 const MAX_BYTES: usize = 255;
 
+/// How the scopes of the HTTP layer begin.
+pub(crate) const HTTP: &[u8] = b"http:";
+
 /// The name of an idempotency record: a key within a scope, each 1 to 255 bytes, whatever bytes they are.
 ///
 /// The scope is whose key it is (a tenant, a user, a queue): two users' equal keys are two records. Both are
@@ -89,6 +92,18 @@ fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
         return Ok(bytes);
     };
     Err(Error::InvalidKey { what, reason })
+}
+
+/// A scope of the application's own. The keys in those of the HTTP layer are chosen by its clients, whoever runs the layer on this
+/// database: the application's must not be among them.
+pub(super) fn check_scope(scope: &[u8]) -> Result<(), Error> {
+    if !scope.starts_with(HTTP) {
+        return Ok(());
+    }
+    Err(Error::InvalidKey {
+        what: "scope",
+        reason: "it begins with `http:`, as only those of the HTTP layer do: put something before it",
+    })
 }
 
 /// The name of a step: 1 to 255 bytes of text without NUL.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::judge::corrupt;
-use super::key::{Fingerprint, RecordKey};
+use super::key::{Fingerprint, RecordKey, check_step};
 use super::outcome::Outcome;
 use super::request::Idempotency;
 use crate::Error;
@@ -73,7 +73,7 @@ impl FromStr for RecordState {
         let named = all.into_iter().find(|state| state.name() == name);
         named.ok_or(Error::InvalidSetting {
             setting: "state",
-            reason: "it is one of running, lapsed, poisoned, free, unknown, done, expired",
+            reason: "running, lapsed, poisoned, free, unknown, done and expired are allowed",
         })
     }
 }
@@ -112,6 +112,19 @@ pub struct RecordInfo {
     pub retained_for: Option<Duration>,
     /// How long the key is remembered when nobody asks for it.
     pub remembered_for: Option<Duration>,
+}
+
+impl RecordInfo {
+    /// The key that a step of it was given for the other side, if it asked for
+    /// [`downstream_key`](crate::IdempotencyGuard::downstream_key): to look the effect up there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidKey`] for a refused name.
+    pub fn downstream_key(&self, step: &str) -> Result<String, Error> {
+        check_step(step)?;
+        Ok(self.record.downstream(&self.fingerprint, step))
+    }
 }
 
 /// A finished step of a record.
@@ -257,12 +270,12 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// [`Error::NotDecided`] when there is no such record, somebody is working on it, it is done, or it is unknown
-    /// (which only [`resolve`](Self::resolve) ends). A refused scope or key, a database out of reach.
+    /// [`Error::NoSuchRecord`]. [`Error::NotDecided`] when somebody is working on it, it is done, or it is unknown (which
+    /// only [`resolve`](Self::resolve) ends). A refused scope or key, a database out of reach.
     pub async fn reset(&self, scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<(), Error> {
         let key = RecordKey::new(scope, key)?;
         let reason = match self.read(&key).await? {
-            None => "there is no such record",
+            None => return Err(Error::NoSuchRecord { record: key }),
             Some(info) => match info.state {
                 RecordState::Lapsed | RecordState::Poisoned | RecordState::Free => {
                     if self.decide(&key, info.attempt, Decision::Reset).await? {
@@ -288,8 +301,8 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// [`Error::NotDecided`] when there is no such record, or it is not unknown. [`Error::OutcomeTooLarge`]; a
-    /// refused scope or key, a database out of reach.
+    /// [`Error::NoSuchRecord`]. [`Error::NotDecided`] when it is not unknown. [`Error::OutcomeTooLarge`]; a refused scope
+    /// or key, a database out of reach.
     pub async fn resolve(
         &self,
         scope: impl AsRef<[u8]>,
@@ -306,7 +319,7 @@ impl Idempotency {
             self.bounds().check("the result of the step", size)?;
         }
         let reason = match self.read(&key).await? {
-            None => "there is no such record",
+            None => return Err(Error::NoSuchRecord { record: key }),
             Some(info) if info.state == RecordState::Unknown => {
                 // Past its lease in the middle of the step, and nobody has asked for it since.
                 self.decide(&key, info.attempt, Decision::Unknown).await?;

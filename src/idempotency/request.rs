@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::guard::{Bounds, IdempotencyGuard};
 use super::judge::{Verdict, judge};
-use super::key::{Fingerprint, RecordKey};
+use super::key::{Fingerprint, RecordKey, check_scope};
 use super::outcome::Outcome;
 use super::waiting::Waiting;
 use crate::hold::Core;
@@ -274,7 +274,8 @@ impl Idempotency {
 
     /// Asks for `key` in `scope`: runs an attempt when nobody has, and tells what has become of it otherwise.
     ///
-    /// `scope` is whose key it is, `fingerprint` what is asked for. A replay is one statement; a new attempt two (four on
+    /// `scope` is whose key it is (it does not begin with `http:`, as those of the HTTP layer do), `fingerprint` what is asked
+    /// for. A replay is one statement; a new attempt two (four on
     /// MySQL and MariaDB). Those of others that come meanwhile share them.
     ///
     /// # Errors
@@ -282,11 +283,26 @@ impl Idempotency {
     /// A refused scope, key or setting; a database out of reach; a damaged record. Whatever
     /// [`Begun`] says is not an error.
     ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to [wait](Self::wait).
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves no attempt behind: one that was begun is given up in the background, and does not
     /// count. (When the database cannot be reached just then, its lease has to end first.)
     pub async fn begin(
+        &self,
+        scope: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+        fingerprint: impl Into<Fingerprint>,
+    ) -> Result<Begun<IdempotencyGuard>, Error> {
+        check_scope(scope.as_ref())?;
+        self.begin_in(scope, key, fingerprint).await
+    }
+
+    /// The same, also in the scopes of the HTTP layer.
+    pub(crate) async fn begin_in(
         &self,
         scope: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,

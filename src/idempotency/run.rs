@@ -1,6 +1,6 @@
 //! Claim, work and outcome in one transaction and one commit.
 
-use super::key::{Fingerprint, RecordKey};
+use super::key::{Fingerprint, RecordKey, check_scope};
 use super::outcome::Outcome;
 use super::request::{Begun, Idempotency, InFlight};
 use super::waiting::Waiting;
@@ -56,6 +56,7 @@ impl Idempotency {
     {
         self.check()?;
         let fingerprint = &fingerprint.into();
+        check_scope(scope.as_ref())?;
         let key = RecordKey::new(scope, key)?;
         let mut waiting = self.waiting();
         let mut attempts = self.retry.attempts_of_one()?;

@@ -39,6 +39,8 @@ struct State {
     begun: i32,
     /// Nobody knows whether it happened: which beginning it was.
     doubt: Option<(Arc<str>, i32)>,
+    /// The outcome of the attempt tells what the step in doubt came to: it is the whole of the work.
+    is_whole: bool,
 }
 
 /// The step that runs. Dropping it lets another one begin.
@@ -130,6 +132,9 @@ impl IdempotencyGuard {
     /// [reconcile hook](crate::Idempotency::reconcile) or a person (`rowlock idempotency resolve`) has found out. Two
     /// statements more than [`step`](Self::step), which see to that.
     ///
+    /// After [`StepFailed::Unknown`] the attempt cannot be completed. When it finds out by itself, it says so with
+    /// [`step_happened`](Self::step_happened) or [`step_not_done`](Self::step_not_done), and goes on.
+    ///
     /// # Errors
     ///
     /// Those of [`step`](Self::step); [`Error::StepUnknown`] when it, or another one, was begun in this attempt and
@@ -176,6 +181,58 @@ impl IdempotencyGuard {
         self.do_step(step, false, work).await
     }
 
+    /// The step in doubt happened, as this attempt has found out (from the other side, say), and this is what it came to:
+    /// kept as if [`step_once`](Self::step_once) had returned it. Does nothing when `step` is not in doubt.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StepRunning`], [`Error::Superseded`]; a refused name; a result that is too large, or cannot be said in JSON; a
+    /// database out of reach. After an error the step is in doubt still, and this can be called again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, it goes on in the background. Call it again to know that the attempt can be completed.
+    pub async fn step_happened<T: Serialize>(&self, step: &str, result: &T) -> Result<(), Error> {
+        let running = self.enter(step)?;
+        let outcome = Outcome::json(result)?;
+        let size = outcome.bytes().len();
+        self.bounds.check("the result of the step", size)?;
+        if let Some(ask) = self.ask_in_doubt(&running) {
+            self.settle(ask, Some(outcome)).await?;
+            self.doubt(None);
+        }
+        Ok(())
+    }
+
+    /// The step in doubt did not happen, as this attempt has found out, and will not: it may be run again. Does nothing when
+    /// `step` is not in doubt.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StepRunning`], [`Error::Superseded`]; a refused name; a database out of reach: the end of the attempt says it
+    /// then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, it goes on in the background.
+    pub async fn step_not_done(&self, step: &str) -> Result<(), Error> {
+        let running = self.enter(step)?;
+        if let Some(ask) = self.ask_in_doubt(&running) {
+            self.doubt(None);
+            self.settle(ask, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Fails when nobody knows whether a step has happened, unless the outcome tells it.
+    pub(super) fn check_steps(&self) -> Result<(), Error> {
+        let state = self.steps.state();
+        match &state.doubt {
+            Some((step, _)) if !state.is_whole => Err(self.unknown(step)),
+            _ => Ok(()),
+        }
+    }
+
     async fn do_step<T, E>(
         &self,
         step: &str,
@@ -219,21 +276,11 @@ impl IdempotencyGuard {
     pub(crate) async fn begin_once(&self, step: &str) -> Result<Option<Outcome>, Error> {
         let running = self.enter(step)?;
         match self.begin_step(&running, false).await? {
-            Started::Fresh(_) => Ok(None),
-            Started::Done(outcome) => Ok(Some(outcome)),
-        }
-    }
-
-    /// The step that [`begin_once`](Self::begin_once) has begun did not happen.
-    #[cfg(feature = "tower")]
-    pub(crate) async fn not_done(&self, step: &str) -> Result<(), Error> {
-        let running = self.enter(step)?;
-        match running.in_doubt() {
-            Some((begun, number)) if *begun == *step => {
-                self.doubt(None);
-                self.settle(self.ask_step(&begun, Some(number)), None).await
+            Started::Fresh(_) => {
+                self.steps.state().is_whole = true;
+                Ok(None)
             }
-            _ => Ok(()),
+            Started::Done(outcome) => Ok(Some(outcome)),
         }
     }
 
@@ -289,7 +336,15 @@ impl IdempotencyGuard {
     /// The beginning of which nobody knows whether it happened.
     fn doubt(&self, begun: Option<(Arc<str>, i32)>) {
         self.inner.doubt(begun.is_some());
-        self.steps.state().doubt = begun;
+        let mut state = self.steps.state();
+        state.doubt = begun;
+        state.is_whole = false;
+    }
+
+    /// What is to be said of the step that is entered, when it is in doubt.
+    fn ask_in_doubt(&self, running: &Running<'_>) -> Option<StepAsk> {
+        let (begun, number) = running.in_doubt()?;
+        (begun == running.step).then(|| self.ask_step(&begun, Some(number)))
     }
 
     /// `None`: it may be repeated.
@@ -319,3 +374,7 @@ impl IdempotencyGuard {
         }
     }
 }
+
+#[cfg(all(test, feature = "sqlite", feature = "tower"))]
+#[path = "step_tests.rs"]
+mod tests;

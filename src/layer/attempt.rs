@@ -54,7 +54,12 @@ impl Asked {
         R::Error: Into<BoxError>,
     {
         let settings = Arc::clone(&self.settings);
-        match detached(self.run(inner, request).in_current_span()).await {
+        let task = settings.under_way.one();
+        let work = async move {
+            let _task = task;
+            self.run(inner, request).await
+        };
+        match detached(work.in_current_span()).await {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::error!(%error, "a request broke off");
@@ -158,7 +163,7 @@ impl Asked {
 
     async fn begin(&self, fingerprint: &Fingerprint) -> Result<Started, Problem> {
         let idempotency = &self.settings.idempotency;
-        let begun = idempotency.begin(&self.scope, &self.key, fingerprint);
+        let begun = idempotency.begin_in(&self.scope, &self.key, *fingerprint);
         let guard = match begun.await.map_err(|error| Problem::of(&error))? {
             Begun::New(guard) => guard,
             Begun::Replay(outcome) => return stored::replay(&outcome).map(Started::Done),
@@ -195,10 +200,20 @@ impl Asked {
         let outcome = outcome?;
         let error = match attempt.complete(&outcome).await {
             kept @ (Ok(()) | Err(Error::Superseded { .. })) => return kept,
+            // A response would hide what a step of the handler may have done.
+            Err(error @ Error::StepUnknown { .. }) => {
+                give_up(&attempt, false).await;
+                return Err(error);
+            }
             Err(error) => error,
         };
         let lease = self.settings.idempotency.lease;
-        detached(keep_on(attempt, outcome, status, lease).in_current_span());
+        let task = self.settings.under_way.one();
+        let work = async move {
+            let _task = task;
+            keep_on(attempt, outcome, status, lease).await;
+        };
+        detached(work.in_current_span());
         Err(error)
     }
 }
@@ -224,7 +239,7 @@ async fn resolved(
     attempt: &Idempotent,
     found: &Outcome,
 ) -> Result<Response<ResponseBody>, Problem> {
-    let kept = attempt.complete(found).await;
+    let kept = attempt.complete_anyway(found).await;
     kept.map_err(|error| {
         // Nothing has run: this is no attempt that vanished.
         attempt.pardon();
@@ -240,7 +255,7 @@ async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
         attempt.pardon();
         return;
     }
-    if was_not_applied && let Err(error) = attempt.not_done(HANDLER).await {
+    if was_not_applied && let Err(error) = attempt.step_not_done(HANDLER).await {
         tracing::warn!(%error, "that the handler did nothing could not be recorded");
     }
     match attempt.release().await {

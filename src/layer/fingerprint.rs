@@ -1,4 +1,4 @@
-//! What a request asks for: its method, path, query and body.
+//! What a request asks for: its method, path, query and body, and its host where that is to count.
 
 use std::any::{TypeId, type_name};
 use std::error::Error as StdError;
@@ -7,9 +7,9 @@ use std::pin::pin;
 
 use axum::extract::OriginalUri;
 use bytes::{Buf, Bytes};
-use http::Uri;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, HOST};
 use http::request::Parts;
+use http::{HeaderValue, Uri};
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError};
 use serde::Deserialize;
@@ -85,10 +85,14 @@ fn broken(error: &(dyn StdError + 'static), limit: usize) -> Problem {
 pub(super) fn of(parts: &Parts, body: &Collected, settings: &Settings) -> Fingerprint {
     let fields = &settings.json_fields;
     let mut request = Fingerprint::builder().part(parts.method.as_str());
-    for uri in uris(parts, settings) {
+    let uris = uris(parts, settings);
+    for uri in &uris {
         request = request
             .part(uri.path())
             .part(uri.query().unwrap_or_default());
+    }
+    if settings.host_counts {
+        request = request.part("host").part(host(parts, &uris));
     }
     let chosen = if fields.is_empty() || !is_json(parts) {
         None
@@ -111,6 +115,25 @@ fn uris(parts: &Parts, settings: &Settings) -> Vec<Uri> {
     let original = parts.extensions.get::<OriginalUri>();
     let original = original.map_or(&parts.uri, |original| &original.0);
     vec![original.clone(), parts.uri.clone()]
+}
+
+/// The host that the client has asked, in lower case, with the port if it has told one: the authority of the URI (HTTP/2's
+/// `:authority`, or a URI in absolute form), which counts before the field Host (RFC 9112, section 3.2.2; RFC 9113, section 8.3.1).
+fn host(parts: &Parts, uris: &[Uri]) -> Vec<u8> {
+    let authority = uris.iter().find_map(|uri| uri.authority());
+    let mut host = if let Some(authority) = authority {
+        // A user's name is no part of it.
+        let port = authority.port();
+        let port = port.map_or(String::new(), |port| format!(":{port}"));
+        format!("{}{port}", authority.host()).into_bytes()
+    } else {
+        // There is one. Of several, none is left out.
+        let fields = parts.headers.get_all(HOST).iter();
+        let fields: Vec<&[u8]> = fields.map(HeaderValue::as_bytes).collect();
+        fields.join(&b","[..])
+    };
+    host.make_ascii_lowercase();
+    host
 }
 
 /// Whether bodies of type `B` are of an axum whose [`OriginalUri`] is not the one that is looked for here: behind a prefix,
@@ -257,6 +280,31 @@ mod tests {
         assert!(fields(&nested(30)).is_some());
         assert_eq!(fields(&nested(40)), None);
         assert_eq!(fields(&nested(100_000)), None);
+    }
+
+    /// Of a request to `uri`, with these fields Host.
+    fn host_of(uri: &str, fields: &[&str]) -> String {
+        let mut request = http::Request::builder().uri(uri);
+        for field in fields {
+            request = request.header(HOST, *field);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let uris = [Uri::from_static("/"), parts.uri.clone()];
+        String::from_utf8(host(&parts, &uris)).unwrap()
+    }
+
+    #[test]
+    fn the_host_is_that_of_the_uri_or_else_the_field_in_lower_case() {
+        for (uri, fields, host) in [
+            ("/pay", &["Shop.example:8080"][..], "shop.example:8080"),
+            ("/pay", &[], ""),
+            ("/pay", &["a", "b"], "a,b"),
+            // HTTP/2, and the absolute form of HTTP/1.1.
+            ("https://Shop.example/pay", &[], "shop.example"),
+            ("http://me@shop.example:81/pay", &["b"], "shop.example:81"),
+        ] {
+            assert_eq!(host_of(uri, fields), host, "{uri} {fields:?}");
+        }
     }
 
     #[test]

@@ -111,6 +111,20 @@ impl IdempotencyLayer {
         self.with(|settings| settings.uri = Some(Arc::new(uri)))
     }
 
+    /// Whether the host that the client has asked tells one request from another, too. It does not when this is not set.
+    ///
+    /// One service often has several names (one for each region, an internal one, the addresses of its processes), and a retry may
+    /// go to another one than the first request: it must not be refused, and sent again under a new key. So the same request to
+    /// two hosts is one, and the second host answers with the first one's response. Set this where hosts are different
+    /// services to the same [principal](Self::new), as shops that share their users are: the same key on another host is then
+    /// refused (422). (Where each host is to have keys of its own, make the host a part of the principal.)
+    ///
+    /// The host is the authority of the URI (HTTP/2, or a URI in absolute form), or else the field `Host`; its port counts. It is what the client
+    /// has sent, or what a proxy has put there: let the proxy hand the client's on, and refuse hosts that you do not serve.
+    pub fn host_counts(self, counts: bool) -> Self {
+        self.with(|settings| settings.host_counts = counts)
+    }
+
     /// The headers of a response that are kept, instead of Cache-Control, Content-Disposition, Content-Language,
     /// Content-Location, `ETag`, Last-Modified, Link and Location. Content-Type and Content-Encoding always are, and so are
     /// WWW-Authenticate of a 401 and Allow of a 405.
@@ -124,7 +138,7 @@ impl IdempotencyLayer {
     {
         let refused = |_| Error::InvalidSetting {
             setting: "keep_headers",
-            reason: "one of them is no name of a header field",
+            reason: "one of them is not the name of a header field",
         };
         let headers = headers.into_iter().map(TryInto::try_into);
         let headers = headers.collect::<Result<_, _>>().map_err(refused);
@@ -181,6 +195,31 @@ impl IdempotencyLayer {
     /// [`Error::InvalidSetting`], [`Error::InvalidDuration`].
     pub fn check(&self) -> Result<(), Error> {
         self.0.check()
+    }
+
+    /// Waits until no request with a key is under way behind this layer, its clones, or layers that were made from it. Requests that
+    /// the layer passes on (another method, no key) are not counted.
+    ///
+    /// A request is under way from the first poll of its future until its response is kept or given up, also when its client has hung
+    /// up: then no connection is left for a server's graceful shutdown to wait for. So call this after the shutdown, and before
+    /// [`flush`](crate::Rowlock::flush); otherwise the end of the process cuts handlers off. Bound it: a handler may take any time,
+    /// and the layer tries for 10 minutes to keep a response.
+    ///
+    /// ```
+    /// # async fn f(layer: rowlock::layer::IdempotencyLayer, rowlock: rowlock::Rowlock) {
+    /// let bound = std::time::Duration::from_secs(30);
+    /// if tokio::time::timeout(bound, layer.idle()).await.is_err() {
+    ///     eprintln!("the process ends in the middle of requests: retries take them over when their leases have run out");
+    /// }
+    /// rowlock.flush().await;
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn idle(&self) {
+        self.0.under_way.none().await;
     }
 
     fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {

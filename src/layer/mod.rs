@@ -92,7 +92,8 @@
 //! ([`json_fields`](IdempotencyLayer::json_fields) makes an exception). The path is the one that the client has asked for:
 //! `Router::nest` and `nest_service` of axum 0.8 take their prefix off before the layer sees a request, and remember the
 //! whole URI, which the layer reads. Behind another router that takes something off, say where the URI is
-//! ([`uri`](IdempotencyLayer::uri)).
+//! ([`uri`](IdempotencyLayer::uri)). The host does not count, because a retry may go to another name of the same service;
+//! where several hosts are several services to one principal, let it count ([`host_counts`](IdempotencyLayer::host_counts)).
 //!
 //! The scope of a record is `http:` and the principal ([`scope`]).
 //!
@@ -110,6 +111,8 @@
 //!   server may never hand over the request of a client that is gone at once: hyper does not when it reads the last byte and the
 //!   end of the connection in one go. Then nothing is done, and a retry is the first. `half_close(true)` of hyper's HTTP/1
 //!   builder makes it hand over these, too (`axum::serve` has no such setting).
+//! - *The server stops*: its graceful shutdown waits for connections, not for handlers whose clients have hung up:
+//!   [`idle`](IdempotencyLayer::idle) does.
 //! - *The handler panics*: 500, and the key is free or unknown. When only the body of its final response panics, the work is
 //!   done, and a retry gets [response-not-kept](#response-not-kept).
 //! - *The process crashes, or is paused*: the lease runs out, and a retry takes over, or finds the record unknown.
@@ -218,6 +221,7 @@ mod problem;
 mod service;
 mod settings;
 mod stored;
+mod under_way;
 
 pub use body::ResponseBody;
 pub use handle::Idempotent;
@@ -227,7 +231,7 @@ pub use settings::ServerError;
 
 /// The scope of the records of `principal` (which [`IdempotencyLayer::new`] is given a function for): `http:`, and the
 /// principal. So they are never those of a scope that the server's own code gives to
-/// [`Idempotency`](crate::Idempotency), as long as that one does not begin with `http:`.
+/// [`Idempotency`](crate::Idempotency): attempts in such a scope are refused there. Looking at a record and deciding about it are not.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -243,5 +247,5 @@ pub use settings::ServerError;
 /// ```
 #[must_use]
 pub fn scope(principal: impl AsRef<[u8]>) -> Vec<u8> {
-    [b"http:", principal.as_ref()].concat()
+    [crate::idempotency::HTTP, principal.as_ref()].concat()
 }

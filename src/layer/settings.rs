@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
 use super::key;
 use super::pace::Pace;
 use super::problem::Problem;
+use super::under_way::UnderWay;
 use crate::lock::within;
 use crate::{Error, Idempotency};
 
@@ -70,6 +71,7 @@ pub(super) struct Settings {
     pub(super) idempotency: Idempotency,
     pub(super) scope: Arc<Scope>,
     pub(super) uri: Option<Arc<WholeUri>>,
+    pub(super) host_counts: bool,
     pub(super) required: bool,
     pub(super) lenient: bool,
     pub(super) max_key: usize,
@@ -84,6 +86,7 @@ pub(super) struct Settings {
     pub(super) server_error: ServerError,
     pub(super) policy_url: Arc<str>,
     pub(super) pace: Arc<Pace>,
+    pub(super) under_way: UnderWay,
 }
 
 impl Settings {
@@ -92,6 +95,7 @@ impl Settings {
             idempotency,
             scope,
             uri: None,
+            host_counts: false,
             required: true,
             lenient: false,
             max_key: MAX_KEY,
@@ -106,6 +110,7 @@ impl Settings {
             server_error: ServerError::default(),
             policy_url: "https://docs.rs/rowlock/latest/rowlock/layer/index.html".into(),
             pace: Arc::default(),
+            under_way: UnderWay::default(),
         }
     }
 

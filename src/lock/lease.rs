@@ -50,7 +50,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::hold::clock::Deadline;
+use crate::hold::clock::{Deadline, Moment};
 use crate::hold::guard::Guard;
 use crate::lock::{Loss, ReleaseOutcome};
 use crate::{Error, Name};
@@ -94,10 +94,16 @@ impl Held {
         self.guard.grant().fence
     }
 
-    /// Until when the lease may be trusted without another word from the database. Renewals move it.
+    /// Until when the lease may be trusted without another word from the database. Renewals move it. It has passed when
+    /// this guard is not [held](Self::is_held) any more: released, or lost, however early.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
-        Deadline(self.guard.grant().status().deadline)
+        let deadline = self.guard.grant().status().deadline;
+        Deadline(if self.is_held() {
+            deadline
+        } else {
+            deadline.min(Moment::now())
+        })
     }
 
     /// The time until the [`deadline`](Self::deadline); zero when the lease is not held any more.
@@ -166,6 +172,10 @@ impl Held {
     /// - [`Error::CutOff`]: it was lost when something had pinned it since `work` began. The commit may have been under way,
     ///   or after it: look what has happened before you do the work again.
     ///
+    /// # Panics
+    ///
+    /// As [`lost`](Self::lost) does.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work`; the lease stays with the guard.
@@ -219,17 +229,19 @@ impl Held {
 
     /// Releases, and tells whether the lease was held until now.
     ///
-    /// Once: a second call tells [`ReleaseOutcome::AlreadyReleased`], and never touches what
-    /// somebody else holds by then.
+    /// A second call is [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database again: it is
+    /// [`ReleaseOutcome::Released`] also where the first call had released the lease. No call touches what somebody else holds by
+    /// then.
     ///
     /// # Errors
     ///
     /// The database is out of reach, or the outcome is unknown. The lease is not renewed any more in
-    /// either case, so that the name is free within the TTL.
+    /// either case, so that the name is free within the TTL. Call it again to free the name earlier.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop the release.
+    /// Dropping the future does not stop the release. What it came to is not told any more: later calls are
+    /// [`ReleaseOutcome::AlreadyReleased`]. [`flush`](crate::Rowlock::flush) waits for it.
     pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
         self.guard.release().await
     }

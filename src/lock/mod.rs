@@ -24,6 +24,7 @@ pub(crate) use transaction::sealed as sealed_transaction;
 pub use transaction::{InTx, LockInTx, Locked, Transaction, TryLock};
 pub use version::{Advance, Version, one_changed};
 
+use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::op::{Attempt, Fate, Op, Take};
 use crate::hold::{Core, wait};
 use crate::store::TakeAsk;
@@ -152,7 +153,7 @@ pub enum ReleaseOutcome {
     Released,
     /// It had been lost before: what was done since was done without the lock.
     Lost(Loss),
-    /// This guard was released before.
+    /// This guard was released before, or is just being released.
     AlreadyReleased,
 }
 
@@ -262,10 +263,18 @@ impl Lock {
     ///
     /// While the database is out of reach it tries again, as long as it may wait.
     ///
+    /// It looks again and again, and takes no place in the line of transactions that wait in the database: on a name that
+    /// [transactions](crate::Rowlock::in_tx) lock one right after the other, it may wait for ever. Such a name is one for
+    /// transactions alone.
+    ///
     /// # Errors
     ///
     /// [`Error::WaitTimeout`] when it was not free in time, and those of
     /// [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to wait.
     ///
     /// # Cancel safety
     ///
@@ -314,18 +323,27 @@ impl Lock {
     }
 
     async fn attempt(&self, name: &Name) -> Result<Attempt, Error> {
+        let give_up = Moment::now() + self.core.settings.patience;
         let Some(owner) = &self.owner else {
-            return self.take(name).await;
+            return self.take(name, give_up).await;
         };
         if let Some(guard) = owner.enter(&self.core, name) {
             return Ok(Attempt::Held(guard));
         }
-        let _asking = owner.asking(name).await;
+        let _asking = tokio::select! {
+            biased;
+            asking = owner.asking(name) => asking,
+            // All that this one may take: those before it have no answer yet.
+            () = sleep_until(give_up) => return Err(Error::Unreachable {
+                target: self.core.target.to_string(),
+                detail: "no answer to another task of the same owner, which asks for the same name".into(),
+            }),
+        };
         // Another task may have been granted it meanwhile.
         if let Some(guard) = owner.enter(&self.core, name) {
             return Ok(Attempt::Held(guard));
         }
-        let attempt = self.take(name).await?;
+        let attempt = self.take(name, give_up).await?;
         if let Attempt::Held(guard) = &attempt {
             owner.remember(guard.grant());
         }
@@ -333,7 +351,7 @@ impl Lock {
     }
 
     /// Asks for a fresh grant.
-    async fn take(&self, name: &Name) -> Result<Attempt, Error> {
+    async fn take(&self, name: &Name, give_up: Moment) -> Result<Attempt, Error> {
         let (reply, outcome) = oneshot::channel();
         let take = Take {
             ask: TakeAsk {
@@ -350,7 +368,7 @@ impl Lock {
             max_hold: self.max_hold,
             core: Arc::clone(&self.core),
             reply,
-            fate: Fate::within(self.core.settings.patience),
+            fate: Fate::until(give_up),
         };
         self.core.send(Op::Take(take));
         outcome.await.unwrap_or_else(|_| Err(self.core.stopped()))
@@ -412,4 +430,35 @@ pub(crate) fn check_holder(holder: &str) -> Result<(), Error> {
         setting: "holder",
         reason,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_in_the_way_is_said_in_words() {
+        let name = Name::new("a").unwrap();
+        let holder = LockInfo {
+            name: name.clone(),
+            mode: Mode::Lease,
+            owner: Uuid::nil(),
+            fence: 1,
+            holder: "worker-7".into(),
+            acquired_at: DateTime::UNIX_EPOCH,
+            expires_at: DateTime::UNIX_EPOCH + Duration::from_secs(30),
+            remaining: Duration::ZERO,
+        };
+        let mut busy = Busy {
+            name,
+            holder: Some(holder),
+        };
+        assert_eq!(
+            busy.to_string(),
+            "held by worker-7 since 1970-01-01 00:00:00 UTC, until 1970-01-01 00:00:30 UTC unless \
+             renewed"
+        );
+        busy.holder = None;
+        assert!(busy.to_string().contains("changing hands"));
+    }
 }

@@ -73,9 +73,13 @@ impl Held {
     /// - [`Error::Released`]: this guard was released before.
     /// - [`Error::WrongDatabase`]: `tx` belongs to another database, engine or schema.
     /// - [`Error::TransactionAborted`]: the database wants `tx` begun again.
-    /// - [`Error::TransactionOver`]: `tx` had failed or ended before, or its connection broke. (On MySQL and
-    ///   MariaDB, DDL ends a transaction by committing it.)
+    /// - [`Error::TransactionOver`]: `tx` had failed or ended before, or its connection broke. (SQL of the application's own may have
+    ///   ended it: `COMMIT`, `ROLLBACK`, on MySQL and MariaDB also DDL.)
     /// - [`Error::Starved`], [`Error::Unreachable`]: it cannot be told whether the lease is held. `tx` proves nothing.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to wait.
     ///
     /// # Cancel safety
     ///
@@ -120,33 +124,62 @@ impl Held {
                 return Err(Error::Lost { name, loss });
             }
             let told = here.connection().tx_pin(&ask).await;
-            match here.told(told)? {
+            let missed = match here.told(told)? {
                 Pinned::Live => {
                     grant.pinned();
                     return Ok(());
                 }
-                Pinned::Expired if !core.multi_writer => grant.lose(Loss::Expired),
-                Pinned::Gone if !core.multi_writer => grant.lose(Loss::TakenOver),
-                missed => {
-                    // It is somebody else's; or a renewal of our own is just at it; or the server of this transaction
-                    // does not know yet what another one has granted or renewed.
-                    let look = |reply| LookAt::Inspect(name.clone(), reply);
-                    let holder = here.outside(core.look_aside(look)).await?;
-                    if holder.is_none_or(|holder| holder.owner != grant.id) {
-                        let expired = missed == Pinned::Expired;
-                        grant.lose(if expired {
-                            Loss::Expired
-                        } else {
-                            Loss::TakenOver
-                        });
-                    } else if missed == Pinned::Invisible {
-                        return Err(here.invisible());
-                    } else {
-                        let pause = backoff.next().unwrap_or_default();
-                        sleep_until(Moment::now() + pause).await;
-                    }
-                }
+                missed => missed,
+            };
+            if let Some(loss) = loss_for_sure(missed, core.multi_writer) {
+                grant.lose(loss);
+                continue;
             }
+            // It is somebody else's; or a renewal of our own is just at it; or the server of this transaction
+            // does not know yet what another one has granted or renewed.
+            let look = |reply| LookAt::Inspect(name.clone(), reply);
+            let holder = here.outside(core.look_aside(look)).await?;
+            if holder.is_none_or(|holder| holder.owner != grant.id) {
+                let expired = missed == Pinned::Expired;
+                grant.lose(if expired {
+                    Loss::Expired
+                } else {
+                    Loss::TakenOver
+                });
+            } else if missed == Pinned::Invisible {
+                return Err(here.invisible());
+            } else {
+                let pause = backoff.next().unwrap_or_default();
+                sleep_until(Moment::now() + pause).await;
+            }
+        }
+    }
+}
+
+/// What a pin that missed proves by itself. Where several servers take writes it proves nothing: this one may not know yet
+/// what another one has granted or renewed.
+fn loss_for_sure(missed: Pinned, several_writers: bool) -> Option<Loss> {
+    match missed {
+        Pinned::Expired if !several_writers => Some(Loss::Expired),
+        Pinned::Gone if !several_writers => Some(Loss::TakenOver),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_server_knows_that_a_lease_is_lost_and_one_of_several_does_not() {
+        for (missed, loss) in [
+            (Pinned::Expired, Some(Loss::Expired)),
+            (Pinned::Gone, Some(Loss::TakenOver)),
+            (Pinned::Missed, None),
+            (Pinned::Invisible, None),
+        ] {
+            assert_eq!(loss_for_sure(missed, false), loss);
+            assert_eq!(loss_for_sure(missed, true), None);
         }
     }
 }

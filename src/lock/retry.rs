@@ -171,7 +171,7 @@ impl Retry {
         if self.attempts == 0 {
             return Err(Error::InvalidSetting {
                 setting: "attempts",
-                reason: "at least one is needed",
+                reason: "at least one attempt is needed",
             });
         }
         if self.longest > Duration::from_hours(1) || self.shortest > self.longest {
@@ -259,14 +259,7 @@ impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
         for then in self.at_end {
             then();
         }
-        match committed {
-            Ok(()) => Ok(()),
-            Err(error) if classify(&error) == FaultKind::Disconnected => {
-                let detail = error.to_string();
-                Err(Error::CommitUnknown { detail }.into())
-            }
-            Err(error) => Err(error.into()),
-        }
+        outcome_of(committed)
     }
 
     /// Hands it to a closure, which gives it back by dropping it.
@@ -291,6 +284,20 @@ impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
         for then in self.at_end {
             then();
         }
+    }
+}
+
+/// What is known after a commit: nothing, when the connection broke before the answer.
+fn outcome_of<E: From<sqlx::Error> + From<Error>>(
+    committed: Result<(), sqlx::Error>,
+) -> Result<(), E> {
+    match committed {
+        Ok(()) => Ok(()),
+        Err(error) if classify(&error) == FaultKind::Disconnected => {
+            let detail = error.to_string();
+            Err(Error::CommitUnknown { detail }.into())
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -406,6 +413,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// assert!(!ShopError::Sql(sqlx::Error::RowNotFound).is_retryable());
 /// assert!(!ShopError::SoldOut.is_retryable());
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not tell whether a transaction that failed with it may be tried again",
+    label = "this error type does not implement `rowlock::Retryable`",
+    note = "return `rowlock::Error`, `Box<dyn std::error::Error + Send + Sync>` or `anyhow::Error` from the closure",
+    note = "or write `impl rowlock::Retryable for {Self}`: its `is_retryable` asks `rowlock::Error::is_retryable` and \
+            `rowlock::is_retryable` for the errors in it"
+)]
 pub trait Retryable {
     /// Whether to try again.
     fn is_retryable(&self) -> bool;
@@ -442,4 +456,40 @@ pub fn is_retryable(error: &(dyn std::error::Error + 'static)) -> bool {
         next = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_without_an_answer_is_unknown_and_a_refused_one_is_not() {
+        let broken = std::io::Error::new(std::io::ErrorKind::BrokenPipe, "cut");
+        let told = outcome_of::<Failed>(Err(broken.into()));
+        assert!(matches!(
+            told,
+            Err(Failed::Lock(Error::CommitUnknown { .. }))
+        ));
+        let told = outcome_of::<Failed>(Err(sqlx::Error::RowNotFound));
+        assert!(matches!(told, Err(Failed::Sql(sqlx::Error::RowNotFound))));
+        assert!(outcome_of::<Failed>(Ok(())).is_ok());
+    }
+
+    #[derive(Debug)]
+    enum Failed {
+        Lock(Error),
+        Sql(sqlx::Error),
+    }
+
+    impl From<Error> for Failed {
+        fn from(error: Error) -> Self {
+            Self::Lock(error)
+        }
+    }
+
+    impl From<sqlx::Error> for Failed {
+        fn from(error: sqlx::Error) -> Self {
+            Self::Sql(error)
+        }
+    }
 }

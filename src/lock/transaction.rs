@@ -30,6 +30,11 @@
 //! - *A deadlock* (with other rows that are locked in another order): the database ends one of the
 //!   transactions: [`Error::TransactionAborted`], which [`Retry`](crate::Retry) tries again. Names that are
 //!   locked in one call never deadlock with each other.
+//! - *Transactions that follow each other on a name* keep waiters for a lease of it away: a transaction that ends hands the row to
+//!   the next one that waits in the database, and a waiter for a lease, which looks every 2 to 80 ms, finds it locked. With 16
+//!   connections that locked one name without a pause, for 5 to 50 ms each, no waiter on MySQL and MariaDB was granted a lease in
+//!   12 s (180 to 1,000 transactions); on PostgreSQL they waited for up to 3 s (226 transactions). With 4 connections all were
+//!   granted one in 1.2 s. So choose one mode for a name that is never free for long.
 //! - *Rolled back*: the fence is given back with everything else. The next one is greater all the same, unless
 //!   the database's clock stands behind the fences of the row.
 
@@ -46,6 +51,11 @@ use crate::{Engine, Error, Name};
 
 /// An open transaction of sqlx: `Transaction<'_, Postgres>`, `Transaction<'_, MySql>` (MariaDB too),
 /// `Transaction<'_, Sqlite>`, or a [`RetryTx`](crate::RetryTx) of one of them. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an open transaction of sqlx's that this build of rowlock knows",
+    note = "pass `&mut tx`, where `tx` is what `pool.begin().await?` returns",
+    note = "rowlock has the engine of `tx` only with its feature: `postgres`, `mysql` or `sqlite`"
+)]
 pub trait Transaction: sealed::Sealed {}
 
 pub(crate) mod sealed {
@@ -129,6 +139,12 @@ transaction!(
 /// meanwhile), a lock on the gap around it until it ends, and nobody makes new names there before. Roll it back, as after any error,
 /// or let such transactions be READ COMMITTED, which locks no gaps.
 ///
+/// # A transaction that is over
+///
+/// It is found out, also where SQL of your own (`COMMIT`, `ROLLBACK`) has ended it and sqlx does not know:
+/// [`Error::TransactionOver`]. (Not where that SQL has begun another one since.) On PostgreSQL a lock that comes before anything was written, in a transaction
+/// that [`Retry`](crate::Retry) has not begun, takes a round trip more for that.
+///
 /// # When the process dies, or is paused
 ///
 /// A process that dies frees the name at once: the server sees its connection close. (A host that vanishes without
@@ -179,7 +195,8 @@ impl<'t, T: Transaction> InTx<'t, T> {
     }
 
     /// Several locks at once: all of them or none, in the order of their names, so that no two calls
-    /// deadlock.
+    /// deadlock. Acquiring fails with [`Error::DuplicateName`] when a name is given twice, and is
+    /// [`Error::InvalidSetting`] when there is none.
     pub fn lock_all<I>(self, names: I) -> LockInTx<'t, T>
     where
         I: IntoIterator,
@@ -239,12 +256,12 @@ fn sorted(mut names: Vec<Name>) -> Result<Vec<Name>, Error> {
     if names.is_empty() {
         return Err(Error::InvalidSetting {
             setting: "names",
-            reason: "at least one is needed",
+            reason: "at least one name is needed",
         });
     }
     names.sort();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::AlreadyLocked {
+        Some(pair) => Err(Error::DuplicateName {
             name: pair[0].clone(),
         }),
         None => Ok(names),

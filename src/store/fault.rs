@@ -5,7 +5,9 @@ use std::fmt;
 
 use sqlx::error::DatabaseError;
 
-use crate::error::{Cause, Error};
+use crate::cause::Cause;
+use crate::error::Error;
+use crate::store::grants::grants;
 
 /// What a failed statement means for whoever sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +119,6 @@ impl Fault {
     }
 
     /// The caller's transaction has ended already.
-    #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(crate) fn transaction_over() -> Self {
         let over = "there is no transaction open on the connection";
         Self::said(FaultKind::TransactionOver, over)
@@ -148,8 +149,13 @@ impl Fault {
                 target,
                 detail: cause.to_string(),
             },
-            FaultKind::Denied
-            | FaultKind::NoSuchTable
+            FaultKind::Denied => Error::Denied {
+                grants: grants(&target),
+                doing,
+                target,
+                cause,
+            },
+            FaultKind::NoSuchTable
             | FaultKind::TooLarge
             | FaultKind::TransactionOver
             | FaultKind::Other => Error::Database {

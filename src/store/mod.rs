@@ -15,6 +15,7 @@
 //!   own id, so that the second sending finds what the first one did.
 
 pub(crate) mod fault;
+mod grants;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod json;
 #[cfg(feature = "mysql")]
@@ -27,6 +28,7 @@ mod request;
 mod servers;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+mod url;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -50,6 +52,9 @@ pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
 
     /// How large the batches of operations on locks may be.
     const REQUEST: RequestLimit;
+
+    /// The same for renewals of leases.
+    const RENEWALS: RequestLimit = Self::REQUEST;
 
     /// Whether a caller's open transaction may keep every lane from writing. A lane would then wait for it, and it must
     /// not wait long for the lane.

@@ -362,6 +362,12 @@ impl RecordRow {
         usize::try_from(size).ok()
     }
 
+    /// Whether this is the outcome that was kept.
+    fn has(&self, outcome: &Outcome) -> bool {
+        self.outcome.as_deref() == Some(outcome.bytes())
+            && self.content_type.as_deref() == Some(outcome.content_type())
+    }
+
     /// The rows of `keys`, in their order.
     pub(crate) fn in_order(mut rows: Vec<Self>, keys: &[RecordKey]) -> Vec<Option<Self>> {
         let mut of = |key: &RecordKey| {
@@ -371,19 +377,30 @@ impl RecordRow {
         keys.iter().map(&mut of).collect()
     }
 
-    /// What an attempt that did not end with this sending has come to.
+    /// What an attempt that did not end with this sending has come to. The row has been read with an outcome as large as
+    /// that of the ask ([`FinishAsk::size`]).
     pub(crate) fn finished(row: Option<&Self>, ask: &FinishAsk) -> Finished {
         match row {
             Some(row) if row.owner != ask.owner => Finished::Superseded,
             Some(row) if ![row.attempt, ANY_ATTEMPT].contains(&ask.attempt) => Finished::Superseded,
             Some(row) => match (row.state.as_str(), &ask.end) {
                 ("running", _) => Finished::Locked,
-                ("done", RecordEnd::Done { .. }) | ("free" | "unknown", RecordEnd::Free { .. }) => {
-                    Finished::Ended
-                }
+                ("done", RecordEnd::Done { outcome, .. }) if row.has(outcome) => Finished::Ended,
+                ("free" | "unknown", RecordEnd::Free { .. }) => Finished::Ended,
+                // Another outcome counts, too: the one that a transaction has kept.
                 _ => Finished::Superseded,
             },
             None => Finished::Superseded,
+        }
+    }
+}
+
+impl FinishAsk {
+    /// How large the outcome is, in bytes; 0 without one.
+    pub(crate) fn size(&self) -> usize {
+        match &self.end {
+            RecordEnd::Done { outcome, .. } => outcome.bytes().len(),
+            RecordEnd::Free { .. } => 0,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `rowlock idempotency` and `rowlock clean`.
 
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use rowlock::{
@@ -128,11 +129,7 @@ async fn records_are_reset_and_resolved() {
         "{}",
         stderr(&refused)
     );
-    for (key, why) in [
-        ("done", "will not be run again"),
-        ("unknown", "resolve"),
-        ("none", "no such record"),
-    ] {
+    for (key, why) in [("done", "will not be run again"), ("unknown", "resolve")] {
         let refused = shell.run(&["idempotency", "reset", "alice", key]);
         assert_eq!(code(&refused), 70);
         assert!(stderr(&refused).contains(why), "{}", stderr(&refused));
@@ -173,6 +170,94 @@ async fn records_are_reset_and_resolved() {
     drop(running);
 }
 
+/// The commands that `show` prints, as a person would copy them.
+fn printed_commands(shell: &Shell, scope: &str, key: &str) -> Vec<String> {
+    let text = stdout(&shell.run(&["idempotency", "show", scope, key]));
+    let commands = text.lines().map(str::trim);
+    let commands = commands.filter(|line| line.starts_with("rowlock idempotency "));
+    commands.map(str::to_owned).collect()
+}
+
+/// Runs it in a shell.
+fn copied(shell: &Shell, command: &str) -> Output {
+    let program = env!("CARGO_BIN_EXE_rowlock");
+    let script = format!("rowlock() {{ '{program}' \"$@\"; }}; {command}");
+    Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(shell.dir.path())
+        .env_remove("ROWLOCK_URL")
+        .output()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn show_tells_the_key_at_the_other_side_and_the_command_that_ends_the_doubt() {
+    let shell = Shell::new();
+    let rowlock = fill(&shell).await;
+    let idempotency = rowlock.idempotency();
+    for (scope, key) in [
+        ("alice", "letter-1"),
+        ("it's $HOME", "a \"b\" \\ c"),
+        ("-a", "k"),
+        ("k", "\u{1b}[2J"),
+    ] {
+        let begun = idempotency.begin(scope, key, &request()).await.unwrap();
+        let Begun::New(guard) = begun else {
+            panic!("{begun:?}")
+        };
+        let asked = guard.downstream_key("stamp").unwrap();
+        let stamp = guard.step("stamp", async { Ok::<_, Error>(1) });
+        stamp.await.unwrap();
+        let letter = guard.downstream_key("letter").unwrap();
+        let failed = guard.step_once("letter", async {
+            Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 }))
+        });
+        failed.await.unwrap_err();
+        guard.release().await.unwrap();
+
+        let record = [scope, key].map(|bytes| {
+            let hex = bytes.bytes().map(|byte| format!("{byte:02x}"));
+            hex.collect::<String>()
+        });
+        let shown = ["idempotency", "show", "--hex", &record[0], &record[1]];
+        let text = stdout(&shell.run(&shown));
+        assert!(text.contains(&letter) && text.contains(&asked), "{text}");
+        let json = shell.json(&[&shown[..], &["--json"]].concat());
+        assert_eq!(json["downstream_key"], letter.as_str());
+        assert_eq!(json["steps"][0]["downstream_key"], asked.as_str());
+
+        let commands = text.lines().map(str::trim);
+        let commands: Vec<_> = commands
+            .filter(|line| line.starts_with("rowlock idempotency "))
+            .collect();
+        assert_eq!(commands.len(), 2, "{text}");
+        // As it is, it says nothing that would be kept.
+        assert_eq!(code(&copied(&shell, commands[0])), 64);
+        let edited = commands[0].replace("RESULT AS JSON", "7");
+        let happened = copied(&shell, if key == "k" { commands[1] } else { &edited });
+        assert_eq!(code(&happened), 0, "{}", stderr(&happened));
+        let resolved = shell.json(&[&shown[..], &["--json"]].concat());
+        assert_eq!(resolved["state"], "free");
+    }
+    let poisoned = printed_commands(&shell, "alice", "poisoned");
+    assert_eq!(poisoned, ["rowlock idempotency reset alice poisoned"]);
+    assert_eq!(code(&copied(&shell, &poisoned[0])), 0);
+}
+
+#[tokio::test]
+async fn a_printed_command_goes_to_the_same_database() {
+    let shell = Shell::new();
+    drop(fill(&shell).await);
+    let named = "sqlite:./rowlock.db";
+    let show = ["idempotency", "show", "alice", "poisoned"];
+    let given = stdout(&shell.run(&[&show[..], &["--url", named]].concat()));
+    let command = format!("rowlock idempotency reset --url {named} alice poisoned");
+    assert!(given.contains(&command), "{given}");
+    let set = shell.command(&show).env("ROWLOCK_URL", named).output();
+    let set = stdout(&set.unwrap());
+    assert!(set.contains("reset alice poisoned"), "{set}");
+}
+
 /// The shell's own statements run on a runtime of theirs.
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Runtime::new().unwrap().block_on(work)
@@ -207,7 +292,7 @@ fn wrong_usage_says_what_is_right() {
     let cases: [(&[&str], &str); 10] = [
         (
             &["idempotency", "ls", "--state", "lost"],
-            "running, lapsed, poisoned, free, unknown, done, expired",
+            "running, lapsed, poisoned, free, unknown, done and expired",
         ),
         (&["idempotency", "show", "alice"], "<KEY>"),
         (&["idempotency", "show", "", "k"], "the scope is refused"),
@@ -232,7 +317,7 @@ fn wrong_usage_says_what_is_right() {
             ],
             "a string is written with its quotes",
         ),
-        (&["clean", "--batch", "0"], "1 to 10000 rows"),
+        (&["clean", "--batch", "0"], "0 is not in 1..=10000"),
         (&["idempotency", "ls", "--limit", "0"], "0 is not in 1.."),
         (
             &[

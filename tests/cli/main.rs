@@ -1,7 +1,9 @@
 //! The command, as a shell sees it: outputs, exit codes, signals.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod bad_input;
 mod idempotency;
+mod jobs;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -87,7 +89,9 @@ impl Shell {
         let json = self.run(&[arguments, &["--json"]].concat());
         assert_eq!((code(&json), stdout(&json).trim()), (1, "null"));
         let text = self.run(arguments);
-        assert_eq!((code(&text), stderr(&text).as_str()), (1, ""));
+        assert_eq!(code(&text), 1);
+        let told = stderr(&text);
+        assert!(told.contains("looked in sqlite:/"), "{told}");
         stdout(&text)
     }
 }
@@ -274,6 +278,7 @@ fn the_command_ends_when_its_rowlock_is_killed() {
 #[test]
 fn ls_and_show_print_tables_and_json() {
     let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["migrate"])), 0);
     assert_eq!(stdout(&shell.run(&["ls"])).trim(), "nobody holds a lock");
     assert_eq!(shell.absent(&["show", "a"]), "nobody holds \"a\"\n");
     let holder = shell.start(
@@ -359,7 +364,7 @@ fn wrong_usage_is_64_and_says_what_is_right() {
         (&["release", "a"], "--force"),
         (
             &["migrate", "--print", "oracle"],
-            "postgres, mysql, mariadb, sqlite",
+            "postgres, mysql, mariadb and sqlite",
         ),
         (&["ls", "--url", "redis://localhost"], "postgres://"),
         (&["ls", "--url", "sqlite:"], "names no file"),

@@ -17,7 +17,7 @@ use crate::common::own::Own;
 use crate::common::{Db, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_millis(600);
+const SHORT: Duration = Duration::from_secs(3);
 /// The connections of the pooler to the server.
 const SERVERS: usize = 4;
 

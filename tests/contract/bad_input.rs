@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Rowlock};
+use rowlock::{Error, Fingerprint, Outcome, Rowlock};
 
-use crate::common::{Db, on_every_engine, take};
+use crate::common::{Db, on_app, on_every_engine, take};
 
 on_every_engine! {
     async fn names_and_durations_out_of_bounds_are_refused(db: &Db) {
@@ -37,6 +37,40 @@ on_every_engine! {
         let held = lock.holder("ö".repeat(100)).wait(Duration::ZERO).acquire().await.unwrap();
         let _ = held.release().await.unwrap();
         let _shortest = take(&rowlock, "a", Duration::from_millis(100)).await;
+    }
+
+    async fn the_scopes_of_the_http_layer_are_not_for_the_application(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let (idempotency, request) = (rowlock.idempotency(), Fingerprint::of("request"));
+        for scope in ["http:", "http:alice"] {
+            let ran = on_app!(&db.app, pool => {
+                idempotency.run_in_tx(pool, scope, "k", &request, |tx| async move { drop(tx); Outcome::json(&1) }).await
+            });
+            for error in [
+                idempotency.begin(scope, "k", &request).await.unwrap_err(),
+                ran.unwrap_err(),
+                rowlock.form_tokens().issue(scope).await.unwrap_err(),
+            ] {
+                assert!(matches!(error, Error::InvalidKey { what: "scope", .. }), "{error}");
+                assert!(error.to_string().contains("HTTP layer"), "{error}");
+            }
+            // To look, and to decide, is an administrator's right.
+            assert!(idempotency.inspect(scope, "k").await.unwrap().is_none());
+            let error = idempotency.reset(scope, "k").await.unwrap_err();
+            assert!(matches!(error, Error::NoSuchRecord { .. }), "{error}");
+        }
+        for scope in ["http", "https:", "my http:"] {
+            drop(idempotency.begin(scope, "k", &request).await.unwrap());
+        }
+    }
+
+    async fn unknown_parameters_of_rowlocks_own_are_refused(db: &Db) {
+        let sign = if db.url.contains('?') { '&' } else { '?' };
+        for parameter in ["rowlock_prepard=off", "rowlock_poller=session", "application_name=x&rowlock"] {
+            let error = Rowlock::connect(&format!("{}{sign}{parameter}", db.url)).await.unwrap_err();
+            assert!(matches!(error, Error::InvalidUrl { .. }), "{parameter}: {error}");
+            assert!(error.to_string().contains("`rowlock_pooler=session`"), "{parameter}: {error}");
+        }
     }
 
     async fn work_under_a_released_guard_does_not_begin(db: &Db) {

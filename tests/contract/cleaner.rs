@@ -191,7 +191,7 @@ on_every_engine! {
         let begun: Result<_, Error> = on_app!(&db.app, pool => {
             idempotency.run_in_tx(pool, "scope", "k", &request(), |tx| async move {
                 drop(tx);
-                // The transaction takes longer than the outcome is kept.
+                // Time itself is tested: the transaction takes longer than the outcome is kept.
                 tokio::time::sleep(retention * 3 / 2).await;
                 Outcome::json(&1)
             }).await

@@ -172,6 +172,29 @@ on_every_engine! {
         assert!(matches!(submit(&tokens, &db.app, token.as_str(), &form()).await.unwrap(), Submitted::New(_)));
     }
 
+    async fn a_click_that_waits_for_one_that_is_rolled_back_does_the_work(db: &Db) {
+        table(db).await;
+        let tokens = db.rowlock().await.form_tokens();
+        let token = tokens.issue("me").await.unwrap();
+        let form = form();
+        let second = Box::pin(submit(&tokens, &db.app, token.as_str(), &form));
+        let second = std::sync::Mutex::new(second);
+        let failed: Result<Submitted, Error> = on_app!(&db.app, pool => {
+            tokens.submit(pool, "me", token.as_str(), &form, |tx| {
+                let begun = second.lock().unwrap().as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                assert!(begun.is_pending(), "{begun:?}");
+                async move {
+                    drop(tx);
+                    Err(Error::NotOneRow { rows: 2 })
+                }
+            }).await
+        });
+        assert!(matches!(failed, Err(Error::NotOneRow { .. })), "{failed:?}");
+        let submitted = second.into_inner().unwrap().await.unwrap();
+        assert!(matches!(submitted, Submitted::New(_)), "{submitted:?}");
+        assert_eq!(orders(db).await, 1);
+    }
+
     async fn a_token_that_is_not_there_is_gone(db: &Db) {
         table(db).await;
         let tokens = db.rowlock().await.form_tokens();

@@ -123,7 +123,8 @@ on_every_engine! {
         let error = tx.lock_all(&rowlock, &[]).await.unwrap_err();
         assert!(matches!(error, Error::InvalidSetting { setting: "names", .. }), "{error}");
         let error = tx.lock_all(&rowlock, &["a", "b", "a"]).await.unwrap_err();
-        assert!(matches!(error, Error::AlreadyLocked { .. }), "{error}");
+        assert!(matches!(&error, Error::DuplicateName { name } if name.as_str() == "a"), "{error}");
+        assert_eq!(error.to_string(), r#""a" is given twice in one call: give each name once"#);
         let error = tx.acquire(&rowlock, "a", Duration::MAX).await.unwrap_err();
         assert!(matches!(error, Error::InvalidDuration { .. }), "{error}");
         tx.lock(&rowlock, "a").await;

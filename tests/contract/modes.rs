@@ -41,7 +41,7 @@ struct Grant {
 
 impl Grant {
     async fn first(db: &Db, rowlock: &Rowlock, mode: Mode, end: End) -> Self {
-        let short = Duration::from_millis(200);
+        let short = Duration::from_secs(1);
         let long = Duration::from_secs(30);
         match mode {
             Mode::Lease => {

@@ -78,7 +78,7 @@ on_every_engine! {
         let servers = matches!(db.engine, Engine::MySql | Engine::MariaDb);
         let mut watching = if servers { Some(db.begin().await) } else { None };
         let rowlock = db.rowlock().await;
-        let held = take(&rowlock, "a", Duration::from_millis(600)).await;
+        let held = take(&rowlock, "a", Duration::from_secs(2)).await;
         let first = held.deadline().to_instant();
         let renewed = first + Duration::from_millis(50);
         eventually("it was renewed", async || held.deadline().to_instant() > renewed).await;

@@ -133,7 +133,8 @@ on_every_engine! {
                 continue;
             }
             let release = async {
-                // Two tries at least, so that it is waiting.
+                // Two tries at least, so that it is waiting. Nothing shows a try from outside: it locks nothing that
+                // another session could see. Without it the test is right still, and tests less.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 held.release().await.unwrap()
             };
@@ -154,7 +155,7 @@ on_every_engine! {
 
     async fn a_busy_answer_does_not_cost_the_holder_its_lease(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&one, "a", Duration::from_secs(1)).await;
+        let held = take(&one, "a", Duration::from_secs(3)).await;
         for level in &LEVELS[..2] {
             let mut tx = db.begin_at(level).await;
             let busy = match tx.try_lock(&two, "a").await.unwrap() {
@@ -181,9 +182,10 @@ on_every_engine! {
             // From now on this client knows the name, and has seen no lease of it.
             let _ = tx.acquire(&two, &name, LONG).await.unwrap();
             tx.commit().await.unwrap();
-            let held = take(&one, &name, Duration::from_secs(1)).await;
+            let held = take(&one, &name, Duration::from_secs(3)).await;
             let mut tx = db.begin_at(level).await;
-            let error = tx.acquire(&two, &name, Duration::from_millis(1_500)).await.unwrap_err();
+            // Longer than a lease.
+            let error = tx.acquire(&two, &name, Duration::from_secs(4)).await.unwrap_err();
             let told = matches!(
                 error,
                 Error::WaitTimeout { .. } | Error::TransactionAborted { .. } | Error::Conflict { .. }
@@ -217,6 +219,7 @@ on_every_engine! {
         };
         let first = holders.remove(0);
         let ends = async {
+            // Time itself is tested: how much of the limit is left for the others.
             tokio::time::sleep(limit / 2).await;
             first.commit().await.unwrap();
         };

@@ -8,7 +8,7 @@ use crate::common::{Db, LEVELS, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 /// A lease that runs out within the test.
-const SHORT: Duration = Duration::from_millis(400);
+const SHORT: Duration = Duration::from_millis(1_500);
 
 on_every_engine! {
     async fn a_pinned_name_is_granted_to_nobody_until_the_transaction_ends(db: &Db) {
@@ -80,7 +80,7 @@ on_every_engine! {
 
     async fn renewals_go_on_behind_a_pin_and_beside_it(db: &Db) {
         let rowlock = db.rowlock().await;
-        let ttl = Duration::from_secs(1);
+        let ttl = Duration::from_secs(3);
         let (held, beside) = (take(&rowlock, "a", ttl).await, take(&rowlock, "b", ttl).await);
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();

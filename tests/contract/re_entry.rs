@@ -3,9 +3,9 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rowlock::{Error, Loss, ReleaseOutcome};
+use rowlock::{Engine, Error, Loss, ReleaseOutcome, Rowlock};
 
 use crate::common::{Db, eventually, on_every_engine, take};
 
@@ -43,6 +43,37 @@ on_every_engine! {
             let inner = rowlock.lock(outer.name().clone()).owner(&me).try_acquire().await.unwrap();
             assert_eq!(inner.held().expect("it is this owner's").fence(), outer.fence());
         }
+    }
+
+    async fn each_task_of_an_owner_waits_for_one_operation_at_most(db: &Db) {
+        let limit = Duration::from_secs(1);
+        let builder = Rowlock::builder().operation_timeout(limit);
+        let rowlock = builder.connect(&db.url).await.unwrap();
+        let mut tx = db.begin().await;
+        // Nobody else gets an answer.
+        tx.execute(match db.engine {
+            Engine::Postgres => "LOCK TABLE rowlock_lock IN ACCESS EXCLUSIVE MODE",
+            Engine::Sqlite => "UPDATE rowlock_lock SET fence = fence",
+            _ => "LOCK TABLES rowlock_lock WRITE",
+        })
+        .await
+        .unwrap();
+        let me = rowlock.owner();
+        let started = Instant::now();
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let lock = rowlock.lock("a").owner(&me);
+            tasks.spawn(async move { lock.try_acquire().await.unwrap_err() });
+        }
+        while let Some(error) = tasks.join_next().await {
+            let error = error.unwrap();
+            assert!(error.is_transient(), "{error}");
+        }
+        assert!(started.elapsed() < 5 * limit, "{:?}", started.elapsed());
+        if matches!(db.engine, Engine::MySql | Engine::MariaDb) {
+            tx.execute("UNLOCK TABLES").await.unwrap();
+        }
+        tx.release().await;
     }
 
     async fn tasks_of_one_owner_share_one_grant(db: &Db) {
@@ -184,7 +215,7 @@ on_every_engine! {
     async fn a_guard_that_was_lost_before_its_release_says_so(db: &Db) {
         let rowlock = db.rowlock().await;
         let me = rowlock.owner();
-        let lock = rowlock.lock("a").owner(&me).ttl(Duration::from_millis(600));
+        let lock = rowlock.lock("a").owner(&me).ttl(Duration::from_secs(2));
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
         assert!(rowlock.force_release("a").await.unwrap().is_some());
         assert_eq!(inner.lost().await, Loss::TakenOver);

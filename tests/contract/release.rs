@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Loss, ReleaseOutcome};
+use rowlock::{Error, Loss, ReleaseOutcome, Rowlock};
 
 use crate::common::{Db, on_every_engine, take};
 
@@ -27,6 +27,58 @@ on_every_engine! {
         drop(first);
         one.flush().await;
         assert_eq!(one.inspect("a").await.unwrap().unwrap().fence, second.fence());
+    }
+
+    async fn a_release_that_failed_can_be_asked_for_again(db: &Db) {
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let rowlock = builder.connect(&db.url).await.unwrap();
+        let held = take(&rowlock, "a", TTL).await;
+        let tx = db.lock_row("a").await;
+        for _ in 0..2 {
+            let error = held.release().await.unwrap_err();
+            assert!(error.is_transient(), "{error}");
+            assert!(!held.is_held());
+        }
+        tx.release().await;
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        assert_eq!(rowlock.inspect("a").await.unwrap(), None);
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
+    }
+
+    async fn a_release_that_failed_and_was_done_all_the_same_is_found(db: &Db) {
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let rowlock = builder.connect(&db.url).await.unwrap();
+        let held = take(&rowlock, "a", TTL).await;
+        let tx = db.lock_row("a").await;
+        held.release().await.unwrap_err();
+        tx.release().await;
+        // As if it had come late.
+        db.execute("UPDATE rowlock_lock SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL").await;
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        let error = held.with(async || ()).await.unwrap_err();
+        assert!(matches!(error, Error::Released { .. }), "{error}");
+    }
+
+    async fn the_deadline_of_a_guard_that_is_not_held_has_passed(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        assert!(!held.deadline().has_passed() && !held.remaining().is_zero());
+        let _ = held.release().await.unwrap();
+        assert!(held.deadline().has_passed() && held.remaining().is_zero());
+        assert!(held.deadline().remaining().is_zero());
+
+        let me = rowlock.owner();
+        let outer = rowlock.lock("b").owner(&me).acquire().await.unwrap();
+        let inner = rowlock.lock("b").owner(&me).acquire().await.unwrap();
+        let _ = inner.release().await.unwrap();
+        assert!(inner.deadline().has_passed() && !outer.deadline().has_passed());
+
+        let held = take(&rowlock, "c", TTL).await;
+        rowlock.force_release("c").await.unwrap();
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap_err();
+        tx.release().await;
+        assert!(held.loss().is_some() && held.deadline().has_passed());
     }
 
     async fn a_release_after_the_loss_says_so_and_touches_nobody_elses_lock(db: &Db) {

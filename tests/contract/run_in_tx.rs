@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rowlock::{Begun, Error, Fingerprint, Outcome, Retry, Rowlock};
 use tokio::sync::{Notify, oneshot};
@@ -354,8 +354,12 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let begun = rowlock.idempotency().begin("scope", "k", &request()).await.unwrap();
         let Begun::New(guard) = begun else { panic!("new") };
-        let begun = pay(&rowlock, &db.app, "k").await.unwrap();
-        assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+        for wait in [Duration::ZERO, Duration::from_millis(50)] {
+            let began = Instant::now();
+            let begun = pay_within(&rowlock, &db.app, "k", wait).await.unwrap();
+            assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+            assert!(began.elapsed() >= wait);
+        }
         guard.release().await.unwrap();
         let begun = pay(&rowlock, &db.app, "k").await.unwrap();
         assert!(matches!(begun, Begun::New(_)), "{begun:?}");

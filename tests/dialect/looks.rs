@@ -95,6 +95,40 @@ async fn a_long_list_holds_up_no_operation() {
     db.remove().await;
 }
 
+/// Cleaning may take long, and nobody is in a hurry for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
+    let db = Db::new(Engine::Postgres).await;
+    let rowlock = Rowlock::builder().clean_every(None);
+    let rowlock = rowlock.connect(&db.url).await.unwrap();
+    let held = take(&rowlock, "n", TTL).await;
+    let mut tx = db.begin().await;
+    tx.execute("LOCK TABLE rowlock_idempotency").await.unwrap();
+    let mut cleanings = Vec::new();
+    for _ in 0..8 {
+        let rowlock = rowlock.clone();
+        let mut clean = Box::pin(async move { rowlock.clean(10).await });
+        // From the first look at it on it stands in line.
+        let begun = clean.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(begun.is_pending());
+        cleanings.push(tokio::spawn(clean));
+    }
+    let waits = async || db.waiting().await > 0;
+    eventually("a cleaning waits for the table", waits).await;
+    assert_eq!(rowlock.list().await.unwrap().len(), 1);
+    assert!(rowlock.force_release("n").await.unwrap().is_some());
+    let finished = cleanings.iter().filter(|clean| clean.is_finished()).count();
+    assert_eq!(finished, 0, "the list waited for cleanings");
+    assert_eq!(db.waiting().await, 1, "they wait for each other");
+    tx.release().await;
+    for clean in cleanings {
+        let done = tokio::time::timeout(Duration::from_mins(1), clean).await;
+        done.expect("its turn comes").unwrap().unwrap();
+    }
+    drop((held, rowlock));
+    db.remove().await;
+}
+
 /// Of the errands, four run at a time; each of these four takes all of its time, and so do those that come next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_of_an_errand_counts_from_its_turn() {

@@ -5,10 +5,14 @@
 mod common;
 
 mod claims;
+mod cleaning;
 mod full_disk;
 mod idle;
 mod looks;
 mod mysql;
+mod no_room;
+mod plans;
 mod postgres;
 mod read_split;
+mod rights;
 mod sqlite;

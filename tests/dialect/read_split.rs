@@ -44,7 +44,7 @@ async fn locks(rowlock: &Rowlock) {
     let outer = rowlock.lock("c").owner(&me).acquire().await.unwrap();
     let inner = rowlock.lock("c").owner(&me).acquire().await.unwrap();
     drop((inner, outer));
-    let held = take(rowlock, "d", Duration::from_millis(600)).await;
+    let held = take(rowlock, "d", Duration::from_secs(2)).await;
     renewed(&held).await;
     assert!(rowlock.force_release("d").await.unwrap().is_some());
     let _ = rowlock.version("e").await.unwrap();

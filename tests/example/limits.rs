@@ -27,7 +27,7 @@ async fn answer(world: &World, request: &str) -> String {
 
 on_every_engine! {
     async fn a_head_that_does_not_come_to_its_end_is_cut_off(db: &Db) {
-        let limits = Limits { head: SHORT, body: LONG };
+        let limits = Limits { head: SHORT, body: LONG, ..Limits::default() };
         let world = World::with(db, limits).await;
         for request in ["", "POST /payments HTTP/1.1\r\nHost: shop\r\n"] {
             assert_eq!(answer(&world, request).await, "", "{request:?}");
@@ -35,7 +35,7 @@ on_every_engine! {
     }
 
     async fn a_body_that_does_not_come_to_its_end_is_cut_off(db: &Db) {
-        let limits = Limits { head: LONG, body: SHORT };
+        let limits = Limits { head: LONG, body: SHORT, ..Limits::default() };
         let world = World::with(db, limits).await;
         for route in ["payments", "orders"] {
             let head = format!(

@@ -11,4 +11,5 @@ mod service;
 mod limits;
 mod orders;
 mod start;
+mod stop;
 mod world;

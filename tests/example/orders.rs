@@ -31,11 +31,11 @@ on_every_engine! {
 
     async fn a_request_that_broke_off_is_finished_by_another_key(db: &Db) {
         let world = World::new(db).await;
-        world.provider_is_up.store(false, Ordering::Relaxed);
+        world.provider.is_up.store(false, Ordering::Relaxed);
         let first = world.pay("k1", "4711", 500).await;
         assert_eq!(first.status, 503);
         assert_eq!(first.headers["retry-after"], "1");
-        world.provider_is_up.store(true, Ordering::Relaxed);
+        world.provider.is_up.store(true, Ordering::Relaxed);
         // It may have been charged: the order has that one charge, and no other.
         let other = world.pay("k2", "4711", 600).await;
         assert_eq!((other.status, &other.body["amount_cents"]), (409, &500.into()));
@@ -47,9 +47,9 @@ on_every_engine! {
 
     async fn a_request_that_was_declined_in_the_dark_makes_way(db: &Db) {
         let world = World::new(db).await;
-        world.provider_is_up.store(false, Ordering::Relaxed);
+        world.provider.is_up.store(false, Ordering::Relaxed);
         assert_eq!(world.pay("k1", "4711", 513).await.status, 503);
-        world.provider_is_up.store(true, Ordering::Relaxed);
+        world.provider.is_up.store(true, Ordering::Relaxed);
         let paid = world.pay("k2", "4711", 600).await;
         assert_eq!((paid.status, &paid.body["amount_cents"]), (201, &600.into()));
         let first = world.pay("k1", "4711", 513).await;

@@ -27,7 +27,7 @@ on_every_engine! {
             for started in starts.join_all().await {
                 started.unwrap();
             }
-            for table in ["payment", "open_charge", "placed_order"] {
+            for table in ["order_payment", "open_charge", "placed_order"] {
                 assert_eq!(db.number(&format!("SELECT COUNT(*) FROM {table}")).await, 0);
                 db.execute(&format!("DROP TABLE {table}")).await;
             }

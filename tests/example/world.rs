@@ -1,6 +1,5 @@
 //! A shop and its provider, in this process.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +9,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
 
 use crate::common::Db;
 use crate::service::gateway::{self, Entry};
@@ -20,10 +21,23 @@ use crate::service::server::{self, Settings};
 pub(crate) struct World {
     pub(crate) client: reqwest::Client,
     pub(crate) shop: String,
-    provider: String,
-    /// Whether the provider answers.
-    pub(crate) provider_is_up: Arc<AtomicBool>,
+    provider_url: String,
+    pub(crate) provider: Arc<Provider>,
+    /// Dropping it stops the shop.
+    stop: Option<oneshot::Sender<()>>,
+    serving: Option<JoinHandle<bool>>,
     _dir: tempfile::TempDir,
+}
+
+/// How the provider is.
+#[derive(Debug)]
+pub(crate) struct Provider {
+    /// Whether it answers.
+    pub(crate) is_up: AtomicBool,
+    /// Whether it keeps a charge waiting, and tells so.
+    pub(crate) is_slow: AtomicBool,
+    pub(crate) asked: Notify,
+    pub(crate) goes_on: Notify,
 }
 
 /// Status, headers, and the JSON of the body.
@@ -34,11 +48,17 @@ pub(crate) struct Answer {
     pub(crate) body: Value,
 }
 
-async fn up(State(is_up): State<Arc<AtomicBool>>, request: Request, next: Next) -> Response {
-    if is_up.load(Ordering::Relaxed) || request.method() == "GET" {
-        return next.run(request).await;
+async fn ask(State(it): State<Arc<Provider>>, request: Request, next: Next) -> Response {
+    if request.method() != "GET" {
+        if it.is_slow.load(Ordering::Relaxed) {
+            it.asked.notify_one();
+            it.goes_on.notified().await;
+        }
+        if !it.is_up.load(Ordering::Relaxed) {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
     }
-    StatusCode::SERVICE_UNAVAILABLE.into_response()
+    next.run(request).await
 }
 
 impl World {
@@ -48,14 +68,19 @@ impl World {
 
     pub(crate) async fn with(db: &Db, limits: Limits) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let provider_is_up = Arc::new(AtomicBool::new(true));
-        let provider = gateway::router(dir.path().join("gateway.db"))
+        let provider = Arc::new(Provider {
+            is_up: AtomicBool::new(true),
+            is_slow: AtomicBool::new(false),
+            asked: Notify::new(),
+            goes_on: Notify::new(),
+        });
+        let gateway = gateway::router(dir.path().join("gateway.db"))
             .await
             .unwrap();
-        let provider = provider.layer(from_fn_with_state(Arc::clone(&provider_is_up), up));
+        let gateway = gateway.layer(from_fn_with_state(Arc::clone(&provider), ask));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let provider_url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(gateway::serve(listener, provider));
+        tokio::spawn(gateway::serve(listener, gateway));
         let settings = Settings {
             url: db.url.clone(),
             gateway: provider_url.clone(),
@@ -64,14 +89,24 @@ impl World {
         let app = server::router(&settings).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let shop = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(limits::serve(listener, app.router, limits, pending()));
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async { drop(stopped.await) };
+        let serving = limits::serve(listener, app.router, app.payments, limits, stopped);
         Self {
             client: reqwest::Client::new(),
             shop,
-            provider: provider_url,
-            provider_is_up,
+            provider_url,
+            provider,
+            stop: Some(stop),
+            serving: Some(tokio::spawn(serving)),
             _dir: dir,
         }
+    }
+
+    /// Tells the shop to stop. Resolves when it has, with whether everything was finished.
+    pub(crate) fn stop(&mut self) -> JoinHandle<bool> {
+        self.stop.take();
+        self.serving.take().unwrap()
     }
 
     pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
@@ -102,7 +137,7 @@ impl World {
 
     /// The provider's books.
     pub(crate) async fn charges(&self) -> Vec<Entry> {
-        let url = format!("{}/charges", self.provider);
+        let url = format!("{}/charges", self.provider_url);
         let response = self.client.get(url).send().await.unwrap();
         response.json().await.unwrap()
     }

@@ -124,6 +124,7 @@ pub(crate) async fn run(engine: Engine) {
                 workers[slot] = Worker::start(&role, slot, &sender);
             }
         }
+        // The pace of the loop, which looks at clocks: strikes and the ends of pauses have a time, and no event.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(workers);

@@ -14,6 +14,7 @@
 //! - [`late_token`]: a form token that is issued once more when it was used.
 //! - [`payments`]: the shop of the example in 4 processes, one of them killed every 200 ms, and clients that insist, with two
 //!   keys for each order; and an attempt that learns after its charge that it was taken over.
+//! - [`silent_server`]: a server that accepts connections, and says nothing.
 //! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
@@ -35,6 +36,7 @@ mod role;
 mod server_kill;
 #[path = "../../examples/payments/service/mod.rs"]
 mod service;
+mod silent_server;
 mod worker;
 mod zombie;
 
@@ -120,6 +122,12 @@ fn main() -> ExitCode {
         trials.push(trial("late_response_after_a_kill", engine, move || {
             block_on(late_response::killed(engine));
         }));
+        // PostgreSQL is asked nothing beyond its login.
+        if engine != Engine::Postgres {
+            trials.push(trial("silent_after_login", engine, move || {
+                block_on(silent_server::after_login(engine));
+            }));
+        }
         trials.push(trial("silence", engine, move || {
             block_on(network::silence(engine));
         }));

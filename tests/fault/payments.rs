@@ -88,7 +88,14 @@ pub(crate) async fn shop(role: &Role, gateway: u16) {
     let app = server::router(&settings).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     tell(listener.local_addr().unwrap().port());
-    limits::serve(listener, app.router, Limits::default(), pending()).await;
+    limits::serve(
+        listener,
+        app.router,
+        app.payments,
+        Limits::default(),
+        pending(),
+    )
+    .await;
 }
 
 /// A process that dies as soon as it has claimed a key: it tells so, and then only waits for its end.

@@ -8,6 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
 use tokio::sync::{Notify, watch};
 
+use crate::common::eventually;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Pass,
@@ -20,12 +22,14 @@ pub(crate) enum Mode {
     /// The same for a request that has this text in it, behind so many others that have it; from then on it is
     /// [`Silent`](Self::Silent).
     KeepRequestWith(&'static str, u32),
-    /// Requests reach the server; answers stay here until the mode changes.
+    /// Requests reach the server; answers come here, and stay here until the mode changes.
     HoldAnswers,
     /// Every answer comes so late.
     Late(std::time::Duration),
     /// Nothing passes in either direction, and nothing is closed.
     Silent,
+    /// The same from the next request on that has this text in it.
+    SilentFrom(&'static str),
     /// Every connection is closed, new ones as soon as they are made.
     Closed,
 }
@@ -37,8 +41,15 @@ const BATCH: usize = 4_096;
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     mode: Arc<watch::Sender<Mode>>,
-    requests: Arc<AtomicU32>,
+    passed: Arc<Passed>,
     kept: Arc<Kept>,
+}
+
+/// How many times something was said.
+#[derive(Debug, Default)]
+struct Passed {
+    requests: AtomicU32,
+    answers: AtomicU32,
 }
 
 /// A request that is on its way for long.
@@ -54,19 +65,19 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let mode = Arc::new(watch::Sender::new(Mode::Pass));
-        let requests = Arc::new(AtomicU32::new(0));
+        let passed = Arc::new(Passed::default());
         let kept = Arc::new(Kept::default());
-        let shared = (Arc::clone(&mode), Arc::clone(&requests), Arc::clone(&kept));
+        let shared = (Arc::clone(&mode), Arc::clone(&passed), Arc::clone(&kept));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (mode, requests, kept) = shared.clone();
-                tokio::spawn(connection(client, server, mode, requests, kept));
+                let (mode, passed, kept) = shared.clone();
+                tokio::spawn(connection(client, server, mode, passed, kept));
             }
         });
         Self {
             port,
             mode,
-            requests,
+            passed,
             kept,
         }
     }
@@ -77,7 +88,16 @@ impl Proxy {
 
     /// How many times the client has said something.
     pub(crate) fn requests(&self) -> u32 {
-        self.requests.load(Ordering::Relaxed)
+        self.passed.requests.load(Ordering::Relaxed)
+    }
+
+    /// From now on answers stay here. Resolves when there is one: whoever has asked asks nothing more, and the server works
+    /// on nothing of his.
+    pub(crate) async fn hold_an_answer(&self) {
+        self.set(Mode::HoldAnswers);
+        let held = || self.passed.answers.load(Ordering::SeqCst);
+        let before = held();
+        eventually("an answer is held", async || held() > before).await;
     }
 
     /// The request that was kept reaches the server, on the connection that the client has given up. Resolves when the
@@ -96,7 +116,7 @@ async fn connection(
     mut client: TcpStream,
     server: u16,
     mode: Arc<watch::Sender<Mode>>,
-    requests: Arc<AtomicU32>,
+    passed: Arc<Passed>,
     kept: Arc<Kept>,
 ) {
     let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
@@ -120,7 +140,10 @@ async fn connection(
             _ = changes.changed() => {}
             read = client.read(&mut up) => {
                 let Ok(count @ 1..) = read else { return };
-                requests.fetch_add(1, Ordering::Relaxed);
+                passed.requests.fetch_add(1, Ordering::Relaxed);
+                if falls_silent(&mode, &up[..count]) {
+                    continue;
+                }
                 if disarm(&mode, Mode::KeepNextRequest) || has_text(&mode, &up[..count]) {
                     drop(client);
                     kept.deliver.notified().await;
@@ -138,8 +161,13 @@ async fn connection(
                     return;
                 }
             }
-            read = server.read(&mut down), if *changes.borrow() != Mode::HoldAnswers => {
+            read = server.read(&mut down) => {
                 let Ok(count @ 1..) = read else { return };
+                passed.answers.fetch_add(1, Ordering::SeqCst);
+                let other = |mode: &Mode| *mode != Mode::HoldAnswers;
+                if changes.wait_for(other).await.is_err() {
+                    return;
+                }
                 // The server has done it; its answer is lost, and with it the connection.
                 let cuts = [Mode::CutNextAnswer, Mode::CutNextBatch];
                 if asked && cuts.into_iter().any(|cut| disarm(&mode, cut)) {
@@ -164,9 +192,7 @@ fn has_text(mode: &watch::Sender<Mode>, request: &[u8]) -> bool {
         let Mode::KeepRequestWith(text, behind) = *mode else {
             return false;
         };
-        let has_text = request
-            .windows(text.len())
-            .any(|part| part == text.as_bytes());
+        let has_text = contains(request, text);
         is_it = has_text && behind == 0;
         if is_it {
             *mode = Mode::Silent;
@@ -176,6 +202,22 @@ fn has_text(mode: &watch::Sender<Mode>, request: &[u8]) -> bool {
         has_text
     });
     is_it
+}
+
+/// Whether this is the request from which on nothing passes.
+fn falls_silent(mode: &watch::Sender<Mode>, request: &[u8]) -> bool {
+    mode.send_if_modified(|mode| {
+        let is_it = matches!(*mode, Mode::SilentFrom(text) if contains(request, text));
+        if is_it {
+            *mode = Mode::Silent;
+        }
+        is_it
+    })
+}
+
+fn contains(request: &[u8], text: &str) -> bool {
+    let mut parts = request.windows(text.len());
+    parts.any(|part| part == text.as_bytes())
 }
 
 /// Whether `mode` is what is asked for; if it is, it is so no longer.

@@ -171,7 +171,7 @@ async fn takeover(cluster: Arc<Cluster>) {
     ledger(&pool).await;
     // What the other node has committed comes here a little later, and the transaction commits in between or not.
     for round in 0..20 {
-        let held = take(&first, "a", Duration::from_millis(300)).await;
+        let held = take(&first, "a", Duration::from_secs(1)).await;
         let mut tx = pool.begin().await.unwrap();
         let late = "INSERT INTO ledger VALUES ('late')";
         sqlx::raw_sql(late).execute(&mut *tx).await.unwrap();
@@ -285,7 +285,7 @@ async fn balanced(cluster: Arc<Cluster>) {
     let port = balancer(&db.urls).await;
     let url = format!("mysql://app:pw@127.0.0.1:{port}/{}", db.name);
     let rowlock = Rowlock::connect(&url).await.unwrap();
-    let renewed = take(&rowlock, "renewed", Duration::from_millis(500)).await;
+    let renewed = take(&rowlock, "renewed", Duration::from_secs(2)).await;
     for round in 0..100 {
         let name = format!("a{}", round % 7);
         let held = take(&rowlock, &name, Duration::from_secs(30)).await;

@@ -46,6 +46,13 @@ over_a_socket! {
         send(server.pay("k", "201")).await.is_new(201);
     }
 
+    async fn a_final_response_does_not_hide_a_step_in_doubt() {
+        let server = Server::plain().await;
+        send(server.pay("k", "doubt")).await.is_problem(409, "unknown");
+        assert_eq!(state(&server).await, RecordState::Unknown);
+        send(server.pay("k", "201")).await.is_problem(409, "unknown");
+    }
+
     async fn failures_do_not_poison() {
         let server = Server::with(|records| records.max_attempts(1), |layer| layer).await;
         for act in ["panic", "500", "rollback", "rollback panic", "rollback 200"] {

@@ -14,6 +14,7 @@
 //! | 2.7: the same key with another payload is 422 | `replays::another_payload_is_refused`, `replays::another_payload_is_refused_while_the_first_runs` |
 //! | 2.4: the fingerprint | `replays::method_path_query_and_body_count`, `replays::chosen_fields_alone_count` |
 //! | 2.4: the whole path counts, also behind a router's prefix | `nested::*`, `other_axum::*` |
+//! | 2.4: the host counts where that is set | `hosts::*` |
 //! | 5: keys of two users are two records | `replays::a_key_is_somebodys`, `replays::who_is_nobody_is_refused` |
 //! | 2.7: errors are problem documents with a link | every refusal, in `Answer::is_problem`; `replays::the_link_of_a_problem_can_be_set` |
 //! | which responses are final | `failures::what_may_pass_frees_the_key`, `failures::what_is_final_can_be_set`, `failures::a_panic_frees_the_key`, `failures::failures_do_not_poison` |
@@ -25,6 +26,7 @@
 //! | bodies over the limits | `bodies::*` |
 //! | the response and the effect in one transaction | `transactions::*` |
 //! | the client hangs up | `hang_up::*` |
+//! | the server stops | `idle::*` |
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 #[path = "../common/mod.rs"]
@@ -33,6 +35,8 @@ mod common;
 mod bodies;
 mod failures;
 mod hang_up;
+mod hosts;
+mod idle;
 mod keys;
 mod nested;
 mod not_applied;

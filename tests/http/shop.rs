@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
 use rowlock::layer::Idempotent;
-use rowlock::{Error, Outcome};
+use rowlock::{Error, Outcome, StepFailed};
 use sqlx::SqlitePool;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -141,7 +141,7 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
 
     if let (
         Some(idempotent),
-        "commit" | "rollback" | "large-in-tx" | "trailers-in-tx" | "steps" | "complete",
+        "commit" | "rollback" | "large-in-tx" | "trailers-in-tx" | "steps" | "doubt" | "complete",
     ) = (&idempotent, act)
     {
         return attempt(&shop, idempotent, &key, act, argument, said).await;
@@ -217,6 +217,13 @@ async fn attempt(
             StatusCode::from_bytes(argument.as_bytes())
                 .unwrap()
                 .into_response()
+        }
+        "doubt" => {
+            let lost = Error::NotOneRow { rows: 0 };
+            let step =
+                idempotent.step_once("charge", async { Err::<(), _>(StepFailed::Unknown(lost)) });
+            step.await.unwrap_err();
+            StatusCode::PAYMENT_REQUIRED.into_response()
         }
         "complete" => {
             shop.effect(key).await;

@@ -42,7 +42,7 @@ pub(crate) struct OpenCharge {
 
 /// `TEXT` is a text of up to 100 bytes that is compared byte by byte.
 const CREATE: [&str; 3] = [
-    "CREATE TABLE IF NOT EXISTS payment (
+    "CREATE TABLE IF NOT EXISTS order_payment (
         principal TEXT NOT NULL, order_id TEXT NOT NULL, payment_id TEXT NOT NULL,
         amount_cents BIGINT NOT NULL, currency TEXT NOT NULL, status TEXT NOT NULL,
         PRIMARY KEY (principal, order_id))",
@@ -101,7 +101,7 @@ macro_rules! statements {
         impl Statements for $connection {
             async fn add_payment(&mut self, principal: &str, payment: &Payment) -> Result<(), sqlx::Error> {
                 sqlx::query(Self::sql(
-                    "INSERT INTO payment (principal, order_id, payment_id, amount_cents, currency, status)
+                    "INSERT INTO order_payment (principal, order_id, payment_id, amount_cents, currency, status)
                      VALUES ($1, $2, $3, $4, $5, $6)",
                 ))
                 .bind(principal)
@@ -117,7 +117,7 @@ macro_rules! statements {
 
             async fn payments(&mut self, principal: &str) -> Result<Vec<Payment>, sqlx::Error> {
                 sqlx::query_as(Self::sql(
-                    "SELECT payment_id, order_id, amount_cents, currency, status FROM payment
+                    "SELECT payment_id, order_id, amount_cents, currency, status FROM order_payment
                      WHERE principal = $1 ORDER BY order_id",
                 ))
                 .bind(principal)
@@ -131,7 +131,7 @@ macro_rules! statements {
                 order: &str,
             ) -> Result<Option<Payment>, sqlx::Error> {
                 sqlx::query_as(Self::sql(
-                    "SELECT payment_id, order_id, amount_cents, currency, status FROM payment
+                    "SELECT payment_id, order_id, amount_cents, currency, status FROM order_payment
                      WHERE principal = $1 AND order_id = $2",
                 ))
                 .bind(principal)

@@ -1,5 +1,5 @@
 //! Limits on the time that a client may take to send its request: otherwise each slow one keeps a connection, and memory, for
-//! as long as it likes.
+//! as long as it likes. And the end: what has begun is finished, within a limit.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,16 +15,19 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use rowlock::layer::IdempotencyLayer;
 use tokio::net::TcpListener;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
-/// How long a client may take.
+/// How long a client may take, and the server itself when it stops.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Until the head of a request has come, also from the end of the one before.
     pub(crate) head: Duration,
     /// For the whole body, from the end of the head.
     pub(crate) body: Duration,
+    /// For what has begun when the server stops.
+    pub(crate) stop: Duration,
 }
 
 impl Default for Limits {
@@ -32,17 +35,21 @@ impl Default for Limits {
         Self {
             head: Duration::from_secs(30),
             body: Duration::from_secs(30),
+            // Longer than a call of the provider may take. (Whoever starts this must not kill it earlier.)
+            stop: Duration::from_mins(1),
         }
     }
 }
 
-/// Serves until `over`, and then until every request that has come is answered. (`axum::serve` has no limits.)
+/// Serves until `over`, and then until every request that has come is answered and nothing is under way behind `layer`: it goes on
+/// when a client hangs up. False: that took longer than the limit, and was left. (`axum::serve` has no limits.)
 pub(crate) async fn serve(
     mut listener: TcpListener,
     router: Router,
+    layer: IdempotencyLayer,
     limits: Limits,
     over: impl Future<Output = ()>,
-) {
+) -> bool {
     let router = router.layer(axum::middleware::map_request(
         move |request: Request| async move {
             Ok::<_, Infallible>(request.map(|body| Body::new(Timed::new(body, limits.body))))
@@ -68,7 +75,11 @@ pub(crate) async fn serve(
         });
     }
     drop(listener);
-    connections.shutdown().await;
+    let finished = async {
+        connections.shutdown().await;
+        layer.idle().await;
+    };
+    timeout(limits.stop, finished).await.is_ok()
 }
 
 /// A body that fails when it takes too long.

@@ -65,6 +65,8 @@ impl Default for Settings {
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) router: Router,
+    /// What is to be idle before the process ends: it goes on with payments whose clients have hung up.
+    pub(crate) payments: IdempotencyLayer,
     /// To be flushed before the process ends.
     #[allow(dead_code, reason = "a process that is killed flushes nothing")]
     pub(crate) rowlock: Rowlock,
@@ -109,7 +111,9 @@ pub(crate) async fn router(settings: &Settings) -> Result<App, Failure> {
         .lease(settings.lease)
         .max_attempts(settings.max_attempts);
     let once = IdempotencyLayer::new(idempotency, |parts: &Parts| principal(&parts.headers));
-    let payments = post(payment::pay).layer(once).get(payment::payments);
+    let payments = post(payment::pay)
+        .layer(once.clone())
+        .get(payment::payments);
     let router = Router::new()
         .route("/payments", payments)
         .route("/form-tokens", post(order::form_token))
@@ -118,7 +122,11 @@ pub(crate) async fn router(settings: &Settings) -> Result<App, Failure> {
         .route("/healthz", get(health))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "payments --help lists the routes"))
         .with_state(shop);
-    Ok(App { router, rowlock })
+    Ok(App {
+        router,
+        payments: once,
+        rowlock,
+    })
 }
 
 /// Who asks: whoever has a bearer token, which is not checked here. What stands for a user in the tables is a digest of it:

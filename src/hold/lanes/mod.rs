@@ -37,9 +37,11 @@ mod trouble;
 mod undo;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::select;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::clock::{Moment, sleep_until};
 use super::line::Lines;
@@ -145,16 +147,19 @@ impl<C: Connector> Lane<C> {
                 sleep_until(dial_at.min(give_up)).await;
                 continue;
             }
-            let attempt = dialing.get_or_insert_with(|| Box::pin(self.link.dial()));
+            let attempt = dialing.get_or_insert_with(|| {
+                let patience = self.link.patience();
+                Box::pin(meet::<C>(self.link.dial(), patience))
+            });
             let made = select! {
                 made = attempt => made,
                 () = sleep_until(give_up) => continue,
             };
             dialing = None;
             match made {
-                Ok(conn) => {
+                Ok((conn, largest)) => {
                     self.link.put(conn);
-                    self.look_at_server().await;
+                    self.largest = largest;
                 }
                 Err(fault) => {
                     tracing::warn!(target = %self.target, error = %fault, "cannot connect");
@@ -166,19 +171,6 @@ impl<C: Connector> Lane<C> {
             }
         }
         true
-    }
-
-    /// What this server takes. (Not through [`run`](Self::run): it is no sign that the trouble is over.)
-    async fn look_at_server(&mut self) {
-        let bound = self.link.patience();
-        let largest = async |conn: &mut C::Connection| conn.largest_outcome().await;
-        match self.link.run(bound, largest).await {
-            Ok(largest) => self.largest = largest,
-            Err(fault) => {
-                self.link.hang_up();
-                self.strike(fault);
-            }
-        }
     }
 
     fn strike(&mut self, fault: Fault) {
@@ -368,6 +360,18 @@ impl<C: Connector> Lane<C> {
     fn calm(&mut self) {
         self.trouble.calm();
     }
+}
+
+/// A connection, and how large the outcomes are that its server takes. (Not through [`Lane::run`]: it is no sign that the
+/// trouble is over.) Both are one attempt, so that nobody whose patience ends waits for a server that accepts and is silent.
+async fn meet<C: Connector>(
+    dial: impl Future<Output = Result<C::Connection, Fault>>,
+    patience: Duration,
+) -> Result<(C::Connection, usize), Fault> {
+    let mut conn = dial.await?;
+    let largest = timeout(patience, conn.largest_outcome()).await;
+    let largest = largest.unwrap_or_else(|_| Err(Fault::timed_out()))?;
+    Ok((conn, largest))
 }
 
 /// How often the connection has to break under an operation before that may be its doing.

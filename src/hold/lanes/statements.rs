@@ -208,13 +208,15 @@ impl<C: Connector> Lane<C> {
         }
     }
 
-    /// An undo has found what one sending of its acquire did, or nothing. It is repeated while another sending may come.
+    /// An undo has freed what one sending of its acquire was granted, or nothing. It is repeated while another sending may come.
+    /// A lease that has run out accounts for no sending: it stays in the row and is found again, and it may be that of the sending
+    /// which was answered.
     fn undone(&mut self, op: Release, outcome: Freed) {
-        let found = matches!(outcome, Freed::Released | Freed::Expired);
-        if found {
+        if matches!(outcome, Freed::Released | Freed::Expired) {
             self.lines.freed(&op.ask.name);
         }
-        let late = op.late.saturating_sub(u32::from(found));
+        let accounted = u32::from(outcome == Freed::Released);
+        let late = op.late.saturating_sub(accounted);
         if late > 0 {
             let (repeated, fate) = (true, op.fate.innocent());
             self.put_off(Op::Release(Release {

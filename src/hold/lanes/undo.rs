@@ -23,10 +23,11 @@ pub(super) fn of(op: &Op, now: Moment) -> Option<Op> {
             let undo = release(&ask.name, ask.owner, ask.ttl, take.fate.doubts, now);
             Some(Op::Release(undo))
         }
-        // The caller has waited long enough, and the name is to be free all the same.
+        // The caller has waited long enough, and the name is to be free all the same: the undo frees the grant, and then
+        // what late sendings of its acquire are granted.
         Op::Release(op) if op.reply.is_some() => {
             let grant = op.grant.as_ref()?;
-            let undo = release(&grant.name, grant.id, grant.ttl, op.late.max(1), now);
+            let undo = release(&grant.name, grant.id, grant.ttl, op.late + 1, now);
             Some(repeated(undo))
         }
         Op::Release(op) => after(op, now),

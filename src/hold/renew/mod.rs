@@ -90,9 +90,8 @@ impl Renewals {
         target: &Arc<str>,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
-        shared.state().schedule = Schedule::within(C::REQUEST);
-        // Where several can write at a time.
-        let spare = (C::LANES > 1).then(|| link.another());
+        shared.state().schedule = Schedule::within(C::RENEWALS);
+        let spare = spare(&link);
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
         super::spawn("rowlock-renew", target, move || {
             let runtime = super::own_runtime()?;
@@ -146,6 +145,11 @@ impl Drop for Renewals {
         self.0.renew.notify_one();
         self.0.help.notify_one();
     }
+}
+
+/// The spare connection, where several can write at a time.
+fn spare<C: Connector>(link: &Link<C>) -> Option<Link<C>> {
+    (C::LANES > 1).then(|| link.another())
 }
 
 /// Tells warnings and losses in time, whatever the database does.
@@ -471,3 +475,7 @@ mod tests {
         assert_eq!(newest.loss(), None);
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+#[path = "tasks_tests.rs"]
+mod tasks;

@@ -2,18 +2,17 @@
 //!
 //! # Fairness
 //!
-//! Renewals go out in chunks. Leases of about the same TTL (up to twice as long) are a class, and each class that has
-//! renewals due gets an equal part of a chunk; what one does not need goes to the others. So the leases of one class may
-//! be more than the database can renew, and cost the other classes nothing. Within a class the longest due comes first.
-//!
-//! All share a statement only while statements are fast enough for the lease with the shortest TTL, which then bounds them.
-//! Else each class has statements of its own, in turn, with the time that it can bear.
+//! Renewals go out in chunks. Leases of about the same TTL (up to twice as long) are a class. What is due of all classes
+//! shares a statement while that has room for it, and while statements are fast enough for the lease with the shortest
+//! TTL, which then bounds it. Else each class has statements of its own, in turn, with the time that it can bear. So the
+//! leases of one class may be more than the database can renew, and cost the other classes nothing. Within a class the
+//! longest due comes first.
 //!
 //! # The spare connection
 //!
 //! While a statement is in flight on the first connection, another one goes over the spare one: when it would be full, or
-//! when the one in flight may take longer than the lease with the shortest TTL can wait. What is sent there is bounded by
-//! that lease: it is never kept waiting by two slow statements.
+//! when the one in flight may take longer than a lease that is due can wait. What is sent there is bounded by the lease
+//! with the shortest TTL: it is never kept waiting by two slow statements.
 //!
 //! # What cannot be held
 //!
@@ -63,8 +62,9 @@ pub(super) struct Schedule {
     ttls: BTreeMap<Duration, usize>,
     /// Whether the suspects are next.
     suspects_turn: bool,
-    /// The class that had the last statement of its own.
+    /// The class that had the last statement of its own on the first connection, and on the spare one.
     last_class: u32,
+    last_spare: u32,
     /// The bound of the statement that is in flight on the first connection.
     in_flight: Option<Duration>,
     limit: RequestLimit,
@@ -153,6 +153,7 @@ impl Schedule {
         if renewer {
             self.renewer = renew_at;
         }
+        let ttl_overtakes = self.overtakes(kept.ttl());
         *self.ttls.entry(kept.ttl()).or_default() += 1;
         let entry = Entry {
             kept,
@@ -169,7 +170,7 @@ impl Schedule {
             self.queue(id, Renewal::Queued(at));
         }
         let helper =
-            self.overtakes() && renew_at.is_some_and(|new| self.helper.is_none_or(|at| new < at));
+            ttl_overtakes && renew_at.is_some_and(|new| self.helper.is_none_or(|at| new < at));
         Wake {
             announcer,
             renewer,
@@ -280,13 +281,12 @@ impl Schedule {
         let others_due = self.due.values().any(|queue| is_due(queue, now));
         let suspects = suspects_due && (self.suspects_turn || !others_due);
         self.suspects_turn = !suspects;
-        let shared = !suspects && self.is_calm();
+        let all = self.all(now).filter(|_| !suspects);
+        let shared = all.is_some();
         let picked = if suspects {
             self.pick_suspects(now, None)
-        } else if shared {
-            self.pick(now)
         } else {
-            self.pick_next_class(now)
+            all.unwrap_or_else(|| self.pick_next_class(now))
         };
         let kept = self.take(now, picked);
         // The first time a statement must not keep the lease waiting that has the least time, whether it is in the chunk or
@@ -306,9 +306,18 @@ impl Schedule {
         self.in_flight = None;
     }
 
-    /// Whether the statement in flight may take longer than the shortest lease can wait.
-    fn overtakes(&self) -> bool {
-        self.in_flight.is_some_and(|bound| bound > self.patience())
+    /// Whether the statement in flight may take longer than a lease of this TTL can wait.
+    fn overtakes(&self, ttl: Duration) -> bool {
+        self.in_flight
+            .is_some_and(|in_flight| in_flight > bound(ttl))
+    }
+
+    /// The classes that have a lease which cannot wait for the statement in flight, the shortest first.
+    fn overtaking(&self) -> impl Iterator<Item = (&u32, &Queue)> {
+        self.due.iter().filter(|(class, _)| {
+            let mut ttls = self.ttls.range(Duration::from_millis(1 << **class)..);
+            ttls.next().is_some_and(|(ttl, _)| self.overtakes(*ttl))
+        })
     }
 
     /// When something is to be sent over the spare connection, as far as that is known by now.
@@ -329,11 +338,11 @@ impl Schedule {
             .iter()
             .filter(|(class, _)| calm || **class == urgent);
         let full = shared.filter_map(|(_, queue)| self.full_at(queue)).min();
-        let queued = self.due.get(&urgent).and_then(Queue::first);
+        let queued = self.overtaking().filter_map(|(_, queue)| queue.first());
         let mut suspects = self.suspects.iter();
         let suspect = suspects.find(|(_, id)| self.class_of(id) == urgent);
-        let first = queued.into_iter().chain(suspect).map(|(at, _)| *at).min();
-        let next = [full, first.filter(|_| self.overtakes())];
+        let suspect = suspect.filter(|_| self.overtakes(self.shortest().unwrap_or(MAX_BOUND)));
+        let next = [full, queued.chain(suspect).map(|(at, _)| *at).min()];
         next.into_iter().flatten().filter(|at| *at > now).min()
     }
 
@@ -355,6 +364,7 @@ impl Schedule {
     /// Takes out what is to be sent now over the spare connection.
     pub(super) fn spare_chunk(&mut self, now: Moment) -> Option<Chunk> {
         let picked = self.spare_pick(now)?;
+        self.last_spare = picked.first().map_or(0, |id| self.class_of(id));
         let kept = self.take(now, picked);
         let bound = self.patience();
         Some(Chunk { kept, bound })
@@ -362,26 +372,33 @@ impl Schedule {
 
     fn spare_pick(&self, now: Moment) -> Option<Vec<Uuid>> {
         self.in_flight?;
-        let overtakes = self.overtakes();
-        let urgent = class(self.shortest()?);
-        let queue = self.due.get(&urgent);
-        let picked = if self.is_calm() {
-            self.pick(now)
-        } else {
-            queue.map_or_else(Vec::new, |queue| self.candidates(now, urgent, queue))
-        };
+        let shortest = self.shortest()?;
+        let urgent = class(shortest);
+        let mut overtaking = self.overtaking();
+        if let Some((class, queue)) = overtaking.find(|(_, queue)| is_due(queue, now)) {
+            return Some(self.candidates(now, *class, queue));
+        }
+        let calm = self.is_calm();
+        let full = self
+            .turns(self.last_spare)
+            .filter(|(class, _)| calm || **class == urgent)
+            .map(|(class, queue)| self.candidates(now, *class, queue))
+            .find(|picked| self.is_full(now, picked));
+        if full.is_some() {
+            return full;
+        }
+        let suspects = self.pick_suspects(now, Some(urgent));
+        (self.overtakes(shortest) && !suspects.is_empty()).then_some(suspects)
+    }
+
+    /// Whether a request of these would be full, and nothing in it is only due soon.
+    fn is_full(&self, now: Moment, picked: &[Uuid]) -> bool {
         let due = |id: &Uuid| matches!(self.entries[id].renewal, Renewal::Queued(at) if at <= now);
         let mut used = 0;
         let fitting = picked.iter().take_while(|id| self.fits(&mut used, id));
         let request = &picked[..fitting.count()];
-        let urgent_due = queue.is_some_and(|queue| is_due(queue, now));
         let is_full = request.len() < picked.len() || picked.len() == self.pace.size();
-        let full = is_full && request.iter().all(due);
-        if full || (overtakes && urgent_due) {
-            return Some(picked);
-        }
-        let suspects = self.pick_suspects(now, Some(urgent));
-        (overtakes && !suspects.is_empty()).then_some(suspects)
+        is_full && request.iter().all(due)
     }
 
     /// Takes out as many of `picked` as go into one request. What has ended or is at its cap goes without.
@@ -411,36 +428,35 @@ impl Schedule {
         class(self.entries[id].kept.ttl())
     }
 
+    /// The classes, beginning with the one after `last`.
+    fn turns(&self, last: u32) -> impl Iterator<Item = (&u32, &Queue)> {
+        let after = (Bound::Excluded(last), Bound::Unbounded);
+        let before = ..=last;
+        self.due.range(after).chain(self.due.range(before))
+    }
+
     /// What is due of the class whose turn it is.
     fn pick_next_class(&mut self, now: Moment) -> Vec<Uuid> {
-        let after = (Bound::Excluded(self.last_class), Bound::Unbounded);
-        let mut turns = self.due.range(after).chain(&self.due);
-        let Some((class, queue)) = turns.find(|(_, queue)| is_due(queue, now)) else {
+        let turn = self
+            .turns(self.last_class)
+            .find(|(_, queue)| is_due(queue, now));
+        let Some((class, queue)) = turn else {
             return Vec::new();
         };
-        let picked = self.candidates(now, *class, queue);
-        self.last_class = *class;
+        let (class, picked) = (*class, self.candidates(now, *class, queue));
+        self.last_class = class;
         picked
     }
 
-    /// What is due, of each class in turn, so that each has an equal part of however much goes into the request. What is soon
-    /// due rides along where there is room.
-    fn pick(&self, now: Moment) -> Vec<Uuid> {
-        let candidates = |(class, queue): (&u32, _)| self.candidates(now, *class, queue);
-        let mut classes: Vec<_> = self
-            .due
-            .iter()
-            .map(|due| candidates(due).into_iter())
+    /// What is due of all classes, if they can share a statement. What is soon due rides along.
+    fn all(&self, now: Moment) -> Option<Vec<Uuid>> {
+        let queues = self.due.iter();
+        let all: Vec<_> = queues
+            .flat_map(|(class, queue)| self.candidates(now, *class, queue))
             .collect();
-        let mut picked = Vec::new();
-        loop {
-            let before = picked.len();
-            picked.extend(classes.iter_mut().filter_map(Iterator::next));
-            if picked.len() == before || picked.len() >= self.pace.size() {
-                picked.truncate(self.pace.size());
-                return picked;
-            }
-        }
+        let mut used = 0;
+        let fits = all.len() < self.pace.size() && all.iter().all(|id| self.fits(&mut used, id));
+        (fits && self.is_calm()).then_some(all)
     }
 
     /// The longest due first; those that would be lost before their answer comes last.
@@ -461,6 +477,7 @@ impl Schedule {
             }
         }
         good.extend(hopeless);
+        good.truncate(size);
         good
     }
 

@@ -6,6 +6,8 @@ use crate::Name;
 use crate::hold::clock::ClockError;
 use crate::hold::grant::Grant;
 
+#[path = "schedule_edge_tests.rs"]
+mod edge;
 #[path = "schedule_spare_tests.rs"]
 mod spare;
 
@@ -235,29 +237,28 @@ fn the_longest_due_come_first_and_what_is_soon_due_rides_along() {
 
 #[test]
 fn a_crowd_of_one_ttl_costs_the_others_nothing() {
+    let (now, mut it, urgent, slow) = three_classes();
+    // Each has the time that its class can bear; what is left of all shares a statement in the end.
+    let one = |kept: &Kept, bound| (1, kept.ttl(), bound);
+    let full = (256, secs(6), millis(1_500));
+    let expected = [
+        one(&urgent, millis(60)),
+        full,
+        one(&slow, MAX_BOUND),
+        full,
+        full,
+        (232, secs(6), millis(60)),
+    ];
+    assert_eq!(chunks(&mut it, now, 6), expected);
+    // Two crowds are sent in turn, too.
     let start = Moment::now();
-    let (mut it, _) = crowd(1_000, secs(6), start);
-    let urgent = lease(millis(240), start + millis(2_000));
-    let slow = lease(secs(60), start - secs(15));
-    it.keep(start, urgent.clone());
-    it.keep(start, slow.clone());
-    let now = start + millis(2_100);
-    let chunk = it.chunk(now).kept;
-    assert_eq!(chunk.len(), 256);
-    assert!(ids(&chunk).contains(&id(&urgent)));
-    assert!(ids(&chunk).contains(&id(&slow)));
-
-    // Two crowds have half of a chunk each.
     let (mut it, _) = crowd(1_000, secs(6), start);
     for _ in 0..1_000 {
         it.keep(start, lease(secs(60), start - secs(15)));
     }
-    let chunk = it.chunk(now).kept;
-    assert_eq!(
-        chunk.iter().filter(|kept| kept.ttl() == secs(6)).count(),
-        128
-    );
-    assert_eq!(chunk.len(), 256);
+    let sent = chunks(&mut it, start + millis(2_100), 4);
+    let ttls: Vec<_> = sent.iter().map(|(_, ttl, _)| ttl.as_secs()).collect();
+    assert_eq!(ttls, [6, 60, 6, 60]);
 }
 
 /// A crowd of 6 s, one urgent lease and one slow one, all due at the moment that comes first.
@@ -271,60 +272,54 @@ fn three_classes() -> (Moment, Schedule, Kept, Kept) {
     (start + millis(2_100), it, urgent, slow)
 }
 
-#[test]
-fn while_statements_are_slow_each_class_has_its_own_in_turn() {
-    let (now, mut it, urgent, slow) = three_classes();
-    it.pace.took(millis(31), secs(1), 256);
-    let mut sent = Vec::new();
-    for _ in 0..5 {
-        let Chunk { kept, bound } = it.chunk(now);
-        sent.push((kept.len(), kept[0].ttl(), bound));
-    }
-    let one = |kept: &Kept, bound| (1, kept.ttl(), bound);
-    let crowd = (256, secs(6), millis(1_500));
-    let expected = [
-        one(&urgent, millis(60)),
-        crowd,
-        one(&slow, MAX_BOUND),
-        crowd,
-    ];
-    assert_eq!(sent[..4], expected);
-    assert_eq!(sent[4], crowd);
-    // When they are fast again, they are shared.
-    it.put_back(&[urgent, slow]);
-    it.pace.took(millis(1), secs(1), 256);
-    it.pace.took(millis(1), secs(1), 256);
-    let Chunk { kept, bound } = it.chunk(now);
-    assert_eq!((kept.len(), bound), (234, millis(60)));
+/// How many leases the next chunks have, the TTL of the first one, and the bound.
+fn chunks(it: &mut Schedule, now: Moment, count: usize) -> Vec<(usize, Duration, Duration)> {
+    let sent = (0..count).map(|_| it.chunk(now));
+    sent.map(|Chunk { kept, bound }| (kept.len(), kept[0].ttl(), bound))
+        .collect()
 }
 
 #[test]
-fn two_crowds_share_a_request_evenly() {
-    let start = Moment::now();
-    let (mut it, _) = crowd(300, TTL, start);
-    let now = start + secs(10) + millis(1);
-    for _ in 0..300 {
-        it.keep(start, lease(secs(3), now - secs(2)));
+fn while_statements_are_slow_each_class_has_its_own_in_turn() {
+    let now = Moment::now();
+    let of_crowd = || lease(secs(6), now - secs(2));
+    let urgent = lease(millis(240), now - millis(100));
+    let slow = lease(secs(60), now - secs(18));
+    let all = [urgent, of_crowd(), of_crowd(), slow];
+    let mut it = Schedule::default();
+    for kept in &all {
+        it.keep(now, kept.clone());
     }
-    it.limit = RequestLimit::of(16_000, 10, 4);
-    let chunk = it.chunk(now).kept;
-    let of = |ttl| chunk.iter().filter(|kept| kept.ttl() == ttl).count();
-    assert_eq!((of(TTL), of(secs(3))), (13, 14));
+    it.pace.took(millis(31), secs(1), 256);
+    let sent = chunks(&mut it, now, 3);
+    let counts: Vec<_> = sent.iter().map(|(count, ..)| *count).collect();
+    assert_eq!(counts, [1, 2, 1]);
+    // When they are fast again, one is shared. The shortest bounds it.
+    it.put_back(&all);
+    it.pace.took(millis(1), secs(1), 256);
+    it.pace.took(millis(1), secs(1), 256);
+    let Chunk { kept, bound } = it.chunk(now);
+    assert_eq!((kept.len(), bound), (4, millis(60)));
 }
 
 #[test]
 fn a_chunk_goes_into_one_request() {
-    let (now, it, urgent, slow) = three_classes();
-    let limit = RequestLimit::of(16_000, 10, 4);
-    let mut it = Schedule { limit, ..it };
+    let start = Moment::now();
+    let (mut it, _) = crowd(1_000, secs(6), start);
+    it.limit = RequestLimit::of(16_000, 10, 4);
     // The names have one byte.
-    let chunk = it.chunk(now).kept;
-    assert_eq!(chunk.len(), 384 / 14);
-    assert!(
-        [urgent, slow]
-            .iter()
-            .all(|kept| ids(&chunk).contains(&id(kept)))
-    );
+    let fitting = 384 / 14;
+    assert_eq!(it.chunk(start + millis(2_100)).kept.len(), fitting);
+    // So many of two classes share one; one more, and each has its own.
+    let slow = lease(secs(60), start - secs(15));
+    for (count, shared) in [(26, true), (27, false)] {
+        let (mut it, _) = crowd(count, secs(6), start);
+        it.limit = RequestLimit::of(16_000, 10, 4);
+        it.keep(start, slow.clone());
+        let chunk = ids(&it.chunk(start + secs(3)).kept);
+        assert_eq!(chunk.len(), fitting);
+        assert_eq!(chunk.contains(&id(&slow)), shared);
+    }
 }
 
 #[test]

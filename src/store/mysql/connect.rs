@@ -8,8 +8,13 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::transaction::text;
 use crate::store::fault::{Fault, FaultKind};
-use crate::store::{Connector, RequestLimit, Server, servers};
+use crate::store::{Connector, RequestLimit, Server, servers, url};
 use crate::{Engine, Error};
+
+const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
+                    several servers are written as HOST1:PORT1,HOST2:PORT2)";
+
+const SSL: &str = " (its values are DISABLED, PREFERRED, REQUIRED, VERIFY_CA and VERIFY_IDENTITY)";
 
 #[derive(Debug, Clone)]
 pub(crate) struct MySql {
@@ -20,15 +25,14 @@ pub(crate) struct MySql {
 impl MySql {
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
         let mut options = Vec::new();
+        url::check_server(url, FORM)?;
+        url::check_parameters(url, &[])?;
         for url in servers::each(url)? {
-            let one = MySqlConnectOptions::from_str(&url).map_err(|_| Error::InvalidUrl {
-                reason: "it is not of the form mysql://USER:PASSWORD@HOST:PORT/DATABASE \
-                         (percent-encode special characters in the password; \
-                         several servers are written as HOST1:PORT1,HOST2:PORT2)"
-                    .into(),
-            })?;
+            let one = MySqlConnectOptions::from_str(&url)
+                .map_err(|error| url::unparsed(&error, FORM, SSL))?;
             servers::only_one(one.get_host())?;
-            options.push(one);
+            let host = url::host(one.get_host()).to_owned();
+            options.push(one.host(&host));
         }
         Self::of(options)
     }
@@ -61,13 +65,15 @@ impl Connector for MySql {
     const LANES: usize = 2;
 
     const REQUEST: RequestLimit = RequestLimit::of(2_048, 64, 4);
+    /// Nothing is read back.
+    const RENEWALS: RequestLimit = RequestLimit::of(1_024, 54, 2);
 
     const TRANSACTION_BLOCKS_LANES: bool = false;
 
     fn target(&self) -> String {
         let host = |o: &MySqlConnectOptions| {
             o.get_socket().map_or_else(
-                || format!("{}:{}", o.get_host(), o.get_port()),
+                || url::shown(o.get_host(), o.get_port()),
                 |socket| socket.display().to_string(),
             )
         };

@@ -371,12 +371,14 @@ pub(super) async fn finish(
     if usize::try_from(done.rows_affected()) == Ok(asks.len()) {
         return Ok(vec![Finished::Ended; asks.len()]);
     }
-    let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
-    let rows = read(conn, &keys, 0).await?;
-    let finished = asks.iter().zip(&rows);
-    Ok(finished
-        .map(|(ask, row)| RecordRow::finished(row.as_ref(), ask))
-        .collect())
+    let mut finished = Vec::with_capacity(asks.len());
+    for ask in asks {
+        let row = read(conn, std::slice::from_ref(&ask.key), ask.size())
+            .await?
+            .pop();
+        finished.push(RecordRow::finished(row.flatten().as_ref(), ask));
+    }
+    Ok(finished)
 }
 
 pub(super) async fn list(

@@ -60,12 +60,21 @@ fn claim_again_text(ask: &ClaimAsk, seen: i64) -> String {
     )
 }
 
-const TX_KEEP: &str = "
-UPDATE rowlock_idempotency
-SET state = 'done', tries = 0, content_type = ?, outcome = ?, done_at = UTC_TIMESTAMP(6),
-    retain_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,
-    forget_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
-WHERE scope = ? AND idempotency_key = ? AND owner = ? AND state = 'running'";
+/// Releasing the savepoint of the claim fails when its transaction has ended, also where another one was begun since.
+fn keep_text(ask: &ClaimAsk, outcome: &Outcome) -> String {
+    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
+    let owner = hex(ask.owner.as_bytes());
+    let (content_type, bytes) = (text(outcome.content_type()), hex(outcome.bytes()));
+    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+    format!(
+        "RELEASE SAVEPOINT rowlock_claim; \
+         UPDATE rowlock_idempotency
+         SET state = 'done', tries = 0, content_type = {content_type}, outcome = {bytes}, done_at = UTC_TIMESTAMP(6),
+             retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
+             forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND
+         WHERE scope = {scope} AND idempotency_key = {key} AND owner = {owner} AND state = 'running'"
+    )
+}
 
 fn complete_text(ask: &FinishAsk) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
@@ -96,7 +105,7 @@ pub(super) async fn tx_claim(
         Some(seen) => claim_again_text(ask, seen),
         None => claim_new_text(ask),
     };
-    let claim = format!("{WAIT_SHORTLY}; {claim}; {WAIT_AS_BEFORE}");
+    let claim = format!("SAVEPOINT rowlock_claim; {WAIT_SHORTLY}; {claim}; {WAIT_AS_BEFORE}");
     let done = execute(conn, claim).await;
     let told = |found| Told {
         database: Some(ask.database),
@@ -135,16 +144,7 @@ pub(super) async fn tx_keep(
     ask: &ClaimAsk,
     outcome: &Outcome,
 ) -> Result<Finished, Fault> {
-    let done = sqlx::query(TX_KEEP)
-        .bind(outcome.content_type())
-        .bind(outcome.bytes())
-        .bind(to_micros(ask.retain))
-        .bind(to_micros(ask.forget))
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .execute(conn)
-        .await?;
+    let done = execute(conn, keep_text(ask, outcome)).await?;
     match done.rows_affected() {
         // It was inserted, or changed, in this very transaction, which has been rolled back since.
         0 => Err(Fault::transaction_over()),

@@ -1,7 +1,8 @@
 //! Lease locks: the statements.
 //!
 //! There is no RETURNING on MySQL: a statement changes the rows, a second one reads them back, in the same
-//! round trip ([`write_and_read`]).
+//! round trip ([`write_and_read`]). A renewal reads back only when it found fewer rows than it asked for: sqlx asks the
+//! server to count the rows found, not those changed (`CLIENT_FOUND_ROWS`).
 //! The rows that may be changed are found by a derived table that locks them with SKIP LOCKED, in
 //! the order of the asks (by name): an UPDATE alone would wait for locked rows. LIMIT keeps the
 //! derived table from being merged into the UPDATE, STRAIGHT_JOIN and FORCE INDEX pin the plan to
@@ -14,7 +15,7 @@
 use std::collections::HashMap;
 
 use sqlx::mysql::MySqlRow;
-use sqlx::{FromRow, MySqlConnection};
+use sqlx::{AssertSqlSafe, FromRow, MySqlConnection};
 
 use super::connect::{fill, quoted, read_alone, write_and_read};
 use super::transaction::{hex, text};
@@ -199,10 +200,8 @@ fn take_text(asks: &[TakeAsk]) -> (String, String) {
     (take, read_text(asks.iter().map(|ask| &ask.name)))
 }
 
-/// What renews, and what reads back.
-fn renew_text(asks: &[RenewAsk]) -> (String, String) {
-    let renew = fill(RENEW, &[quoted(&json::renewals(asks))]);
-    (renew, read_text(asks.iter().map(|ask| &ask.name)))
+fn renew_text(asks: &[RenewAsk]) -> String {
+    fill(RENEW, &[quoted(&json::renewals(asks))])
 }
 
 pub(super) async fn take(
@@ -267,8 +266,13 @@ pub(super) async fn renew(
     conn: &mut MySqlConnection,
     asks: &[RenewAsk],
 ) -> Result<Vec<Renewed>, sqlx::Error> {
-    let (renew, read) = renew_text(asks);
-    let rows = found(&write_and_read(conn, &renew, &read).await?)?;
+    let renew = sqlx::raw_sql(AssertSqlSafe(renew_text(asks)));
+    let done = renew.execute(&mut *conn).await?;
+    if done.rows_affected() == asks.len() as u64 {
+        let live = |ask: &RenewAsk| Renewed::Live { remaining: ask.ttl };
+        return Ok(asks.iter().map(live).collect());
+    }
+    let rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
     Ok(asks
         .iter()
         .map(|ask| match rows.get(ask.name.as_bytes()) {
@@ -405,18 +409,17 @@ mod tests {
 
     use super::super::connect::MySql;
     use super::*;
-    use crate::store::Connector;
+    use crate::store::{Connector, RequestLimit};
 
     /// What TLS sends in one record, and what the protocol puts before a statement.
     const RECORD: usize = 16 * 1024;
     const HEADER: usize = 5;
 
     /// As many as are admitted.
-    fn batch<T>(name: &str, holder: &str, ask: impl Fn(Name) -> T) -> Vec<T> {
+    fn batch<T>(limit: RequestLimit, name: &str, holder: &str, ask: impl Fn(Name) -> T) -> Vec<T> {
         let name = Name::new(name).unwrap();
         let mut used = 0;
-        let admits =
-            |_: &usize| MySql::REQUEST.admits(&mut used, name.as_bytes().len(), holder.len());
+        let admits = |_: &usize| limit.admits(&mut used, name.as_bytes().len(), holder.len());
         let count = (0..1_000).take_while(admits).count();
         (0..count).map(|_| ask(name.clone())).collect()
     }
@@ -426,18 +429,21 @@ mod tests {
         let (owner, ttl) = (Uuid::max(), Duration::from_hours(24));
         for length in [1, 20, 255] {
             let name = "n".repeat(length);
-            let renewals = batch(&name, "", |name| RenewAsk { name, owner, ttl });
-            let (renew, read) = renew_text(&renewals);
-            let sizes = [renew.len() + read.len()];
+            let renewals = batch(MySql::RENEWALS, &name, "", |name| RenewAsk {
+                name,
+                owner,
+                ttl,
+            });
+            let renew = renew_text(&renewals);
             let holder: Arc<str> = "program 12345 on host".into();
-            let takes = batch(&name, &holder, |name| TakeAsk {
+            let takes = batch(MySql::REQUEST, &name, &holder, |name| TakeAsk {
                 name,
                 owner,
                 ttl,
                 holder: Arc::clone(&holder),
             });
             let (take, read) = take_text(&takes);
-            for size in sizes.into_iter().chain([take.len() + read.len()]) {
+            for size in [renew.len(), take.len() + read.len()] {
                 // Not far below it, either.
                 assert!((12_000..RECORD - HEADER).contains(&size), "{size}");
             }

@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::connect::read_alone;
 use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
+use crate::store::fault::{FaultKind, classify};
 
 mod embedded {
     refinery::embed_migrations!("migrations/mysql");
@@ -15,18 +16,12 @@ pub(crate) use embedded::migrations::runner;
 pub(super) async fn history(
     conn: &mut MySqlConnection,
 ) -> Result<Option<Vec<Applied>>, sqlx::Error> {
-    let there = "SELECT COUNT(*) FROM information_schema.tables \
-                 WHERE table_schema = DATABASE() AND table_name = 'rowlock_schema_history'";
-    let there = read_alone(conn, there).await?;
-    if there
-        .first()
-        .map_or(Ok(0), |row| row.try_get::<i64, _>(0))?
-        == 0
-    {
-        return Ok(None);
-    }
     let rows = "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version";
-    let rows = read_alone(conn, rows).await?;
+    // information_schema does not show a table to a user without a right on it: to such a user none would be there.
+    let rows = match read_alone(conn, rows).await {
+        Err(error) if classify(&error) == FaultKind::NoSuchTable => return Ok(None),
+        rows => rows?,
+    };
     let rows = rows.iter().map(<(i32, String, String)>::from_row);
     let rows: Result<Vec<Applied>, _> = rows.map(|row| row.map(Applied::from)).collect();
     Ok(Some(rows?))

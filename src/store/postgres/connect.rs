@@ -6,14 +6,19 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, Row};
 
-use super::pooler::{Known, Session, Sharing, is_shared, is_tracked, take_pooler};
+use super::pooler::{Known, POOLER, Session, Sharing, is_shared, is_tracked, take_pooler};
 use super::query_as;
 use crate::store::fault::{Fault, FaultKind};
-use crate::store::{Connector, RequestLimit, Server, servers};
+use crate::store::{Connector, RequestLimit, Server, servers, url};
 use crate::{Engine, Error};
 
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;
+
+const FORM: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
+                    several servers are written as HOST1:PORT1,HOST2:PORT2)";
+
+const SSL: &str = " (its values are disable, allow, prefer, require, verify-ca and verify-full)";
 
 /// What sqlx keeps prepared by default. Without a place for them, it would leave every statement on the server.
 const STATEMENTS: usize = 100;
@@ -39,17 +44,16 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
+        url::check_server(url, FORM)?;
+        url::check_parameters(url, &[POOLER])?;
         let (url, told) = take_pooler(url)?;
         let mut options = Vec::new();
         for url in servers::each(&url)? {
-            let one = PgConnectOptions::from_str(&url).map_err(|_| Error::InvalidUrl {
-                reason: "it is not of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE \
-                         (percent-encode special characters in the password; \
-                         several servers are written as HOST1:PORT1,HOST2:PORT2)"
-                    .into(),
-            })?;
+            let one = PgConnectOptions::from_str(&url)
+                .map_err(|error| url::unparsed(&error, FORM, SSL))?;
             servers::only_one(one.get_host())?;
-            options.push(one);
+            let host = url::host(one.get_host()).to_owned();
+            options.push(one.host(&host));
         }
         let it = Self::of(options);
         if let Some(sharing) = told {
@@ -126,7 +130,7 @@ impl Connector for Postgres {
     fn target(&self) -> String {
         let host = |o: &PgConnectOptions| {
             o.get_socket().map_or_else(
-                || format!("{}:{}", o.get_host(), o.get_port()),
+                || url::shown(o.get_host(), o.get_port()),
                 |socket| socket.display().to_string(),
             )
         };

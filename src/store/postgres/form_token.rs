@@ -3,7 +3,8 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{query, query_as, query_scalar};
+use super::transaction::prove;
+use super::{query, query_as};
 use crate::store::fault::Fault;
 use crate::store::record::TokenAsk;
 use crate::store::{Told, to_micros};
@@ -12,21 +13,31 @@ const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
 VALUES ($1, $2, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond')";
 
+/// Whether it is known that there is a transaction: see the head of `transaction.rs`.
 const TX_ISSUE: &str = "
-WITH made AS (
+WITH here AS MATERIALIZED (
+    SELECT pg_current_xact_id_if_assigned() IS NOT NULL
+           OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
+), made AS (
     INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
-    VALUES ($1, $2, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond')
+    SELECT $1, $2, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond'
+    WHERE (SELECT proven FROM here) IS NOT NULL
     ON CONFLICT DO NOTHING
 )
-SELECT id FROM rowlock_database";
+SELECT id, (SELECT proven FROM here) FROM rowlock_database";
 
+/// Deletes nothing before it is known that there is a transaction.
 const TX_CONSUME: &str = "
-WITH gone AS (
+WITH here AS MATERIALIZED (
+    SELECT $3 OR pg_current_xact_id_if_assigned() IS NOT NULL
+           OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
+), gone AS (
     DELETE FROM rowlock_form_token
-    WHERE scope = $1 AND token = $2 AND expires_at > clock_timestamp()
+    WHERE (SELECT proven FROM here)
+      AND scope = $1 AND token = $2 AND expires_at > clock_timestamp()
     RETURNING 1
 )
-SELECT d.id, EXISTS (SELECT FROM gone) FROM rowlock_database d";
+SELECT d.id, EXISTS (SELECT FROM gone), (SELECT proven FROM here) FROM rowlock_database d";
 
 const CLEAN: &str = "
 DELETE FROM rowlock_form_token t
@@ -52,14 +63,17 @@ pub(super) async fn clean(conn: &mut PgConnection, limit: u32) -> Result<u64, sq
 }
 
 pub(super) async fn tx_issue(conn: &mut PgConnection, ask: &TokenAsk) -> Result<Told<()>, Fault> {
-    let database: Option<Uuid> = query_scalar(TX_ISSUE)
+    let row: Option<(Uuid, bool)> = query_as(TX_ISSUE)
         .bind(&*ask.scope)
         .bind(&ask.digest.as_bytes()[..])
         .bind(to_micros(ask.ttl))
-        .fetch_optional(conn)
+        .fetch_optional(&mut *conn)
         .await?;
+    if row.is_some_and(|row| !row.1) {
+        prove(conn).await?;
+    }
     Ok(Told {
-        database,
+        database: row.map(|row| row.0),
         found: (),
     })
 }
@@ -68,13 +82,27 @@ pub(super) async fn tx_consume(
     conn: &mut PgConnection,
     ask: &TokenAsk,
 ) -> Result<Told<bool>, Fault> {
-    let row: Option<(Uuid, bool)> = query_as(TX_CONSUME)
-        .bind(&*ask.scope)
-        .bind(&ask.digest.as_bytes()[..])
-        .fetch_optional(conn)
-        .await?;
+    let mut row = consume(conn, ask, false).await?;
+    if row.is_some_and(|row| !row.2) {
+        prove(conn).await?;
+        row = consume(conn, ask, true).await?;
+    }
     Ok(Told {
         database: row.map(|row| row.0),
         found: row.is_some_and(|row| row.1),
     })
+}
+
+/// The database, whether there was such a token, and whether it is known that there is a transaction.
+async fn consume(
+    conn: &mut PgConnection,
+    ask: &TokenAsk,
+    proven: bool,
+) -> Result<Option<(Uuid, bool, bool)>, sqlx::Error> {
+    query_as(TX_CONSUME)
+        .bind(&*ask.scope)
+        .bind(&ask.digest.as_bytes()[..])
+        .bind(proven)
+        .fetch_optional(conn)
+        .await
 }

@@ -370,7 +370,9 @@ pub(super) async fn finish(
         finished.push(if rows.iter().any(is_mine) {
             Finished::Ended
         } else {
-            let row = read(conn, std::slice::from_ref(&ask.key), 0).await?.pop();
+            let row = read(conn, std::slice::from_ref(&ask.key), ask.size())
+                .await?
+                .pop();
             RecordRow::finished(row.flatten().as_ref(), ask)
         });
     }

@@ -4,6 +4,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::idempotency::lock;
+use super::transaction::prove;
 use super::{query, query_as, query_scalar};
 use crate::idempotency::{Outcome, RecordKey};
 use crate::store::fault::Fault;
@@ -17,7 +18,8 @@ SELECT id, pg_try_advisory_xact_lock($3),
        EXISTS (SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2)
 FROM rowlock_database";
 
-/// Nothing is inserted when somebody has committed between the look and the claim.
+/// Nothing is inserted when somebody has committed between the look and the claim, or when the transaction of the claim is
+/// over: its advisory lock ended with it.
 const TX_KEEP_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
                                  fingerprint, bound, content_type, outcome, began_at, attempted_at, lease_until,
@@ -26,6 +28,7 @@ SELECT $1, $2, 'done', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
        now(), now(), now(), now.at, now.at + $9 * interval '1 microsecond', now.at + $9 * interval '1 microsecond',
        now.at + $10 * interval '1 microsecond'
 FROM clock_timestamp() AS now (at)
+WHERE current_setting('rowlock.here', true) = 'begun'
 ON CONFLICT DO NOTHING";
 
 const TX_CLAIM_AGAIN: &str = "
@@ -49,17 +52,33 @@ SET state = 'done', doubt = NULL, tries = 0, content_type = $4, outcome = $5, do
     retain_until = clock_timestamp() + $6 * interval '1 microsecond',
     clean_at = clock_timestamp() + $6 * interval '1 microsecond',
     forget_at = clock_timestamp() + $7 * interval '1 microsecond'
-WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND state = 'running'";
+WHERE current_setting('rowlock.here', true) = 'begun'
+  AND scope = $1 AND idempotency_key = $2 AND owner = $3 AND state = 'running'";
 
-/// Nothing comes back when the attempt is not the running one.
+/// Nothing comes back when the attempt is not the running one, or when it is not known that there is a transaction: an
+/// outcome that is committed alone would be one without its effect.
 const TX_COMPLETE: &str = "
+WITH here AS MATERIALIZED (
+    SELECT pg_current_xact_id_if_assigned() IS NOT NULL
+           OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
+)
 UPDATE rowlock_idempotency
 SET state = 'done', doubt = NULL, tries = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
     retain_until = clock_timestamp() + $7 * interval '1 microsecond',
     clean_at = clock_timestamp() + $7 * interval '1 microsecond',
     forget_at = clock_timestamp() + $8 * interval '1 microsecond'
-WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+WHERE (SELECT proven FROM here)
+  AND scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
 RETURNING (SELECT id FROM rowlock_database)";
+
+/// Whether this is the very transaction that rowlock has begun, not another one that was begun since.
+const BEGUN: &str = "SELECT COALESCE(current_setting('rowlock.here', true), '') = 'begun'";
+
+/// Whether it is known that there is a transaction; see the head of `transaction.rs`.
+const HERE: &str = "
+SELECT id, pg_current_xact_id_if_assigned() IS NOT NULL
+           OR COALESCE(current_setting('rowlock.here', true), '') <> ''
+FROM rowlock_database";
 
 /// Whether a transaction has the advisory lock of a key (its high half is `classid`, its low one `objid`), or that of its row.
 const CLAIMED: &str = "
@@ -165,20 +184,46 @@ pub(super) async fn tx_keep(
         .bind(outcome.bytes())
         .bind(retain)
         .bind(forget)
-        .execute(conn)
+        .execute(&mut *conn)
         .await?;
-    Ok(match done.rows_affected() {
-        0 => Finished::Superseded,
-        _ => Finished::Ended,
-    })
+    if done.rows_affected() > 0 {
+        return Ok(Finished::Ended);
+    }
+    if query_scalar(BEGUN).fetch_one(conn).await? {
+        Ok(Finished::Superseded)
+    } else {
+        Err(Fault::transaction_over())
+    }
 }
 
 pub(super) async fn tx_complete(
     conn: &mut PgConnection,
     ask: &FinishAsk,
 ) -> Result<Told<Finished>, Fault> {
+    if let Some(database) = complete(conn, ask).await? {
+        let found = Finished::Ended;
+        return Ok(Told { database, found });
+    }
+    let here = here(conn).await?;
+    let told = |database, found| Ok(Told { database, found });
+    if let Some((database, false)) = here {
+        // The transaction has written nothing yet, or it is over.
+        prove(conn).await?;
+        if let Some(database) = complete(conn, ask).await? {
+            return told(database, Finished::Ended);
+        }
+        return told(Some(database), Finished::Superseded);
+    }
+    told(here.map(|here| here.0), Finished::Superseded)
+}
+
+/// The database in which the attempt was completed.
+async fn complete(
+    conn: &mut PgConnection,
+    ask: &FinishAsk,
+) -> Result<Option<Option<Uuid>>, sqlx::Error> {
     let end = EndColumns::from(&ask.end);
-    let row: Option<Option<Uuid>> = query_scalar(TX_COMPLETE)
+    query_scalar(TX_COMPLETE)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.owner)
@@ -187,15 +232,11 @@ pub(super) async fn tx_complete(
         .bind(end.outcome.map(Outcome::bytes))
         .bind(end.retain)
         .bind(end.forget)
-        .fetch_optional(&mut *conn)
-        .await?;
-    if let Some(database) = row {
-        let found = Finished::Ended;
-        return Ok(Told { database, found });
-    }
-    let database = query_scalar("SELECT id FROM rowlock_database")
         .fetch_optional(conn)
-        .await?;
-    let found = Finished::Superseded;
-    Ok(Told { database, found })
+        .await
+}
+
+/// The database, and whether it is known that there is a transaction.
+async fn here(conn: &mut PgConnection) -> Result<Option<(Uuid, bool)>, sqlx::Error> {
+    query_as(HERE).fetch_optional(conn).await
 }

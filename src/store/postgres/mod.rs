@@ -15,6 +15,7 @@ mod transaction;
 pub(crate) use connect::Postgres;
 pub(crate) use fault::kind as fault_kind;
 pub(crate) use schema::runner;
+pub(crate) use transaction::BEGIN;
 
 use std::time::Duration;
 

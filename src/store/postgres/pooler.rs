@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, Row};
@@ -44,7 +44,7 @@ const BEGIN_MIGRATION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                                SET LOCAL idle_in_transaction_session_timeout = '5s'";
 
 /// The parameter of a URL that says what is not to be found out.
-const POOLER: &str = "rowlock_pooler";
+pub(super) const POOLER: &str = "rowlock_pooler";
 
 const MIXED_UP: &str = "a pooler mixes the prepared statements of its clients up";
 
@@ -191,6 +191,43 @@ pub(crate) struct Session {
     /// Each verb runs in a transaction of its own.
     own_transactions: bool,
     known: Known,
+    plans: Plans,
+}
+
+/// How old the plans of a connection's prepared statements may be.
+///
+/// The server keeps the plan of a statement until somebody analyzes the table. A plan from when the table had a few rows reads all
+/// of it, for each row that is looked up, however many rows there are by now. That shows: so after a slow verb the statements are
+/// prepared anew, and the server plans for the table as it is.
+#[derive(Debug)]
+struct Plans {
+    made: Instant,
+    was_slow: bool,
+}
+
+/// A verb that takes longer is slow.
+const SLOW: Duration = Duration::from_millis(10);
+
+/// Plans are no younger when they are made anew: where every verb is slow, for another reason, that costs a round trip in this time.
+const YOUNGEST: Duration = Duration::from_secs(5);
+
+impl Plans {
+    fn made(now: Instant) -> Self {
+        Self {
+            made: now,
+            was_slow: false,
+        }
+    }
+
+    /// A verb took so long.
+    fn took(&mut self, time: Duration) {
+        self.was_slow |= time > SLOW;
+    }
+
+    /// Whether they are to be made anew now.
+    fn are_outlived(&self, now: Instant) -> bool {
+        self.was_slow && now.duration_since(self.made) >= YOUNGEST
+    }
 }
 
 impl Session {
@@ -201,6 +238,7 @@ impl Session {
             sharing,
             own_transactions: strict || sharing == Sharing::Mixed,
             known: known.clone(),
+            plans: Plans::made(Instant::now()),
         }
     }
 
@@ -208,6 +246,17 @@ impl Session {
     fn check(&self) -> Result<(), Fault> {
         if self.sharing != Sharing::Mixed && self.known.get() == Some(Sharing::Mixed) {
             return Err(Fault::said(FaultKind::Disconnected, MIXED_UP));
+        }
+        Ok(())
+    }
+
+    /// Before a verb: plans that its table may have outlived are made anew.
+    async fn plan(&mut self) -> Result<(), Fault> {
+        let now = Instant::now();
+        // A statement without a name is planned whenever it runs.
+        if self.sharing != Sharing::Mixed && self.plans.are_outlived(now) {
+            self.plans = Plans::made(now);
+            self.conn.clear_cached_statements().await?;
         }
         Ok(())
     }
@@ -232,8 +281,11 @@ macro_rules! verbs {
     ($($verb:ident($($given:ident: $type:ty),*) -> $ok:ty, $fault:ty;)*) => {$(
         async fn $verb(&mut self, $($given: $type),*) -> Result<$ok, $fault> {
             self.check()?;
+            self.plan().await?;
+            let began = Instant::now();
             if !self.own_transactions {
                 let done = self.conn.$verb($($given),*).await;
+                self.plans.took(began.elapsed());
                 return self.settled(done);
             }
             let mut tx = self.conn.begin_with(BEGIN).await.map_err(Fault::from)?;
@@ -241,6 +293,7 @@ macro_rules! verbs {
             let done = NAMED.scope(named, tx.$verb($($given),*)).await;
             let ended = if done.is_ok() { tx.commit().await } else { tx.rollback().await };
             ended.map_err(Fault::from)?;
+            self.plans.took(began.elapsed());
             self.settled(done)
         }
     )*};
@@ -298,5 +351,22 @@ impl Records for Session {
         tx_complete(ask: &FinishAsk) -> Told<Finished>, Fault;
         tx_token_issue(ask: &TokenAsk) -> Told<()>, Fault;
         tx_token_consume(ask: &TokenAsk) -> Told<bool>, Fault;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_are_made_anew_after_a_slow_verb_and_not_too_often() {
+        let now = Instant::now();
+        let mut plans = Plans::made(now);
+        plans.took(SLOW);
+        assert!(!plans.are_outlived(now + 2 * YOUNGEST), "no verb was slow");
+        plans.took(SLOW * 2);
+        plans.took(SLOW);
+        assert!(!plans.are_outlived(now + YOUNGEST / 2));
+        assert!(plans.are_outlived(now + YOUNGEST));
     }
 }

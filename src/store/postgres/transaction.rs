@@ -9,6 +9,15 @@
 //! several names. A lone name is taken without a savepoint, which would cost two round trips: there the statement itself
 //! fails, and the server gives the lock back ([`TAKE_ONE`]).
 //!
+//! A transaction that somebody has ended with a COMMIT or ROLLBACK of his own is found out: sqlx does not know of it, and
+//! each statement commits by itself. Nothing in SQL tells a transaction block from a statement alone (the times of the
+//! transaction and of the statement may be equal in a block, and differ outside of one), but these do:
+//!
+//! - A transaction that has an id when a statement begins has written or locked before: there is a block. `here` is
+//!   MATERIALIZED and asked for by the first condition: it is read before the statement itself gets an id.
+//! - So is one with the setting `rowlock.here`, which ends with its transaction ([`BEGIN`]).
+//! - Else SAVEPOINT tells: outside of a block it is an error (manual, "SAVEPOINT"). It is a round trip of its own.
+//!
 //! Under REPEATABLE READ and SERIALIZABLE a row that was changed after the transaction's snapshot cannot be
 //! locked (40001): the caller begins again.
 
@@ -19,20 +28,33 @@ use uuid::Uuid;
 
 use super::{query, query_as, query_scalar};
 use crate::Name;
-use crate::error::Cause;
+use crate::cause::Cause;
 use crate::store::fault::{Fault, FaultKind};
 use crate::store::{
     LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited, to_micros,
 };
 
+/// Begins a transaction of which every later statement can tell that it is still there, and this one.
+pub(crate) const BEGIN: &str = "BEGIN; SET LOCAL rowlock.here = 'begun'";
+
+/// Fails outside of a transaction block. Inside, later statements can tell that it is still there.
+const PROVE: &str = "
+SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; SET LOCAL rowlock.here = 'seen'";
+
 /// FOR SHARE: several transactions of one holder may pin its lease at a time. It conflicts with every
 /// UPDATE of the row.
 const PIN: &str = "
-WITH mine AS (
-    SELECT expires_at FROM rowlock_lock WHERE name = $1 AND owner = $2 FOR SHARE SKIP LOCKED
+WITH here AS MATERIALIZED (
+    SELECT pg_current_xact_id_if_assigned() IS NOT NULL
+           OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
+), mine AS (
+    SELECT expires_at FROM rowlock_lock
+    WHERE (SELECT proven FROM here) IS NOT NULL AND name = $1 AND owner = $2
+    FOR SHARE SKIP LOCKED
 )
 SELECT d.id, m.expires_at > clock_timestamp(),
-       current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+       current_setting('transaction_isolation') IN ('read committed', 'read uncommitted'),
+       (SELECT proven FROM here)
 FROM rowlock_database d LEFT JOIN mine m ON true";
 
 /// `rowlock.locked` is a setting of the transaction's own (it ends with it, and goes back with its savepoints):
@@ -74,6 +96,10 @@ FROM rowlock_database d LEFT JOIN took t ON true";
 /// fails, and with it the transaction: the server gives the lock back by itself, however slow this process is, and
 /// its log says why.
 const TAKE_ONE: &str = "
+WITH here AS MATERIALIZED (
+    SELECT pg_current_xact_id_if_assigned() IS NOT NULL
+           OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
+)
 UPDATE rowlock_lock
 SET fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
     owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
@@ -85,7 +111,7 @@ WHERE name = (
     FROM rowlock_lock l
     WHERE l.name = (
         SELECT name FROM rowlock_lock
-        WHERE name = $1 AND ($2::bigint IS NULL OR fence = $2)
+        WHERE (SELECT proven FROM here) IS NOT NULL AND name = $1 AND ($2::bigint IS NULL OR fence = $2)
           AND (expires_at IS NULL OR expires_at <= clock_timestamp())
           AND position(' ' || encode($1, 'hex') || ' ' IN
                        COALESCE(current_setting('rowlock.locked', true), '')) = 0
@@ -95,16 +121,19 @@ WHERE name = (
 RETURNING (SELECT id FROM rowlock_database), fence, set_config(
     'rowlock.locked',
     COALESCE(current_setting('rowlock.locked', true), '') || ' ' || encode(name, 'hex') || ' ',
-    true)";
+    true), (SELECT proven FROM here)";
 
 /// `invalid_text_representation`: how the cast in [`TAKE_ONE`] fails.
 const GAVE_WAY: &str = "22P02";
 
-/// Whether this transaction was granted the name before, and whether the name has no row.
+/// Whether this transaction was granted the name before, whether the name has no row, and whether it is known that there is
+/// a transaction.
 const WHY: &str = "
 SELECT id, position(' ' || encode($1, 'hex') || ' ' IN
                     COALESCE(current_setting('rowlock.locked', true), '')) > 0,
-       NOT EXISTS (SELECT FROM rowlock_lock WHERE name = $1)
+       NOT EXISTS (SELECT FROM rowlock_lock WHERE name = $1),
+       pg_current_xact_id_if_assigned() IS NOT NULL
+       OR COALESCE(current_setting('rowlock.here', true), '') <> ''
 FROM rowlock_database";
 
 const WAIT: &str = "
@@ -124,17 +153,29 @@ FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1";
 /// and its fence.
 type TakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>);
 
+/// The database, the fence, the setting, and whether it is known that there is a transaction.
+type TakenColumns = (Option<Uuid>, i64, String, bool);
+
+/// Fails when the connection is in no transaction.
+pub(super) async fn prove(conn: &mut PgConnection) -> Result<(), Fault> {
+    sqlx::raw_sql(PROVE).execute(conn).await?;
+    Ok(())
+}
+
 pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-    let row: Option<(Uuid, Option<bool>, bool)> = query_as(PIN)
+    let row: Option<(Uuid, Option<bool>, bool, bool)> = query_as(PIN)
         .bind(ask.name.as_bytes())
         .bind(ask.owner)
-        .fetch_optional(conn)
+        .fetch_optional(&mut *conn)
         .await?;
+    if row.is_some_and(|row| !row.3) {
+        prove(conn).await?;
+    }
     let found = match row {
-        Some((_, Some(true), _)) => Pinned::Live,
-        Some((_, Some(false), _)) => Pinned::Expired,
-        Some((_, None, false)) => Pinned::Invisible,
-        Some((_, None, true)) | None => Pinned::Missed,
+        Some((_, Some(true), ..)) => Pinned::Live,
+        Some((_, Some(false), ..)) => Pinned::Expired,
+        Some((_, None, false, _)) => Pinned::Invisible,
+        Some((_, None, true, _)) | None => Pinned::Missed,
     };
     Ok(Told {
         database: row.map(|row| row.0),
@@ -161,29 +202,35 @@ pub(super) async fn take(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told
 }
 
 async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>, Fault> {
-    let row: Result<Option<(Option<Uuid>, i64, String)>, sqlx::Error> = query_as(TAKE_ONE)
+    let row: Result<Option<TakenColumns>, sqlx::Error> = query_as(TAKE_ONE)
         .bind(ask.name.as_bytes())
         .bind(ask.version)
         .fetch_optional(&mut *conn)
         .await;
     match row {
-        Ok(Some((database, fence, _))) => Ok(Told {
-            database,
-            found: TxTaken::Granted {
+        Ok(Some((database, fence, _, proven))) => {
+            if !proven {
+                prove(conn).await?;
+            }
+            let found = TxTaken::Granted {
                 fences: vec![fence],
                 perhaps_again: Vec::new(),
-            },
-        }),
+            };
+            Ok(Told { database, found })
+        }
         Ok(None) => {
-            let row: Option<(Uuid, bool, bool)> = query_as(WHY)
+            let row: Option<(Uuid, bool, bool, bool)> = query_as(WHY)
                 .bind(ask.name.as_bytes())
-                .fetch_optional(conn)
+                .fetch_optional(&mut *conn)
                 .await?;
+            if row.is_some_and(|row| !row.3) {
+                prove(conn).await?;
+            }
             Ok(Told {
                 database: row.map(|row| row.0),
                 found: match row {
-                    Some((_, true, _)) => TxTaken::Again,
-                    Some((_, _, true)) => TxTaken::NoRow,
+                    Some((_, true, ..)) => TxTaken::Again,
+                    Some((_, _, true, _)) => TxTaken::NoRow,
                     _ => TxTaken::Missed(None),
                 },
             })

@@ -1,5 +1,6 @@
 //! Opening a SQLite file, and the session that the verbs rely on.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqliteConnection};
 
 use crate::store::fault::{Fault, FaultKind};
-use crate::store::{Connector, RequestLimit, Server};
+use crate::store::{Connector, RequestLimit, Server, url};
 use crate::{Engine, Error};
 
 /// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
@@ -17,6 +18,8 @@ const OLDEST: (u32, u32, u32) = (3, 51, 3);
 /// whoever asks often gets the file when many write.
 pub(super) const ASK_AGAIN: &str = "PRAGMA busy_timeout = 50";
 
+const FORM: &str = "sqlite:PATH or sqlite://PATH?mode=rw";
+
 #[derive(Debug, Clone)]
 pub(crate) struct Sqlite {
     options: SqliteConnectOptions,
@@ -24,13 +27,26 @@ pub(crate) struct Sqlite {
 
 impl Sqlite {
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
-        let options = SqliteConnectOptions::from_str(url).map_err(|_| Error::InvalidUrl {
-            reason: "it is not of the form sqlite:PATH or sqlite://PATH?mode=rw".into(),
-        })?;
+        url::check_parameters(url, &[])?;
+        url::check_escapes(url)?;
+        let options =
+            SqliteConnectOptions::from_str(url).map_err(|error| url::unparsed(&error, FORM, ""))?;
         if options.get_filename().as_os_str().is_empty() {
             // Each connection would have a database of its own.
             return Err(Error::InvalidUrl {
                 reason: "it names no file: sqlite:PATH".into(),
+            });
+        }
+        if options.get_filename().is_dir() {
+            return Err(Error::InvalidUrl {
+                reason: "it names a folder, and not a file in it: sqlite:PATH".into(),
+            });
+        }
+        let makes_none =
+            url.contains("mode=rw") && !url.contains("mode=rwc") || url.contains("mode=ro");
+        if makes_none && !options.get_filename().exists() {
+            return Err(Error::InvalidUrl {
+                reason: "its file is not there, and its `mode` makes none: take `mode=rwc`, or name no mode".into(),
             });
         }
         // A file that is not there is made, unless the URL says how to open it.
@@ -47,6 +63,15 @@ impl Sqlite {
             options: options.disable_statement_logging(),
         }
     }
+
+    /// The whole path of the file; `None` for a database in memory, whose name is no path.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        let name = self.options.get_filename();
+        if name.to_string_lossy().starts_with("file:") {
+            return None;
+        }
+        std::path::absolute(name).ok()
+    }
 }
 
 impl Connector for Sqlite {
@@ -59,8 +84,11 @@ impl Connector for Sqlite {
 
     const TRANSACTION_BLOCKS_LANES: bool = true;
 
+    /// With the whole path: the working directory is not seen in a log.
     fn target(&self) -> String {
-        format!("sqlite:{}", self.options.get_filename().display())
+        let path = self.path();
+        let path = path.as_deref().unwrap_or(self.options.get_filename());
+        format!("sqlite:{}", path.display())
     }
 
     async fn connect(&self, _server: usize, patience: Duration) -> Result<SqliteConnection, Fault> {

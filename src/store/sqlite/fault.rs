@@ -31,6 +31,8 @@ fn of_code(extended: i32) -> FaultKind {
         (3 | 8 | 14, _) => FaultKind::Unwritable,
         // SQLITE_CONSTRAINT_PRIMARYKEY, SQLITE_CONSTRAINT_UNIQUE, SQLITE_CONSTRAINT_ROWID
         (19, 1555 | 2067 | 2579) => FaultKind::Duplicate,
+        // SQLITE_NOTADB
+        (26, _) => FaultKind::NoSuchDatabase,
         // SQLITE_AUTH
         (23, _) => FaultKind::Denied,
         _ => FaultKind::Other,
@@ -63,7 +65,7 @@ mod tests {
         (19, "SQLITE_CONSTRAINT", K::Other),
         (21, "SQLITE_MISUSE", K::Other),
         (23, "SQLITE_AUTH", K::Denied),
-        (26, "SQLITE_NOTADB", K::Other),
+        (26, "SQLITE_NOTADB", K::NoSuchDatabase),
         (261, "SQLITE_BUSY_RECOVERY", K::LockTimeout),
         (262, "SQLITE_LOCKED_SHAREDCACHE", K::LockTimeout),
         (266, "SQLITE_IOERR_READ", K::Disconnected),

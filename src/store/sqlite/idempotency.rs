@@ -291,7 +291,10 @@ pub(super) async fn finish(
                 .execute(&mut *conn)
                 .await?;
             finished.push(match done.rows_affected() {
-                0 => RecordRow::finished(read_one(conn, &ask.key, 0).await?.as_ref(), ask),
+                0 => {
+                    let row = read_one(conn, &ask.key, ask.size()).await?;
+                    RecordRow::finished(row.as_ref(), ask)
+                }
                 _ => Finished::Ended,
             });
         }
@@ -392,5 +395,57 @@ mod tests {
             };
             assert!(!conn.record_decide(&ask).await.unwrap(), "{ask:?}");
         }
+    }
+}
+
+#[cfg(test)]
+mod verbs {
+    //! What the lanes' verbs rely on, on a real file.
+
+    use sqlx::{Connection, Row};
+
+    use super::*;
+
+    async fn file(dir: &tempfile::TempDir) -> SqliteConnection {
+        let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());
+        crate::Rowlock::connect(&url).await.unwrap();
+        SqliteConnection::connect(&url).await.unwrap()
+    }
+
+    async fn synchronous(conn: &mut SqliteConnection) -> i64 {
+        let level = sqlx::query("PRAGMA synchronous").fetch_one(conn).await;
+        level.unwrap().get(0)
+    }
+
+    #[tokio::test]
+    async fn what_is_said_of_a_record_is_written_through_and_somebodys_own_choice_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut conn = file(&dir).await;
+        // OFF, NORMAL, FULL, EXTRA: what it is before and after, and within.
+        for (level, within) in [(0, 0), (1, 2), (2, 2), (3, 3)] {
+            let set = format!("PRAGMA synchronous = {level}");
+            sqlx::raw_sql(sqlx::AssertSqlSafe(set))
+                .execute(&mut conn)
+                .await
+                .unwrap();
+            let seen = durably(&mut conn, async |conn| Ok(synchronous(conn).await)).await;
+            assert_eq!(seen.unwrap(), within);
+            assert_eq!(synchronous(&mut conn).await, level);
+        }
+    }
+
+    #[tokio::test]
+    async fn steps_are_forgotten_with_their_record_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut conn = file(&dir).await;
+        let key = RecordKey::new("scope", "k").unwrap();
+        let outcome = Outcome::json(&7).unwrap();
+        crate::store::sqlite::step::keep(&mut conn, &key, "charge", 1, &outcome)
+            .await
+            .unwrap();
+        // Another attempt has taken over meanwhile, or the record is to be remembered.
+        forget(&mut conn, &key, 1).await.unwrap();
+        let steps = crate::store::sqlite::step::list(&mut conn, &key).await;
+        assert_eq!(steps.unwrap().len(), 1);
     }
 }

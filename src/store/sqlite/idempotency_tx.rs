@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::idempotency::claim_one;
 use super::transaction::{database, in_transaction};
 use crate::idempotency::Outcome;
-use crate::store::fault::Fault;
+use crate::store::fault::{Fault, FaultKind};
 use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
 use crate::store::{Told, to_micros};
 
@@ -30,6 +30,10 @@ pub(super) async fn tx_claim(
     conn: &mut SqliteConnection,
     ask: &ClaimAsk,
 ) -> Result<Told<Claimed>, Fault> {
+    // By its savepoint the transaction is known again when the outcome is kept.
+    sqlx::raw_sql("SAVEPOINT rowlock_claim")
+        .execute(&mut *conn)
+        .await?;
     let attempt = claim_one(conn, ask).await?;
     let database: Option<Uuid> = database(conn).await?;
     Ok(Told {
@@ -43,6 +47,15 @@ pub(super) async fn tx_keep(
     ask: &ClaimAsk,
     outcome: &Outcome,
 ) -> Result<Finished, Fault> {
+    let known = sqlx::raw_sql("RELEASE SAVEPOINT rowlock_claim");
+    if let Err(error) = known.execute(&mut *conn).await {
+        // SQLITE_ERROR: "no such savepoint". That transaction has ended, or another one was begun since.
+        let fault = Fault::from(error);
+        return Err(match fault.kind {
+            FaultKind::Other => Fault::transaction_over(),
+            _ => fault,
+        });
+    }
     let done = sqlx::query(KEEP)
         .bind(ask.key.scope())
         .bind(ask.key.key())

@@ -67,6 +67,90 @@ async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() 
 }
 
 #[tokio::test]
+async fn a_lease_that_has_run_out_accounts_for_no_sending_however_often_it_is_found() {
+    let mut bench = Bench::new().await;
+    let mut other = bench.other().await;
+    let (mut take, _outcome) = bench.doubtful("a", 2);
+    take.fate.give_up = Moment::now();
+    let ask = take.ask.clone();
+    // One sending was granted, and its lease has run out.
+    let short = TakeAsk {
+        ttl: Duration::from_millis(1),
+        ..ask.clone()
+    };
+    let early = other.lease_take(&[short]).await.unwrap();
+    assert!(matches!(early[..], [Taken::Granted { .. }]));
+    while bench.holder("a").await.is_some() {}
+    bench.send(Op::Take(take));
+    for _ in 0..4 {
+        bench.step().await;
+        let again = bench.lane.pending.wakes_at();
+        assert!(again.is_some(), "the other one is looked for");
+    }
+    let late = other.lease_take(&[ask]).await.unwrap();
+    assert!(matches!(late[..], [Taken::Granted { .. }]));
+    while bench.holder("a").await.is_some() {
+        bench.step().await;
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_has_run_out_is_no_sending_that_came_late() {
+    let mut bench = Bench::new().await;
+    let mut other = bench.other().await;
+    let (mut take, outcome) = bench.doubtful("a", 1);
+    take.ask.ttl = Duration::from_secs(3);
+    take.max_hold = Some(take.ask.ttl);
+    let ask = take.ask.clone();
+    let guard = bench.granted((take, outcome)).await;
+    while bench.holder("a").await.is_some() {}
+    let (release, mut outcome) = release_of(&guard);
+    bench.send(release);
+    bench.step().await;
+    let ended = answer(&mut outcome);
+    assert!(matches!(ended, Some(ReleaseOutcome::Lost(_))), "{ended:?}");
+    for _ in 0..3 {
+        bench.step().await;
+        let again = bench.lane.pending.wakes_at();
+        assert!(again.is_some(), "the first sending is looked for");
+    }
+    let late = TakeAsk { ttl: TTL, ..ask };
+    let late = other.lease_take(&[late]).await.unwrap();
+    assert!(matches!(late[..], [Taken::Granted { .. }]));
+    while bench.holder("a").await.is_some() {
+        bench.step().await;
+    }
+    assert_eq!(bench.lane.pending.wakes_at(), None);
+}
+
+#[tokio::test]
+async fn what_undoes_a_release_in_time_looks_for_the_sendings_of_its_acquire_as_well() {
+    for doubts in [0, 1, 2] {
+        let mut bench = Bench::new().await;
+        let mut other = bench.other().await;
+        let take = bench.doubtful("a", doubts);
+        let ask = take.0.ask.clone();
+        let guard = bench.granted(take).await;
+        let (release, _outcome) = release_of(&guard);
+        bench.lane.pending.arrive(release);
+        bench
+            .lane
+            .give_up_in_time(Moment::now() + PATIENCE + PATIENCE);
+        bench.step().await;
+        assert_eq!(bench.holder("a").await, None);
+        for _ in 0..doubts {
+            let late = other.lease_take(std::slice::from_ref(&ask)).await.unwrap();
+            assert!(matches!(late[..], [Taken::Granted { .. }]));
+            assert!(bench.lane.pending.wakes_at().is_some(), "{doubts}");
+            while bench.holder("a").await.is_some() {
+                bench.step().await;
+            }
+        }
+        assert_eq!(bench.lane.pending.wakes_at(), None, "{doubts}");
+    }
+}
+
+#[tokio::test]
 async fn a_release_that_its_caller_has_waited_for_long_enough_goes_on_without_him() {
     let mut bench = Bench::new().await;
     let take = bench.take("a");
@@ -124,6 +208,21 @@ async fn an_acquire_whose_caller_is_gone_is_undone_before_what_comes_behind() {
     bench.step().await;
     assert!(matches!(answer(&mut outcome), Some(Attempt::Held(_))));
     assert_eq!(bench.lane.pending.wakes_at(), None);
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_sent_is_picked_as_its_undo_when_its_caller_is_gone() {
+    let mut bench = Bench::new().await;
+    let (waited_for, _outcome) = bench.doubtful("a", 1);
+    let (gone, _) = bench.doubtful("b", 1);
+    let owners = [waited_for.ask.owner, gone.ask.owner];
+    bench.lane.pending.arrive(Op::Take(waited_for));
+    bench.lane.pending.arrive(Op::Take(gone));
+    let batch = bench.lane.pending.pick(Moment::now());
+    let [Op::Take(take), Op::Release(undo)] = &batch[..] else {
+        panic!("{batch:?}")
+    };
+    assert_eq!([take.ask.owner, undo.ask.owner], owners);
 }
 
 #[tokio::test]

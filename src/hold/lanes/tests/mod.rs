@@ -1,9 +1,11 @@
 //! A lane on a real SQLite file, driven step by step: each test decides what happens between two statements.
 //!
 //! - [`again`]: what is sent again, with how many statements, and what their answers mean.
+//! - [`batches`]: what is in a batch, and what becomes of one that failed.
 //! - [`doubt`]: acquires whose first sending may have happened, or may come late.
 
 mod again;
+mod batches;
 mod doubt;
 
 use std::future::poll_fn;

@@ -182,3 +182,43 @@ fn what_a_step_came_to_counts_among_what_is_written() {
     let failed = RecordWork::StepFinish(ask, None, None);
     assert_eq!(failed.written(), None);
 }
+
+#[tokio::test]
+async fn an_outcome_as_large_as_the_server_takes_is_sent() {
+    let mut house = House::new().await;
+    let work = |bytes| {
+        let ask = FinishAsk {
+            key: key("k"),
+            owner: Uuid::new_v4(),
+            attempt: 1,
+            end: RecordEnd::Done {
+                outcome: Outcome::kept("a/b", vec![0; bytes]),
+                retain: PATIENCE,
+                forget: PATIENCE,
+            },
+        };
+        RecordWork::Finish(ask, None)
+    };
+    let written = work(1_000).written().unwrap();
+    house.lane.largest = written;
+    assert!(house.lane.too_large(&work(1_000)).is_none());
+    assert!(house.lane.too_large(&work(1_001)).is_some());
+
+    // Three fill a statement, each with what goes beside it.
+    let ends = || {
+        let op = |_| RecordOp {
+            work: work(1_000),
+            fate: Fate::within(PATIENCE),
+        };
+        (0..4).map(op).collect()
+    };
+    let lens = |largest| {
+        portions(ends(), largest)
+            .iter()
+            .map(Vec::len)
+            .collect::<Vec<_>>()
+    };
+    let full = 3 * (written + BESIDE_OUTCOME);
+    assert_eq!(lens(full), [3, 1]);
+    assert_eq!(lens(full - 1), [2, 2]);
+}

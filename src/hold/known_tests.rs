@@ -1,0 +1,71 @@
+//! What a client remembers of the rows of names.
+
+use super::*;
+use crate::store::sqlite::Sqlite;
+use crate::store::{TakeAsk, Taken};
+
+fn url(dir: &tempfile::TempDir) -> String {
+    format!("sqlite:{}", dir.path().join("a.db").display())
+}
+
+async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
+    let settings = Settings {
+        holder: "test".into(),
+        patience: Duration::from_secs(20),
+        migrate: true,
+        clean_every: None,
+        clock_error: ClockError::new(Duration::ZERO),
+    };
+    let connector = Sqlite::from_url(&url(dir)).unwrap();
+    Core::start(connector, settings).await.unwrap().0
+}
+
+#[tokio::test]
+async fn a_grant_and_a_lease_are_remembered_until_they_are_over_or_the_row_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let core = core(&dir).await;
+    let name = Name::new("a").unwrap();
+    let known = || core.known(&name).map(|known| (known.granted, known.leased));
+    assert_eq!(known(), None);
+    core.remember_grant(&name, 7);
+    assert_eq!(known(), Some((Some(7), false)));
+    // That of an earlier transaction, whose end is told late.
+    core.grant_ended(&name, 6);
+    assert_eq!(known(), Some((Some(7), false)));
+    core.remember_lease(&name);
+    assert_eq!(known(), Some((Some(7), true)));
+    core.grant_ended(&name, 7);
+    assert_eq!(known(), Some((None, true)));
+    core.forget(&name);
+    assert_eq!(known(), None);
+    core.grant_ended(&name, 7);
+    assert_eq!(known(), None);
+}
+
+#[tokio::test]
+async fn rows_that_are_to_be_made_before_a_transaction_are_made_and_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let core = core(&dir).await;
+    let names = ["a", "b"].map(|name| Name::new(name).unwrap());
+    let missing = names.iter().map(|name| (Arc::clone(&core), name.clone()));
+    make_rows(missing.collect()).await;
+    for name in &names {
+        assert!(core.known(name).is_some());
+        assert!(core.committed_fence(name).await.unwrap().is_some());
+    }
+    let other = Sqlite::from_url(&url(&dir)).unwrap();
+    let mut other = other.connect(0, Duration::from_secs(20)).await.unwrap();
+    let ask = TakeAsk {
+        name: names[0].clone(),
+        owner: Uuid::new_v4(),
+        ttl: Duration::from_secs(30),
+        holder: "other".into(),
+    };
+    let taken = other.lease_take(&[ask]).await.unwrap();
+    let [Taken::Granted { fence }] = taken[..] else {
+        panic!("{taken:?}")
+    };
+    assert_eq!(core.committed_fence(&names[0]).await.unwrap(), Some(fence));
+    let unknown = Name::new("c").unwrap();
+    assert_eq!(core.committed_fence(&unknown).await.unwrap(), None);
+}

@@ -1,0 +1,174 @@
+//! What the command says when there is nothing to work on, and where it has looked.
+
+use nix::sys::signal::Signal;
+
+use crate::{Shell, code, stderr, stdout};
+
+/// Those that work on what is there.
+const ON_WHAT_IS_THERE: [&[&str]; 9] = [
+    &["ls"],
+    &["ls", "--json"],
+    &["show", "a"],
+    &["release", "a", "--force"],
+    &["idempotency", "ls"],
+    &["idempotency", "show", "a", "k"],
+    &["idempotency", "reset", "a", "k"],
+    &["idempotency", "resolve", "a", "k", "--not-happened"],
+    &["clean"],
+];
+
+#[test]
+fn a_command_that_works_on_what_is_there_makes_no_file() {
+    let shell = Shell::new();
+    let dir = shell.dir.path().canonicalize().unwrap();
+    let urls = [
+        (None, "rowlock.db"),
+        (Some("sqlite:sub/x.db"), "sub/x.db"),
+        (Some("sqlite://x.db?mode=rwc"), "x.db"),
+    ];
+    for (url, file) in urls {
+        for arguments in ON_WHAT_IS_THERE {
+            let mut command = shell.command(arguments);
+            if let Some(url) = url {
+                command.env("ROWLOCK_URL", url);
+            }
+            let output = command.output().unwrap();
+            let error = stderr(&output);
+            assert_eq!(code(&output), 69, "{url:?} {arguments:?}: {error}");
+            assert_eq!(stdout(&output), "");
+            let path = dir.join(file).display().to_string();
+            assert!(error.contains(&path), "{path} in {error}");
+            assert!(error.contains("rowlock migrate"), "{error}");
+        }
+    }
+    assert_eq!(
+        std::fs::read_dir(&dir).unwrap().count(),
+        0,
+        "no file was made"
+    );
+    for url in [
+        "sqlite:rowlock.db",
+        "sqlite:a%20b.db",
+        "sqlite://./c.db?mode=rwc",
+    ] {
+        assert_eq!(code(&shell.run(&["migrate", "--url", url])), 0);
+        assert_eq!(code(&shell.run(&["ls", "--url", url])), 0);
+    }
+    assert!(dir.join("a b.db").exists());
+}
+
+#[test]
+fn a_command_that_works_on_what_is_there_makes_no_tables() {
+    let shell = Shell::new();
+    std::fs::write(shell.dir.path().join("rowlock.db"), "").unwrap();
+    for arguments in ON_WHAT_IS_THERE {
+        let output = shell.run(arguments);
+        assert_eq!(code(&output), 78, "{arguments:?}: {}", stderr(&output));
+        let error = stderr(&output);
+        assert!(error.contains("run `rowlock migrate`"), "{error}");
+    }
+    assert_eq!(code(&shell.run(&["run", "a", "--", "true"])), 0);
+    assert_eq!(code(&shell.run(&["ls"])), 0);
+}
+
+#[test]
+fn who_finds_nothing_is_told_where_it_was_looked_for() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["migrate"])), 0);
+    let file = shell.dir.path().canonicalize().unwrap().join("rowlock.db");
+    let where_to = format!(
+        "rowlock: looked in sqlite:{} (another database: --url or ROWLOCK_URL)\n",
+        file.display()
+    );
+    for (arguments, result) in [
+        (&["ls"][..], 0),
+        (&["show", "a"], 1),
+        (&["release", "a", "--force"], 0),
+        (&["idempotency", "ls"], 0),
+        (&["idempotency", "show", "a", "k"], 1),
+    ] {
+        let output = shell.run(arguments);
+        assert_eq!((code(&output), stderr(&output)), (result, where_to.clone()));
+        assert!(stdout(&output).ends_with('\n'), "{arguments:?}");
+    }
+    // A program that reads the JSON knows.
+    assert_eq!(stderr(&shell.run(&["ls", "--json"])), "");
+    let holder = shell.start(&["a"], "echo up; sleep 60 & wait");
+    assert_eq!(stderr(&shell.run(&["ls"])), "");
+    holder.signal(Signal::SIGTERM);
+    holder.end();
+}
+
+#[test]
+fn a_missing_record_is_the_same_to_all() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["migrate"])), 0);
+    let shown = shell.absent(&["idempotency", "show", "alice", "none"]);
+    for arguments in [
+        &["reset", "alice", "none"][..],
+        &["resolve", "alice", "none", "--not-happened"],
+        &["resolve", "alice", "none", "--happened", "--result", "1"],
+    ] {
+        let output = shell.run(&[&["idempotency"], arguments].concat());
+        assert_eq!(code(&output), 1, "{}", stderr(&output));
+        assert_eq!(stderr(&output), format!("rowlock: {shown}"));
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[test]
+fn an_empty_url_and_a_bare_path_are_told_what_is_right() {
+    let shell = Shell::new();
+    for (url, says) in [
+        ("", "it is empty"),
+        ("rowlock.db", "sqlite:PATH"),
+        ("/var/lib/rowlock.db", "sqlite:PATH"),
+    ] {
+        let output = shell
+            .command(&["ls"])
+            .env("ROWLOCK_URL", url)
+            .output()
+            .unwrap();
+        assert_eq!(code(&output), 64, "{url}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn errors_are_text_on_standard_error_also_with_json() {
+    let shell = Shell::new();
+    for (arguments, result) in [
+        (&["ls", "--json"][..], 69),
+        (&["show", "a", "--json"], 69),
+        (&["show", "", "--json"], 64),
+        (&["idempotency", "show", "a", "", "--json"], 64),
+        (&["ls", "--json", "--url", "redis://x"], 64),
+        (&["ls", "--json", "--url", "postgres://127.0.0.1:1/x"], 69),
+    ] {
+        let output = shell.run(arguments);
+        assert_eq!(code(&output), result, "{arguments:?}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+        assert!(!stderr(&output).is_empty());
+    }
+}
+
+#[test]
+fn a_file_that_is_no_database_is_told_as_such() {
+    let shell = Shell::new();
+    let file = shell.dir.path().join("rowlock.db");
+    std::fs::write(
+        &file,
+        "not a database, and longer than the head of one would have to be: ".repeat(20),
+    )
+    .unwrap();
+    for arguments in [&["ls"][..], &["run", "a", "--", "true"]] {
+        let output = shell.run(arguments);
+        assert_eq!(code(&output), 69, "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("file is not a database"),
+            "{}",
+            stderr(&output)
+        );
+        assert!(stderr(&output).contains(&file.display().to_string()));
+    }
+}

@@ -1,0 +1,44 @@
+//! A server that accepts connections, and says nothing.
+
+use std::time::{Duration, Instant};
+
+use rowlock::{Engine, Error, Rowlock};
+
+use crate::common::Db;
+use crate::network::through_readable_proxy;
+use crate::proxy::Mode;
+
+/// The server that a lane comes to after a failover lets it log in, and is silent when it is asked what it takes: an operation
+/// that waits ends in its own time.
+pub(crate) async fn after_login(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_readable_proxy(&db).await;
+    let patience = Duration::from_secs(4);
+    let rowlock = Rowlock::builder().operation_timeout(patience);
+    let rowlock = rowlock.connect(&url).await.unwrap();
+    let lock = rowlock.lock("a").ttl(Duration::from_mins(5));
+    let _ = lock.acquire().await.unwrap().release().await.unwrap();
+
+    proxy.set(Mode::Closed);
+    let began = Instant::now();
+    let failover = async {
+        tokio::time::sleep(patience / 2).await;
+        proxy.set(Mode::SilentFrom("max_allowed_packet"));
+    };
+    let (acquired, ()) = tokio::join!(lock.try_acquire(), failover);
+    let took = began.elapsed();
+    let error = acquired.unwrap_err();
+    let is_told = matches!(
+        error,
+        Error::OutcomeUnknown { .. } | Error::Unreachable { .. }
+    );
+    assert!(is_told, "{error}");
+    assert_eq!(proxy.mode(), Mode::Silent, "the server was asked");
+    assert!(took < patience * 5 / 4, "{took:?} for {patience:?}");
+    // When it speaks again, so does the client.
+    proxy.set(Mode::Pass);
+    let again = lock.wait(Duration::from_mins(1)).acquire().await.unwrap();
+    let _ = again.release().await.unwrap();
+    drop(rowlock);
+    db.remove().await;
+}
