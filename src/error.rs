@@ -136,7 +136,8 @@ pub enum Error {
     /// This user lacks a right on the database, or on rowlock's tables.
     #[error(
         "{doing} on {target}: this user lacks a right ({cause}); rowlock needs SELECT, INSERT, UPDATE and DELETE on its \
-         tables, as an administrator grants them: {grants}"
+         tables, as an administrator grants them when `rowlock migrate` has made them (write the user of the \
+         transaction, where that is another one, and its own host for `%`): {grants}"
     )]
     Denied {
         /// What was tried.
@@ -145,7 +146,8 @@ pub enum Error {
         target: String,
         /// What the server said.
         cause: Cause,
-        /// The statements that give this user all that rowlock needs at run time.
+        /// The statements that give the client's user all that rowlock needs at run time. PostgreSQL: and `USAGE` on the
+        /// schema of the tables, where not everybody has it. MySQL, MariaDB: for the host `%`.
         grants: String,
     },
 

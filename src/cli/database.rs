@@ -1,9 +1,9 @@
-//! The database that `--url` names: reached, and told to whoever finds nothing in it.
+//! The database that `--url` names: how it is reached, and what is said to those who find nothing in it.
 
 use std::time::Duration;
 
 use super::{Failure, UNAVAILABLE};
-use crate::store::sqlite::Sqlite;
+use crate::store::sqlite::{Sqlite, has_mode};
 use crate::{Builder, Error, Rowlock};
 
 /// Where the URL is, when it is not given.
@@ -25,7 +25,7 @@ pub(super) async fn find(url: &str) -> Result<Rowlock, Failure> {
     if !url.starts_with("sqlite:") {
         return Ok(builder().migrate(false).connect(url).await?);
     }
-    if let Some(path) = Sqlite::from_url(url)?.path()
+    if let Some(path) = Sqlite::parse(url)?.path()
         && !path.exists()
     {
         let message = format!(
@@ -36,7 +36,7 @@ pub(super) async fn find(url: &str) -> Result<Rowlock, Failure> {
         return Err(Failure::Other(message, UNAVAILABLE));
     }
     // It may go before it is opened.
-    let mode = match (url.contains("mode="), url.contains('?')) {
+    let mode = match (has_mode(url), url.contains('?')) {
         (true, _) => "",
         (false, true) => "&mode=rw",
         (false, false) => "?mode=rw",

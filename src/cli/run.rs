@@ -127,7 +127,14 @@ impl Run {
                     // Ctrl-Z. We stop with the command, and with all of our own group, so that the shell comes back.
                     // The lock is not renewed meanwhile: who comes back after its TTL has lost it.
                     Some(Change::Stopped(by)) if is_of_terminal(by) && Terminal::is_there() => {
+                        if by != Signal::SIGTSTP {
+                            eprintln!(
+                                "rowlock: the command needs the terminal, which is another's, and is stopped ({by}): \
+                                 SIGCONT or `fg` continues it"
+                            );
+                        }
                         suspend(group, &mut terminal, held, stop_with_group);
+                        is_stopped = terminal.is_none();
                     }
                     // Whoever stopped it may continue it without us: we stay awake, and renew. The keyboard is ours.
                     Some(Change::Stopped(by)) => {
@@ -265,14 +272,14 @@ async fn settle(rowlock: &Rowlock, signals: &mut mpsc::UnboundedReceiver<Signal>
 }
 
 /// Stops the command and this process, by `stop`, and goes on with both when somebody continues this one, unless
-/// the lock has been lost meanwhile.
+/// the lock has been lost meanwhile. In the background only SIGCONT, which comes after this, continues the command: where the
+/// kernel does not stop us (see [`stop_with_group`]), it would ask for the terminal again and again.
 fn suspend(group: Pid, terminal: &mut Option<Terminal>, held: &Held, stop: fn()) {
     let _ = killpg(group, Signal::SIGSTOP);
     drop(terminal.take());
     stop();
     if held.is_held() {
         *terminal = Terminal::lend(group);
-        let _ = killpg(group, Signal::SIGCONT);
     }
 }
 

@@ -94,6 +94,8 @@ impl Guard {
     /// `again`: an earlier release of it may have reached the server.
     fn send(&self, reply: Option<Reply<ReleaseOutcome>>, again: bool) {
         let grant = &self.grant;
+        // Until its answer is heard: whoever drops the future hears none.
+        self.failed.store(reply.is_some(), Ordering::Release);
         let mut fate = Fate::within(self.core.settings.patience);
         if reply.is_none() {
             // In the background there is time until the lease ends by itself.

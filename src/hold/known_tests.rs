@@ -8,7 +8,7 @@ fn url(dir: &tempfile::TempDir) -> String {
     format!("sqlite:{}", dir.path().join("a.db").display())
 }
 
-async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
+pub(super) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
     let settings = Settings {
         holder: "test".into(),
         patience: Duration::from_secs(20),

@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::hold::Settings;
-use crate::hold::clock::ClockError;
-use crate::store::sqlite::Sqlite;
+use crate::hold::known::core;
 
 /// Fails for a while, as a database does that is busy.
 struct Failing {
@@ -29,16 +27,7 @@ impl Asker for Failing {
 #[tokio::test]
 async fn what_may_pass_is_waited_for_and_what_will_not_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}", dir.path().join("a.db").display());
-    let settings = Settings {
-        holder: "test".into(),
-        patience: Duration::from_secs(20),
-        migrate: true,
-        clean_every: None,
-        clock_error: ClockError::new(Duration::ZERO),
-    };
-    let connector = Sqlite::from_url(&url).unwrap();
-    let (core, _) = Core::start(connector, settings).await.unwrap();
+    let core = core(&dir).await;
     let name = Name::new("a").unwrap();
     // Without time left the first failure is the last one.
     for (wait, tries) in [(Some(Duration::ZERO), 1), (None, 2)] {

@@ -39,6 +39,8 @@ struct State {
     begun: i32,
     /// Nobody knows whether it happened: which beginning it was.
     doubt: Option<(Arc<str>, i32)>,
+    /// What the step in doubt came to, as this attempt knows, and could not keep yet.
+    unkept: Option<Outcome>,
     /// The outcome of the attempt tells what the step in doubt came to: it is the whole of the work.
     is_whole: bool,
 }
@@ -69,6 +71,13 @@ impl Steps {
 impl Running<'_> {
     fn in_doubt(&self) -> Option<(Arc<str>, i32)> {
         self.steps.state().doubt.clone()
+    }
+
+    /// What the step is known to have come to, although it is in doubt.
+    fn unkept(&self) -> Option<Outcome> {
+        let state = self.steps.state();
+        let (begun, _) = state.doubt.as_ref()?;
+        state.unkept.clone().filter(|_| *begun == self.step)
     }
 
     /// The number of the next beginning.
@@ -131,6 +140,10 @@ impl IdempotencyGuard {
     /// it happened. It is not run again: the record is [`Begun::Unknown`](crate::Begun::Unknown) until the
     /// [reconcile hook](crate::Idempotency::reconcile) or a person (`rowlock idempotency resolve`) has found out. Two
     /// statements more than [`step`](Self::step), which see to that.
+    ///
+    /// A result that could not be kept, because the database was away, is not lost: as long as this attempt runs, the next call
+    /// for the same step keeps and returns it, and does not run `work`. (One that is too large, or cannot be said in JSON, is:
+    /// say a smaller one with [`step_happened`](Self::step_happened).)
     ///
     /// After [`StepFailed::Unknown`] the attempt cannot be completed. When it finds out by itself, it says so with
     /// [`step_happened`](Self::step_happened) or [`step_not_done`](Self::step_not_done), and goes on.
@@ -263,6 +276,9 @@ impl IdempotencyGuard {
         let outcome = Outcome::json(&result)?;
         let size = outcome.bytes().len();
         self.bounds.check("the result of the step", size)?;
+        if !repeatable {
+            self.steps.state().unkept = Some(outcome.clone());
+        }
         self.settle(ask, Some(outcome)).await?;
         if !repeatable {
             self.doubt(None);
@@ -296,6 +312,13 @@ impl IdempotencyGuard {
 
     async fn begin_step(&self, running: &Running<'_>, repeatable: bool) -> Result<Started, Error> {
         self.check_running("begin a step of")?;
+        if let (false, Some(outcome), Some(ask)) =
+            (repeatable, running.unkept(), self.ask_in_doubt(running))
+        {
+            self.settle(ask, Some(outcome.clone())).await?;
+            self.doubt(None);
+            return Ok(Started::Done(outcome));
+        }
         if let Some((begun, _)) = running.in_doubt()
             && (!repeatable || begun == running.step)
         {
@@ -338,6 +361,7 @@ impl IdempotencyGuard {
         self.inner.doubt(begun.is_some());
         let mut state = self.steps.state();
         state.doubt = begun;
+        state.unkept = None;
         state.is_whole = false;
     }
 

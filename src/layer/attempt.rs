@@ -138,7 +138,9 @@ impl Asked {
                 })
             }
             Ok(Ok((head, body, None))) => {
-                give_up(&attempt, was_not_applied(head.status)).await;
+                // Otherwise a step of this name is the handler's own.
+                let is_step = self.settings.server_error == ServerError::Unknown;
+                give_up(&attempt, is_step && was_not_applied(head.status)).await;
                 Ok(Response::from_parts(head, body))
             }
             Ok(Err(error)) => {

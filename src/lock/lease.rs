@@ -240,8 +240,8 @@ impl Held {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop the release. What it came to is not told any more: later calls are
-    /// [`ReleaseOutcome::AlreadyReleased`]. [`flush`](crate::Rowlock::flush) waits for it.
+    /// Dropping the future does not stop the release. The next call asks the database again, as after an error.
+    /// [`flush`](crate::Rowlock::flush) waits for all of them.
     pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
         self.guard.release().await
     }

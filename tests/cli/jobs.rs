@@ -139,13 +139,14 @@ impl Terminal {
         }
     }
 
-    /// Waits until `text` is printed after what was waited for before.
-    fn shows(&mut self, text: &str) {
+    /// Waits until `text` is printed after what was waited for before, and tells what came in between.
+    fn shows(&mut self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self.seen.find(text) {
-                self.seen.drain(..at + text.len());
-                return;
+                let mut before = self.seen.drain(..at + text.len()).collect::<String>();
+                before.truncate(at);
+                return before;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(bytes) = self.screen.recv_timeout(left) else {
@@ -222,6 +223,27 @@ fn a_command_that_got_sigstop_leaves_the_keyboard_to_rowlock() {
     terminal.shows("back");
     terminal.shows("on");
     terminal.shows("end 5");
+}
+
+/// A group in the background that nobody would continue: the kernel stops none of it, and the command is not asked again and
+/// again whether it has the terminal by now.
+#[test]
+fn a_command_that_needs_another_ones_terminal_is_stopped_once() {
+    let shell = Shell::new();
+    // The shell in between ends, so that its group is orphaned.
+    let script = "echo up; read line < /dev/tty; echo got $line";
+    let job = format!(
+        "set -m; (rowlock run a --ttl 900ms -- bash -c '{script}' & echo $! > pid); read line; kill -TERM $(cat pid); \
+         while rowlock show a > shown; do :; done; echo end; read line"
+    );
+    let mut terminal = Terminal::new(&shell, &["bash", "-c", &job]);
+    terminal.shows("up");
+    terminal.shows("is stopped (SIGTTIN)");
+    let until = expiry(&shell);
+    eventually("the lock is renewed", || expiry(&shell) > until);
+    terminal.types("\n");
+    let meanwhile = terminal.shows("end");
+    assert!(!meanwhile.contains("SIGTTIN"), "{meanwhile:?}");
 }
 
 /// As under `ssh -t`: nobody would continue what is stopped, and so the kernel stops no such process.

@@ -127,6 +127,30 @@ on_every_engine! {
         assert_eq!(kept(&idempotency).await, outcome("paid"));
     }
 
+    async fn a_result_that_could_not_be_kept_is_kept_by_the_next_call(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let guard = new(&idempotency).await;
+        let work = async {
+            db.execute("ALTER TABLE rowlock_idempotency_step RENAME TO elsewhere").await;
+            Ok(7)
+        };
+        let failed: Result<u32, Error> = guard.step_once("charge", work).await;
+        failed.unwrap_err();
+        guard.complete(&outcome("paid")).await.unwrap_err();
+        let never = async { panic!("it is not run again") };
+        let failed: Result<u32, Error> = guard.step_once("charge", never).await;
+        failed.unwrap_err();
+        db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency_step").await;
+        let never = async { panic!("it is not run again") };
+        let other: Result<u32, Error> = guard.step_once("another", never).await;
+        assert!(matches!(other, Err(Error::StepUnknown { .. })), "{other:?}");
+        let never = async { panic!("it is not run again") };
+        let result: Result<u32, Error> = guard.step_once("charge", never).await;
+        assert_eq!(result.unwrap(), 7);
+        guard.complete(&outcome("paid")).await.unwrap();
+        assert_eq!(kept(&idempotency).await, outcome("paid"));
+    }
+
     async fn an_attempt_that_finds_out_that_a_step_did_not_happen_runs_it_again(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
         let guard = in_doubt(&idempotency).await;

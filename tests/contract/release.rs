@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Error, Loss, ReleaseOutcome, Rowlock};
 
-use crate::common::{Db, on_every_engine, take};
+use crate::common::{Db, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -57,6 +57,31 @@ on_every_engine! {
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
         let error = held.with(async || ()).await.unwrap_err();
         assert!(matches!(error, Error::Released { .. }), "{error}");
+    }
+
+    async fn a_release_that_was_not_waited_for_can_be_asked_for_again(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        let tx = db.lock_row("a").await;
+        let dropped = tokio::time::timeout(Duration::from_millis(50), held.release()).await;
+        assert!(dropped.is_err(), "{dropped:?}");
+        tx.release().await;
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        assert_eq!(rowlock.inspect("a").await.unwrap(), None);
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
+    }
+
+    async fn a_release_that_was_done_and_is_found_after_the_deadline_came_too_late_perhaps(db: &Db) {
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let rowlock = builder.connect(&db.url).await.unwrap();
+        let held = take(&rowlock, "a", Duration::from_secs(2)).await;
+        let tx = db.lock_row("a").await;
+        let deadline = held.deadline();
+        held.release().await.unwrap_err();
+        tx.release().await;
+        db.execute("UPDATE rowlock_lock SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL").await;
+        eventually("the deadline passes", async || deadline.has_passed()).await;
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Lost(Loss::Expired));
     }
 
     async fn the_deadline_of_a_guard_that_is_not_held_has_passed(db: &Db) {

@@ -53,6 +53,14 @@ over_a_socket! {
         send(server.pay("k", "201")).await.is_problem(409, "unknown");
     }
 
+    async fn a_step_that_is_called_as_the_layers_is_the_handlers_own() {
+        let server = Server::plain().await;
+        // A status that says that nothing was done, where the handler is a step of the layer's.
+        let first = send(server.pay("k", "doubt 401 handler")).await;
+        assert_eq!(first.status, 401);
+        assert_eq!(state(&server).await, RecordState::Unknown);
+    }
+
     async fn failures_do_not_poison() {
         let server = Server::with(|records| records.max_attempts(1), |layer| layer).await;
         for act in ["panic", "500", "rollback", "rollback panic", "rollback 200"] {

@@ -220,10 +220,12 @@ async fn attempt(
         }
         "doubt" => {
             let lost = Error::NotOneRow { rows: 0 };
-            let step =
-                idempotent.step_once("charge", async { Err::<(), _>(StepFailed::Unknown(lost)) });
-            step.await.unwrap_err();
-            StatusCode::PAYMENT_REQUIRED.into_response()
+            let step = async { Err::<(), _>(StepFailed::Unknown(lost)) };
+            let (status, name) = argument.split_once(' ').unwrap_or(("402", "charge"));
+            idempotent.step_once(name, step).await.unwrap_err();
+            StatusCode::from_bytes(status.as_bytes())
+                .unwrap()
+                .into_response()
         }
         "complete" => {
             shop.effect(key).await;

@@ -348,6 +348,8 @@ pub(super) fn release_outcome(op: &Release, freed: Freed, now: Moment) -> Releas
     match freed {
         Freed::Released => ReleaseOutcome::Released,
         Freed::WasFree | Freed::Superseded if by_earlier_sending => ReleaseOutcome::Released,
+        // The same, past the deadline: at least this one has let it go.
+        Freed::WasFree if op.fate.sent => ReleaseOutcome::Lost(Loss::Expired),
         Freed::Expired => ReleaseOutcome::Lost(Loss::Expired),
         Freed::WasFree | Freed::Superseded | Freed::Locked => ReleaseOutcome::Lost(Loss::TakenOver),
     }

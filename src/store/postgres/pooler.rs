@@ -202,31 +202,41 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct Plans {
     made: Instant,
+    /// The time of the quickest verb: what all of them take, for the way to the server.
+    quickest: Duration,
     was_slow: bool,
 }
 
-/// A verb that takes longer is slow.
-const SLOW: Duration = Duration::from_millis(10);
+/// A verb is slow when it takes longer than this, and than so many of the quickest ones.
+const SLOW: (Duration, u32) = (Duration::from_millis(10), 4);
 
-/// Plans are no younger when they are made anew: where every verb is slow, for another reason, that costs a round trip in this time.
-const YOUNGEST: Duration = Duration::from_secs(5);
+/// Plans that are made anew are at least this old: where verbs are slow for another reason, that costs a few round trips in
+/// this time.
+const OLD_ENOUGH: Duration = Duration::from_secs(5);
 
 impl Plans {
     fn made(now: Instant) -> Self {
         Self {
             made: now,
+            quickest: Duration::MAX,
             was_slow: false,
         }
     }
 
+    fn made_anew(&mut self, now: Instant) {
+        self.made = now;
+        self.was_slow = false;
+    }
+
     /// A verb took so long.
     fn took(&mut self, time: Duration) {
-        self.was_slow |= time > SLOW;
+        self.quickest = self.quickest.min(time);
+        self.was_slow |= time > SLOW.0 && time / SLOW.1 > self.quickest;
     }
 
     /// Whether they are to be made anew now.
     fn are_outlived(&self, now: Instant) -> bool {
-        self.was_slow && now.duration_since(self.made) >= YOUNGEST
+        self.was_slow && now.duration_since(self.made) >= OLD_ENOUGH
     }
 }
 
@@ -255,7 +265,7 @@ impl Session {
         let now = Instant::now();
         // A statement without a name is planned whenever it runs.
         if self.sharing != Sharing::Mixed && self.plans.are_outlived(now) {
-            self.plans = Plans::made(now);
+            self.plans.made_anew(now);
             self.conn.clear_cached_statements().await?;
         }
         Ok(())
@@ -362,11 +372,28 @@ mod tests {
     fn plans_are_made_anew_after_a_slow_verb_and_not_too_often() {
         let now = Instant::now();
         let mut plans = Plans::made(now);
-        plans.took(SLOW);
-        assert!(!plans.are_outlived(now + 2 * YOUNGEST), "no verb was slow");
-        plans.took(SLOW * 2);
-        plans.took(SLOW);
-        assert!(!plans.are_outlived(now + YOUNGEST / 2));
-        assert!(plans.are_outlived(now + YOUNGEST));
+        plans.took(Duration::from_millis(1));
+        plans.took(SLOW.0);
+        assert!(
+            !plans.are_outlived(now + 2 * OLD_ENOUGH),
+            "no verb was slow"
+        );
+        plans.took(SLOW.0 * 2);
+        plans.took(SLOW.0);
+        assert!(!plans.are_outlived(now + OLD_ENOUGH / 2));
+        assert!(plans.are_outlived(now + OLD_ENOUGH));
+        plans.made_anew(now);
+        assert!(!plans.are_outlived(now + 2 * OLD_ENOUGH));
+    }
+
+    #[test]
+    fn a_server_that_is_far_away_is_not_slow() {
+        let (now, way) = (Instant::now(), Duration::from_millis(40));
+        let mut plans = Plans::made(now);
+        plans.took(way);
+        plans.took(way * SLOW.1);
+        assert!(!plans.are_outlived(now + OLD_ENOUGH));
+        plans.took(way * (SLOW.1 + 1));
+        assert!(plans.are_outlived(now + OLD_ENOUGH));
     }
 }

@@ -26,7 +26,20 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
+    /// For a database that is opened, or made.
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
+        let sqlite = Self::parse(url)?;
+        let makes_none = has_mode(url) && !url.contains("mode=rwc") && !url.contains("mode=memory");
+        if makes_none && sqlite.path().is_some_and(|path| !path.exists()) {
+            return Err(Error::InvalidUrl {
+                reason: "its file is not there, and its `mode` makes none: take `mode=rwc`, or name no mode".into(),
+            });
+        }
+        Ok(sqlite)
+    }
+
+    /// For a database that need not be there.
+    pub(crate) fn parse(url: &str) -> Result<Self, Error> {
         url::check_parameters(url, &[])?;
         url::check_escapes(url)?;
         let options =
@@ -42,15 +55,8 @@ impl Sqlite {
                 reason: "it names a folder, and not a file in it: sqlite:PATH".into(),
             });
         }
-        let makes_none =
-            url.contains("mode=rw") && !url.contains("mode=rwc") || url.contains("mode=ro");
-        if makes_none && !options.get_filename().exists() {
-            return Err(Error::InvalidUrl {
-                reason: "its file is not there, and its `mode` makes none: take `mode=rwc`, or name no mode".into(),
-            });
-        }
         // A file that is not there is made, unless the URL says how to open it.
-        let options = if url.contains("mode=") {
+        let options = if has_mode(url) {
             options
         } else {
             options.create_if_missing(true)
@@ -72,6 +78,11 @@ impl Sqlite {
         }
         std::path::absolute(name).ok()
     }
+}
+
+/// Whether the URL says how its file is opened.
+pub(crate) fn has_mode(url: &str) -> bool {
+    url.contains("mode=")
 }
 
 impl Connector for Sqlite {

@@ -100,7 +100,8 @@ impl Bench {
 
     /// Waits for the next batch, and works on it.
     async fn step(&mut self) {
-        assert!(self.lane.gather().await);
+        let gather = tokio::time::timeout(Duration::from_mins(1), self.lane.gather());
+        assert!(gather.await.expect("something is sent"));
         assert!(self.lane.connect().await);
         let batch = self.lane.pick();
         self.lane.execute(batch).await;
