@@ -240,6 +240,8 @@ impl Rowlock {
     /// The fences of a lock go on rising after its row was removed, unless the database's clock is set back by more than
     /// ten days.
     ///
+    /// A client cleans once at a time: a call that comes meanwhile waits for its turn, however long that takes.
+    ///
     /// # Errors
     ///
     /// A batch out of range; a database out of reach.

@@ -34,8 +34,9 @@ impl Idempotency {
     /// # Errors
     ///
     /// The last error of `work`; the driver's, when a transaction could not be begun or committed;
-    /// [`Error::CommitUnknown`] (ask again with the same key: it tells); [`Error::OutcomeTooLarge`]; those of
-    /// [`begin`](Self::begin). Whatever [`Begun`] says is not an error.
+    /// [`Error::CommitUnknown`] (ask again with the same key: it tells); [`Error::OutcomeTooLarge`];
+    /// [`Error::TransactionOver`] when `work` has ended the transaction with SQL of its own (or, on PostgreSQL, has reset its
+    /// session: `RESET ALL`, `DISCARD ALL`); those of [`begin`](Self::begin). Whatever [`Begun`] says is not an error.
     ///
     /// # Cancel safety
     ///

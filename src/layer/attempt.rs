@@ -25,7 +25,7 @@ use crate::{Begun, Error, Fingerprint, Outcome};
 /// The step that the handler is, where its server errors are unknown.
 const HANDLER: &str = "handler";
 
-/// For how long a response is tried to be kept after the database has gone.
+/// How long the layer goes on trying to keep a response after the database has gone.
 const KEEP_TRYING: Duration = Duration::from_mins(10);
 
 /// A request that was admitted.

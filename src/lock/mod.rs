@@ -248,6 +248,10 @@ impl Lock {
     /// [`operation_timeout`](crate::Builder::operation_timeout); a damaged row. Contention is not
     /// an error.
     ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to wait for another task of its owner.
+    ///
     /// # Cancel safety
     ///
     /// A dropped future leaves nothing behind: what it acquired is released in the background.

@@ -158,10 +158,10 @@ impl Held {
 
 /// What a pin that missed proves by itself. Where several servers take writes it proves nothing: this one may not know yet
 /// what another one has granted or renewed.
-fn loss_for_sure(missed: Pinned, several_writers: bool) -> Option<Loss> {
+fn loss_for_sure(missed: Pinned, multi_writer: bool) -> Option<Loss> {
     match missed {
-        Pinned::Expired if !several_writers => Some(Loss::Expired),
-        Pinned::Gone if !several_writers => Some(Loss::TakenOver),
+        Pinned::Expired if !multi_writer => Some(Loss::Expired),
+        Pinned::Gone if !multi_writer => Some(Loss::TakenOver),
         _ => None,
     }
 }

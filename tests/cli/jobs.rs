@@ -77,7 +77,12 @@ fn a_stopped_command_keeps_its_lock_and_goes_on_when_rowlock_is_continued() {
 #[test]
 fn a_stopped_command_hears_the_signal_that_ends_it() {
     let shell = Shell::new();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+    ] {
         let name = &signal.as_str()[3..];
         let mut running = stopped(&shell, &format!("trap 'echo heard; exit 3' {name}"));
         running.signal(signal);

@@ -88,7 +88,7 @@ on_every_engine! {
         }
     }
 
-    async fn run_in_tx_keeps_nothing_where_its_transaction_was_ended_by_hand(db: &Db) {
+    async fn run_in_tx_and_submit_keep_nothing_where_their_transaction_was_ended_by_hand(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();
         db.execute("CREATE TABLE app (n BIGINT)").await;
@@ -111,8 +111,22 @@ on_every_engine! {
                 is_over(&error);
             }
         }
+        let tokens = rowlock.form_tokens();
+        for end in ENDS {
+            let token = tokens.issue("me").await.unwrap();
+            let app = App::connect(&db.url, 1).await;
+            let submitted = on_app!(&app, pool => {
+                tokens.submit(pool, "me", token.as_str(), &request(), |mut tx| async move {
+                    sqlx::raw_sql("INSERT INTO app VALUES (3)").execute(&mut **tx).await?;
+                    sqlx::raw_sql(end).execute(&mut **tx).await?;
+                    Outcome::json(&"alone")
+                }).await
+            });
+            let Err(error) = submitted else { panic!("{end}: {submitted:?}") };
+            is_over(&error);
+        }
         // What the application has committed is committed. Nothing says that it was done.
-        assert_eq!(db.number("SELECT COUNT(*) FROM app").await, 3);
+        assert_eq!(db.number("SELECT COUNT(*) FROM app").await, 4);
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_idempotency WHERE state = 'done'").await, 0);
     }
 }

@@ -157,13 +157,13 @@ async fn of_a_user(engine: Engine, limit: &str, says: &str) {
 }
 
 #[tokio::test]
-async fn a_role_of_postgres_with_a_connection_limit() {
+async fn a_role_of_postgres_at_its_connection_limit_is_told_to_make_room() {
     let says = "too many connections for role";
     of_a_user(Engine::Postgres, "CONNECTION LIMIT 4", says).await;
 }
 
 #[tokio::test]
-async fn a_user_of_mariadb_and_mysql_with_max_user_connections() {
+async fn a_user_of_mariadb_and_mysql_at_its_limit_is_told_to_make_room() {
     for engine in [Engine::MariaDb, Engine::MySql] {
         // Error 1226.
         of_a_user(
@@ -195,7 +195,7 @@ async fn servers_of_mariadb_and_mysql_that_are_full() {
 }
 
 #[tokio::test]
-async fn a_server_of_postgres_that_is_full() {
+async fn who_comes_to_a_full_postgres_is_told_to_make_room() {
     let server = Own::start("postgres", &[]);
     let mut admin = PgConnection::connect(&server.url).await.unwrap();
     let few = sqlx::raw_sql("ALTER SYSTEM SET max_connections = 12");
@@ -206,6 +206,6 @@ async fn a_server_of_postgres_that_is_full() {
     }
     let db = Db::on(Engine::Postgres, &server.url).await;
     let user = user(&db, "").await;
-    a_transaction_is_told_to_make_room(&db, &user, "connection").await;
+    a_transaction_is_told_to_make_room(&db, &user, "connection slots").await;
     db.remove().await;
 }
