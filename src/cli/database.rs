@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Failure, UNAVAILABLE};
-use crate::store::sqlite::{Sqlite, has_mode};
+use crate::store::sqlite::Sqlite;
 use crate::{Builder, Error, Rowlock};
 
 /// Where the URL is, when it is not given.
@@ -36,7 +36,7 @@ pub(super) async fn find(url: &str) -> Result<Rowlock, Failure> {
         return Err(Failure::Other(message, UNAVAILABLE));
     }
     // It may go before it is opened.
-    let mode = match (has_mode(url), url.contains('?')) {
+    let mode = match (Sqlite::has_mode(url), url.contains('?')) {
         (true, _) => "",
         (false, true) => "&mode=rw",
         (false, false) => "?mode=rw",

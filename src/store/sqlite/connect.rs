@@ -29,13 +29,19 @@ impl Sqlite {
     /// For a database that is opened, or made.
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
         let sqlite = Self::parse(url)?;
-        let makes_none = has_mode(url) && !url.contains("mode=rwc") && !url.contains("mode=memory");
+        let makes_none =
+            Self::has_mode(url) && !url.contains("mode=rwc") && !url.contains("mode=memory");
         if makes_none && sqlite.path().is_some_and(|path| !path.exists()) {
             return Err(Error::InvalidUrl {
                 reason: "its file is not there, and its `mode` makes none: take `mode=rwc`, or name no mode".into(),
             });
         }
         Ok(sqlite)
+    }
+
+    /// Whether the URL says how its file is opened.
+    pub(crate) fn has_mode(url: &str) -> bool {
+        url.contains("mode=")
     }
 
     /// For a database that need not be there.
@@ -56,7 +62,7 @@ impl Sqlite {
             });
         }
         // A file that is not there is made, unless the URL says how to open it.
-        let options = if has_mode(url) {
+        let options = if Self::has_mode(url) {
             options
         } else {
             options.create_if_missing(true)
@@ -78,11 +84,6 @@ impl Sqlite {
         }
         std::path::absolute(name).ok()
     }
-}
-
-/// Whether the URL says how its file is opened.
-pub(crate) fn has_mode(url: &str) -> bool {
-    url.contains("mode=")
 }
 
 impl Connector for Sqlite {

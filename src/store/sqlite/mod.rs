@@ -11,7 +11,7 @@ mod schema;
 mod step;
 mod transaction;
 
-pub(crate) use connect::{Sqlite, has_mode};
+pub(crate) use connect::Sqlite;
 pub(crate) use fault::kind as fault_kind;
 pub(crate) use schema::runner;
 pub(crate) use transaction::BEGIN_TO_WRITE;
