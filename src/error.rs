@@ -136,8 +136,8 @@ pub enum Error {
     /// This user lacks a right on the database, or on rowlock's tables.
     #[error(
         "{doing} on {target}: this user lacks a right ({cause}); rowlock needs SELECT, INSERT, UPDATE and DELETE on its \
-         tables, as an administrator grants them when `rowlock migrate` has made them (write the user of the \
-         transaction, where that is another one, and its own host for `%`): {grants}"
+         tables, as an administrator grants them after `rowlock migrate` has made the tables (to the user that runs the \
+         transaction, if that is not the client's): {grants}"
     )]
     Denied {
         /// What was tried.

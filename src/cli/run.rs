@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -126,24 +127,36 @@ impl Run {
                 Some(()) = children.recv() => match change(group) {
                     // Ctrl-Z. We stop with the command, and with all of our own group, so that the shell comes back.
                     // The lock is not renewed meanwhile: who comes back after its TTL has lost it.
-                    Some(Change::Stopped(by)) if is_of_terminal(by) && Terminal::is_there() => {
-                        if by != Signal::SIGTSTP {
-                            eprintln!(
-                                "rowlock: the command needs the terminal, which is another's, and is stopped ({by}): \
-                                 SIGCONT or `fg` continues it"
-                            );
-                        }
+                    Some(Change::Stopped(Signal::SIGTSTP)) if Terminal::is_there() => {
                         suspend(group, &mut terminal, held, stop_with_group);
-                        is_stopped = terminal.is_none();
+                        resume(group, held);
+                    }
+                    // It needs the terminal, and is in the background. It may have it when we have it by now. Otherwise we stop,
+                    // too; the kernel does not stop us where nobody would continue us. Then the command stays stopped: it would
+                    // ask again and again.
+                    Some(Change::Stopped(by @ (Signal::SIGTTIN | Signal::SIGTTOU)))
+                        if Terminal::is_there() =>
+                    {
+                        terminal = terminal.or_else(|| Terminal::lend(group));
+                        if terminal.is_some() {
+                            resume(group, held);
+                        } else {
+                            tell(format_args!(
+                                "the command needs the terminal, which is another's, and is stopped ({by}): SIGCONT or `fg` \
+                                 continues it"
+                            ));
+                            suspend(group, &mut terminal, held, stop_with_group);
+                            is_stopped = terminal.is_none();
+                        }
                     }
                     // Whoever stopped it may continue it without us: we stay awake, and renew. The keyboard is ours.
                     Some(Change::Stopped(by)) => {
                         is_stopped = true;
                         drop(terminal.take());
-                        eprintln!(
-                            "rowlock: the command was stopped ({by}) and keeps the lock {:?}: SIGCONT continues it",
+                        tell(format_args!(
+                            "the command was stopped ({by}) and keeps the lock {:?}: SIGCONT continues it",
                             self.name
-                        );
+                        ));
                     }
                     Some(Change::Continued) => {
                         is_stopped = false;
@@ -151,12 +164,15 @@ impl Run {
                     }
                     None => {}
                 },
-                Some(()) = suspensions.recv() => suspend(group, &mut terminal, held, stop_alone),
+                Some(()) = suspensions.recv() => {
+                    suspend(group, &mut terminal, held, stop_alone);
+                    resume(group, held);
+                }
                 Some(()) = continuations.recv() => {
                     if held.is_held() {
                         terminal = terminal.or_else(|| Terminal::lend(group));
-                        let _ = killpg(group, Signal::SIGCONT);
                     }
+                    resume(group, held);
                 }
                 status = child.wait() => return status.map(code).map_err(|error| lost_sight(&error)),
                 loss = held.lost() => {
@@ -271,9 +287,8 @@ async fn settle(rowlock: &Rowlock, signals: &mut mpsc::UnboundedReceiver<Signal>
     }
 }
 
-/// Stops the command and this process, by `stop`, and goes on with both when somebody continues this one, unless
-/// the lock has been lost meanwhile. In the background only SIGCONT, which comes after this, continues the command: where the
-/// kernel does not stop us (see [`stop_with_group`]), it would ask for the terminal again and again.
+/// Stops the command and this process, by `stop`. Whoever continues this one finds the command with the terminal again, unless
+/// that or the lock was lost meanwhile.
 fn suspend(group: Pid, terminal: &mut Option<Terminal>, held: &Held, stop: fn()) {
     let _ = killpg(group, Signal::SIGSTOP);
     drop(terminal.take());
@@ -281,6 +296,18 @@ fn suspend(group: Pid, terminal: &mut Option<Terminal>, held: &Held, stop: fn())
     if held.is_held() {
         *terminal = Terminal::lend(group);
     }
+}
+
+/// Continues the command, while its lock is held.
+fn resume(group: Pid, held: &Held) {
+    if held.is_held() {
+        let _ = killpg(group, Signal::SIGCONT);
+    }
+}
+
+/// Says it on standard error. That may fail, on a terminal that is another group's: the command goes on all the same.
+fn tell(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "rowlock: {text}");
 }
 
 /// As who sent us SIGTSTP wants it.
@@ -353,9 +380,4 @@ fn change(child: Pid) -> Option<Change> {
         Ok(WaitStatus::Continued(_)) => Some(Change::Continued),
         _ => None,
     }
-}
-
-/// Whether it is what a terminal stops its processes with.
-fn is_of_terminal(signal: Signal) -> bool {
-    matches!(signal, Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)
 }

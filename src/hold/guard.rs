@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 
 use super::Core;
 use super::clock::Moment;
@@ -20,8 +20,10 @@ pub(crate) struct Guard {
     core: Arc<Core>,
     /// Set by the release of this hold: how the grant had been lost by then, if it had been.
     released: OnceLock<Option<Loss>>,
-    /// What the release has come to is not known: it may be asked for again.
+    /// The last release has failed: it may be asked for again.
     failed: AtomicBool,
+    /// Where the answer to a release will be, as long as no caller has heard it.
+    answer: Mutex<Option<oneshot::Receiver<Result<ReleaseOutcome, Error>>>>,
 }
 
 impl Guard {
@@ -32,6 +34,7 @@ impl Guard {
             core,
             released: OnceLock::new(),
             failed: AtomicBool::new(false),
+            answer: Mutex::default(),
         })
     }
 
@@ -60,15 +63,23 @@ impl Guard {
     }
 
     /// Releases this hold and tells whether it was still held. While other guards of the grant stay, nobody is asked.
-    /// Dropping the future does not stop it.
+    /// Dropping the future does not stop it: the next call hears the answer.
     pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
-        let (reply, outcome) = oneshot::channel();
-        if self.failed.load(Ordering::Acquire) {
-            self.send(Some(reply), true);
-        } else if !self.hand_in(Some(reply)) {
-            return Ok(ReleaseOutcome::AlreadyReleased);
-        }
-        let released = outcome.await.unwrap_or_else(|_| Err(self.core.stopped()));
+        let mut answer = self.answer.lock().await;
+        let awaited = match &mut *answer {
+            Some(awaited) => awaited,
+            none => {
+                let (reply, awaited) = oneshot::channel();
+                if self.failed.load(Ordering::Acquire) {
+                    self.send(Some(reply));
+                } else if !self.hand_in(Some(reply)) {
+                    return Ok(ReleaseOutcome::AlreadyReleased);
+                }
+                none.insert(awaited)
+            }
+        };
+        let released = awaited.await.unwrap_or_else(|_| Err(self.core.stopped()));
+        *answer = None;
         self.failed.store(released.is_err(), Ordering::Release);
         released
     }
@@ -87,21 +98,19 @@ impl Guard {
             return true;
         }
         self.core.renewals.remove(grant.id);
-        self.send(reply, false);
+        self.send(reply);
         true
     }
 
-    /// `again`: an earlier release of it may have reached the server.
-    fn send(&self, reply: Option<Reply<ReleaseOutcome>>, again: bool) {
+    fn send(&self, reply: Option<Reply<ReleaseOutcome>>) {
         let grant = &self.grant;
-        // Until its answer is heard: whoever drops the future hears none.
-        self.failed.store(reply.is_some(), Ordering::Release);
         let mut fate = Fate::within(self.core.settings.patience);
         if reply.is_none() {
             // In the background there is time until the lease ends by itself.
             fate.give_up = fate.give_up.max(grant.status().deadline);
         }
-        fate.sent = again;
+        // An earlier release that failed goes on in the background (`lanes/undo.rs`).
+        fate.sent = self.failed.load(Ordering::Acquire);
         let op = Release {
             ask: ReleaseAsk {
                 name: grant.name.clone(),

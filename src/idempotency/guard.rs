@@ -215,6 +215,7 @@ impl IdempotencyGuard {
     /// lease has to end before others take over.)
     pub async fn complete(&self, outcome: &Outcome) -> Result<(), Error> {
         self.check_running("complete")?;
+        self.keep_known().await?;
         self.check_steps()?;
         self.complete_anyway(outcome).await
     }
@@ -238,6 +239,10 @@ impl IdempotencyGuard {
     ///
     /// Once polled, it goes on in the background.
     pub async fn release(&self) -> Result<(), Error> {
+        if let Err(error) = self.keep_known().await {
+            let record = self.record();
+            tracing::warn!(%error, %record, "the result of a step is not kept: the record becomes unknown");
+        }
         self.end("release", self.inner.give_up()).await
     }
 

@@ -109,6 +109,12 @@ pub(super) fn check_scope(scope: &[u8]) -> Result<(), Error> {
 /// The name of a step: 1 to 255 bytes of text without NUL.
 pub(crate) fn check_step(step: &str) -> Result<(), Error> {
     checked("step", step.as_bytes())?;
+    if step.as_bytes().starts_with(HTTP) {
+        return Err(Error::InvalidKey {
+            what: "step",
+            reason: "it begins with `http:`, as only that of the HTTP layer does: put something before it",
+        });
+    }
     if step.contains('\0') {
         let reason = "it contains a NUL character";
         return Err(Error::InvalidKey {
@@ -239,6 +245,7 @@ mod tests {
         assert!(check_step("charge").is_ok());
         assert!(check_step("").is_err());
         assert!(check_step("a\0").is_err());
+        assert!(check_step("http:handler").is_err());
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Idempotency {
     /// The last error of `work`; the driver's, when a transaction could not be begun or committed;
     /// [`Error::CommitUnknown`] (ask again with the same key: it tells); [`Error::OutcomeTooLarge`];
     /// [`Error::TransactionOver`] when `work` has ended the transaction with SQL of its own (or, on PostgreSQL, has reset its
-    /// session: `RESET ALL`, `DISCARD ALL`); those of [`begin`](Self::begin). Whatever [`Begun`] says is not an error.
+    /// settings with `RESET ALL`); those of [`begin`](Self::begin). Whatever [`Begun`] says is not an error.
     ///
     /// # Cancel safety
     ///

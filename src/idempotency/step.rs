@@ -73,11 +73,11 @@ impl Running<'_> {
         self.steps.state().doubt.clone()
     }
 
-    /// What the step is known to have come to, although it is in doubt.
-    fn unkept(&self) -> Option<Outcome> {
+    /// Whether the step that runs is in doubt, although this attempt knows what it came to.
+    fn is_unkept(&self) -> bool {
         let state = self.steps.state();
-        let (begun, _) = state.doubt.as_ref()?;
-        state.unkept.clone().filter(|_| *begun == self.step)
+        let begun = state.doubt.as_ref().map(|(begun, _)| begun);
+        state.unkept.is_some() && begun == Some(&self.step)
     }
 
     /// The number of the next beginning.
@@ -142,7 +142,8 @@ impl IdempotencyGuard {
     /// statements more than [`step`](Self::step), which see to that.
     ///
     /// A result that could not be kept, because the database was away, is not lost: as long as this attempt runs, the next call
-    /// for the same step keeps and returns it, and does not run `work`. (One that is too large, or cannot be said in JSON, is:
+    /// for the same step keeps and returns it, and does not run `work`; [`complete`](Self::complete) and
+    /// [`release`](Self::release) keep it first, too. (One that is too large, or cannot be said in JSON, is:
     /// say a smaller one with [`step_happened`](Self::step_happened).)
     ///
     /// After [`StepFailed::Unknown`] the attempt cannot be completed. When it finds out by itself, it says so with
@@ -222,19 +223,43 @@ impl IdempotencyGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::StepRunning`], [`Error::Superseded`]; a refused name; a database out of reach: the end of the attempt says it
-    /// then.
+    /// [`Error::StepRunning`], [`Error::Superseded`]; [`Error::NotDecided`] when the step has returned a result in this attempt; a
+    /// refused name; a database out of reach: the end of the attempt says it then.
     ///
     /// # Cancel safety
     ///
     /// Once polled, it goes on in the background.
     pub async fn step_not_done(&self, step: &str) -> Result<(), Error> {
         let running = self.enter(step)?;
-        if let Some(ask) = self.ask_in_doubt(&running) {
+        self.not_done(&running).await
+    }
+
+    async fn not_done(&self, running: &Running<'_>) -> Result<(), Error> {
+        if running.is_unkept() {
+            return Err(Error::NotDecided {
+                record: self.record().clone(),
+                reason: "the step has returned a result, which is only not kept yet: call the step again",
+            });
+        }
+        if let Some(ask) = self.ask_in_doubt(running) {
             self.doubt(None);
             self.settle(ask, None).await?;
         }
         Ok(())
+    }
+
+    /// Keeps what a step is known to have come to, and could not be kept before.
+    pub(super) async fn keep_known(&self) -> Result<Option<Outcome>, Error> {
+        let (ask, outcome) = {
+            let state = self.steps.state();
+            let (Some((step, number)), Some(outcome)) = (&state.doubt, &state.unkept) else {
+                return Ok(None);
+            };
+            (self.ask_step(step, Some(*number)), outcome.clone())
+        };
+        self.settle(ask, Some(outcome.clone())).await?;
+        self.doubt(None);
+        Ok(Some(outcome))
     }
 
     /// Fails when nobody knows whether a step has happened, unless the outcome tells it.
@@ -290,7 +315,7 @@ impl IdempotencyGuard {
     /// from an earlier attempt.
     #[cfg(feature = "tower")]
     pub(crate) async fn begin_once(&self, step: &str) -> Result<Option<Outcome>, Error> {
-        let running = self.enter(step)?;
+        let running = self.enter_any(step)?;
         match self.begin_step(&running, false).await? {
             Started::Fresh(_) => {
                 self.steps.state().is_whole = true;
@@ -300,8 +325,20 @@ impl IdempotencyGuard {
         }
     }
 
+    /// What [`begin_once`](Self::begin_once) has begun did nothing.
+    #[cfg(feature = "tower")]
+    pub(crate) async fn not_done_once(&self, step: &str) -> Result<(), Error> {
+        let running = self.enter_any(step)?;
+        self.not_done(&running).await
+    }
+
+    /// For a caller's step.
     fn enter(&self, step: &str) -> Result<Running<'_>, Error> {
         check_step(step)?;
+        self.enter_any(step)
+    }
+
+    fn enter_any(&self, step: &str) -> Result<Running<'_>, Error> {
         self.steps
             .enter(step)
             .map_err(|running| Error::StepRunning {
@@ -312,11 +349,10 @@ impl IdempotencyGuard {
 
     async fn begin_step(&self, running: &Running<'_>, repeatable: bool) -> Result<Started, Error> {
         self.check_running("begin a step of")?;
-        if let (false, Some(outcome), Some(ask)) =
-            (repeatable, running.unkept(), self.ask_in_doubt(running))
+        if !repeatable
+            && running.is_unkept()
+            && let Some(outcome) = self.keep_known().await?
         {
-            self.settle(ask, Some(outcome.clone())).await?;
-            self.doubt(None);
             return Ok(Started::Done(outcome));
         }
         if let Some((begun, _)) = running.in_doubt()

@@ -23,7 +23,7 @@ use crate::hold::{detached, retry};
 use crate::{Begun, Error, Fingerprint, Outcome};
 
 /// The step that the handler is, where its server errors are unknown.
-const HANDLER: &str = "handler";
+const HANDLER: &str = "http:handler";
 
 /// How long the layer goes on trying to keep a response after the database has gone.
 const KEEP_TRYING: Duration = Duration::from_mins(10);
@@ -138,9 +138,7 @@ impl Asked {
                 })
             }
             Ok(Ok((head, body, None))) => {
-                // Otherwise a step of this name is the handler's own.
-                let is_step = self.settings.server_error == ServerError::Unknown;
-                give_up(&attempt, is_step && was_not_applied(head.status)).await;
+                give_up(&attempt, was_not_applied(head.status)).await;
                 Ok(Response::from_parts(head, body))
             }
             Ok(Err(error)) => {
@@ -257,7 +255,7 @@ async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
         attempt.pardon();
         return;
     }
-    if was_not_applied && let Err(error) = attempt.step_not_done(HANDLER).await {
+    if was_not_applied && let Err(error) = attempt.not_done_once(HANDLER).await {
         tracing::warn!(%error, "that the handler did nothing could not be recorded");
     }
     match attempt.release().await {

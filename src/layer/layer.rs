@@ -173,7 +173,7 @@ impl IdempotencyLayer {
     /// [`ServerError::Transient`] when not set: the key is free, a retry runs the handler again.
     ///
     /// With [`ServerError::Unknown`] the handler is a [step that must not be
-    /// repeated](crate::IdempotencyGuard::step_once), called `handler`: the record is unknown until the
+    /// repeated](crate::IdempotencyGuard::step_once), called `http:handler`: the record is unknown until the
     /// [reconcile hook](Idempotency::reconcile) or a person has found out. (So the handler can have no other such step.
     /// One statement more.) When it is found that it happened, a retry gets what the finder says with status 200.
     pub fn server_error(self, means: ServerError) -> Self {

@@ -229,8 +229,9 @@ impl Held {
 
     /// Releases, and tells whether the lease was held until now.
     ///
-    /// A second call is [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database again: it is
-    /// [`ReleaseOutcome::Released`] also where the first call had released the lease. No call touches what somebody else holds by
+    /// A second call is [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database again. Where the
+    /// first one may have released the lease, the second is [`ReleaseOutcome::Released`] until the lease's deadline, and
+    /// [`Loss::Expired`] later: nobody can tell then whether the release came in time. No call touches what another holder has by
     /// then.
     ///
     /// # Errors
@@ -240,8 +241,8 @@ impl Held {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop the release. The next call asks the database again, as after an error.
-    /// [`flush`](crate::Rowlock::flush) waits for all of them.
+    /// Dropping the future does not stop the release. The next call gets its answer.
+    /// [`flush`](crate::Rowlock::flush) waits for all releases.
     pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
         self.guard.release().await
     }

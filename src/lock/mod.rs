@@ -153,7 +153,7 @@ pub enum ReleaseOutcome {
     Released,
     /// It had been lost before: what was done since was done without the lock.
     Lost(Loss),
-    /// This guard was released before, or is just being released.
+    /// This guard was released before.
     AlreadyReleased,
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn check_server(url: &str, form: &str) -> Result<(), Error> {
     let path = after.split('?').next().unwrap_or_default();
     if !authority.contains('@') && path.contains('@') {
         return Err(refused(
-            "there is a `/` in front of its `@`: write %2F in a user or a password, and %40 in a name",
+            "there is a `/` in front of its `@`: write %2F in a user or a password, and %40 in the name of a database",
         ));
     }
     let hosts = authority.rsplit('@').next().unwrap_or_default();

@@ -51,7 +51,7 @@ impl Running {
 /// A command that prints its process id, is stopped, and then does the rest. There is no terminal.
 fn stopped(shell: &Shell, rest: &str) -> Running {
     let script = format!("{rest}; echo $$; kill -STOP $$; echo on; exit 5");
-    let running = shell.start(&["a", "--ttl", "900ms"], &script);
+    let running = shell.start(&["a", "--ttl", "3s"], &script);
     eventually("the command is stopped", || {
         state(&running.first) == Some('T')
     });
@@ -238,7 +238,7 @@ fn a_command_that_needs_another_ones_terminal_is_stopped_once() {
     // The shell in between ends, so that its group is orphaned.
     let script = "echo up; read line < /dev/tty; echo got $line";
     let job = format!(
-        "set -m; (rowlock run a --ttl 900ms -- bash -c '{script}' & echo $! > pid); read line; kill -TERM $(cat pid); \
+        "set -m; (rowlock run a --ttl 3s -- bash -c '{script}' & echo $! > pid); read line; kill -TERM $(cat pid); \
          while rowlock show a > shown; do :; done; echo end; read line"
     );
     let mut terminal = Terminal::new(&shell, &["bash", "-c", &job]);
@@ -249,6 +249,33 @@ fn a_command_that_needs_another_ones_terminal_is_stopped_once() {
     terminal.types("\n");
     let meanwhile = terminal.shows("end");
     assert!(!meanwhile.contains("SIGTTIN"), "{meanwhile:?}");
+}
+
+/// The keyboard is free when its owner has stopped: the command gets it, and nobody else is stopped.
+#[test]
+fn a_command_that_is_continued_alone_gets_the_terminal_back() {
+    let shell = Shell::new();
+    let script = "echo $$ > pid; kill -STOP $$; read line < /dev/tty; echo got $line; exit 5";
+    let job = job(&format!("rowlock run a -- bash -c '{script}' | cat"));
+    let mut terminal = Terminal::new(&shell, &["bash", "-c", &job]);
+    terminal.shows("stopped");
+    let pid = std::fs::read_to_string(shell.dir.path().join("pid")).unwrap();
+    killpg(Pid::from_raw(pid.trim().parse().unwrap()), Signal::SIGCONT).unwrap();
+    terminal.types("word\n");
+    let meanwhile = terminal.shows("got word");
+    assert!(!meanwhile.contains("back"), "{meanwhile:?}");
+    terminal.shows("back 5");
+}
+
+/// A command in the background that stops itself, where nobody would continue it, goes on.
+#[test]
+fn a_command_that_stops_itself_in_an_orphaned_background_goes_on() {
+    let shell = Shell::new();
+    let script = "echo up; kill -TSTP $$; echo on";
+    let job = format!("set -m; (rowlock run a -- bash -c '{script}' &); read line");
+    let mut terminal = Terminal::new(&shell, &["bash", "-c", &job]);
+    terminal.shows("up");
+    terminal.shows("on");
 }
 
 /// As under `ssh -t`: nobody would continue what is stopped, and so the kernel stops no such process.

@@ -137,6 +137,8 @@ on_every_engine! {
         let failed: Result<u32, Error> = guard.step_once("charge", work).await;
         failed.unwrap_err();
         guard.complete(&outcome("paid")).await.unwrap_err();
+        let error = guard.step_not_done("charge").await.unwrap_err();
+        assert!(matches!(error, Error::NotDecided { .. }), "{error}");
         let never = async { panic!("it is not run again") };
         let failed: Result<u32, Error> = guard.step_once("charge", never).await;
         failed.unwrap_err();
@@ -149,6 +151,31 @@ on_every_engine! {
         assert_eq!(result.unwrap(), 7);
         guard.complete(&outcome("paid")).await.unwrap();
         assert_eq!(kept(&idempotency).await, outcome("paid"));
+    }
+
+    async fn the_end_of_an_attempt_keeps_a_result_that_could_not_be_kept(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        for end in ["complete", "release"] {
+            let begun = idempotency.begin("scope", end, &Fingerprint::of("request")).await.unwrap();
+            let Begun::New(guard) = begun else { panic!("{begun:?}") };
+            let work = async {
+                db.execute("ALTER TABLE rowlock_idempotency_step RENAME TO elsewhere").await;
+                Ok(7)
+            };
+            let failed: Result<u32, Error> = guard.step_once("charge", work).await;
+            failed.unwrap_err();
+            db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency_step").await;
+            if end == "complete" {
+                guard.complete(&outcome("paid")).await.unwrap();
+                continue;
+            }
+            guard.release().await.unwrap();
+            let begun = idempotency.begin("scope", end, &Fingerprint::of("request")).await.unwrap();
+            let Begun::New(guard) = begun else { panic!("{begun:?}") };
+            let never = async { panic!("it is not run again") };
+            let result: Result<u32, Error> = guard.step_once("charge", never).await;
+            assert_eq!(result.unwrap(), 7);
+        }
     }
 
     async fn an_attempt_that_finds_out_that_a_step_did_not_happen_runs_it_again(db: &Db) {

@@ -48,18 +48,29 @@ on_every_engine! {
     async fn a_release_that_failed_and_was_done_all_the_same_is_found(db: &Db) {
         let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
         let rowlock = builder.connect(&db.url).await.unwrap();
-        let held = take(&rowlock, "a", TTL).await;
-        let tx = db.lock_row("a").await;
-        held.release().await.unwrap_err();
-        tx.release().await;
-        // As if it had come late.
-        db.execute("UPDATE rowlock_lock SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL").await;
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
-        let error = held.with(async || ()).await.unwrap_err();
-        assert!(matches!(error, Error::Released { .. }), "{error}");
+        // Before the deadline, and after it.
+        for (ttl, told) in [
+            (TTL, ReleaseOutcome::Released),
+            (Duration::from_secs(2), ReleaseOutcome::Lost(Loss::Expired)),
+        ] {
+            let held = take(&rowlock, "a", ttl).await;
+            let deadline = held.deadline();
+            let tx = db.lock_row("a").await;
+            held.release().await.unwrap_err();
+            // As if it had come late.
+            let free = "UPDATE rowlock_lock SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL";
+            tx.release().await;
+            db.execute(free).await;
+            if ttl < TTL {
+                eventually("the deadline passes", async || deadline.has_passed()).await;
+            }
+            assert_eq!(held.release().await.unwrap(), told);
+            let error = held.with(async || ()).await.unwrap_err();
+            assert!(matches!(error, Error::Released { .. }), "{error}");
+        }
     }
 
-    async fn a_release_that_was_not_waited_for_can_be_asked_for_again(db: &Db) {
+    async fn what_a_release_came_to_is_told_though_its_future_was_dropped(db: &Db) {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;
         let tx = db.lock_row("a").await;
@@ -69,19 +80,31 @@ on_every_engine! {
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
         assert_eq!(rowlock.inspect("a").await.unwrap(), None);
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
+        let error = held.with(async || ()).await.unwrap_err();
+        assert!(matches!(error, Error::Released { .. }), "{error}");
     }
 
-    async fn a_release_that_was_done_and_is_found_after_the_deadline_came_too_late_perhaps(db: &Db) {
-        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
-        let rowlock = builder.connect(&db.url).await.unwrap();
-        let held = take(&rowlock, "a", Duration::from_secs(2)).await;
-        let tx = db.lock_row("a").await;
-        let deadline = held.deadline();
-        held.release().await.unwrap_err();
-        tx.release().await;
-        db.execute("UPDATE rowlock_lock SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL").await;
-        eventually("the deadline passes", async || deadline.has_passed()).await;
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Lost(Loss::Expired));
+    async fn a_release_after_a_takeover_says_so_also_when_it_is_asked_twice(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        for name in ["dropped", "twice"] {
+            let held = take(&one, name, TTL).await;
+            assert!(two.force_release(name).await.unwrap().is_some());
+            let other = take(&two, name, TTL).await;
+            let taken_over = ReleaseOutcome::Lost(Loss::TakenOver);
+            if name == "dropped" {
+                tokio::select! {
+                    biased;
+                    told = held.release() => panic!("{told:?}"),
+                    () = std::future::ready(()) => {}
+                }
+                assert_eq!(held.release().await.unwrap(), taken_over);
+            } else {
+                let (first, second) = tokio::join!(held.release(), held.release());
+                let told = (first.unwrap(), second.unwrap());
+                assert_eq!(told, (taken_over, ReleaseOutcome::AlreadyReleased));
+            }
+            assert_eq!(two.inspect(name).await.unwrap().unwrap().fence, other.fence());
+        }
     }
 
     async fn the_deadline_of_a_guard_that_is_not_held_has_passed(db: &Db) {

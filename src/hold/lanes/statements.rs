@@ -342,13 +342,14 @@ pub(super) fn release_outcome(op: &Release, freed: Freed, now: Moment) -> Releas
     if let Some(loss) = grant.loss() {
         return ReleaseOutcome::Lost(loss);
     }
-    // Until the deadline nobody can take the name over. So when it was sent before and the name is not ours any more, that
-    // sending has released it: its answer was lost, or what the statement did behind the release was refused.
+    // Until the deadline no lease or transaction takes the name over. So when the release was sent before and the name is not
+    // ours any more, that sending has released it: its answer was lost, or the statement was refused after the release.
+    // (A forced release, or a failover that loses commits, in between is not told from it.)
     let by_earlier_sending = op.fate.sent && now < grant.status().deadline;
     match freed {
         Freed::Released => ReleaseOutcome::Released,
         Freed::WasFree | Freed::Superseded if by_earlier_sending => ReleaseOutcome::Released,
-        // The same, past the deadline: at least this one has let it go.
+        // That sending may have come too late.
         Freed::WasFree if op.fate.sent => ReleaseOutcome::Lost(Loss::Expired),
         Freed::Expired => ReleaseOutcome::Lost(Loss::Expired),
         Freed::WasFree | Freed::Superseded | Freed::Locked => ReleaseOutcome::Lost(Loss::TakenOver),

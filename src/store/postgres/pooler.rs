@@ -207,7 +207,8 @@ struct Plans {
     was_slow: bool,
 }
 
-/// A verb is slow when it takes longer than this, and than so many of the quickest ones.
+/// A verb is slow when it takes longer than this, and longer than so many times the quickest verb of the connection: a
+/// server that is far away is not slow.
 const SLOW: (Duration, u32) = (Duration::from_millis(10), 4);
 
 /// Plans that are made anew are at least this old: where verbs are slow for another reason, that costs a few round trips in

@@ -29,8 +29,7 @@ impl Sqlite {
     /// For a database that is opened, or made.
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
         let sqlite = Self::parse(url)?;
-        let makes_none =
-            Self::has_mode(url) && !url.contains("mode=rwc") && !url.contains("mode=memory");
+        let makes_none = matches!(mode(url), Some("rw" | "ro"));
         if makes_none && sqlite.path().is_some_and(|path| !path.exists()) {
             return Err(Error::InvalidUrl {
                 reason: "its file is not there, and its `mode` makes none: take `mode=rwc`, or name no mode".into(),
@@ -41,7 +40,7 @@ impl Sqlite {
 
     /// Whether the URL says how its file is opened.
     pub(crate) fn has_mode(url: &str) -> bool {
-        url.contains("mode=")
+        mode(url).is_some()
     }
 
     /// For a database that need not be there.
@@ -84,6 +83,13 @@ impl Sqlite {
         }
         std::path::absolute(name).ok()
     }
+}
+
+/// The parameter `mode` of a URL.
+fn mode(url: &str) -> Option<&str> {
+    let (_, parameters) = url.split_once('?')?;
+    let mut parameters = parameters.split('&');
+    parameters.find_map(|parameter| parameter.strip_prefix("mode="))
 }
 
 impl Connector for Sqlite {
@@ -166,6 +172,22 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_file_that_is_not_there_is_made_unless_the_mode_says_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("mode=ro");
+        std::fs::create_dir(&folder).unwrap();
+        for (parameters, is_made) in [
+            ("", true),
+            ("?mode=rwc", true),
+            ("?mode=rw", false),
+            ("?cache=private&mode=ro", false),
+        ] {
+            let url = format!("sqlite:{}/a.db{parameters}", folder.display());
+            assert_eq!(Sqlite::from_url(&url).is_ok(), is_made, "{url}");
+        }
+    }
 
     #[tokio::test]
     async fn a_new_file_that_somebody_else_writes_stays_as_it_is() {

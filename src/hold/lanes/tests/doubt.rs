@@ -300,7 +300,14 @@ fn an_earlier_sending_has_released_what_nobody_else_can_have_taken() {
         (1, 60, Freed::WasFree, ReleaseOutcome::Released),
         (1, 60, Freed::Superseded, ReleaseOutcome::Released),
         (1, 60, Freed::Expired, ReleaseOutcome::Lost(Loss::Expired)),
-        (1, 0, Freed::WasFree, ReleaseOutcome::Lost(Loss::TakenOver)),
+        (1, 0, Freed::WasFree, ReleaseOutcome::Lost(Loss::Expired)),
+        (0, 0, Freed::WasFree, ReleaseOutcome::Lost(Loss::TakenOver)),
+        (
+            1,
+            0,
+            Freed::Superseded,
+            ReleaseOutcome::Lost(Loss::TakenOver),
+        ),
     ] {
         assert_eq!(freed_after(doubts > 0, doubts, ahead, freed), outcome);
     }
