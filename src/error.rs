@@ -137,7 +137,7 @@ pub enum Error {
     #[error(
         "{doing} on {target}: this user lacks a right ({cause}); rowlock needs SELECT, INSERT, UPDATE and DELETE on its \
          tables, as an administrator grants them after `rowlock migrate` has made the tables (to the user that runs the \
-         transaction, if that is not the client's): {grants}"
+         transaction, if that is not the client's; on MySQL and MariaDB with the account's own host for `%`): {grants}"
     )]
     Denied {
         /// What was tried.
