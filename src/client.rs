@@ -1,76 +1,16 @@
 //! The client: one handle for all engines, and how it is made.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hold::clock::ClockError;
 use crate::hold::op::LookAt;
 use crate::hold::record::{LockWalk, RecordWork};
 use crate::hold::{Core, Settings};
 use crate::idempotency::{FormTokens, Idempotency};
-use crate::lock::{InTx, Lock, LockInfo, Owner, Transaction, Version, check_holder, within};
-use crate::{Error, Name, Pool};
-
-/// A database brand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Engine {
-    /// PostgreSQL 13 or later.
-    Postgres,
-    /// MySQL 8.0.16 or later.
-    MySql,
-    /// MariaDB 10.6 or later.
-    MariaDb,
-    /// SQLite, embedded.
-    Sqlite,
-}
-
-impl Engine {
-    /// `postgres`, `mysql`, `mariadb` or `sqlite`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Postgres => "postgres",
-            Self::MySql => "mysql",
-            Self::MariaDb => "mariadb",
-            Self::Sqlite => "sqlite",
-        }
-    }
-
-    /// The crate's feature that has it.
-    pub(crate) const fn feature(self) -> &'static str {
-        match self {
-            Self::Postgres => "postgres",
-            Self::MySql | Self::MariaDb => "mysql",
-            Self::Sqlite => "sqlite",
-        }
-    }
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Engine {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        match name {
-            "postgres" | "postgresql" => Ok(Self::Postgres),
-            "mysql" => Ok(Self::MySql),
-            "mariadb" => Ok(Self::MariaDb),
-            "sqlite" => Ok(Self::Sqlite),
-            _ => Err(Error::InvalidSetting {
-                setting: "engine",
-                reason: "postgres, mysql, mariadb and sqlite are allowed",
-            }),
-        }
-    }
-}
+use crate::lock::{InTx, Lock, Owner, Transaction, Version};
+use crate::model::bounds::{check_holder, within};
+use crate::model::{ClockError, Engine, Error, LockInfo, Name};
+use crate::pool::Pool;
 
 /// A client of the locks in one database. Cloning is cheap, and clones share everything.
 ///

@@ -66,39 +66,33 @@ compile_error!("rowlock needs an engine: enable one of the features sqlite, post
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-mod cause;
 mod client;
-mod error;
 mod hold;
 mod idempotency;
 #[cfg(feature = "tower")]
 pub mod layer;
 mod lock;
 mod migrate;
-mod name;
+mod model;
 mod pool;
 mod store;
-mod subject;
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 
-pub use cause::Cause;
-pub use client::{Builder, Cleaned, Engine, Rowlock};
-pub use error::Error;
-pub use hold::clock::Deadline;
+pub use client::{Builder, Cleaned, Rowlock};
 pub use idempotency::{
-    Begun, Fingerprint, FingerprintBuilder, FormToken, FormTokens, Idempotency, IdempotencyGuard,
-    InFlight, Outcome, Reconciled, RecordInfo, RecordKey, RecordState, Resolution, StepFailed,
-    StepInfo, Submitted, UnknownStep,
+    Begun, FormToken, FormTokens, Idempotency, IdempotencyGuard, InFlight, Reconciled, RecordInfo,
+    RecordState, Resolution, StepFailed, StepInfo, Submitted, UnknownStep,
 };
 pub use lock::{
-    Advance, Busy, Held, InTx, Lock, LockInTx, LockInfo, Locked, Loss, Mode, Owner, ReleaseOutcome,
-    Retry, RetryTx, Retryable, Transaction, TryAcquire, TryLock, Version, is_retryable,
-    one_changed,
+    Advance, Held, InTx, Lock, LockInTx, Locked, Owner, Retry, RetryTx, Retryable, Transaction,
+    TryAcquire, TryLock, Version, is_retryable, one_changed,
 };
 pub use migrate::migration_sql;
-pub use name::Name;
+pub use model::{
+    Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, InvalidKey, InvalidName,
+    LockInfo, Loss, Mode, Name, Outcome, RecordKey, ReleaseOutcome, Subject, UnknownEngine,
+};
 pub use pool::Pool;
-pub use subject::Subject;

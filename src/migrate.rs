@@ -11,12 +11,11 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::cause::said;
-use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::retry;
-use crate::store::fault::{Fault, FaultKind, classify};
+use crate::hold::timer::sleep_until;
+use crate::model::{Engine, Error, FaultKind, Moment, said};
+use crate::store::fault::{Fault, classify};
 use crate::store::{Applied, Store};
-use crate::{Engine, Error};
 
 /// rowlock's own history: an application that uses refinery itself keeps its own.
 pub(crate) const HISTORY_TABLE: &str = "rowlock_schema_history";

@@ -10,8 +10,9 @@
 pub trait Pool: sealed::Sealed {}
 
 mod sealed {
+    use crate::client::{Builder, Rowlock};
+    use crate::model::{Engine, Error};
     use crate::store::Store;
-    use crate::{Builder, Engine, Error, Rowlock};
 
     pub trait Sealed: Sync + 'static {
         type Brand: sqlx::Database;

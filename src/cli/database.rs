@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::{Failure, UNAVAILABLE};
+use crate::client::{Builder, Rowlock};
+use crate::model::Error;
 use crate::store::sqlite::Sqlite;
-use crate::{Builder, Error, Rowlock};
 
 /// Where the URL is, when it is not given.
 pub(super) const VARIABLE: &str = "ROWLOCK_URL";

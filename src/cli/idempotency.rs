@@ -9,10 +9,9 @@ use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use super::{ABSENT, FAILED, Failure, USAGE, database, show};
-use crate::idempotency::quoted;
-use crate::{
-    Error, Idempotency, Outcome, RecordInfo, RecordKey, RecordState, Resolution, Rowlock, StepInfo,
-};
+use crate::client::Rowlock;
+use crate::idempotency::{Idempotency, RecordInfo, RecordState, Resolution, StepInfo};
+use crate::model::{Error, Outcome, RecordKey, quoted};
 
 /// How much of an outcome is printed for people.
 const SHOWN: usize = 4_096;
@@ -99,7 +98,7 @@ impl Of {
 
     fn record(&self) -> Result<RecordKey, Failure> {
         let (scope, key) = self.bytes()?;
-        Ok(RecordKey::new(scope, key)?)
+        Ok(RecordKey::new(scope, key).map_err(Error::from)?)
     }
 }
 

@@ -11,7 +11,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{Engine, Error, Name, migration_sql};
+use crate::migrate::migration_sql;
+use crate::model::{Engine, Error, Name};
 
 /// What was to be shown is not there: the lock is free, or there is no such record. (As of grep(1): no error, not found.)
 const ABSENT: u8 = 1;

@@ -16,10 +16,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::{FAILED, Failure, LOST, database, duration, leash};
-use crate::hold::clock::{Moment, sleep_until};
+use crate::client::Rowlock;
 use crate::hold::retry;
-use crate::lock::{check_ttl, check_wait};
-use crate::{Error, Held, Loss, Name, ReleaseOutcome, Rowlock};
+use crate::hold::timer::sleep_until;
+use crate::lock::Held;
+use crate::model::bounds::{check_ttl, check_wait};
+use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome};
 
 /// Passed on to the command.
 const PASSED_ON: [Signal; 6] = [

@@ -4,7 +4,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-use crate::{LockInfo, Name};
+use crate::model::{LockInfo, Name};
 
 /// A lock in JSON: times are RFC 3339, in UTC.
 #[derive(Debug, Serialize)]

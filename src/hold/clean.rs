@@ -22,8 +22,9 @@ use std::time::Duration;
 use tokio::select;
 use tokio::sync::Notify;
 
-use super::clock::{Moment, sleep_until};
 use super::link::Link;
+use crate::hold::timer::sleep_until;
+use crate::model::Moment;
 use crate::store::fault::Fault;
 use crate::store::record::{CleanedRows, Records};
 use crate::store::{Connector, Store};
@@ -157,8 +158,7 @@ mod tests {
     use sqlx::Connection;
 
     use super::*;
-    use crate::Name;
-    use crate::idempotency::Fingerprint;
+    use crate::model::{Fingerprint, Name};
     use crate::store::record::TokenAsk;
     use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 

@@ -14,10 +14,10 @@ use tokio::select;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinSet};
 
-use super::clock::Moment;
 use super::lanes::Lane;
 use super::op::Op;
 use super::own_runtime;
+use crate::model::Moment;
 use crate::store::Connector;
 
 /// How many run at a time, each with a connection; the others wait for their turn.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::clock::{ClockError, Moment, sleep_until};
-use crate::Name;
-use crate::lock::Loss;
+use crate::hold::timer::sleep_until;
+use crate::model::{ClockError, Moment};
+use crate::model::{Loss, Name};
 
 /// One grant of one name, or one attempt of one record. Guards, the renewals and a lane share it.
 #[derive(Debug)]

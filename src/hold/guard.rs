@@ -6,11 +6,10 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::{Mutex, oneshot};
 
 use super::Core;
-use super::clock::Moment;
 use super::grant::Grant;
 use super::op::{Fate, Op, Release, Reply};
-use crate::Error;
-use crate::lock::{Loss, ReleaseOutcome};
+use crate::model::Moment;
+use crate::model::{Error, Loss, ReleaseOutcome};
 use crate::store::ReleaseAsk;
 
 /// One hold of a grant. Dropping it hands the release to the lane and returns at once.

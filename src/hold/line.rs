@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use crate::Name;
+use crate::model::Name;
 
 /// The lines of all names that somebody waits for.
 #[derive(Debug, Default)]

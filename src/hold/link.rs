@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::model::FaultKind;
 use crate::store::Connector;
-use crate::store::fault::{Fault, FaultKind};
+use crate::store::fault::Fault;
 
 /// A connection of our own, outside every pool.
 ///

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::idempotency::RecordKey;
+use crate::model::RecordKey;
 
 /// The keys of a generation. Two are kept.
 const GENERATION: usize = 50_000;

@@ -15,7 +15,6 @@
 //! Both end when the last handle, guard and pending operation are gone.
 
 pub(crate) mod clean;
-pub(crate) mod clock;
 mod errands;
 pub(crate) mod grant;
 pub(crate) mod guard;
@@ -27,6 +26,7 @@ pub(crate) mod op;
 pub(crate) mod record;
 mod renew;
 pub(crate) mod retry;
+pub(crate) mod timer;
 pub(crate) mod wait;
 
 use std::collections::HashMap;
@@ -41,16 +41,17 @@ use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use crate::migrate;
+use crate::model::{ClockError, Engine, Error, Moment, Name};
 use crate::store::{Connector, Server, Store};
-use crate::{Engine, Error, Name, migrate};
 use clean::Cleaner;
-use clock::{ClockError, Moment, sleep_until};
 use lanes::Lane;
 use line::Lines;
 use link::{Link, Way};
 use met::{Met, Running};
 use op::{Fate, Look, LookAt, Op, Reply, Seen};
 use renew::Renewals;
+use timer::sleep_until;
 
 /// How many names a client remembers to have rows.
 const MAX_ROWS: usize = 10_000;

@@ -6,13 +6,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Core;
-use super::clock::Moment;
 use super::grant::Grant;
 use super::guard::Guard;
 use super::record::{RecordOp, RecordWork};
-use crate::lock::{Busy, LockInfo, ReleaseOutcome};
+use crate::model::Moment;
+use crate::model::{Busy, Error, LockInfo, Name, ReleaseOutcome, Subject};
 use crate::store::{ReleaseAsk, TakeAsk};
-use crate::{Error, Name, Subject};
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
@@ -286,7 +285,7 @@ mod tests {
             fence: 1,
             owner: Some(LockInfo {
                 name: Name::new("a").unwrap(),
-                mode: crate::lock::Mode::Lease,
+                mode: crate::model::Mode::Lease,
                 owner: uuid::Uuid::nil(),
                 fence: 1,
                 holder: "a test".into(),

@@ -8,12 +8,11 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::Core;
-use super::clock::Moment;
 use super::grant::Grant;
 use super::op::{Fate, Op, Reply};
-use crate::Error;
-use crate::idempotency::{FormToken, NewToken, Outcome, RecordKey};
-use crate::lock::Loss;
+use crate::idempotency::{FormToken, NewToken};
+use crate::model::Moment;
+use crate::model::{Error, Loss, Outcome, RecordKey};
 use crate::store::record::{
     ClaimAsk, CleanedRows, DecideAsk, Decision, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow,
     StepAsk, StepBegun, StepRow,

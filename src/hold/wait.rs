@@ -11,12 +11,12 @@ use tokio::select;
 use tokio::time::timeout;
 
 use super::Core;
-use super::clock::{Moment, sleep_until};
 use super::guard::Guard;
 use super::op::Attempt;
 use super::retry;
-use crate::lock::Busy;
-use crate::{Error, Name};
+use crate::hold::timer::sleep_until;
+use crate::model::Moment;
+use crate::model::{Busy, Error, Name};
 
 /// What is tried again and again. (A trait, because the future of an async closure that is passed on
 /// cannot be shown to be `Send`.)

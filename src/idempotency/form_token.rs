@@ -24,8 +24,6 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::key::{Fingerprint, RecordKey, check_scope};
-use super::outcome::Outcome;
 use super::request::{Begun, Idempotency};
 use super::run::{MAX_MISSES, Ran};
 use super::waiting::Waiting;
@@ -34,10 +32,13 @@ use crate::hold::{self, Core};
 use crate::lock::context::Context;
 use crate::lock::retry::{Missing, Open};
 use crate::lock::transaction::Transaction;
-use crate::lock::{RetryTx, Retryable, within};
+use crate::lock::{RetryTx, Retryable};
+use crate::model::Outcome;
+use crate::model::bounds::within;
+use crate::model::{Error, Subject};
+use crate::model::{Fingerprint, RecordKey, check_scope};
 use crate::pool::Pool;
 use crate::store::record::{ClaimAsk, Claimed, Records, TokenAsk};
-use crate::{Error, Subject};
 
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -423,5 +424,5 @@ fn record(ask: &TokenAsk) -> Result<RecordKey, Error> {
         // Writing to a string cannot fail.
         let _ = write!(key, "{byte:02x}");
     }
-    RecordKey::new(&ask.scope, key)
+    Ok(RecordKey::new(&ask.scope, key)?)
 }

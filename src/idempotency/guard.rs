@@ -3,14 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::key::{Fingerprint, RecordKey, check_step};
-use super::outcome::Outcome;
 use super::step::Steps;
-use crate::Error;
 use crate::hold::record::RecordGuard;
-use crate::lock::Loss;
 use crate::lock::context::Context;
 use crate::lock::transaction::Transaction;
+use crate::model::Outcome;
+use crate::model::{Error, Loss};
+use crate::model::{Fingerprint, RecordKey, check_step};
 use crate::store::record::{Finished, RecordEnd, Records};
 
 /// What an outcome may be, and how long it is kept.
@@ -305,7 +304,8 @@ const SUPERSEDED: &str = "another attempt has taken over, or this one has ended"
 
 #[cfg(all(test, feature = "sqlite", feature = "tower"))]
 mod tests {
-    use crate::idempotency::{Begun, Fingerprint, Idempotency, RecordInfo};
+    use crate::idempotency::{Begun, Idempotency, RecordInfo};
+    use crate::model::Fingerprint;
 
     async fn client(dir: &tempfile::TempDir) -> crate::Rowlock {
         let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::key::{Fingerprint, RecordKey};
-use super::outcome::Outcome;
-use crate::Error;
+use crate::model::Error;
+use crate::model::Outcome;
+use crate::model::{Fingerprint, RecordKey};
 use crate::store::micros;
 use crate::store::record::RecordRow;
 

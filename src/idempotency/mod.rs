@@ -39,8 +39,6 @@
 mod form_token;
 mod guard;
 mod judge;
-mod key;
-mod outcome;
 mod record;
 mod request;
 mod run;
@@ -50,12 +48,6 @@ mod waiting;
 pub(crate) use form_token::NewToken;
 pub use form_token::{FormToken, FormTokens, Submitted};
 pub use guard::IdempotencyGuard;
-#[cfg(feature = "cli")]
-pub(crate) use key::quoted;
-pub use key::{Fingerprint, FingerprintBuilder, RecordKey};
-#[cfg(feature = "tower")]
-pub(crate) use key::{HTTP, Pieces};
-pub use outcome::Outcome;
 pub use record::{RecordInfo, RecordState, Resolution, StepInfo};
 pub use request::{Begun, Idempotency, InFlight, Reconciled, UnknownStep};
 pub use step::StepFailed;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::judge::corrupt;
-use super::key::{Fingerprint, RecordKey, check_step};
-use super::outcome::Outcome;
 use super::request::Idempotency;
-use crate::Error;
 use crate::hold::record::RecordWork;
+use crate::model::Error;
+use crate::model::Outcome;
+use crate::model::{Fingerprint, RecordKey, check_step};
 use crate::store::micros;
 use crate::store::record::{Decision, ListAsk, RecordRow};
 

@@ -10,14 +10,15 @@ use uuid::Uuid;
 
 use super::guard::{Bounds, IdempotencyGuard};
 use super::judge::{Verdict, judge};
-use super::key::{Fingerprint, RecordKey, check_scope};
-use super::outcome::Outcome;
 use super::waiting::Waiting;
 use crate::hold::Core;
 use crate::hold::record::{Claim, Claiming, RecordWork};
-use crate::lock::{Retry, check_ttl, check_wait, within};
+use crate::lock::Retry;
+use crate::model::Error;
+use crate::model::Outcome;
+use crate::model::bounds::{check_ttl, check_wait, within};
+use crate::model::{Fingerprint, RecordKey, check_scope};
 use crate::store::record::{ClaimAsk, DecideAsk, Decision};
-use crate::{Error, Subject};
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_RETENTION: Duration = Duration::from_hours(24);
@@ -514,20 +515,6 @@ impl Idempotency {
             });
         }
         Ok(())
-    }
-}
-
-impl RecordKey {
-    /// What names a step of this record to the other side. The other side may remember it for longer than the record is
-    /// remembered here: another request under the same key then is another one there, too.
-    pub(super) fn downstream(&self, fingerprint: &Fingerprint, step: &str) -> String {
-        self.digest("rowlock.step", &[step.as_bytes(), fingerprint.as_bytes()])
-            .simple()
-            .to_string()
-    }
-
-    pub(super) fn subject(&self) -> Subject {
-        Subject::Record(self.clone())
     }
 }
 

@@ -1,7 +1,5 @@
 //! Claim, work and outcome in one transaction and one commit.
 
-use super::key::{Fingerprint, RecordKey, check_scope};
-use super::outcome::Outcome;
 use super::request::{Begun, Idempotency, InFlight};
 use super::waiting::Waiting;
 use crate::hold;
@@ -9,9 +7,11 @@ use crate::hold::record::RecordWork;
 use crate::lock::context::Context;
 use crate::lock::retry::{Missing, Open};
 use crate::lock::{RetryTx, Retryable};
+use crate::model::Outcome;
+use crate::model::{Engine, Error};
+use crate::model::{Fingerprint, RecordKey, check_scope};
 use crate::pool::Pool;
 use crate::store::record::{ClaimAsk, Claimed, Finished, Records};
-use crate::{Engine, Error};
 
 /// How often a key is tried to be had that changes whenever it is asked for.
 pub(super) const MAX_MISSES: u32 = 100;
@@ -57,8 +57,8 @@ impl Idempotency {
     {
         self.check()?;
         let fingerprint = &fingerprint.into();
-        check_scope(scope.as_ref())?;
-        let key = RecordKey::new(scope, key)?;
+        check_scope(scope.as_ref()).map_err(Error::from)?;
+        let key = RecordKey::new(scope, key).map_err(Error::from)?;
         let mut waiting = self.waiting();
         let mut attempts = self.retry.attempts_of_one()?;
         let mut misses = 0;

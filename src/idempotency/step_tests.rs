@@ -1,7 +1,9 @@
 //! A step that is begun and ended by two calls, as the HTTP layer does.
 
 use super::*;
-use crate::{Begun, Fingerprint, Rowlock};
+use crate::client::Rowlock;
+use crate::idempotency::Begun;
+use crate::model::Fingerprint;
 
 #[tokio::test]
 async fn only_the_step_that_was_begun_can_be_said_not_to_have_happened() {

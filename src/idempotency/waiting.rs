@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio::select;
 
-use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::met::Taken;
 use crate::hold::retry;
+use crate::hold::timer::sleep_until;
+use crate::model::Moment;
 
 pub(super) struct Waiting {
     until: Moment,

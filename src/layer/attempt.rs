@@ -18,9 +18,10 @@ use super::problem::Problem;
 use super::service::Answer;
 use super::settings::{ServerError, Settings, was_not_applied};
 use super::stored;
-use crate::hold::clock::{Moment, sleep_until};
+use crate::hold::timer::sleep_until;
 use crate::hold::{detached, retry};
-use crate::{Begun, Error, Fingerprint, Outcome};
+use crate::idempotency::Begun;
+use crate::model::{Error, Fingerprint, Moment, Outcome};
 
 /// The step that the handler is, where its server errors are unknown.
 const HANDLER: &str = "http:handler";

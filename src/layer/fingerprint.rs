@@ -19,8 +19,7 @@ use serde_json::value::RawValue;
 use super::body::BoxError;
 use super::problem::Problem;
 use super::settings::Settings;
-use crate::Fingerprint;
-use crate::idempotency::Pieces;
+use crate::model::{Fingerprint, Pieces};
 
 /// JSON that is nested deeper counts with all its bytes: it is read again at each level.
 const MAX_DEPTH: usize = 32;

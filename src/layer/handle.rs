@@ -13,8 +13,9 @@ use http_body_util::Full;
 use super::body::{Ahead, BoxError, ResponseBody};
 use super::settings::Settings;
 use super::stored;
+use crate::idempotency::IdempotencyGuard;
 use crate::lock::Transaction;
-use crate::{Error, IdempotencyGuard};
+use crate::model::Error;
 
 /// The attempt that the handler runs, as an extension of the request. It is the
 /// [guard](IdempotencyGuard): [steps](IdempotencyGuard::step), the

@@ -10,7 +10,8 @@ use tower_layer::Layer;
 use super::scope;
 use super::service::IdempotencyService;
 use super::settings::{ServerError, Settings};
-use crate::{Error, Idempotency};
+use crate::idempotency::Idempotency;
+use crate::model::Error;
 
 /// Makes the routes behind it safe to retry; see the [module](super). For
 /// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), `route_layer`, or any tower of

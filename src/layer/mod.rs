@@ -247,5 +247,5 @@ pub use settings::ServerError;
 /// ```
 #[must_use]
 pub fn scope(principal: impl AsRef<[u8]>) -> Vec<u8> {
-    [crate::idempotency::HTTP, principal.as_ref()].concat()
+    [crate::model::HTTP, principal.as_ref()].concat()
 }

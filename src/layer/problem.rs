@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::body::ResponseBody;
 use super::settings::Settings;
-use crate::Error;
+use crate::model::Error;
 
 /// What a client is told to wait for the database.
 const DATABASE_RETRY_AFTER: u64 = 5;

@@ -16,8 +16,9 @@ use super::key;
 use super::pace::Pace;
 use super::problem::Problem;
 use super::under_way::UnderWay;
-use crate::lock::within;
-use crate::{Error, Idempotency};
+use crate::idempotency::Idempotency;
+use crate::model::Error;
+use crate::model::bounds::within;
 
 /// What the head of a response may take of the room for its outcome.
 const HEAD_ROOM: usize = 16 << 10;

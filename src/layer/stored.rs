@@ -8,7 +8,7 @@ use http::{HeaderValue, Response, StatusCode};
 use super::body::{Ahead, ResponseBody};
 use super::problem::Problem;
 use super::settings::Settings;
-use crate::{Error, Outcome};
+use crate::model::{Error, Outcome};
 
 const MESSAGE: &str = "message/http";
 /// The outcome is the status code of a response that was delivered, and is not kept.

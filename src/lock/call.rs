@@ -7,13 +7,12 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::hold::Core;
-use crate::hold::clock::{Moment, sleep_until};
-use crate::lock::Busy;
+use crate::hold::timer::sleep_until;
 use crate::lock::context::Context;
 use crate::lock::transaction::{Locked, Transaction};
+use crate::model::{Busy, Engine, Error, Moment, Name, Subject};
 use crate::store::fault::Fault;
 use crate::store::{Store, Told, TxAsk, TxTaken, TxWaited};
-use crate::{Engine, Error, Name, Subject};
 
 /// How long a look from outside may take at most, while the caller's transaction waits for it.
 const LOOK: Duration = Duration::from_secs(2);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::hold::Core;
+use crate::model::{Engine, Error, FaultKind, Subject};
 use crate::store::Told;
-use crate::store::fault::{Fault, FaultKind};
-use crate::{Engine, Error, Subject};
+use crate::store::fault::Fault;
 
 /// The client, what is asked for, and what is being done: for messages.
 #[derive(Debug)]

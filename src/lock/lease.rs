@@ -50,10 +50,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::hold::clock::{Deadline, Moment};
 use crate::hold::guard::Guard;
-use crate::lock::{Loss, ReleaseOutcome};
-use crate::{Error, Name};
+use crate::model::{Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
 
 /// A lease that is held: renewed in the background until it is released, dropped or lost.
 ///

@@ -9,11 +9,9 @@ pub(crate) mod retry;
 pub(crate) mod transaction;
 mod version;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -24,83 +22,14 @@ pub(crate) use transaction::sealed as sealed_transaction;
 pub use transaction::{InTx, LockInTx, Locked, Transaction, TryLock};
 pub use version::{Advance, Version, one_changed};
 
-use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::op::{Attempt, Fate, Op, Take};
+use crate::hold::timer::sleep_until;
 use crate::hold::{Core, wait};
+use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_ttl, check_wait, within};
+use crate::model::{Busy, Error, Moment, Name};
 use crate::store::TakeAsk;
-use crate::{Error, Name};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
-const MIN_TTL: Duration = Duration::from_millis(100);
-const MAX_TTL: Duration = Duration::from_hours(24);
-const MAX_WAIT: Duration = Duration::from_hours(366 * 24);
-/// The longest holder text, in bytes.
-const MAX_HOLDER: usize = 200;
-
-/// How a name is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// By a lease: an owner and an expiry in the row.
-    Lease,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lease => f.write_str("lease"),
-        }
-    }
-}
-
-/// A lock that somebody holds, as its row says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockInfo {
-    /// The lock.
-    pub name: Name,
-    /// How it is held.
-    pub mode: Mode,
-    /// The id of the grant: a new one for every grant.
-    pub owner: Uuid,
-    /// The fence of the grant: greater than that of every earlier grant of this name.
-    pub fence: i64,
-    /// Who holds it, for people to read.
-    pub holder: String,
-    /// Since when, by the database's clock.
-    pub acquired_at: DateTime<Utc>,
-    /// Until when, unless it is renewed, by the database's clock.
-    pub expires_at: DateTime<Utc>,
-    /// How long that was from the moment at which the row was read.
-    pub remaining: Duration,
-}
-
-/// The name was not free.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Busy {
-    /// The lock.
-    pub name: Name,
-    /// Who holds it. `None` when it was just changing hands, or when somebody's transaction has its
-    /// row locked.
-    pub holder: Option<LockInfo>,
-}
-
-impl fmt::Display for Busy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.holder {
-            Some(held) => write!(
-                f,
-                "held by {} since {}, until {} unless renewed",
-                held.holder,
-                held.acquired_at.format("%F %T UTC"),
-                held.expires_at.format("%F %T UTC"),
-            ),
-            None => f.write_str("it is changing hands, or a transaction has its row locked"),
-        }
-    }
-}
-
 /// The outcome of [`Lock::try_acquire`].
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released"]
@@ -120,41 +49,6 @@ impl TryAcquire {
             Self::Busy(_) => None,
         }
     }
-}
-
-/// How a lease was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Loss {
-    /// No renewal was confirmed before the deadline: the database was silent, or this process was
-    /// not running.
-    Expired,
-    /// The row is somebody else's, or was freed by force.
-    TakenOver,
-    /// The cap that was set with [`Lock::max_hold`] is reached.
-    MaxHold,
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "no renewal was confirmed before its deadline",
-            Self::TakenOver => "it was taken over, or released by force",
-            Self::MaxHold => "its max_hold is reached",
-        })
-    }
-}
-
-/// What [`Held::release`] found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "it tells whether the lease was still held"]
-pub enum ReleaseOutcome {
-    /// It was held until now, and this hold of it has ended.
-    Released,
-    /// It had been lost before: what was done since was done without the lock.
-    Lost(Loss),
-    /// This guard was released before.
-    AlreadyReleased,
 }
 
 /// A lock to be acquired: made by [`Rowlock::lock`](crate::Rowlock::lock), then given its settings.
@@ -388,81 +282,5 @@ struct Asked<'a> {
 impl wait::Asker for Asked<'_> {
     async fn attempt(&self) -> Result<Attempt, Error> {
         self.lock.attempt(self.name).await
-    }
-}
-
-pub(crate) fn check_ttl(setting: &'static str, ttl: Duration) -> Result<(), Error> {
-    within(
-        setting,
-        ttl,
-        MIN_TTL..=MAX_TTL,
-        "100 ms to 24 h are allowed",
-    )
-}
-
-pub(crate) fn check_wait(wait: Duration) -> Result<(), Error> {
-    let bounds = Duration::ZERO..=MAX_WAIT;
-    within("wait", wait, bounds, "at most 366 days are allowed")
-}
-
-pub(crate) fn within(
-    setting: &'static str,
-    given: Duration,
-    allowed: std::ops::RangeInclusive<Duration>,
-    bounds: &'static str,
-) -> Result<(), Error> {
-    if allowed.contains(&given) {
-        return Ok(());
-    }
-    Err(Error::InvalidDuration {
-        setting,
-        given,
-        bounds,
-    })
-}
-
-/// What people read in `rowlock ls` must fit there.
-pub(crate) fn check_holder(holder: &str) -> Result<(), Error> {
-    let reason = if holder.is_empty() || holder.len() > MAX_HOLDER {
-        "1 to 200 bytes are allowed"
-    } else if holder.contains('\0') {
-        "it contains a NUL character"
-    } else {
-        return Ok(());
-    };
-    Err(Error::InvalidSetting {
-        setting: "holder",
-        reason,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_is_in_the_way_is_said_in_words() {
-        let name = Name::new("a").unwrap();
-        let holder = LockInfo {
-            name: name.clone(),
-            mode: Mode::Lease,
-            owner: Uuid::nil(),
-            fence: 1,
-            holder: "worker-7".into(),
-            acquired_at: DateTime::UNIX_EPOCH,
-            expires_at: DateTime::UNIX_EPOCH + Duration::from_secs(30),
-            remaining: Duration::ZERO,
-        };
-        let mut busy = Busy {
-            name,
-            holder: Some(holder),
-        };
-        assert_eq!(
-            busy.to_string(),
-            "held by worker-7 since 1970-01-01 00:00:00 UTC, until 1970-01-01 00:00:30 UTC unless \
-             renewed"
-        );
-        busy.holder = None;
-        assert!(busy.to_string().contains("changing hands"));
     }
 }

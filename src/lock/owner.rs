@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::hold::Core;
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
-use crate::{Error, Name};
+use crate::model::{Error, Name};
 
 /// Who may enter a lock again that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
 /// passed to [`Lock::owner`](crate::Lock::owner).

@@ -30,13 +30,13 @@
 //! - *The connection breaks*: nothing is committed.
 //! - *Another server of a cluster grants the name* (Galera; its lease has run out): the transaction cannot commit.
 
-use crate::Error;
-use crate::hold::clock::{Moment, sleep_until};
 use crate::hold::op::LookAt;
 use crate::hold::retry;
+use crate::hold::timer::sleep_until;
+use crate::lock::Held;
 use crate::lock::call::InTransaction;
 use crate::lock::transaction::Transaction;
-use crate::lock::{Held, Loss};
+use crate::model::{Error, Loss, Moment};
 use crate::store::{PinAsk, Pinned, Store};
 
 impl Held {

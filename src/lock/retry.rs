@@ -24,13 +24,13 @@ use std::time::Duration;
 use sqlx::SqlSafeStr;
 use sqlx::error::DatabaseError;
 
-use crate::hold::clock::{Moment, sleep_until};
+use crate::hold::timer::sleep_until;
 use crate::hold::{self, Core, retry};
 use crate::lock::sealed_transaction::{self, AtEnd};
 use crate::lock::transaction::Transaction;
+use crate::model::{Engine, Error, FaultKind, Moment, Name};
 use crate::pool::Pool;
-use crate::store::fault::{FaultKind, classify, classify_database};
-use crate::{Engine, Error, Name};
+use crate::store::fault::{classify, classify_database};
 
 /// A policy for trying a transaction again: how often, and with which pauses.
 ///

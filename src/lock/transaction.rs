@@ -42,12 +42,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hold::clock::{Moment, sleep_until};
+use crate::hold::timer::sleep_until;
 use crate::hold::{Core, retry};
 use crate::lock::call::{InTransaction, Looked, Taking, conflict};
-use crate::lock::{Advance, Busy, Version, check_wait};
+use crate::lock::{Advance, Version};
+use crate::model::bounds::check_wait;
+use crate::model::{Busy, Engine, Error, Moment, Name};
 use crate::store::TxWaited;
-use crate::{Engine, Error, Name};
 
 /// An open transaction of sqlx: `Transaction<'_, Postgres>`, `Transaction<'_, MySql>` (MariaDB too),
 /// `Transaction<'_, Sqlite>`, or a [`RetryTx`](crate::RetryTx) of one of them. Sealed.
@@ -62,8 +63,8 @@ pub(crate) mod sealed {
     use std::sync::Arc;
 
     use crate::hold::Core;
+    use crate::model::{Engine, Name};
     use crate::store::Store;
-    use crate::{Engine, Name};
 
     /// What is to be done when a transaction has ended.
     pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;

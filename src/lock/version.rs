@@ -27,11 +27,10 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::hold::Core;
-use crate::lock::LockInfo;
 use crate::lock::call::{InTransaction, conflict};
 use crate::lock::transaction::Transaction;
+use crate::model::{Error, LockInfo, Name};
 use crate::store::{LockRow, Store, TxTaken};
-use crate::{Error, Name};
 
 /// The version of a name at the time at which it was read: made by [`Rowlock::version`](crate::Rowlock::version)
 /// and [`InTx::version`](crate::InTx::version), used up by [`InTx::advance`](crate::InTx::advance).

@@ -5,78 +5,8 @@ use std::fmt;
 
 use sqlx::error::DatabaseError;
 
-use crate::cause::Cause;
-use crate::error::Error;
+use crate::model::{Cause, Error, FaultKind};
 use crate::store::grants::grants;
-
-/// What a failed statement means for whoever sent it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FaultKind {
-    /// Another transaction was faster (MariaDB's 1020): rolled back.
-    Conflict,
-    /// A duplicate key.
-    Duplicate,
-    /// Chosen as the victim of a deadlock: rolled back.
-    Deadlock,
-    /// A serialization failure: rolled back.
-    Serialization,
-    /// A lock was waited for in vain: the statement is rolled back.
-    LockTimeout,
-    /// Somebody, or a limit of the server's, ended the statement: rolled back.
-    Interrupted,
-    /// The transaction that the statement was meant for has failed before, or has ended.
-    TransactionOver,
-    /// The connection is of no use any more. If a statement was under way, its outcome is unknown.
-    Disconnected,
-    /// The server takes no writes, because it is not the primary any more: nothing was done, and
-    /// another connection may find the one that is.
-    ReadOnly,
-    /// The search path names no schema that is there. (The cause is the path.)
-    NoSchema,
-    /// The server refuses the login.
-    LoginRefused,
-    /// There is no such database.
-    NoSuchDatabase,
-    /// The file cannot be opened, or not be written.
-    Unwritable,
-    /// This user lacks a right.
-    Denied,
-    /// A table is missing.
-    NoSuchTable,
-    /// The statement is larger than the server takes. Nothing was done, and the connection is closed.
-    TooLarge,
-    /// Something else: rolled back, and the same statement would fail again.
-    Other,
-}
-
-impl FaultKind {
-    /// Whether the connection is of no use any more, or another one may find a better server.
-    pub(crate) fn ends_connection(self) -> bool {
-        matches!(self, Self::Disconnected | Self::ReadOnly | Self::TooLarge)
-    }
-
-    /// Whether the statement was rolled back and may simply be sent again.
-    pub(crate) fn is_retryable(self) -> bool {
-        matches!(
-            self,
-            Self::Conflict
-                | Self::Duplicate
-                | Self::Deadlock
-                | Self::Serialization
-                | Self::LockTimeout
-                | Self::Interrupted
-        )
-    }
-
-    /// Whether a whole transaction that failed with it may well succeed when it is begun anew. (A
-    /// duplicate key would be one again.)
-    pub(crate) fn is_retryable_in_tx(self) -> bool {
-        matches!(
-            self,
-            Self::Conflict | Self::Deadlock | Self::Serialization | Self::LockTimeout
-        )
-    }
-}
 
 /// A failed statement: its kind, and what the driver said.
 #[derive(Debug, Clone)]
@@ -91,7 +21,7 @@ impl Fault {
         let late = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time");
         Self {
             kind: FaultKind::Disconnected,
-            cause: Cause::new(sqlx::Error::Io(late)),
+            cause: Cause::new(sqlx::Error::Io(late), FaultKind::Disconnected),
         }
     }
 
@@ -114,7 +44,7 @@ impl Fault {
         let error = std::io::Error::other(what.into());
         Self {
             kind,
-            cause: Cause::new(sqlx::Error::Io(error)),
+            cause: Cause::new(sqlx::Error::Io(error), kind),
         }
     }
 
@@ -169,9 +99,20 @@ impl Fault {
 
 impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Self {
+        let kind = classify(&error);
         Self {
-            kind: classify(&error),
-            cause: Cause::new(error),
+            kind,
+            cause: Cause::new(error, kind),
+        }
+    }
+}
+
+/// So that `?` works on the application's own statements where this is the error.
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        let kind = classify(&error);
+        Self::Application {
+            cause: Cause::new(error, kind),
         }
     }
 }

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 use super::record::{ClaimAsk, EndColumns, FinishAsk, KeepAsk};
 use super::{ReleaseAsk, RenewAsk, TakeAsk, to_micros};
-use crate::Name;
-use crate::idempotency::{Outcome, RecordKey};
+use crate::model::{Name, Outcome, RecordKey};
 
 /// `[[name, owner, ttl, holder], …]`
 pub(crate) fn takes<'a>(asks: impl IntoIterator<Item = &'a TakeAsk>) -> String {

@@ -37,8 +37,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::lock::{LockInfo, Mode};
-use crate::{Engine, Error, Name};
+use crate::model::{Engine, Error, LockInfo, Mode, Name};
 use fault::Fault;
 use record::Records;
 pub(crate) use request::RequestLimit;

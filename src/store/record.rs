@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::{Renewed, Told, to_micros};
-use crate::idempotency::{Fingerprint, Outcome, RecordKey};
+use crate::model::{Fingerprint, Outcome, RecordKey};
 
 /// The atomic decisions about records, on a connection.
 pub(crate) trait Records: Send {

@@ -1,6 +1,6 @@
 //! Several servers in one URL, as libpq writes them: `scheme://USER:PASSWORD@HOST1:PORT1,HOST2:PORT2/DATABASE`.
 
-use crate::Error;
+use crate::model::Error;
 
 /// A URL for each server that `url` names.
 pub(crate) fn each(url: &str) -> Result<Vec<String>, Error> {

@@ -2,7 +2,7 @@
 
 use std::num::ParseIntError;
 
-use crate::Error;
+use crate::model::Error;
 
 /// How rowlock's own parameters begin.
 const OWN: &str = "rowlock";

@@ -51,7 +51,7 @@ on_every_engine! {
                 ran.unwrap_err(),
                 rowlock.form_tokens().issue(scope).await.unwrap_err(),
             ] {
-                assert!(matches!(error, Error::InvalidKey { what: "scope", .. }), "{error}");
+                assert!(matches!(&error, Error::InvalidKey(invalid) if invalid.what == "scope"), "{error}");
                 assert!(error.to_string().contains("HTTP layer"), "{error}");
             }
             // To look, and to decide, is an administrator's right.

@@ -43,12 +43,13 @@ use tokio::select;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::clock::{Moment, sleep_until};
 use super::line::Lines;
 use super::link::Link;
 use super::op::Op;
-use crate::Error;
-use crate::store::fault::{Fault, FaultKind};
+use crate::hold::timer::sleep_until;
+use crate::model::Moment;
+use crate::model::{Error, FaultKind};
+use crate::store::fault::Fault;
 use crate::store::{Connector, Store};
 use pending::Pending;
 use trouble::Trouble;

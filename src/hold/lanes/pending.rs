@@ -9,10 +9,9 @@ use tokio::sync::oneshot;
 
 use super::records::place;
 use super::undo;
-use crate::Subject;
-use crate::hold::clock::Moment;
 use crate::hold::op::Op;
 use crate::hold::retry;
+use crate::model::{Moment, Subject};
 use crate::store::RequestLimit;
 
 /// The most operations in one statement.
@@ -312,11 +311,9 @@ mod tests {
     use super::*;
     use crate::hold::op::{Fate, Look, LookAt, Release};
     use crate::hold::record::{Read, RecordOp, RecordWork};
-    use crate::idempotency::{Outcome, RecordKey};
-    use crate::lock::LockInfo;
+    use crate::model::{Error, LockInfo, Name, Outcome, RecordKey};
     use crate::store::ReleaseAsk;
     use crate::store::record::{FinishAsk, RecordEnd};
-    use crate::{Error, Name};
 
     const MS: Duration = Duration::from_millis(1);
     const NS: Duration = Duration::from_nanos(1);

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use super::Lane;
 use super::pending::MAX_BYTES;
 use super::statements::STALE;
-use crate::Error;
 use crate::hold::Core;
-use crate::hold::clock::Moment;
 use crate::hold::grant::Grant;
 use crate::hold::op::{Fate, Op, Reply};
 use crate::hold::record::{
     Claim, Claiming, LockWalk, Read, RecordGuard, RecordOp, RecordWork, UndoClaim, UndoStep,
 };
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{Error, FaultKind, Moment};
+use crate::store::fault::Fault;
 use crate::store::record::{
     ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow, Records,
     StepAsk, StepBegun,

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Lane, undo};
-use crate::Error;
-use crate::hold::clock::Moment;
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
 use crate::hold::op::{Attempt, Look, LookAt, Op, Release, Seen, Take};
-use crate::lock::{Busy, LockInfo, Loss, ReleaseOutcome};
+use crate::model::{Busy, Error, LockInfo, Loss, Moment, ReleaseOutcome};
 use crate::store::fault::Fault;
 use crate::store::{
     Connector, Freed, LockRow, ReleaseAsk, RenewAsk, Renewed, Store, TakeAsk, Taken,

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use backon::ExponentialBackoff;
 
-use crate::Error;
-use crate::hold::clock::Moment;
 use crate::hold::retry;
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{Error, FaultKind, Moment};
+use crate::store::fault::Fault;
 
 #[derive(Debug)]
 pub(super) struct Trouble {

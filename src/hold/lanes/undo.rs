@@ -5,10 +5,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::records;
-use crate::Name;
-use crate::hold::clock::Moment;
 use crate::hold::op::{Fate, Op, Release};
 use crate::hold::record::{RecordOp, RecordWork};
+use crate::model::{Moment, Name};
 use crate::store::{ReleaseAsk, TakeAsk};
 
 /// How long an undo is repeated.

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::hold::clock::Moment;
 use crate::hold::grant::{Grant, Status};
-use crate::idempotency::RecordKey;
+use crate::model::{Moment, RecordKey};
 use crate::store::Renewed;
 
 #[derive(Debug, Clone)]

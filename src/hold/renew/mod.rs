@@ -33,13 +33,12 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::clean;
-use super::clock::{Moment, sleep_until};
 use super::grant::Grant;
 use super::link::Link;
 use super::retry;
-use crate::Error;
-use crate::idempotency::RecordKey;
-use crate::lock::Loss;
+use crate::hold::timer::sleep_until;
+use crate::model::Moment;
+use crate::model::{Error, Loss, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::record::{KeepAsk, Records};
 use crate::store::{Connector, RenewAsk, Renewed, Store};
@@ -396,9 +395,9 @@ mod tests {
     use std::pin::pin;
     use std::time::Instant;
 
-    use super::super::clock::ClockError;
     use super::*;
-    use crate::Name;
+    use crate::model::ClockError;
+    use crate::model::Name;
     use crate::store::sqlite::Sqlite;
 
     fn grant(name: &str, fence: i64) -> Arc<Grant> {

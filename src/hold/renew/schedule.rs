@@ -34,10 +34,9 @@ use uuid::Uuid;
 use super::kept::Kept;
 use super::pace::{CHUNK, Pace};
 use super::tally::{Report, Tally};
-use crate::hold::clock::Moment;
 use crate::hold::grant::End;
 use crate::hold::retry;
-use crate::lock::Loss;
+use crate::model::{Loss, Moment};
 use crate::store::{Renewed, RequestLimit};
 
 /// After so many failures of a full chunk a suspect is sent alone: `CHUNK` halved so often is one.

@@ -1,7 +1,7 @@
 //! What happens at the very moment at which something changes.
 
 use super::*;
-use crate::idempotency::RecordKey;
+use crate::model::RecordKey;
 
 /// A request has room for so many names of one byte.
 const ROOM: usize = 384 / 14;

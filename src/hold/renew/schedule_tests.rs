@@ -2,9 +2,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::Name;
-use crate::hold::clock::ClockError;
 use crate::hold::grant::Grant;
+use crate::model::{ClockError, Name};
 
 #[path = "schedule_edge_tests.rs"]
 mod edge;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::hold::clock::Moment;
+use crate::model::Moment;
 
 /// What happens within this time is told at once.
 const SPAN: Duration = Duration::from_secs(1);

@@ -2,10 +2,9 @@
 
 use sqlx::{Connection, SqliteConnection};
 
-use super::super::clock::ClockError;
 use super::*;
-use crate::Name;
-use crate::store::fault::FaultKind;
+use crate::model::ClockError;
+use crate::model::{FaultKind, Name};
 use crate::store::sqlite::Sqlite;
 use crate::store::{TakeAsk, Taken};
 

@@ -5,7 +5,7 @@ use sqlx::{Connection, FromRow, MySqlConnection};
 use super::connect::{fill, read_alone};
 use super::idempotency::{REMOVE, REMOVE_STEPS};
 use super::transaction::hex;
-use crate::idempotency::RecordKey;
+use crate::model::RecordKey;
 use crate::store::record::CleanedRows;
 use crate::store::{CleanedLocks, IDLE, json, to_micros};
 

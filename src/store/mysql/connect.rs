@@ -7,9 +7,9 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::transaction::text;
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{Engine, Error, FaultKind};
+use crate::store::fault::Fault;
 use crate::store::{Connector, RequestLimit, Server, servers, url};
-use crate::{Engine, Error};
 
 const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";

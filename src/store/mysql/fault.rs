@@ -4,7 +4,7 @@
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::store::fault::FaultKind;
+use crate::model::FaultKind;
 
 /// `None` for an error of another brand.
 pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {

@@ -11,8 +11,8 @@ use sqlx::{Connection, MySqlConnection, Row};
 use super::connect::{fill, quoted, read_alone};
 use super::step;
 use super::transaction::{hex, text};
-use crate::idempotency::{Outcome, RecordKey};
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{FaultKind, Outcome, RecordKey};
+use crate::store::fault::Fault;
 use crate::store::record::{
     ClaimAsk, Claimed, DecideAsk, Decision, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
     record_row,

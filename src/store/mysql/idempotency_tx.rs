@@ -10,8 +10,8 @@ use sqlx::mysql::MySqlQueryResult;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::transaction::{DATABASE, hex, rows, text};
-use crate::idempotency::Outcome;
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{FaultKind, Outcome};
+use crate::store::fault::Fault;
 use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
 use crate::store::{Told, to_micros};
 

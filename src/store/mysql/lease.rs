@@ -19,7 +19,7 @@ use sqlx::{AssertSqlSafe, FromRow, MySqlConnection};
 
 use super::connect::{fill, quoted, read_alone, write_and_read};
 use super::transaction::{hex, text};
-use crate::Name;
+use crate::model::Name;
 use crate::store::{
     Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,
     to_micros,

@@ -20,9 +20,8 @@ use std::time::Duration;
 use sqlx::MySqlConnection;
 use uuid::Uuid;
 
-use crate::Name;
-use crate::idempotency::{Outcome, RecordKey};
 use crate::migrate::MigrateFault;
+use crate::model::{Name, Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::record::{
     ClaimAsk, Claimed, CleanedRows, DecideAsk, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,

@@ -5,8 +5,9 @@ use uuid::Uuid;
 
 use super::connect::read_alone;
 use crate::migrate::{self, MigrateFault};
+use crate::model::FaultKind;
 use crate::store::Applied;
-use crate::store::fault::{FaultKind, classify};
+use crate::store::fault::classify;
 
 mod embedded {
     refinery::embed_migrations!("migrations/mysql");

@@ -4,7 +4,7 @@ use sqlx::{Connection, FromRow, MySqlConnection};
 
 use super::connect::{fill, read_alone};
 use super::transaction::hex;
-use crate::idempotency::{Outcome, RecordKey};
+use crate::model::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 
 const STEP_LOOK: &str = "

@@ -25,8 +25,8 @@ use std::time::Duration;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
-use crate::Name;
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{FaultKind, Name};
+use crate::store::fault::Fault;
 use crate::store::{LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
 
 /// MAX makes a row of nothing, too.

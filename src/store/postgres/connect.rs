@@ -8,9 +8,9 @@ use sqlx::{ConnectOptions, PgConnection, Row};
 
 use super::pooler::{Known, POOLER, Session, Sharing, is_shared, is_tracked, take_pooler};
 use super::query_as;
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{Engine, Error, FaultKind};
+use crate::store::fault::Fault;
 use crate::store::{Connector, RequestLimit, Server, servers, url};
-use crate::{Engine, Error};
 
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;

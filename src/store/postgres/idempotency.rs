@@ -11,7 +11,7 @@
 use sqlx::{PgConnection, Row};
 
 use super::{query, query_as};
-use crate::idempotency::{Outcome, RecordKey};
+use crate::model::{Outcome, RecordKey};
 use crate::store::record::{
     ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,
     RecordRow, record_row,

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::idempotency::lock;
 use super::transaction::prove;
 use super::{query, query_as, query_scalar};
-use crate::idempotency::{Outcome, RecordKey};
+use crate::model::{Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
 use crate::store::{Told, to_micros};

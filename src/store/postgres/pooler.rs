@@ -20,9 +20,9 @@ use uuid::Uuid;
 
 use super::NAMED;
 use super::connect::{Look, open};
-use crate::idempotency::{Outcome, RecordKey};
 use crate::migrate::MigrateFault;
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{Error, FaultKind, Name, Outcome, RecordKey};
+use crate::store::fault::Fault;
 use crate::store::record::{
     ClaimAsk, Claimed, CleanedRows, DecideAsk, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
     Records, StepAsk, StepBegun, StepRow, TokenAsk,
@@ -31,7 +31,6 @@ use crate::store::{
     Applied, CleanedLocks, Freed, LockRow, PinAsk, Pinned, ReleaseAsk, RenewAsk, Renewed, Server,
     Store, TakeAsk, Taken, Told, TxAsk, TxTaken, TxWaited,
 };
-use crate::{Error, Name};
 
 /// Who is paused between a statement and its COMMIT keeps rows, but not for long: a row that is new keeps all others waiting
 /// who make it, and what shares their statements. Who comes later finds the connection closed, and sends again what it has

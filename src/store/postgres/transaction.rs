@@ -27,9 +27,8 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
 use super::{query, query_as, query_scalar};
-use crate::Name;
-use crate::cause::Cause;
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{FaultKind, Name};
+use crate::store::fault::Fault;
 use crate::store::{
     LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited, to_micros,
 };
@@ -237,10 +236,7 @@ async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>,
         }
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(GAVE_WAY) => {
             let detail = "a lease was granted at the very moment at which its row was locked";
-            Err(Fault {
-                kind: FaultKind::Conflict,
-                cause: Cause::new(sqlx::Error::Io(std::io::Error::other(detail))),
-            })
+            Err(Fault::said(FaultKind::Conflict, detail))
         }
         Err(error) => Err(error.into()),
     }

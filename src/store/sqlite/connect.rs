@@ -7,9 +7,9 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqliteConnection};
 
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{Engine, Error, FaultKind};
+use crate::store::fault::Fault;
 use crate::store::{Connector, RequestLimit, Server, url};
-use crate::{Engine, Error};
 
 /// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
 const OLDEST: (u32, u32, u32) = (3, 51, 3);

@@ -7,7 +7,7 @@ use sqlx::{Connection, Row, SqliteConnection};
 
 use super::step;
 use super::transaction::BEGIN_TO_WRITE;
-use crate::idempotency::{Outcome, RecordKey};
+use crate::model::{Outcome, RecordKey};
 use crate::store::record::{
     ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,
     RecordRow, record_row,

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::idempotency::claim_one;
 use super::transaction::{database, in_transaction};
-use crate::idempotency::Outcome;
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{FaultKind, Outcome};
+use crate::store::fault::Fault;
 use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
 use crate::store::{Told, to_micros};
 

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use sqlx::SqliteConnection;
 
-use crate::Name;
+use crate::model::Name;
 use crate::store::{
     Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,
     to_micros,

@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::idempotency::durably;
-use crate::idempotency::{Outcome, RecordKey};
+use crate::model::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 
 const STEP_LOOK: &str = "

@@ -15,8 +15,8 @@ use time::UtcDateTime;
 use uuid::Uuid;
 
 use super::lease;
-use crate::Name;
-use crate::store::fault::{Fault, FaultKind};
+use crate::model::{FaultKind, Name};
+use crate::store::fault::Fault;
 use crate::store::{
     LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited, json, micros,
 };
@@ -192,7 +192,8 @@ mod tests {
     use sqlx::Connection;
 
     use super::*;
-    use crate::store::{Connector, Store, sqlite::Sqlite};
+    use crate::store::sqlite::Sqlite;
+    use crate::store::{Connector, Store};
 
     async fn connect(file: &Path) -> SqliteConnection {
         let url = format!("sqlite:{}?mode=rwc", file.display());

@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::hold::clock::Moment;
 use crate::hold::op::Op;
 use crate::hold::record::{RecordOp, RecordWork};
-use crate::idempotency::RecordKey;
+use crate::model::{Moment, RecordKey};
 
 /// Whether one answer does for both. (A claim that was sent before may have happened: it needs an answer of its own.)
 pub(super) fn shares(op: &Op, first: &Op) -> bool {

@@ -9,14 +9,12 @@ use uuid::Uuid;
 
 use super::*;
 use crate::hold::Settings;
-use crate::hold::clock::ClockError;
 use crate::hold::lanes::undo;
 use crate::hold::line::Lines;
 use crate::hold::link::Link;
-use crate::idempotency::{Fingerprint, Outcome, RecordKey};
+use crate::model::{ClockError, Error, Fingerprint, Outcome, RecordKey, Subject};
 use crate::store::record::RecordRow;
 use crate::store::sqlite::Sqlite;
-use crate::{Error, Subject};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_mins(1);

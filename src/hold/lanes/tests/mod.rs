@@ -22,13 +22,11 @@ use uuid::Uuid;
 use super::pending::MAX_BATCH;
 use super::statements::{is_stale, release_outcome};
 use super::*;
-use crate::Name;
-use crate::hold::clock::ClockError;
 use crate::hold::grant::Grant;
 use crate::hold::guard::Guard;
 use crate::hold::op::{Attempt, Fate, Look, LookAt, Release, Take};
 use crate::hold::{Core, Settings};
-use crate::lock::{Busy, LockInfo, Loss, ReleaseOutcome};
+use crate::model::{Busy, ClockError, LockInfo, Loss, Name, ReleaseOutcome};
 use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 use crate::store::{Freed, ReleaseAsk, Store, TakeAsk, Taken};
 

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::Error;
+use super::{Fingerprint, FingerprintBuilder, Subject};
 
 /// The longest scope, key or step, in bytes.
 const MAX_BYTES: usize = 255;
@@ -29,8 +28,8 @@ impl RecordKey {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidKey`] when one of them is empty or longer than 255 bytes.
-    pub fn new(scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<Self, Error> {
+    /// [`InvalidKey`] when one of them is empty or longer than 255 bytes.
+    pub fn new(scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<Self, InvalidKey> {
         Ok(Self {
             scope: checked("scope", scope.as_ref())?.into(),
             key: checked("key", key.as_ref())?.into(),
@@ -57,9 +56,32 @@ impl RecordKey {
             .part(&*self.key);
         let whole = parts.iter().fold(own, FingerprintBuilder::part).finish();
         let mut half = [0; 16];
-        half.copy_from_slice(&whole.0[..16]);
+        half.copy_from_slice(&whole.as_bytes()[..16]);
         Uuid::from_bytes(half)
     }
+
+    /// What names a step of this record to the other side. The other side may remember it for longer than the record is
+    /// remembered here: another request under the same key then is another one there, too.
+    pub(crate) fn downstream(&self, fingerprint: &Fingerprint, step: &str) -> String {
+        self.digest("rowlock.step", &[step.as_bytes(), fingerprint.as_bytes()])
+            .simple()
+            .to_string()
+    }
+
+    pub(crate) fn subject(&self) -> Subject {
+        Subject::Record(self.clone())
+    }
+}
+
+/// A scope, a key or a step that is refused before the database is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} is refused: {reason}; 1 to 255 bytes are allowed")]
+#[non_exhaustive]
+pub struct InvalidKey {
+    /// `scope`, `key` or `step`.
+    pub what: &'static str,
+    /// Which rule it breaks.
+    pub reason: &'static str,
 }
 
 impl fmt::Debug for RecordKey {
@@ -83,7 +105,7 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
     }
 }
 
-fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
+fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], InvalidKey> {
     let reason = if bytes.is_empty() {
         "it is empty"
     } else if bytes.len() > MAX_BYTES {
@@ -91,33 +113,33 @@ fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
     } else {
         return Ok(bytes);
     };
-    Err(Error::InvalidKey { what, reason })
+    Err(InvalidKey { what, reason })
 }
 
 /// A scope of the application's own. The keys in those of the HTTP layer are chosen by its clients, whoever runs the layer on this
 /// database: the application's must not be among them.
-pub(super) fn check_scope(scope: &[u8]) -> Result<(), Error> {
+pub(crate) fn check_scope(scope: &[u8]) -> Result<(), InvalidKey> {
     if !scope.starts_with(HTTP) {
         return Ok(());
     }
-    Err(Error::InvalidKey {
+    Err(InvalidKey {
         what: "scope",
         reason: "it begins with `http:`, as only those of the HTTP layer do: put something before it",
     })
 }
 
 /// The name of a step: 1 to 255 bytes of text without NUL.
-pub(crate) fn check_step(step: &str) -> Result<(), Error> {
+pub(crate) fn check_step(step: &str) -> Result<(), InvalidKey> {
     checked("step", step.as_bytes())?;
     if step.as_bytes().starts_with(HTTP) {
-        return Err(Error::InvalidKey {
+        return Err(InvalidKey {
             what: "step",
             reason: "it begins with `http:`, as only that of the HTTP layer does: put something before it",
         });
     }
     if step.contains('\0') {
         let reason = "it contains a NUL character";
-        return Err(Error::InvalidKey {
+        return Err(InvalidKey {
             what: "step",
             reason,
         });
@@ -125,115 +147,9 @@ pub(crate) fn check_step(step: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a request asks for, as 32 bytes: the same key with another fingerprint is another request, and is refused.
-///
-/// It is a SHA-256 over parts, each with its length in front, so that `("ab", "c")` and `("a", "bc")` differ.
-///
-/// ```
-/// use rowlock::Fingerprint;
-///
-/// let one = Fingerprint::builder().part("POST").part("/payments").part(br#"{"cents":500}"#).finish();
-/// let other = Fingerprint::builder().part("POST").part("/payments").part(br#"{"cents":501}"#).finish();
-/// assert_ne!(one, other);
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    /// Of one part.
-    #[must_use]
-    pub fn of(part: impl AsRef<[u8]>) -> Self {
-        Self::builder().part(part).finish()
-    }
-
-    /// Of several parts.
-    pub fn builder() -> FingerprintBuilder {
-        FingerprintBuilder::default()
-    }
-
-    /// A digest that was made elsewhere.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// The digest.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl From<&Fingerprint> for Fingerprint {
-    fn from(fingerprint: &Fingerprint) -> Self {
-        *fingerprint
-    }
-}
-
-/// In hexadecimal, the first eight bytes.
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fingerprint(")?;
-        for byte in &self.0[..8] {
-            write!(f, "{byte:02x}")?;
-        }
-        f.write_str("…)")
-    }
-}
-
-/// Gathers the parts of a [`Fingerprint`].
-#[derive(Debug, Clone, Default)]
-#[must_use = "finish it"]
-pub struct FingerprintBuilder(Sha256);
-
-impl FingerprintBuilder {
-    /// One part more.
-    pub fn part(mut self, part: impl AsRef<[u8]>) -> Self {
-        let part = part.as_ref();
-        self.0.update((part.len() as u64).to_be_bytes());
-        self.0.update(part);
-        self
-    }
-
-    /// One part more, that came in pieces: its digest, because its length was not known before.
-    #[cfg(feature = "tower")]
-    pub(crate) fn pieces(self, pieces: Pieces) -> Self {
-        self.part(pieces.0.finalize())
-    }
-
-    /// The fingerprint of all parts.
-    #[must_use]
-    pub fn finish(self) -> Fingerprint {
-        Fingerprint(self.0.finalize().into())
-    }
-}
-
-/// A part that comes in pieces.
-#[cfg(feature = "tower")]
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Pieces(Sha256);
-
-#[cfg(feature = "tower")]
-impl Pieces {
-    pub(crate) fn add(&mut self, piece: &[u8]) {
-        self.0.update(piece);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn where_a_part_ends_makes_a_difference() {
-        let of = |parts: &[&str]| {
-            let add = |it: FingerprintBuilder, part: &&str| it.part(part);
-            parts.iter().fold(Fingerprint::builder(), add).finish()
-        };
-        assert_ne!(of(&["ab", "c"]), of(&["a", "bc"]));
-        assert_ne!(of(&["a"]), of(&["a", ""]));
-        assert_eq!(of(&["a", "b"]), of(&["a", "b"]));
-    }
 
     #[test]
     fn the_bounds_are_1_and_255_bytes_whatever_they_are() {
@@ -246,12 +162,6 @@ mod tests {
         assert!(check_step("").is_err());
         assert!(check_step("a\0").is_err());
         assert!(check_step("http:handler").is_err());
-    }
-
-    #[test]
-    fn a_fingerprint_is_shown_by_its_beginning() {
-        let fingerprint = Fingerprint::from_bytes([0xa7; 32]);
-        assert_eq!(format!("{fingerprint:?}"), "Fingerprint(a7a7a7a7a7a7a7a7…)");
     }
 
     #[test]

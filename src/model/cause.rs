@@ -3,25 +3,36 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::FaultKind;
+
 /// The driver's error behind one of ours; prints what the database said.
 #[derive(Debug, Clone)]
-pub struct Cause(Arc<sqlx::Error>);
+pub struct Cause {
+    error: Arc<sqlx::Error>,
+    kind: FaultKind,
+}
 
 impl Cause {
-    pub(crate) fn new(error: sqlx::Error) -> Self {
-        Self(Arc::new(error))
+    pub(crate) fn new(error: sqlx::Error, kind: FaultKind) -> Self {
+        let error = Arc::new(error);
+        Self { error, kind }
+    }
+
+    /// What the driver's error means.
+    pub(crate) fn kind(&self) -> FaultKind {
+        self.kind
     }
 
     /// The error of sqlx.
     #[must_use]
     pub fn sqlx(&self) -> &sqlx::Error {
-        &self.0
+        &self.error
     }
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&said(&self.0))
+        f.write_str(&said(&self.error))
     }
 }
 

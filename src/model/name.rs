@@ -4,8 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::Error;
-
 /// The longest name, in bytes.
 const MAX_BYTES: usize = 255;
 
@@ -20,7 +18,7 @@ const MAX_BYTES: usize = 255;
 /// let name: Name = "order:4711".parse()?;
 /// assert_eq!(name.as_str(), "order:4711");
 /// assert!("".parse::<Name>().is_err());
-/// # Ok::<(), rowlock::Error>(())
+/// # Ok::<(), rowlock::InvalidName>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
@@ -30,8 +28,8 @@ impl Name {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`] when `name` is empty, longer than 255 bytes, or has a NUL in it.
-    pub fn new(name: &str) -> Result<Self, Error> {
+    /// [`InvalidName`] when `name` is empty, longer than 255 bytes, or has a NUL in it.
+    pub fn new(name: &str) -> Result<Self, InvalidName> {
         let reason = if name.is_empty() {
             "it is empty"
         } else if name.len() > MAX_BYTES {
@@ -41,7 +39,7 @@ impl Name {
         } else {
             return Ok(Self(name.into()));
         };
-        Err(Error::InvalidName {
+        Err(InvalidName {
             name: shorten(name),
             reason,
         })
@@ -61,6 +59,19 @@ impl Name {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
+}
+
+/// A name that is refused before the database is asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the lock name {name:?} is refused: {reason}; a name is 1 to 255 bytes of UTF-8 without NUL"
+)]
+#[non_exhaustive]
+pub struct InvalidName {
+    /// The start of the name.
+    pub name: String,
+    /// Which rule it breaks.
+    pub reason: &'static str,
 }
 
 /// At most 40 characters of `name`, so that a message stays readable.
@@ -85,33 +96,33 @@ impl fmt::Display for Name {
 }
 
 impl FromStr for Name {
-    type Err = Error;
+    type Err = InvalidName;
 
-    fn from_str(name: &str) -> Result<Self, Error> {
+    fn from_str(name: &str) -> Result<Self, InvalidName> {
         Self::new(name)
     }
 }
 
 impl TryFrom<&str> for Name {
-    type Error = Error;
+    type Error = InvalidName;
 
-    fn try_from(name: &str) -> Result<Self, Error> {
+    fn try_from(name: &str) -> Result<Self, InvalidName> {
         Self::new(name)
     }
 }
 
 impl TryFrom<&String> for Name {
-    type Error = Error;
+    type Error = InvalidName;
 
-    fn try_from(name: &String) -> Result<Self, Error> {
+    fn try_from(name: &String) -> Result<Self, InvalidName> {
         Self::new(name)
     }
 }
 
 impl TryFrom<String> for Name {
-    type Error = Error;
+    type Error = InvalidName;
 
-    fn try_from(name: String) -> Result<Self, Error> {
+    fn try_from(name: String) -> Result<Self, InvalidName> {
         Self::new(&name)
     }
 }

@@ -147,19 +147,6 @@ impl fmt::Debug for Deadline {
     }
 }
 
-/// Sleeps until `at`. Wakes at least twice a second to look at the boot-time clock, because the
-/// timers of the runtime stand still while the host is suspended.
-pub(crate) async fn sleep_until(at: Moment) {
-    const LOOK: Duration = Duration::from_millis(500);
-    loop {
-        let left = at.remaining();
-        if left.is_zero() {
-            return;
-        }
-        tokio::time::sleep(left.min(LOOK)).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,13 +163,6 @@ mod tests {
         assert!(Deadline(ahead).to_instant() > Instant::now());
         assert!(Deadline(past).has_passed() && !Deadline(ahead).has_passed());
         assert!(format!("{ahead:?}").starts_with("boot+"), "{ahead:?}");
-    }
-
-    #[tokio::test]
-    async fn a_sleep_ends_when_its_moment_has_passed() {
-        let at = Moment::now() + Duration::from_millis(20);
-        sleep_until(at).await;
-        assert!(at.has_passed());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::Error;
+use super::Error;
 
 /// The longest content type, in bytes.
 const MAX_CONTENT_TYPE: usize = 255;

@@ -3,11 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::cause::Cause;
-use crate::idempotency::RecordKey;
-use crate::lock::{Busy, Loss};
-use crate::store::fault::classify;
-use crate::{Engine, Name, Subject};
+use super::{Busy, Cause, Engine, InvalidKey, InvalidName, Loss, Name, RecordKey, Subject};
 
 /// What can go wrong. Contention is not among it: see [`TryAcquire`](crate::TryAcquire).
 ///
@@ -16,15 +12,8 @@ use crate::{Engine, Name, Subject};
 #[non_exhaustive]
 pub enum Error {
     /// A name that is refused before the database is asked.
-    #[error(
-        "the lock name {name:?} is refused: {reason}; a name is 1 to 255 bytes of UTF-8 without NUL"
-    )]
-    InvalidName {
-        /// The start of the name.
-        name: String,
-        /// Which rule it breaks.
-        reason: &'static str,
-    },
+    #[error(transparent)]
+    InvalidName(#[from] InvalidName),
 
     /// A duration that is refused before the database is asked.
     #[error("{setting} = {given:?} is refused: {bounds}")]
@@ -399,13 +388,8 @@ pub enum Error {
     },
 
     /// A scope, a key or a step that is refused before the database is asked.
-    #[error("the {what} is refused: {reason}; 1 to 255 bytes are allowed")]
-    InvalidKey {
-        /// `scope`, `key` or `step`.
-        what: &'static str,
-        /// Which rule it breaks.
-        reason: &'static str,
-    },
+    #[error(transparent)]
+    InvalidKey(#[from] InvalidKey),
 
     /// The attempt is not the running one any more: it can neither record nor, in a transaction, commit. Roll back,
     /// and do not answer: whoever has taken over does.
@@ -567,17 +551,8 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::TransactionAborted { .. } | Self::Conflict { .. } | Self::Starved { .. } => true,
-            Self::Application { cause } => classify(cause.sqlx()).is_retryable_in_tx(),
+            Self::Application { cause } => cause.kind().is_retryable_in_tx(),
             _ => false,
-        }
-    }
-}
-
-/// So that `?` works on the application's own statements where this is the error.
-impl From<sqlx::Error> for Error {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Application {
-            cause: Cause::new(error),
         }
     }
 }

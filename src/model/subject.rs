@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use crate::Name;
-use crate::idempotency::RecordKey;
+use super::{Name, RecordKey};
 
 /// What an operation was about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

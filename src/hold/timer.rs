@@ -1,0 +1,30 @@
+//! Waiting on the boot-time clock.
+
+use std::time::Duration;
+
+use crate::model::Moment;
+
+/// Sleeps until `at`. Wakes at least twice a second to look at the boot-time clock, because the
+/// timers of the runtime stand still while the host is suspended.
+pub(crate) async fn sleep_until(at: Moment) {
+    const LOOK: Duration = Duration::from_millis(500);
+    loop {
+        let left = at.remaining();
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LOOK)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sleep_ends_when_its_moment_has_passed() {
+        let at = Moment::now() + Duration::from_millis(20);
+        sleep_until(at).await;
+        assert!(at.has_passed());
+    }
+}

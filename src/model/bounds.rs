@@ -1,0 +1,56 @@
+//! The bounds of settings, which are checked before the database is asked.
+
+use std::time::Duration;
+
+use super::Error;
+
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+const MAX_TTL: Duration = Duration::from_hours(24);
+pub(crate) const MAX_WAIT: Duration = Duration::from_hours(366 * 24);
+/// The longest holder text, in bytes.
+const MAX_HOLDER: usize = 200;
+
+pub(crate) fn check_ttl(setting: &'static str, ttl: Duration) -> Result<(), Error> {
+    within(
+        setting,
+        ttl,
+        MIN_TTL..=MAX_TTL,
+        "100 ms to 24 h are allowed",
+    )
+}
+
+pub(crate) fn check_wait(wait: Duration) -> Result<(), Error> {
+    let bounds = Duration::ZERO..=MAX_WAIT;
+    within("wait", wait, bounds, "at most 366 days are allowed")
+}
+
+pub(crate) fn within(
+    setting: &'static str,
+    given: Duration,
+    allowed: std::ops::RangeInclusive<Duration>,
+    bounds: &'static str,
+) -> Result<(), Error> {
+    if allowed.contains(&given) {
+        return Ok(());
+    }
+    Err(Error::InvalidDuration {
+        setting,
+        given,
+        bounds,
+    })
+}
+
+/// What people read in `rowlock ls` must fit there.
+pub(crate) fn check_holder(holder: &str) -> Result<(), Error> {
+    let reason = if holder.is_empty() || holder.len() > MAX_HOLDER {
+        "1 to 200 bytes are allowed"
+    } else if holder.contains('\0') {
+        "it contains a NUL character"
+    } else {
+        return Ok(());
+    };
+    Err(Error::InvalidSetting {
+        setting: "holder",
+        reason,
+    })
+}

@@ -1,0 +1,65 @@
+//! The brands of databases.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A database brand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Engine {
+    /// PostgreSQL 13 or later.
+    Postgres,
+    /// MySQL 8.0.16 or later.
+    MySql,
+    /// MariaDB 10.6 or later.
+    MariaDb,
+    /// SQLite, embedded.
+    Sqlite,
+}
+
+impl Engine {
+    /// `postgres`, `mysql`, `mariadb` or `sqlite`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+            Self::MariaDb => "mariadb",
+            Self::Sqlite => "sqlite",
+        }
+    }
+
+    /// The crate's feature that has it.
+    pub(crate) const fn feature(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql | Self::MariaDb => "mysql",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Engine {
+    type Err = UnknownEngine;
+
+    fn from_str(name: &str) -> Result<Self, UnknownEngine> {
+        match name {
+            "postgres" | "postgresql" => Ok(Self::Postgres),
+            "mysql" => Ok(Self::MySql),
+            "mariadb" => Ok(Self::MariaDb),
+            "sqlite" => Ok(Self::Sqlite),
+            _ => Err(UnknownEngine),
+        }
+    }
+}
+
+/// What is not the name of an [`Engine`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("`engine` is refused: postgres, mysql, mariadb and sqlite are allowed")]
+pub struct UnknownEngine;

@@ -1,0 +1,122 @@
+//! What a request asks for, as a digest.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// What a request asks for, as 32 bytes: the same key with another fingerprint is another request, and is refused.
+///
+/// It is a SHA-256 over parts, each with its length in front, so that `("ab", "c")` and `("a", "bc")` differ.
+///
+/// ```
+/// use rowlock::Fingerprint;
+///
+/// let one = Fingerprint::builder().part("POST").part("/payments").part(br#"{"cents":500}"#).finish();
+/// let other = Fingerprint::builder().part("POST").part("/payments").part(br#"{"cents":501}"#).finish();
+/// assert_ne!(one, other);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// Of one part.
+    #[must_use]
+    pub fn of(part: impl AsRef<[u8]>) -> Self {
+        Self::builder().part(part).finish()
+    }
+
+    /// Of several parts.
+    pub fn builder() -> FingerprintBuilder {
+        FingerprintBuilder::default()
+    }
+
+    /// A digest that was made elsewhere.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The digest.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl From<&Fingerprint> for Fingerprint {
+    fn from(fingerprint: &Fingerprint) -> Self {
+        *fingerprint
+    }
+}
+
+/// In hexadecimal, the first eight bytes.
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fingerprint(")?;
+        for byte in &self.0[..8] {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str("…)")
+    }
+}
+
+/// Gathers the parts of a [`Fingerprint`].
+#[derive(Debug, Clone, Default)]
+#[must_use = "finish it"]
+pub struct FingerprintBuilder(Sha256);
+
+impl FingerprintBuilder {
+    /// One part more.
+    pub fn part(mut self, part: impl AsRef<[u8]>) -> Self {
+        let part = part.as_ref();
+        self.0.update((part.len() as u64).to_be_bytes());
+        self.0.update(part);
+        self
+    }
+
+    /// One part more, that came in pieces: its digest, because its length was not known before.
+    #[cfg(feature = "tower")]
+    pub(crate) fn pieces(self, pieces: Pieces) -> Self {
+        self.part(pieces.0.finalize())
+    }
+
+    /// The fingerprint of all parts.
+    #[must_use]
+    pub fn finish(self) -> Fingerprint {
+        Fingerprint(self.0.finalize().into())
+    }
+}
+
+/// A part that comes in pieces.
+#[cfg(feature = "tower")]
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pieces(Sha256);
+
+#[cfg(feature = "tower")]
+impl Pieces {
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_part_ends_makes_a_difference() {
+        let of = |parts: &[&str]| {
+            let add = |it: FingerprintBuilder, part: &&str| it.part(part);
+            parts.iter().fold(Fingerprint::builder(), add).finish()
+        };
+        assert_ne!(of(&["ab", "c"]), of(&["a", "bc"]));
+        assert_ne!(of(&["a"]), of(&["a", ""]));
+        assert_eq!(of(&["a", "b"]), of(&["a", "b"]));
+    }
+
+    #[test]
+    fn a_fingerprint_is_shown_by_its_beginning() {
+        let fingerprint = Fingerprint::from_bytes([0xa7; 32]);
+        assert_eq!(format!("{fingerprint:?}"), "Fingerprint(a7a7a7a7a7a7a7a7…)");
+    }
+}

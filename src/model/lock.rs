@@ -1,0 +1,139 @@
+//! What can be read about a lock, and how a lease ends.
+
+use std::fmt;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::Name;
+
+/// How a name is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// By a lease: an owner and an expiry in the row.
+    Lease,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lease => f.write_str("lease"),
+        }
+    }
+}
+
+/// A lock that somebody holds, as its row says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// The lock.
+    pub name: Name,
+    /// How it is held.
+    pub mode: Mode,
+    /// The id of the grant: a new one for every grant.
+    pub owner: Uuid,
+    /// The fence of the grant: greater than that of every earlier grant of this name.
+    pub fence: i64,
+    /// Who holds it, for people to read.
+    pub holder: String,
+    /// Since when, by the database's clock.
+    pub acquired_at: DateTime<Utc>,
+    /// Until when, unless it is renewed, by the database's clock.
+    pub expires_at: DateTime<Utc>,
+    /// How long that was from the moment at which the row was read.
+    pub remaining: Duration,
+}
+
+/// The name was not free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Busy {
+    /// The lock.
+    pub name: Name,
+    /// Who holds it. `None` when it was just changing hands, or when somebody's transaction has its
+    /// row locked.
+    pub holder: Option<LockInfo>,
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.holder {
+            Some(held) => write!(
+                f,
+                "held by {} since {}, until {} unless renewed",
+                held.holder,
+                held.acquired_at.format("%F %T UTC"),
+                held.expires_at.format("%F %T UTC"),
+            ),
+            None => f.write_str("it is changing hands, or a transaction has its row locked"),
+        }
+    }
+}
+
+/// How a lease was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// No renewal was confirmed before the deadline: the database was silent, or this process was
+    /// not running.
+    Expired,
+    /// The row is somebody else's, or was freed by force.
+    TakenOver,
+    /// The cap that was set with [`Lock::max_hold`] is reached.
+    MaxHold,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "no renewal was confirmed before its deadline",
+            Self::TakenOver => "it was taken over, or released by force",
+            Self::MaxHold => "its max_hold is reached",
+        })
+    }
+}
+
+/// What [`Held::release`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "it tells whether the lease was still held"]
+pub enum ReleaseOutcome {
+    /// It was held until now, and this hold of it has ended.
+    Released,
+    /// It had been lost before: what was done since was done without the lock.
+    Lost(Loss),
+    /// This guard was released before.
+    AlreadyReleased,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_in_the_way_is_said_in_words() {
+        let name = Name::new("a").unwrap();
+        let holder = LockInfo {
+            name: name.clone(),
+            mode: Mode::Lease,
+            owner: Uuid::nil(),
+            fence: 1,
+            holder: "worker-7".into(),
+            acquired_at: DateTime::UNIX_EPOCH,
+            expires_at: DateTime::UNIX_EPOCH + Duration::from_secs(30),
+            remaining: Duration::ZERO,
+        };
+        let mut busy = Busy {
+            name,
+            holder: Some(holder),
+        };
+        assert_eq!(
+            busy.to_string(),
+            "held by worker-7 since 1970-01-01 00:00:00 UTC, until 1970-01-01 00:00:30 UTC unless \
+             renewed"
+        );
+        busy.holder = None;
+        assert!(busy.to_string().contains("changing hands"));
+    }
+}

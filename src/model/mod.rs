@@ -1,0 +1,31 @@
+//! The vocabulary: the types that all other rooms speak of. Nothing here waits, or knows of SQL.
+
+pub(crate) mod bounds;
+mod cause;
+mod clock;
+mod engine;
+mod error;
+mod fault_kind;
+mod fingerprint;
+mod lock;
+mod name;
+mod outcome;
+mod record;
+mod subject;
+
+pub use cause::Cause;
+pub(crate) use cause::said;
+pub use clock::Deadline;
+pub(crate) use clock::{ClockError, Moment};
+pub use engine::{Engine, UnknownEngine};
+pub use error::Error;
+pub(crate) use fault_kind::FaultKind;
+#[cfg(feature = "tower")]
+pub(crate) use fingerprint::Pieces;
+pub use fingerprint::{Fingerprint, FingerprintBuilder};
+pub use lock::{Busy, LockInfo, Loss, Mode, ReleaseOutcome};
+pub use name::{InvalidName, Name};
+pub use outcome::Outcome;
+pub(crate) use record::{HTTP, check_scope, check_step, quoted};
+pub use record::{InvalidKey, RecordKey};
+pub use subject::Subject;
