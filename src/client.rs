@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hold::op::LookAt;
-use crate::hold::record::{LockWalk, RecordWork};
-use crate::hold::{Core, Settings};
 use crate::idempotency::{FormTokens, Idempotency};
-use crate::lock::{InTx, Lock, Owner, Transaction, Version};
+use crate::lock::{InTx, Lock, Owner, Version};
 use crate::model::bounds::{check_holder, within};
 use crate::model::{ClockError, Engine, Error, LockInfo, Name};
-use crate::pool::Pool;
+use crate::runtime::op::LookAt;
+use crate::runtime::record::{LockWalk, RecordWork};
+use crate::runtime::{Core, Settings};
+use crate::transaction::Pool;
+use crate::transaction::Transaction;
 
 /// A client of the locks in one database. Cloning is cheap, and clones share everything.
 ///
@@ -431,7 +432,7 @@ impl Builder {
         reason = "it makes a client from a pool, like connect"
     )]
     pub async fn from_pool<P: Pool>(self, pool: &P) -> Result<Rowlock, Error> {
-        pool.start(self).await
+        self.start(pool.connector()?).await
     }
 
     pub(crate) async fn start<C: crate::store::Connector>(

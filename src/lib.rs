@@ -67,15 +67,14 @@ compile_error!("rowlock needs an engine: enable one of the features sqlite, post
 mod readme {}
 
 mod client;
-mod hold;
 mod idempotency;
 #[cfg(feature = "tower")]
 pub mod layer;
 mod lock;
-mod migrate;
 mod model;
-mod pool;
+mod runtime;
 mod store;
+mod transaction;
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
@@ -83,16 +82,16 @@ pub mod cli;
 
 pub use client::{Builder, Cleaned, Rowlock};
 pub use idempotency::{
-    Begun, FormToken, FormTokens, Idempotency, IdempotencyGuard, InFlight, Reconciled, RecordInfo,
+    Begun, FormTokens, Idempotency, IdempotencyGuard, InFlight, Reconciled, RecordInfo,
     RecordState, Resolution, StepFailed, StepInfo, Submitted, UnknownStep,
 };
 pub use lock::{
-    Advance, Held, InTx, Lock, LockInTx, Locked, Owner, Retry, RetryTx, Retryable, Transaction,
-    TryAcquire, TryLock, Version, is_retryable, one_changed,
+    Advance, Held, InTx, Lock, LockInTx, Locked, Owner, TryAcquire, TryLock, Version, one_changed,
 };
-pub use migrate::migration_sql;
 pub use model::{
-    Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, InvalidKey, InvalidName,
-    LockInfo, Loss, Mode, Name, Outcome, RecordKey, ReleaseOutcome, Subject, UnknownEngine,
+    Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FormToken, InvalidKey,
+    InvalidName, LockInfo, Loss, Mode, Name, Outcome, RecordKey, ReleaseOutcome, Subject,
+    UnknownEngine,
 };
-pub use pool::Pool;
+pub use runtime::schema::migration_sql;
+pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::migrate::migration_sql;
 use crate::model::{Engine, Error, Name};
+use crate::runtime::schema::migration_sql;
 
 /// What was to be shown is not there: the lock is free, or there is no such record. (As of grep(1): no error, not found.)
 const ABSENT: u8 = 1;
@@ -127,7 +127,7 @@ enum Command {
     /// Processes that use them do this by themselves, unless they are told not to.
     Clean {
         /// Rows of one kind in one transaction.
-        #[arg(long, default_value_t = crate::hold::clean::BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        #[arg(long, default_value_t = crate::runtime::clean::BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         batch: u32,
     },
     /// Become CMD, and end with the process that started it

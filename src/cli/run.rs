@@ -17,11 +17,11 @@ use tokio::sync::mpsc;
 
 use super::{FAILED, Failure, LOST, database, duration, leash};
 use crate::client::Rowlock;
-use crate::hold::retry;
-use crate::hold::timer::sleep_until;
 use crate::lock::Held;
 use crate::model::bounds::{check_ttl, check_wait};
 use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome};
+use crate::runtime::backoff;
+use crate::runtime::timer::sleep_until;
 
 /// Passed on to the command.
 const PASSED_ON: [Signal; 6] = [
@@ -234,7 +234,7 @@ impl Run {
 /// The first connection, tried again until then. Without a time it is not: where nothing was ever reached, the address
 /// may be wrong.
 async fn insist(url: &str, until: Option<Moment>) -> Result<Rowlock, Error> {
-    let mut pauses = retry::reconnect();
+    let mut pauses = backoff::reconnect();
     loop {
         match (database::make(url).await, until) {
             (Err(error), Some(until)) if error.is_transient() && !until.has_passed() => {

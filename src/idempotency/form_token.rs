@@ -18,27 +18,26 @@
 //!
 //! A rollback, a crash: the token is there as before, and the form can be submitted again.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
-
-use uuid::Uuid;
 
 use super::request::{Begun, Idempotency};
 use super::run::{MAX_MISSES, Ran};
 use super::waiting::Waiting;
-use crate::hold::record::RecordWork;
-use crate::hold::{self, Core};
-use crate::lock::context::Context;
-use crate::lock::retry::{Missing, Open};
-use crate::lock::transaction::Transaction;
-use crate::lock::{RetryTx, Retryable};
 use crate::model::Outcome;
 use crate::model::bounds::within;
-use crate::model::{Error, Subject};
+use crate::model::{Error, FormToken, Subject};
 use crate::model::{Fingerprint, RecordKey, check_scope};
-use crate::pool::Pool;
+use crate::runtime::record::RecordWork;
+use crate::runtime::token::NewToken;
+use crate::runtime::{self, Core};
 use crate::store::record::{ClaimAsk, Claimed, Records, TokenAsk};
+use crate::transaction::Context;
+use crate::transaction::Pool;
+use crate::transaction::Transaction;
+use crate::transaction::{Missing, Open};
+use crate::transaction::{RetryTx, Retryable};
 
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -84,31 +83,6 @@ pub struct FormTokens {
     core: Arc<Core>,
     ttl: Duration,
     outcomes: Idempotency,
-}
-
-/// A token: 32 characters of hexadecimal, and hard to guess. The database keeps only its digest.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct FormToken(String);
-
-impl FormToken {
-    /// The token, for the form.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for FormToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Whoever reads it can submit the form.
-impl fmt::Debug for FormToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FormToken(…)")
-    }
 }
 
 /// What submitting a form has come to.
@@ -320,7 +294,7 @@ impl FormTokens {
         let open = Open::begin(pool, missing).await?;
         let (it, token, key) = (self.clone(), ask.clone(), claim.clone());
         // As in `run_in_tx`: no statement is cut off.
-        let claimed = hold::finished(async move {
+        let claimed = runtime::finished(async move {
             let mut open = open;
             let refused = match it.consume_on::<P>(&mut open.tx, &token, &key).await {
                 Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
@@ -389,30 +363,10 @@ impl FormTokens {
         scope: &[u8],
         ask: &TokenAsk,
         doing: &'static str,
-        engine: crate::Engine,
+        engine: crate::model::Engine,
     ) -> Result<Context<'_>, Error> {
         debug_assert_eq!(scope, &*ask.scope);
         Context::new(&self.core, Subject::Record(record(ask)?), doing, engine)
-    }
-}
-
-/// Tokens that can be made.
-#[derive(Debug)]
-pub(crate) struct NewToken {
-    scope: Arc<[u8]>,
-    ttl: Duration,
-}
-
-impl NewToken {
-    /// Another one each time.
-    pub(crate) fn make(&self) -> (FormToken, TokenAsk) {
-        let token = FormToken(Uuid::new_v4().simple().to_string());
-        let ask = TokenAsk {
-            scope: Arc::clone(&self.scope),
-            digest: Fingerprint::of(token.as_str()),
-            ttl: self.ttl,
-        };
-        (token, ask)
     }
 }
 

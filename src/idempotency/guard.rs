@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::step::Steps;
-use crate::hold::record::RecordGuard;
-use crate::lock::context::Context;
-use crate::lock::transaction::Transaction;
 use crate::model::Outcome;
 use crate::model::{Error, Loss};
 use crate::model::{Fingerprint, RecordKey, check_step};
+use crate::runtime::record::RecordGuard;
 use crate::store::record::{Finished, RecordEnd, Records};
+use crate::transaction::Context;
+use crate::transaction::Transaction;
 
 /// What an outcome may be, and how long it is kept.
 #[derive(Debug, Clone, Copy)]
@@ -307,9 +307,9 @@ mod tests {
     use crate::idempotency::{Begun, Idempotency, RecordInfo};
     use crate::model::Fingerprint;
 
-    async fn client(dir: &tempfile::TempDir) -> crate::Rowlock {
+    async fn client(dir: &tempfile::TempDir) -> crate::client::Rowlock {
         let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
-        crate::Rowlock::connect(&url).await.unwrap()
+        crate::client::Rowlock::connect(&url).await.unwrap()
     }
 
     async fn new(idempotency: &Idempotency) -> super::IdempotencyGuard {

@@ -45,8 +45,7 @@ mod run;
 mod step;
 mod waiting;
 
-pub(crate) use form_token::NewToken;
-pub use form_token::{FormToken, FormTokens, Submitted};
+pub use form_token::{FormTokens, Submitted};
 pub use guard::IdempotencyGuard;
 pub use record::{RecordInfo, RecordState, Resolution, StepInfo};
 pub use request::{Begun, Idempotency, InFlight, Reconciled, UnknownStep};

@@ -8,10 +8,10 @@ use chrono::{DateTime, Utc};
 
 use super::judge::corrupt;
 use super::request::Idempotency;
-use crate::hold::record::RecordWork;
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::{Fingerprint, RecordKey, check_step};
+use crate::runtime::record::RecordWork;
 use crate::store::micros;
 use crate::store::record::{Decision, ListAsk, RecordRow};
 

@@ -11,14 +11,14 @@ use uuid::Uuid;
 use super::guard::{Bounds, IdempotencyGuard};
 use super::judge::{Verdict, judge};
 use super::waiting::Waiting;
-use crate::hold::Core;
-use crate::hold::record::{Claim, Claiming, RecordWork};
-use crate::lock::Retry;
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::bounds::{check_ttl, check_wait, within};
 use crate::model::{Fingerprint, RecordKey, check_scope};
+use crate::runtime::Core;
+use crate::runtime::record::{Claim, Claiming, RecordWork};
 use crate::store::record::{ClaimAsk, DecideAsk, Decision};
+use crate::transaction::Retry;
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_RETENTION: Duration = Duration::from_hours(24);

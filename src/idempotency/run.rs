@@ -2,16 +2,16 @@
 
 use super::request::{Begun, Idempotency, InFlight};
 use super::waiting::Waiting;
-use crate::hold;
-use crate::hold::record::RecordWork;
-use crate::lock::context::Context;
-use crate::lock::retry::{Missing, Open};
-use crate::lock::{RetryTx, Retryable};
 use crate::model::Outcome;
 use crate::model::{Engine, Error};
 use crate::model::{Fingerprint, RecordKey, check_scope};
-use crate::pool::Pool;
+use crate::runtime;
+use crate::runtime::record::RecordWork;
 use crate::store::record::{ClaimAsk, Claimed, Finished, Records};
+use crate::transaction::Context;
+use crate::transaction::Pool;
+use crate::transaction::{Missing, Open};
+use crate::transaction::{RetryTx, Retryable};
 
 /// How often a key is tried to be had that changes whenever it is asked for.
 pub(super) const MAX_MISSES: u32 = 100;
@@ -155,7 +155,7 @@ impl Idempotency {
         ask: &ClaimAsk,
     ) -> Result<Result<Open<sqlx::Transaction<'static, P::Brand>>, Ran>, Error> {
         let (it, ask) = (self.clone(), ask.clone());
-        let claimed = hold::finished(async move {
+        let claimed = runtime::finished(async move {
             let mut open = open;
             let refused = match it.claim_on::<P>(&mut open.tx, &ask).await {
                 Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
@@ -198,12 +198,12 @@ impl Idempotency {
         let outcome = match result {
             Ok(outcome) => outcome,
             Err(error) => {
-                hold::finished(open.roll_back()).await;
+                runtime::finished(open.roll_back()).await;
                 return Err(error);
             }
         };
         let (it, ask) = (self.clone(), ask.clone());
-        let kept = hold::finished(async move {
+        let kept = runtime::finished(async move {
             let mut open = open;
             match it.keep_on::<P>(&mut open.tx, &ask, &outcome).await {
                 Ok(true) => open.commit::<Failed>().await.map(|()| Ran::Done(outcome)),
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     async fn client(dir: &tempfile::TempDir) -> Idempotency {
-        let client = crate::Rowlock::connect(&url(dir)).await.unwrap();
+        let client = crate::client::Rowlock::connect(&url(dir)).await.unwrap();
         client.idempotency().max_attempts(1_000)
     }
 

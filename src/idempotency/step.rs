@@ -6,10 +6,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::guard::IdempotencyGuard;
-use crate::hold::record::RecordWork;
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::check_step;
+use crate::runtime::record::RecordWork;
 use crate::store::record::{Finished, StepAsk, StepBegun};
 
 /// How a step that must not be repeated has failed.

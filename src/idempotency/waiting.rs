@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::select;
 
-use crate::hold::met::Taken;
-use crate::hold::retry;
-use crate::hold::timer::sleep_until;
 use crate::model::Moment;
+use crate::runtime::backoff;
+use crate::runtime::met::Taken;
+use crate::runtime::timer::sleep_until;
 
 pub(super) struct Waiting {
     until: Moment,
@@ -18,7 +18,7 @@ impl Waiting {
     pub(super) fn new(wait: Duration) -> Self {
         Self {
             until: Moment::now() + wait,
-            pauses: retry::poll(),
+            pauses: backoff::poll(),
         }
     }
 

@@ -18,10 +18,10 @@ use super::problem::Problem;
 use super::service::Answer;
 use super::settings::{ServerError, Settings, was_not_applied};
 use super::stored;
-use crate::hold::timer::sleep_until;
-use crate::hold::{detached, retry};
 use crate::idempotency::Begun;
 use crate::model::{Error, Fingerprint, Moment, Outcome};
+use crate::runtime::timer::sleep_until;
+use crate::runtime::{backoff, detached};
 
 /// The step that the handler is, where its server errors are unknown.
 const HANDLER: &str = "http:handler";
@@ -272,7 +272,7 @@ async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
 async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode, lease: Duration) {
     let until = Moment::now() + KEEP_TRYING;
     let mut refused_until = None;
-    let mut pauses = retry::reconnect();
+    let mut pauses = backoff::reconnect();
     while !until.has_passed() {
         let mut kept = attempt.complete(&whole).await;
         if kept.as_ref().is_err_and(is_refusal) {

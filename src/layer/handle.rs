@@ -14,8 +14,8 @@ use super::body::{Ahead, BoxError, ResponseBody};
 use super::settings::Settings;
 use super::stored;
 use crate::idempotency::IdempotencyGuard;
-use crate::lock::Transaction;
 use crate::model::Error;
+use crate::transaction::Transaction;
 
 /// The attempt that the handler runs, as an extension of the request. It is the
 /// [guard](IdempotencyGuard): [steps](IdempotencyGuard::step), the

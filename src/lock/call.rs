@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::hold::Core;
-use crate::hold::timer::sleep_until;
-use crate::lock::context::Context;
-use crate::lock::transaction::{Locked, Transaction};
+use crate::lock::Locked;
 use crate::model::{Busy, Engine, Error, Moment, Name, Subject};
+use crate::runtime::Core;
+use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
 use crate::store::{Store, Told, TxAsk, TxTaken, TxWaited};
+use crate::transaction::Context;
+use crate::transaction::Transaction;
 
 /// How long a look from outside may take at most, while the caller's transaction waits for it.
 const LOOK: Duration = Duration::from_secs(2);

@@ -50,8 +50,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::hold::guard::Guard;
 use crate::model::{Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
+use crate::runtime::guard::Guard;
 
 /// A lease that is held: renewed in the background until it is released, dropped or lost.
 ///

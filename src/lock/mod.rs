@@ -1,13 +1,11 @@
 //! Locks, as callers see them: the request, its outcomes, and what can be read about a lock.
 
 mod call;
-pub(crate) mod context;
 mod lease;
+mod optimistic;
 mod owner;
+mod pessimistic;
 mod pin;
-pub(crate) mod retry;
-pub(crate) mod transaction;
-mod version;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +14,15 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 pub use lease::Held;
+pub use optimistic::{Advance, Version, one_changed};
 pub use owner::Owner;
-pub use retry::{Retry, RetryTx, Retryable, is_retryable};
-pub(crate) use transaction::sealed as sealed_transaction;
-pub use transaction::{InTx, LockInTx, Locked, Transaction, TryLock};
-pub use version::{Advance, Version, one_changed};
+pub use pessimistic::{InTx, LockInTx, Locked, TryLock};
 
-use crate::hold::op::{Attempt, Fate, Op, Take};
-use crate::hold::timer::sleep_until;
-use crate::hold::{Core, wait};
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_ttl, check_wait, within};
 use crate::model::{Busy, Error, Moment, Name};
+use crate::runtime::op::{Attempt, Fate, Op, Take};
+use crate::runtime::timer::sleep_until;
+use crate::runtime::{Core, wait};
 use crate::store::TakeAsk;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);

@@ -17,10 +17,10 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::hold::Core;
-use crate::hold::grant::Grant;
-use crate::hold::guard::Guard;
 use crate::model::{Error, Name};
+use crate::runtime::Core;
+use crate::runtime::grant::Grant;
+use crate::runtime::guard::Guard;
 
 /// Who may enter a lock again that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
 /// passed to [`Lock::owner`](crate::Lock::owner).

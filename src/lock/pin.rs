@@ -30,14 +30,14 @@
 //! - *The connection breaks*: nothing is committed.
 //! - *Another server of a cluster grants the name* (Galera; its lease has run out): the transaction cannot commit.
 
-use crate::hold::op::LookAt;
-use crate::hold::retry;
-use crate::hold::timer::sleep_until;
 use crate::lock::Held;
 use crate::lock::call::InTransaction;
-use crate::lock::transaction::Transaction;
 use crate::model::{Error, Loss, Moment};
+use crate::runtime::backoff;
+use crate::runtime::op::LookAt;
+use crate::runtime::timer::sleep_until;
 use crate::store::{PinAsk, Pinned, Store};
+use crate::transaction::Transaction;
 
 impl Held {
     /// Proves in `tx`, a transaction of the application's own pool, that this lease is live by the database's
@@ -111,7 +111,7 @@ impl Held {
             owner: grant.id,
             write: core.multi_writer,
         };
-        let mut backoff = retry::poll();
+        let mut backoff = backoff::poll();
         loop {
             if self.guard.is_released() {
                 return Err(Error::Released {

@@ -7,6 +7,7 @@ mod engine;
 mod error;
 mod fault_kind;
 mod fingerprint;
+mod form_token;
 mod lock;
 mod name;
 mod outcome;
@@ -23,6 +24,7 @@ pub(crate) use fault_kind::FaultKind;
 #[cfg(feature = "tower")]
 pub(crate) use fingerprint::Pieces;
 pub use fingerprint::{Fingerprint, FingerprintBuilder};
+pub use form_token::FormToken;
 pub use lock::{Busy, LockInfo, Loss, Mode, ReleaseOutcome};
 pub use name::{InvalidName, Name};
 pub use outcome::Outcome;

@@ -18,6 +18,7 @@ pub(crate) mod fault;
 mod grants;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod json;
+pub(crate) mod migrate;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
@@ -96,7 +97,7 @@ pub(crate) trait Store: Records + std::fmt::Debug + Send + Sized + 'static {
     /// Applies the migrations that are missing, under a lock in the database, and names them.
     fn migrate(
         &mut self,
-    ) -> impl Future<Output = Result<Vec<String>, crate::migrate::MigrateFault>> + Send;
+    ) -> impl Future<Output = Result<Vec<String>, crate::store::migrate::MigrateFault>> + Send;
 
     /// The database's own id, which tells it from every other one.
     fn database_id(&mut self) -> impl Future<Output = Result<Uuid, Fault>> + Send;

@@ -20,9 +20,9 @@ use std::time::Duration;
 use sqlx::MySqlConnection;
 use uuid::Uuid;
 
-use crate::migrate::MigrateFault;
 use crate::model::{Name, Outcome, RecordKey};
 use crate::store::fault::Fault;
+use crate::store::migrate::MigrateFault;
 use crate::store::record::{
     ClaimAsk, Claimed, CleanedRows, DecideAsk, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
     Records, StepAsk, StepBegun, StepRow, TokenAsk,

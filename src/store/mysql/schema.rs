@@ -4,10 +4,10 @@ use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::connect::read_alone;
-use crate::migrate::{self, MigrateFault};
 use crate::model::FaultKind;
 use crate::store::Applied;
 use crate::store::fault::classify;
+use crate::store::migrate::{self, MigrateFault};
 
 mod embedded {
     refinery::embed_migrations!("migrations/mysql");

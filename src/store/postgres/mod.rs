@@ -24,9 +24,9 @@ use sqlx::query::{Query, QueryAs, QueryScalar};
 use sqlx::{FromRow, PgConnection, Postgres as Brand};
 use uuid::Uuid;
 
-use crate::migrate::MigrateFault;
 use crate::model::{Name, Outcome, RecordKey};
 use crate::store::fault::Fault;
+use crate::store::migrate::MigrateFault;
 use crate::store::record::{
     ClaimAsk, Claimed, CleanedRows, DecideAsk, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
     Records, StepAsk, StepBegun, StepRow, TokenAsk,

@@ -20,9 +20,9 @@ use uuid::Uuid;
 
 use super::NAMED;
 use super::connect::{Look, open};
-use crate::migrate::MigrateFault;
 use crate::model::{Error, FaultKind, Name, Outcome, RecordKey};
 use crate::store::fault::Fault;
+use crate::store::migrate::MigrateFault;
 use crate::store::record::{
     ClaimAsk, Claimed, CleanedRows, DecideAsk, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
     Records, StepAsk, StepBegun, StepRow, TokenAsk,

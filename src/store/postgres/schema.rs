@@ -4,8 +4,8 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::{query, query_as, query_scalar};
-use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
+use crate::store::migrate::{self, MigrateFault};
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");

@@ -408,7 +408,7 @@ mod verbs {
 
     async fn file(dir: &tempfile::TempDir) -> SqliteConnection {
         let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());
-        crate::Rowlock::connect(&url).await.unwrap();
+        crate::client::Rowlock::connect(&url).await.unwrap();
         SqliteConnection::connect(&url).await.unwrap()
     }
 

@@ -4,8 +4,8 @@ use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;
 
 use super::connect;
-use crate::migrate::{self, MigrateFault};
 use crate::store::Applied;
+use crate::store::migrate::{self, MigrateFault};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");

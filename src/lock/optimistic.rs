@@ -1,0 +1,232 @@
+//! Optimistic locks: work without a lock, and commit only if nobody was faster.
+//!
+//! # Overview
+//!
+//! The fence of a name's last grant is its *version*. Whoever reads it first, then the data, then works without
+//! any lock, and at the end *advances* the version inside the transaction that writes, knows: nobody was granted
+//! the name in between, in whatever mode. Advancing is a grant like any other, with a fence of its own.
+//!
+//! # State model
+//!
+//! ```text
+//!   version read ── work ── advance ──► granted until the transaction ends
+//!                              └──────► conflict: roll back, begin again
+//! ```
+//!
+//! # Trust window
+//!
+//! From advancing to the end of the transaction the row is locked. Before that, nothing is trusted.
+//!
+//! # Failure
+//!
+//! A process that is paused or crashes holds nobody up before it advances, and after that only as long as its
+//! transaction lives. Under heavy contention most tries are in vain: take a pessimistic lock there.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::lock::call::{InTransaction, conflict};
+use crate::model::{Error, LockInfo, Name};
+use crate::runtime::Core;
+use crate::store::{LockRow, Store, TxTaken};
+use crate::transaction::Transaction;
+
+/// The version of a name at the time at which it was read: made by [`Rowlock::version`](crate::Rowlock::version)
+/// and [`InTx::version`](crate::InTx::version), used up by [`InTx::advance`](crate::InTx::advance).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+/// # let pool = sqlx::SqlitePool::connect(&url).await?;
+/// # sqlx::raw_sql("CREATE TABLE stock (items INTEGER); INSERT INTO stock VALUES (9)").execute(&pool).await?;
+/// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
+/// let seen = rowlock.version("stock:42").await?; // first the version,
+/// let items: i64 = sqlx::query_scalar("SELECT items FROM stock").fetch_one(&pool).await?; // then the data
+/// // … think …
+/// let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+/// sqlx::query("UPDATE stock SET items = ?").bind(items - 1).execute(&mut *tx).await?;
+/// match rowlock.in_tx(&mut tx).advance(&seen).await? {
+///     rowlock::Advance::Granted { fence } => {
+///         tx.commit().await?;
+///         println!("written under fence {fence}");
+///     }
+///     rowlock::Advance::Conflict => tx.rollback().await?, // somebody was faster: begin again
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Version {
+    name: Name,
+    fence: i64,
+    holder: Option<LockInfo>,
+    database: Uuid,
+}
+
+/// The outcome of [`InTx::advance`](crate::InTx::advance).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a conflict means: roll back"]
+pub enum Advance {
+    /// Nobody was faster. The name is this transaction's until it ends.
+    Granted {
+        /// The fence of this grant: the name's new version.
+        fence: i64,
+    },
+    /// Somebody was granted the name since, or holds it. Roll back.
+    Conflict,
+}
+
+impl Version {
+    /// The lock.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The fence of the last grant of the name.
+    #[must_use]
+    pub fn fence(&self) -> i64 {
+        self.fence
+    }
+
+    /// Who held a lease of the name when this was read. What was read while somebody held it may be half of
+    /// that one's work: such a version never advances. (That also goes for a lease that has run out, as long
+    /// as a transaction has its row locked: it may be pinned.)
+    #[must_use]
+    pub fn holder(&self) -> Option<&LockInfo> {
+        self.holder.as_ref()
+    }
+
+    pub(crate) async fn read(core: &Core, name: Name) -> Result<Self, Error> {
+        let seen = core.look_version(&name).await?;
+        Ok(Self {
+            name,
+            fence: seen.fence,
+            holder: seen.owner,
+            database: core.database,
+        })
+    }
+
+    pub(super) async fn read_in<T: Transaction>(
+        core: &Arc<Core>,
+        tx: &mut T,
+        name: Name,
+    ) -> Result<Self, Error> {
+        let mut here = InTransaction::new(core, tx, vec![name.clone()], "read the version of")?;
+        let mut starved = here.ensure_row().await?;
+        let told = here.connection().tx_row(&name).await;
+        let mut row = here.told(told)?;
+        if row.is_none() && starved.is_none() {
+            // The cleaner may have removed the row that this client knew. An older snapshot does not see the new one:
+            // then the transaction is begun again.
+            core.forget(&name);
+            starved = here.ensure_row().await?;
+            let told = here.connection().tx_row(&name).await;
+            row = here.told(told)?;
+        }
+        if row.as_ref().is_some_and(LockRow::has_lapsed) {
+            // Freed from outside, if nobody has it pinned. An older snapshot does not see that: held, then.
+            let freed = here.outside(core.row(&name)).await;
+            if !matches!(freed, Err(Error::Starved { .. })) {
+                freed?;
+            }
+            let told = here.connection().tx_row(&name).await;
+            row = here.told(told)?;
+        }
+        let Some(row) = row else {
+            return Err(starved.unwrap_or_else(|| here.invisible()));
+        };
+        Ok(Self {
+            name,
+            fence: row.fence,
+            holder: row.owned()?,
+            database: core.database,
+        })
+    }
+
+    pub(super) async fn advance_in<T: Transaction>(
+        &self,
+        core: &Arc<Core>,
+        tx: &mut T,
+    ) -> Result<Advance, Error> {
+        let mut here = InTransaction::new(core, tx, vec![self.name.clone()], "advance")?;
+        here.check(Some(self.database))?;
+        if self.holder.is_some() {
+            return Ok(Advance::Conflict);
+        }
+        let ask = here.ask(&self.name, Some(self.fence));
+        match here.grant(&[ask]).await? {
+            TxTaken::Granted { fences, .. } => Ok(Advance::Granted {
+                fence: fences.first().copied().unwrap_or_default(),
+            }),
+            TxTaken::Missed(_) | TxTaken::Blocking | TxTaken::NoRow | TxTaken::Early(_) => {
+                Ok(Advance::Conflict)
+            }
+            TxTaken::Again => Err(Error::AlreadyLocked {
+                name: self.name.clone(),
+            }),
+        }
+    }
+}
+
+impl Advance {
+    /// The fence, or [`Error::Conflict`] for `name`: what [`Retry`](crate::Retry) tries again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Conflict`].
+    pub fn or_conflict(self, version: &Version) -> Result<i64, Error> {
+        match self {
+            Self::Granted { fence } => Ok(fence),
+            Self::Conflict => Err(conflict(&version.name)),
+        }
+    }
+}
+
+/// For a version column in a table of the application's own: whether the statement that wrote it found the
+/// version that was read.
+///
+/// `UPDATE … SET …, version = version + 1 WHERE id = … AND version = …` changes one row, or none when somebody
+/// was faster. Inside [`Retry::run`](crate::Retry::run) the conflict is tried again.
+///
+/// # Errors
+///
+/// [`Error::Conflict`] when no row was changed, [`Error::NotOneRow`] when several were.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+/// # let pool = sqlx::SqlitePool::connect(&url).await?;
+/// # sqlx::raw_sql("CREATE TABLE account (id INTEGER, cents INTEGER, version INTEGER);
+/// #                INSERT INTO account VALUES (7, 500, 1)").execute(&pool).await?;
+/// let left: i64 = rowlock::Retry::new()
+///     .run(&pool, |mut tx| async move {
+///         let (cents, version): (i64, i64) =
+///             sqlx::query_as("SELECT cents, version FROM account WHERE id = 7").fetch_one(&mut **tx).await?;
+///         let done = sqlx::query("UPDATE account SET cents = ?, version = version + 1 WHERE id = 7 AND version = ?")
+///             .bind(cents - 100)
+///             .bind(version)
+///             .execute(&mut **tx)
+///             .await?;
+///         rowlock::one_changed(done.rows_affected())?;
+///         Ok::<_, rowlock::Error>(cents - 100)
+///     })
+///     .await?;
+/// # assert_eq!(left, 400);
+/// # Ok(())
+/// # }
+/// ```
+pub fn one_changed(rows_affected: u64) -> Result<(), Error> {
+    match rows_affected {
+        1 => Ok(()),
+        0 => Err(Error::Conflict {
+            what: "a row".into(),
+        }),
+        rows => Err(Error::NotOneRow { rows }),
+    }
+}

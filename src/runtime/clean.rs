@@ -1,0 +1,211 @@
+//! The cleaner: removes records and form tokens whose time is over, and lock rows that nobody uses, in the background.
+//!
+//! # Overview
+//!
+//! A task on the thread of the renewals, with a connection that it makes for each round. A round is small batches, each of
+//! them one short transaction. After each batch the cleaner rests four times as long as the batch took. Cleaners of several
+//! processes pass each other's rows over.
+//!
+//! Records and tokens have an index on their time, and a round goes on until none is due. Lock rows have none, because
+//! every grant and renewal would have to write it. So the cleaner walks through the table by name, a few batches a round,
+//! and goes on in the next round where it stopped.
+//!
+//! # Trust window
+//!
+//! Nothing depends on it: a record is judged by the clock, cleaned or not, and a lock whose row is gone begins with a
+//! fence from the clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::select;
+use tokio::sync::Notify;
+
+use super::link::Link;
+use crate::model::Moment;
+use crate::runtime::timer::sleep_until;
+use crate::store::fault::Fault;
+use crate::store::record::{CleanedRows, Records};
+use crate::store::{Connector, Store};
+
+/// How much longer than a batch the pause after it is: others need the server, too.
+const REST: u32 = 4;
+
+/// The rows of one kind in one batch.
+pub(crate) const BATCH: u32 = 500;
+
+/// How many batches of lock rows a round looks at without finding one to remove: with a round every minute, a million
+/// rows take a little more than three hours.
+const LOOKS: u32 = 10;
+
+/// The way to the cleaner. Dropping it ends its task.
+#[derive(Debug)]
+pub(crate) struct Cleaner(Arc<Shared>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    wanted: AtomicBool,
+    closed: AtomicBool,
+    news: Notify,
+}
+
+impl Cleaner {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self(Arc::clone(shared))
+    }
+
+    /// From now on there may be records and tokens to clean.
+    pub(crate) fn start(&self) {
+        if !self.0.wanted.swap(true, Ordering::AcqRel) {
+            self.0.news.notify_one();
+        }
+    }
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.news.notify_one();
+    }
+}
+
+/// Cleans every so often; never, without a time.
+pub(super) async fn run<C: Connector>(
+    mut link: Link<C>,
+    shared: &Shared,
+    every: Option<Duration>,
+    target: &str,
+) {
+    let Some(every) = every else {
+        return;
+    };
+    // What starts together must not clean together.
+    let mut next = Moment::now() + every.mul_f64(fastrand::f64());
+    // The last lock row that was looked at.
+    let mut after = Vec::new();
+    while !shared.closed.load(Ordering::Acquire) {
+        if !next.has_passed() {
+            select! {
+                () = shared.news.notified() => {}
+                () = sleep_until(next) => {}
+            }
+            continue;
+        }
+        if let Err(fault) = round(&mut link, shared, &mut after).await {
+            tracing::warn!(%target, error = %fault, "cannot clean");
+        }
+        link.hang_up();
+        next = Moment::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);
+    }
+}
+
+async fn round<C: Connector>(
+    link: &mut Link<C>,
+    shared: &Shared,
+    after: &mut Vec<u8>,
+) -> Result<(), Fault> {
+    while shared.wanted.load(Ordering::Acquire) {
+        let cleaned = batch(link, shared, async |conn| conn.clean(BATCH).await).await?;
+        if !cleaned.is_some_and(|cleaned| cleaned.is_full(BATCH)) {
+            break;
+        }
+    }
+    let mut looks = LOOKS;
+    while looks > 0 {
+        let walk = async |conn: &mut C::Connection| conn.lock_clean(after, BATCH).await;
+        let Some(cleaned) = batch(link, shared, walk).await? else {
+            break;
+        };
+        if cleaned.removed == 0 {
+            looks -= 1;
+        }
+        let is_last = cleaned.last.is_none();
+        *after = cleaned.last.unwrap_or_default();
+        if is_last {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs one batch, and rests. `None`: the client is closed.
+async fn batch<C: Connector, T>(
+    link: &mut Link<C>,
+    shared: &Shared,
+    work: impl AsyncFnOnce(&mut C::Connection) -> Result<T, Fault>,
+) -> Result<Option<T>, Fault> {
+    if shared.closed.load(Ordering::Acquire) {
+        return Ok(None);
+    }
+    link.connect().await?;
+    let began = Moment::now();
+    let done = link.run(link.patience(), work).await?;
+    sleep_until(Moment::now() + began.elapsed() * REST).await;
+    Ok(Some(done))
+}
+
+impl CleanedRows {
+    /// Whether there may be more.
+    pub(crate) fn is_full(&self, batch: u32) -> bool {
+        let most = self.outcomes.max(self.records).max(self.tokens);
+        most >= u64::from(batch)
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use sqlx::Connection;
+
+    use super::*;
+    use crate::model::{Fingerprint, Name};
+    use crate::store::record::TokenAsk;
+    use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
+
+    const PATIENCE: Duration = Duration::from_mins(1);
+
+    async fn new(dir: &tempfile::TempDir) -> (Link<Sqlite>, sqlx::SqliteConnection, Shared) {
+        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+        let sqlite = Sqlite::from_url(&url).unwrap();
+        let mut conn = sqlite.connect(0, PATIENCE).await.unwrap();
+        conn.migrate().await.unwrap();
+        let shared = Shared::default();
+        shared.wanted.store(true, Ordering::Release);
+        (Link::new(sqlite, PATIENCE, &Arc::default()), conn, shared)
+    }
+
+    #[tokio::test]
+    async fn a_round_goes_on_until_no_token_is_due() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut link, mut conn, shared) = new(&dir).await;
+        let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
+        for n in 0..=2 * BATCH {
+            let ask = TokenAsk {
+                scope: b"me"[..].into(),
+                digest: Fingerprint::of(n.to_string()),
+                ttl: Duration::ZERO,
+            };
+            tx.tx_token_issue(&ask).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        round(&mut link, &shared, &mut Vec::new()).await.unwrap();
+        assert_eq!(conn.clean(BATCH).await.unwrap().tokens, 0);
+    }
+
+    #[tokio::test]
+    async fn a_round_looks_at_some_lock_rows_and_the_next_one_goes_on_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut link, mut conn, shared) = new(&dir).await;
+        let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
+        for n in 1..=LOOKS * BATCH + 1 {
+            let name = Name::new(&format!("n{n:05}")).unwrap();
+            tx.lock_row(&name, true).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        let mut after = Vec::new();
+        round(&mut link, &shared, &mut after).await.unwrap();
+        assert_eq!(after, format!("n{:05}", LOOKS * BATCH).into_bytes());
+        round(&mut link, &shared, &mut after).await.unwrap();
+        assert!(after.is_empty(), "from the beginning again");
+    }
+}

@@ -1,0 +1,520 @@
+//! A lane, batch by batch, on a real file: what is in a batch, and what is answered with it.
+
+mod each;
+
+use sqlx::{Connection, SqliteConnection};
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::*;
+use crate::model::{ClockError, Error, Fingerprint, Outcome, RecordKey, Subject};
+use crate::runtime::Settings;
+use crate::runtime::lanes::undo;
+use crate::runtime::line::Lines;
+use crate::runtime::link::Link;
+use crate::store::record::RecordRow;
+use crate::store::sqlite::Sqlite;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+type Answer<T> = oneshot::Receiver<Result<T, Error>>;
+
+struct House {
+    core: Arc<Core>,
+    lane: Lane<Sqlite>,
+    to_lane: mpsc::UnboundedSender<Op>,
+    dir: tempfile::TempDir,
+}
+
+impl House {
+    /// A client that has made the tables, and a lane that runs when it is told to.
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+        let connector = Sqlite::from_url(&url).unwrap();
+        let settings = Settings {
+            holder: "a test".into(),
+            patience: PATIENCE,
+            migrate: true,
+            clean_every: None,
+            clock_error: ClockError::new(Duration::ZERO),
+        };
+        let (core, _) = Core::start(connector.clone(), settings).await.unwrap();
+        let (to_lane, queue) = mpsc::unbounded_channel();
+        let link = Link::new(connector, PATIENCE, &Arc::default());
+        let lane = Lane::new(link, queue, Arc::new(Lines::default()), "here".into());
+        Self {
+            core,
+            lane,
+            to_lane,
+            dir,
+        }
+    }
+
+    fn ask(&self, key: &RecordKey) -> ClaimAsk {
+        ClaimAsk {
+            key: key.clone(),
+            owner: Uuid::new_v4(),
+            holder: "a test".into(),
+            fingerprint: Fingerprint::of("request"),
+            lease: PATIENCE,
+            max_tries: 5,
+            database: self.core.database,
+            retain: PATIENCE,
+            forget: PATIENCE,
+            begun: PATIENCE,
+            seen: None,
+        }
+    }
+
+    fn claim(&self, key: &RecordKey) -> Answer<Claiming> {
+        self.send(|reply| {
+            RecordWork::Claim(Box::new(Claim {
+                ask: self.ask(key),
+                core: Arc::clone(&self.core),
+                reply,
+            }))
+        })
+    }
+
+    /// A claim after the connection broke under it so many times, and its ask.
+    fn doubtful(&self, key: &RecordKey, doubts: u32) -> (Op, ClaimAsk, Answer<Claiming>) {
+        let (reply, answer) = oneshot::channel();
+        let ask = self.ask(key);
+        let work = RecordWork::Claim(Box::new(Claim {
+            ask: ask.clone(),
+            core: Arc::clone(&self.core),
+            reply,
+        }));
+        let mut fate = Fate::within(PATIENCE);
+        fate.sent = true;
+        fate.doubts = doubts;
+        (Op::Record(RecordOp { work, fate }), ask, answer)
+    }
+
+    /// A connection of its own.
+    async fn other(&self) -> SqliteConnection {
+        SqliteConnection::connect(&self.url()).await.unwrap()
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite:{}/test.db", self.dir.path().display())
+    }
+
+    async fn row(&self, key: &RecordKey) -> Option<RecordRow> {
+        let keys = std::slice::from_ref(key);
+        let rows = self.other().await.record_read(keys, 0).await.unwrap();
+        rows.into_iter().next().flatten()
+    }
+
+    /// Waits for the next batch, and works on it.
+    async fn step(&mut self) {
+        assert!(self.lane.gather().await);
+        assert!(self.lane.connect().await);
+        let batch = self.lane.pick();
+        self.lane.execute(batch).await;
+    }
+
+    fn read(&self, key: &RecordKey) -> Answer<Option<RecordRow>> {
+        let (key, size) = (key.clone(), None);
+        self.send(|reply| RecordWork::Read(Read { key, size, reply }))
+    }
+
+    fn finish(&self, key: &RecordKey) -> Answer<Finished> {
+        let ask = FinishAsk {
+            key: key.clone(),
+            owner: Uuid::new_v4(),
+            attempt: 1,
+            end: RecordEnd::Free {
+                bound: false,
+                pardon: 0,
+                forget: PATIENCE,
+                begun: PATIENCE,
+                in_doubt: false,
+            },
+        };
+        self.send(|reply| RecordWork::Finish(ask, Some(reply)))
+    }
+
+    fn send<T>(&self, work: impl FnOnce(Reply<T>) -> RecordWork) -> Answer<T> {
+        let (reply, answer) = oneshot::channel();
+        let fate = Fate::within(PATIENCE);
+        let work = work(reply);
+        self.to_lane
+            .send(Op::Record(RecordOp { work, fate }))
+            .unwrap();
+        answer
+    }
+
+    /// Takes in what was sent, and runs one batch.
+    async fn batch(&mut self) -> usize {
+        self.lane.take_in();
+        assert!(self.lane.connect().await);
+        let batch = self.lane.pick();
+        let size = batch.len();
+        self.lane.execute(batch).await;
+        size
+    }
+
+    /// A record that is done.
+    async fn done(&self, key: &RecordKey, outcome: &Outcome) {
+        let ask = self.ask(key);
+        let claim = |reply| {
+            RecordWork::Claim(Box::new(Claim {
+                ask,
+                core: Arc::clone(&self.core),
+                reply,
+            }))
+        };
+        let Claiming::Mine(guard) = self.core.record(claim).await.unwrap() else {
+            panic!("it is new")
+        };
+        let end = RecordEnd::Done {
+            outcome: outcome.clone(),
+            retain: PATIENCE,
+            forget: PATIENCE,
+        };
+        assert_eq!(guard.finish(end).await.unwrap(), Finished::Ended);
+    }
+}
+
+fn key(name: &str) -> RecordKey {
+    RecordKey::new("scope", name).unwrap()
+}
+
+/// Those that have been answered by now.
+fn answered<T>(answers: &mut Vec<Answer<T>>) -> Vec<T> {
+    let mut found = Vec::new();
+    answers.retain_mut(|answer| match answer.try_recv() {
+        Ok(answer) => {
+            found.push(answer.unwrap());
+            false
+        }
+        Err(TryRecvError::Empty) => true,
+        Err(TryRecvError::Closed) => panic!("an operation was lost"),
+    });
+    found
+}
+
+#[tokio::test]
+async fn a_storm_of_one_key_is_one_read_and_one_claim() {
+    let mut house = House::new().await;
+    let mut reads: Vec<_> = (0..1_000).map(|_| house.read(&key("k"))).collect();
+    house.batch().await;
+    assert_eq!(answered(&mut reads).len(), 1_000);
+
+    let mut claims: Vec<_> = (0..1_000).map(|_| house.claim(&key("k"))).collect();
+    let mut later: Vec<_> = (0..3).map(|_| house.read(&key("k"))).collect();
+    house.batch().await;
+    let claims = answered(&mut claims);
+    assert_eq!(claims.len(), 1_000);
+    let mine = |claim: &&Claiming| matches!(claim, Claiming::Mine(_));
+    let missed = |claim: &&Claiming| matches!(claim, Claiming::Missed);
+    assert_eq!(claims.iter().filter(mine).count(), 1);
+    assert_eq!(claims.iter().filter(missed).count(), 999);
+    // Reads do not wait behind them for batches of their own, and see what they did.
+    for row in answered(&mut later) {
+        assert_eq!(row.unwrap().state, "running");
+    }
+    assert!(later.is_empty());
+}
+
+#[tokio::test]
+async fn reads_and_claims_of_one_key_do_not_wait_for_each_other() {
+    let mut house = House::new().await;
+    let (mut reads, mut claims) = (Vec::new(), Vec::new());
+    for _ in 0..500 {
+        reads.push(house.read(&key("k")));
+        claims.push(house.claim(&key("k")));
+    }
+    house.batch().await;
+    assert_eq!(answered(&mut reads).len(), 500);
+    assert_eq!(answered(&mut claims).len(), 500);
+}
+
+#[tokio::test]
+async fn reads_that_are_sent_again_share_an_answer_and_claims_do_not() {
+    let mut house = House::new().await;
+    let (mut reads, mut claims) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let (reply, read) = oneshot::channel();
+        let (key, size) = (key("k"), None);
+        let work = RecordWork::Read(Read { key, size, reply });
+        let mut fate = Fate::within(PATIENCE);
+        fate.sent = true;
+        let read_again = Op::Record(RecordOp { work, fate });
+        house.to_lane.send(read_again).unwrap();
+        reads.push(read);
+    }
+    for _ in 0..2 {
+        let (claim, _, claimed) = house.doubtful(&self::key("k"), 0);
+        house.to_lane.send(claim).unwrap();
+        claims.push(claimed);
+    }
+    assert_eq!(house.batch().await, 3);
+    assert_eq!(answered(&mut reads).len(), 2);
+    assert_eq!(answered(&mut claims).len(), 1);
+}
+
+#[tokio::test]
+async fn what_shares_an_answer_is_left_alone_with_it() {
+    let mut house = House::new().await;
+    let mut reads = Vec::new();
+    for _ in 0..3 {
+        reads.push(house.read(&key("k")));
+    }
+    let mut others = vec![house.read(&key("another"))];
+    for _ in 0..2 {
+        house.lane.take_in();
+        let batch = house.lane.pick();
+        assert_eq!(batch.len(), 4);
+        // The connection breaks under the batch.
+        let batch = batch.into_iter().filter_map(|op| match op {
+            Op::Record(op) => Some(op),
+            _ => None,
+        });
+        let fault = Fault::said(FaultKind::Disconnected, "gone");
+        let shared = Shared::of(batch.collect());
+        assert!(house.lane.failed_shared(shared, fault).is_empty());
+    }
+    // From now on each goes alone, and those that share an answer go together.
+    assert_eq!(house.batch().await, 1);
+    assert_eq!(answered(&mut others).len(), 1);
+    assert_eq!(house.batch().await, 3);
+    assert_eq!(answered(&mut reads).len(), 3);
+}
+
+#[tokio::test]
+async fn a_read_behind_a_change_has_an_answer_of_its_own() {
+    let mut house = House::new().await;
+    let mut reads = vec![house.read(&key("k"))];
+    let end = house.finish(&key("k"));
+    reads.push(house.read(&key("k")));
+    house.batch().await;
+    let first = answered(&mut reads);
+    assert!(matches!(first[..], [None]), "{first:?}");
+    assert_eq!(house.batch().await, 1);
+    assert!(answered(&mut reads).is_empty());
+    assert_eq!(answered(&mut vec![end]), [Finished::Superseded]);
+    house.batch().await;
+    assert_eq!(answered(&mut reads).len(), 1);
+}
+
+#[tokio::test]
+async fn large_replays_come_in_portions_and_others_go_between() {
+    let mut house = House::new().await;
+    let size = 256 << 10;
+    let large = |n: u8| Outcome::new("b", vec![n; size]).unwrap();
+    for n in 0..48 {
+        house.done(&key(&format!("large {n:02}")), &large(n)).await;
+    }
+    let mut replays: Vec<_> = (0..48)
+        .map(|n| house.read(&key(&format!("large {n:02}"))))
+        .collect();
+    let mut seen = Vec::new();
+    // A guard that is dropped frees its key through another lane, which would have the file when this one wants it.
+    let mut mine = Vec::new();
+    let mut batches = 0;
+    while !replays.is_empty() {
+        // What comes now is not behind all of them.
+        let stranger = key(&format!("stranger {batches}"));
+        let (mut looks, mut claims) = (vec![house.read(&stranger)], Vec::new());
+        if batches > 0 {
+            claims.push(house.claim(&key(&format!("other {batches}"))));
+        }
+        house.batch().await;
+        batches += 1;
+        assert!(answered(&mut looks).pop().is_some_and(|row| row.is_none()));
+        mine.extend(answered(&mut claims));
+        assert!(claims.is_empty());
+        let portion = answered(&mut replays);
+        let bytes: usize = portion
+            .iter()
+            .flatten()
+            .flat_map(|row| &row.outcome)
+            .map(|outcome| outcome.len())
+            .sum();
+        assert!(bytes <= MAX_BYTES + size, "{bytes} bytes in one batch");
+        seen.extend(portion);
+    }
+    assert!(batches >= 48 * size / (MAX_BYTES + size), "{batches}");
+    for (n, row) in (0..).zip(seen) {
+        let row = row.unwrap();
+        assert_eq!(row.key, format!("large {n:02}").into_bytes());
+        assert_eq!(row.outcome.as_deref(), Some(large(n).bytes()));
+    }
+}
+
+#[tokio::test]
+async fn a_few_small_replays_need_one_statement() {
+    let mut house = House::new().await;
+    for n in 0..4 {
+        let outcome = Outcome::new("b", vec![7; MAX_BYTES / 4]).unwrap();
+        house.done(&key(&n.to_string()), &outcome).await;
+    }
+    let mut replays: Vec<_> = (0..4).map(|n| house.read(&key(&n.to_string()))).collect();
+    house.batch().await;
+    assert_eq!(answered(&mut replays).len(), 4);
+}
+
+#[tokio::test]
+async fn what_is_put_off_is_not_overtaken_by_the_end_of_its_attempt() {
+    let mut house = House::new().await;
+    let subjects = |ops: &[Op]| ops.iter().filter_map(Op::subject).collect::<Vec<_>>();
+    let record = |name: &str| Subject::Record(key(name));
+    let first = house.finish(&key("k"));
+    house.lane.take_in();
+    let op = house.lane.pick().pop().unwrap();
+    house
+        .lane
+        .pending
+        .put_off(op, Moment::now() + PATIENCE, 0.0);
+    let until = house.lane.pending.wakes_at().unwrap();
+    // The end of another record, a look and a claim go on; the end of this one waits behind what was put off.
+    let second = house.finish(&key("k"));
+    let (look, claim, other) = (
+        house.read(&key("k")),
+        house.claim(&key("k")),
+        house.finish(&key("other")),
+    );
+    house.lane.take_in();
+    let batch = house.lane.pick();
+    let expected = [record("k"), record("k"), record("other")];
+    assert_eq!(subjects(&batch), expected);
+    assert!(house.lane.pending.is_idle());
+    // Their time comes: before what has arrived since, and in their order.
+    let third = house.finish(&key("k"));
+    house.lane.take_in();
+    house.lane.pending.wake(until);
+    let mut numbers = Vec::new();
+    while let Some(op) = house.lane.pick().pop() {
+        numbers.extend(op.fate().map(|fate| fate.number));
+    }
+    assert_eq!(numbers, [1, 2, 6]);
+    drop((first, second, third, look, claim, other));
+}
+
+#[tokio::test]
+async fn a_claim_that_was_given_up_is_undone_until_no_sending_can_come() {
+    let mut house = House::new().await;
+    let mut other = house.other().await;
+    for doubts in [0, 1] {
+        let key = key(&format!("k{doubts}"));
+        let (claim, ask, mut claimed) = house.doubtful(&key, doubts);
+        house.lane.pending.arrive(claim);
+        house.lane.give_up_in_time(Moment::now() + PATIENCE);
+        let error = claimed.try_recv().unwrap().unwrap_err();
+        let is_unknown = matches!(error, Error::OutcomeUnknown { .. });
+        assert_eq!(is_unknown, doubts > 0, "{error}");
+        // It finds nothing.
+        house.step().await;
+        assert_eq!(house.lane.pending.wakes_at().is_some(), doubts > 0);
+        if doubts == 0 {
+            continue;
+        }
+        // Neither a flush nor what another attempt says of its record waits for it.
+        let (reply, mut flushed) = oneshot::channel();
+        house.to_lane.send(Op::Flush(reply)).unwrap();
+        let end = house.finish(&key);
+        house.lane.take_in();
+        let batch = house.lane.pick();
+        assert_eq!(batch.len(), 1);
+        house.lane.execute(batch).await;
+        assert_eq!(answered(&mut vec![end]), [Finished::Superseded]);
+        house.lane.take_in();
+        assert!(flushed.try_recv().is_ok());
+
+        let late = other.record_claim(std::slice::from_ref(&ask)).await;
+        assert!(matches!(late.unwrap()[..], [Claimed::Mine { .. }]));
+        loop {
+            let row = house.row(&key).await.unwrap();
+            assert_eq!(row.owner, ask.owner);
+            if row.state != "running" {
+                assert_eq!((row.state.as_str(), row.tries), ("free", 0));
+                break;
+            }
+            house.step().await;
+        }
+        assert!(house.lane.pending.is_idle());
+        assert_eq!(house.lane.pending.wakes_at(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_in_doubt_is_undone_also_when_the_key_is_not_to_be_had() {
+    let mut house = House::new().await;
+    let mut other = house.other().await;
+    let key = key("k");
+    for doubts in [0, 1] {
+        let first = house.ask(&key);
+        let taken = other.record_claim(std::slice::from_ref(&first)).await;
+        let [Claimed::Mine { attempt }] = taken.unwrap()[..] else {
+            panic!("nobody else has it")
+        };
+        let (claim, ask, claimed) = house.doubtful(&key, doubts);
+        house.to_lane.send(claim).unwrap();
+        house.step().await;
+        assert!(matches!(
+            answered(&mut vec![claimed])[..],
+            [Claiming::Missed]
+        ));
+        assert_eq!(house.lane.pending.wakes_at().is_some(), doubts > 0);
+        // The other's record goes: the first sending finds what it has seen.
+        let end = FinishAsk {
+            key: key.clone(),
+            owner: first.owner,
+            attempt,
+            end: RecordEnd::Free {
+                bound: false,
+                pardon: 0,
+                forget: Duration::ZERO,
+                begun: Duration::ZERO,
+                in_doubt: false,
+            },
+        };
+        let ended = other.record_finish(&[end]).await.unwrap();
+        assert_eq!(ended, [Finished::Ended]);
+        other.record_forget(&key, attempt).await.unwrap();
+        assert!(house.row(&key).await.is_none());
+        if doubts > 0 {
+            let late = other.record_claim(std::slice::from_ref(&ask)).await;
+            assert!(matches!(late.unwrap()[..], [Claimed::Mine { .. }]));
+            while house.row(&key).await.unwrap().state == "running" {
+                house.step().await;
+            }
+            assert_eq!(house.lane.pending.wakes_at(), None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
+    let mut house = House::new().await;
+    let mut other = house.other().await;
+    let key = key("k");
+    let (claim, mut ask, _claimed) = house.doubtful(&key, 1);
+    let second = house.ask(&key);
+    let taken = other.record_claim(std::slice::from_ref(&second)).await;
+    assert!(matches!(taken.unwrap()[..], [Claimed::Mine { .. }]));
+    let undo = undo::of(&claim, Moment::now()).unwrap();
+    house.lane.pending.arrive(undo);
+    house.step().await;
+    let row = house.row(&key).await.unwrap();
+    assert_eq!((row.owner, row.state.as_str()), (second.owner, "running"));
+
+    let now = Moment::now();
+    for (lease, longest) in [(1, 1), (600, 600), (3_600, 600)] {
+        ask.lease = Duration::from_secs(lease);
+        for repeated in [false, true] {
+            let fate = claim.fate().unwrap();
+            let undo = super::undo(&ask, &fate, repeated, now);
+            let give_up = undo.fate().unwrap().give_up;
+            assert_eq!(give_up, now + Duration::from_secs(longest));
+            assert_eq!(undo.is_repeated_undo(), repeated);
+        }
+    }
+}
+
+mod steps;

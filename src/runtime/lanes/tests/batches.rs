@@ -1,0 +1,55 @@
+//! What is in a batch, and what becomes of one that failed.
+
+use super::*;
+use crate::runtime::link::Way;
+use crate::store::RequestLimit;
+
+#[tokio::test]
+async fn acquires_leave_in_requests_of_one_piece() {
+    let mut bench = Bench::new().await;
+    bench.lane.pending = Pending::within(RequestLimit::of(16_000, 1_000, 10));
+    let mut outcomes = Vec::new();
+    for n in 0..40 {
+        let (take, outcome) = bench.take(&format!("n{n}"));
+        bench.lane.pending.arrive(Op::Take(take));
+        outcomes.push(outcome);
+    }
+    let batch = bench.lane.pending.pick(Moment::now());
+    assert!((1..40).contains(&batch.len()), "{} in one", batch.len());
+}
+
+#[tokio::test]
+async fn what_breaks_the_connection_alone_is_put_off_from_the_second_time_on() {
+    let mut bench = Bench::new().await;
+    let (take, _outcome) = bench.take("a");
+    let mut op = Op::Take(take);
+    for time in 1..=3 {
+        assert!(bench.lane.failed(vec![op], Fault::timed_out()).is_empty());
+        assert_eq!(bench.lane.pending.wakes_at().is_some(), time > 1, "{time}");
+        bench.lane.pending.wake(Moment::now() + PATIENCE);
+        op = bench.lane.pending.take_ready().pop_front().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_waits_for_a_server_that_is_away() {
+    let mut bench = Bench::new().await;
+    let way: Arc<Way> = Arc::default();
+    let nowhere = bench.dir.path().join("nowhere").join("lane.db");
+    let nowhere = Sqlite::from_url(&format!("sqlite:{}", nowhere.display())).unwrap();
+    bench.lane.link = Link::new(nowhere, PATIENCE, &way);
+    let (take, mut outcome) = bench.take("a");
+    bench.send(Op::Take(take));
+    assert!(bench.lane.gather().await);
+    let dialed = async {
+        while way.refusal().is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    select! {
+        biased;
+        _ = bench.lane.connect() => panic!("there is no server"),
+        () = dialed => {}
+    }
+    assert!(answer(&mut outcome).is_none(), "it is refused");
+}

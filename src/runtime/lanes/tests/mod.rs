@@ -1,0 +1,183 @@
+//! A lane on a real SQLite file, driven step by step: each test decides what happens between two statements.
+//!
+//! - [`again`]: what is sent again, with how many statements, and what their answers mean.
+//! - [`batches`]: what is in a batch, and what becomes of one that failed.
+//! - [`doubt`]: acquires whose first sending may have happened, or may come late.
+
+mod again;
+mod batches;
+mod doubt;
+
+use std::future::poll_fn;
+use std::path::Path;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use sqlx::{Connection, SqliteConnection};
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::oneshot::{self, Receiver};
+use uuid::Uuid;
+
+use super::pending::MAX_BATCH;
+use super::statements::{is_stale, release_outcome};
+use super::*;
+use crate::model::{Busy, ClockError, LockInfo, Loss, Name, ReleaseOutcome};
+use crate::runtime::grant::Grant;
+use crate::runtime::guard::Guard;
+use crate::runtime::op::{Attempt, Fate, Look, LookAt, Release, Take};
+use crate::runtime::{Core, Settings};
+use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
+use crate::store::{Freed, ReleaseAsk, Store, TakeAsk, Taken};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const TTL: Duration = Duration::from_mins(5);
+
+type Outcome = Receiver<Result<Attempt, Error>>;
+
+struct Bench {
+    dir: tempfile::TempDir,
+    core: Arc<Core>,
+    queue: mpsc::UnboundedSender<Op>,
+    lane: Lane<Sqlite>,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let connector = Sqlite::from_url(&url(dir.path())).unwrap();
+        let settings = Settings {
+            holder: "test".into(),
+            patience: PATIENCE,
+            migrate: true,
+            clean_every: None,
+            clock_error: ClockError::new(Duration::ZERO),
+        };
+        let (core, _) = Core::start(connector.clone(), settings).await.unwrap();
+        let (queue, received) = mpsc::unbounded_channel();
+        let link = Link::new(connector, PATIENCE, &Arc::default());
+        let lane = Lane::new(link, received, Arc::default(), "test".into());
+        Self {
+            dir,
+            core,
+            queue,
+            lane,
+        }
+    }
+
+    /// An acquire of `name`, and where its outcome will be.
+    fn take(&self, name: &str) -> (Take, Outcome) {
+        let (reply, outcome) = oneshot::channel();
+        let ask = TakeAsk {
+            name: Name::new(name).unwrap(),
+            owner: Uuid::new_v4(),
+            ttl: TTL,
+            holder: "test".into(),
+        };
+        let take = Take {
+            ask,
+            max_hold: None,
+            core: Arc::clone(&self.core),
+            reply,
+            fate: Fate::within(PATIENCE),
+        };
+        (take, outcome)
+    }
+
+    /// The same after the connection broke under it so many times.
+    fn doubtful(&self, name: &str, doubts: u32) -> (Take, Outcome) {
+        let (mut take, outcome) = self.take(name);
+        take.fate.sent = true;
+        take.fate.doubts = doubts;
+        (take, outcome)
+    }
+
+    fn send(&self, op: Op) {
+        self.queue.send(op).unwrap();
+    }
+
+    /// Waits for the next batch, and works on it.
+    async fn step(&mut self) {
+        let gather = tokio::time::timeout(Duration::from_mins(1), self.lane.gather());
+        assert!(gather.await.expect("something is sent"));
+        assert!(self.lane.connect().await);
+        let batch = self.lane.pick();
+        self.lane.execute(batch).await;
+    }
+
+    /// What the lane grants.
+    async fn granted(&mut self, (take, mut outcome): (Take, Outcome)) -> Guard {
+        self.send(Op::Take(take));
+        self.step().await;
+        match answer(&mut outcome).expect("an answer") {
+            Attempt::Held(guard) => guard,
+            Attempt::Busy(busy) => panic!("{busy}"),
+        }
+    }
+
+    /// A connection of the application's.
+    async fn other(&self) -> SqliteConnection {
+        let url = url(self.dir.path());
+        SqliteConnection::connect(&url).await.unwrap()
+    }
+
+    /// How many transactions have been committed to the file: each ends with a frame of the WAL that tells the size
+    /// of the file (sqlite.org/fileformat.html, section 4.1). There are not enough of them for a checkpoint. What
+    /// changes no byte, as a renewal within the same millisecond, is not among them.
+    fn commits(&self) -> usize {
+        let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
+        let wal = std::fs::read(self.dir.path().join("lane.db-wal")).unwrap();
+        let page = usize::try_from(number(&wal[8..12])).unwrap();
+        let frames = wal[32..].chunks_exact(24 + page);
+        frames.filter(|frame| number(&frame[4..8]) > 0).count()
+    }
+
+    async fn holder(&self, name: &str) -> Option<LockInfo> {
+        let name = Name::new(name).unwrap();
+        let row = self.other().await.lock_inspect(&name).await.unwrap();
+        row.map(|row| row.info().unwrap())
+    }
+}
+
+fn url(dir: &Path) -> String {
+    format!("sqlite:{}", dir.join("lane.db").display())
+}
+
+async fn sql(conn: &mut SqliteConnection, sql: &'static str) {
+    sqlx::raw_sql(sql).execute(conn).await.unwrap();
+}
+
+/// What came of an acquire, if it is known.
+fn answer<T>(outcome: &mut Receiver<Result<T, Error>>) -> Option<T> {
+    match outcome.try_recv() {
+        Ok(answer) => Some(answer.unwrap()),
+        Err(TryRecvError::Empty) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The last release of a grant, as its guard hands it in.
+fn release_of(guard: &Guard) -> (Op, Receiver<Result<ReleaseOutcome, Error>>) {
+    let (reply, outcome) = oneshot::channel();
+    let grant = guard.grant();
+    let release = Release {
+        ask: ReleaseAsk {
+            name: grant.name.clone(),
+            owner: grant.id,
+            fence: grant.fence,
+        },
+        grant: Some(Arc::clone(grant)),
+        late: grant.late,
+        repeated: false,
+        reply: Some(reply),
+        fate: Fate::within(PATIENCE),
+    };
+    (Op::Release(release), outcome)
+}
+
+fn inspect(name: &str) -> (Op, Receiver<Result<Option<LockInfo>, Error>>) {
+    let (reply, found) = oneshot::channel();
+    let what = LookAt::Inspect(Name::new(name).unwrap(), reply);
+    let fate = Fate::within(PATIENCE);
+    (Op::Look(Look { what, fate }), found)
+}

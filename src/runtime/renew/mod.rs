@@ -1,0 +1,480 @@
+//! Renewals: a few background statements for all leases that a client holds.
+//!
+//! # Overview
+//!
+//! A thread with a runtime and connections of its own. Three tasks share the [schedule](schedule): one *announces* (warnings,
+//! losses) by the local clock and never waits for the database; one *renews* what is due, in chunks of at most 256; and one
+//! *helps* it over a spare connection, while a statement in flight must not keep others waiting. A wake-up costs what is due,
+//! not what is held.
+//!
+//! # Trust window
+//!
+//! A renewal is due with two thirds of the trusted time left, so there is time for two more tries. The
+//! warning comes with one third left, the loss at the deadline, which is counted from before the
+//! last confirmed request was sent.
+//!
+//! # Failure
+//!
+//! - *A statement fails, or takes too long*: its leases are sent again in smaller chunks, in turn with the others.
+//! - *The database is out of reach*: dialing goes on, with pauses, until the deadlines.
+//! - *More leases are held than the database can renew*: what cannot be held is lost; what can be, and every lease of a
+//!   much shorter or longer TTL, is not. The log is told how many.
+
+mod kept;
+mod pace;
+mod schedule;
+mod tally;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::select;
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::backoff;
+use super::clean;
+use super::grant::Grant;
+use super::link::Link;
+use crate::model::Moment;
+use crate::model::{Error, Loss, RecordKey};
+use crate::runtime::timer::sleep_until;
+use crate::store::fault::Fault;
+use crate::store::record::{KeepAsk, Records};
+use crate::store::{Connector, RenewAsk, Renewed, Store};
+use kept::Kept;
+use schedule::{ALONE, Chunk, Schedule};
+
+/// A login takes several round trips.
+const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
+
+/// The longest pause after a failure.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+
+/// A spare connection that nothing needs for so long is closed.
+const SPARE: Duration = Duration::from_secs(10);
+
+/// So many announcements are made at once; then others have their turn.
+const ANNOUNCEMENTS: usize = 1_000;
+
+/// The way to hand a grant to the renewals. Dropping it ends their thread.
+#[derive(Debug)]
+pub(crate) struct Renewals(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    announce: Notify,
+    renew: Notify,
+    help: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    schedule: Schedule,
+    closed: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Renewals {
+    /// The cleaner runs on the same thread.
+    pub(crate) fn start<C: Connector>(
+        link: Link<C>,
+        cleaning: (Link<C>, Arc<clean::Shared>, Option<Duration>),
+        target: &Arc<str>,
+    ) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::default());
+        shared.state().schedule = Schedule::within(C::RENEWALS);
+        let spare = spare(&link);
+        let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
+        super::spawn("rowlock-renew", target, move || {
+            let runtime = super::own_runtime()?;
+            runtime.block_on(async {
+                let (cleaning, rest, every) = cleaning;
+                tokio::join!(
+                    announce(&here, &log_target),
+                    renew(link, &here, &log_target),
+                    help(spare, &here, &log_target),
+                    clean::run(cleaning, &rest, every, &log_target)
+                );
+            });
+            Ok(())
+        })?;
+        Ok(Self(shared))
+    }
+
+    /// From now on `grant` is renewed and watched, until it ends.
+    pub(crate) fn add(&self, grant: &Arc<Grant>) {
+        self.keep(Kept::Lease(Arc::clone(grant)));
+    }
+
+    /// The same for an attempt.
+    pub(crate) fn add_record(&self, grant: &Arc<Grant<RecordKey>>) {
+        self.keep(Kept::Attempt(Arc::clone(grant)));
+    }
+
+    fn keep(&self, kept: Kept) {
+        let wake = self.0.state().schedule.keep(Moment::now(), kept);
+        if wake.announcer {
+            self.0.announce.notify_one();
+        }
+        if wake.renewer {
+            self.0.renew.notify_one();
+        }
+        if wake.helper {
+            self.0.help.notify_one();
+        }
+    }
+
+    /// The grant was released, or the attempt has ended.
+    pub(crate) fn remove(&self, id: Uuid) {
+        self.0.state().schedule.remove(id);
+    }
+}
+
+impl Drop for Renewals {
+    fn drop(&mut self) {
+        self.0.state().closed = true;
+        self.0.announce.notify_one();
+        self.0.renew.notify_one();
+        self.0.help.notify_one();
+    }
+}
+
+/// The spare connection, where several can write at a time.
+fn spare<C: Connector>(link: &Link<C>) -> Option<Link<C>> {
+    (C::LANES > 1).then(|| link.another())
+}
+
+/// Tells warnings and losses in time, whatever the database does.
+async fn announce(shared: &Shared, target: &str) {
+    loop {
+        let now = Moment::now();
+        let (next, report, closed) = {
+            let State { schedule, closed } = &mut *shared.state();
+            let next = schedule.announce(now, ANNOUNCEMENTS);
+            (next, schedule.report(now, *closed), *closed)
+        };
+        if let Some(report) = report {
+            let (late, lost, held) = (report.late, report.lost, report.held);
+            tracing::warn!(
+                %target, late, lost, held,
+                "leases are not renewed in time: the database is slow or out of reach, \
+                 or one client holds more leases of a short TTL than can be renewed"
+            );
+        }
+        if closed {
+            return;
+        }
+        pause(next, &shared.announce).await;
+        // A moment that has passed is not waited for.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Sleeps until `at`, or until it is told to look again.
+async fn pause(at: Option<Moment>, news: &Notify) {
+    match at {
+        None => news.notified().await,
+        Some(at) => select! {
+            () = news.notified() => {}
+            () = sleep_until(at) => {}
+        },
+    }
+}
+
+async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
+    let mut backoff = backoff::reconnect();
+    // Failures in a row.
+    let mut failures = 0;
+    loop {
+        let (next, patience) = {
+            let State { schedule, closed } = &mut *shared.state();
+            if *closed {
+                return;
+            }
+            (schedule.next(), schedule.patience())
+        };
+        if next.is_none_or(|at| !at.has_passed()) {
+            // The connection is there before the first renewal needs it. One that is not made by then is made anew.
+            if let Some(at) = next.filter(|_| !link.is_connected()) {
+                select! {
+                    _ = link.connect() => {}
+                    () = shared.renew.notified() => continue,
+                    () = sleep_until(at) => continue,
+                }
+            }
+            pause(next, &shared.renew).await;
+            continue;
+        }
+        let failed = match dial(&mut link, patience).await {
+            Ok(()) => {
+                let chunk = shared.state().schedule.chunk(Moment::now());
+                shared.help.notify_one();
+                let fault = send(&mut link, shared, chunk).await.err();
+                shared.state().schedule.landed();
+                failures = if fault.is_some() { failures + 1 } else { 0 };
+                fault
+            }
+            Err(fault) => {
+                failures = ALONE;
+                Some(fault)
+            }
+        };
+        let Some(fault) = failed else {
+            backoff = backoff::reconnect();
+            continue;
+        };
+        tracing::warn!(%target, error = %fault, "cannot renew");
+        // A chunk with a row that is refused fails so often until that row is alone.
+        if failures >= ALONE {
+            let pause = backoff.next().unwrap_or_default();
+            sleep_until(Moment::now() + pause.min(MAX_PAUSE)).await;
+        }
+    }
+}
+
+/// Renews over the spare connection what must not wait for the statement that is in flight on the first one.
+async fn help<C: Connector>(link: Option<Link<C>>, shared: &Shared, target: &str) {
+    let Some(mut link) = link else {
+        return;
+    };
+    let mut used = Moment::now();
+    loop {
+        let (next, patience) = {
+            let State { schedule, closed } = &mut *shared.state();
+            if *closed {
+                return;
+            }
+            (schedule.spare_next(Moment::now()), schedule.patience())
+        };
+        if next.is_none_or(|at| !at.has_passed()) {
+            select! {
+                () = pause(next, &shared.help) => {}
+                () = sleep_until(used + SPARE), if link.is_connected() => link.hang_up(),
+            }
+            continue;
+        }
+        if let Err(fault) = dial(&mut link, patience).await {
+            tracing::debug!(%target, error = %fault, "no spare connection for renewals");
+            sleep_until(Moment::now() + MAX_PAUSE).await;
+            continue;
+        }
+        used = Moment::now();
+        let Some(chunk) = shared.state().schedule.spare_chunk(Moment::now()) else {
+            continue; // the statement in flight was answered meanwhile
+        };
+        if let Err(fault) = send(&mut link, shared, chunk).await {
+            tracing::warn!(%target, error = %fault, "cannot renew");
+        }
+        used = Moment::now();
+        // What failed, or was found locked, is to be sent again.
+        shared.renew.notify_one();
+    }
+}
+
+async fn dial<C: Connector>(link: &mut Link<C>, patience: Duration) -> Result<(), Fault> {
+    let bound = patience.max(MIN_DIAL_BOUND);
+    let made = tokio::time::timeout(bound, link.connect()).await;
+    made.unwrap_or_else(|_| Err(Fault::timed_out()))
+}
+
+/// Renews the leases of a chunk in one statement and its attempts in another. Each is settled by itself.
+async fn send<C: Connector>(
+    link: &mut Link<C>,
+    shared: &Shared,
+    chunk: Chunk,
+) -> Result<(), Fault> {
+    let (mut leases, mut attempts) = (Vec::new(), Vec::new());
+    for kept in chunk.kept {
+        match kept {
+            Kept::Lease(grant) => leases.push(grant),
+            Kept::Attempt(grant) => attempts.push(grant),
+        }
+    }
+    let now = Moment::now();
+    let leases = newest_only(leases);
+    let asks: Vec<RenewAsk> = leases
+        .iter()
+        .map(|grant| RenewAsk {
+            name: grant.name.clone(),
+            owner: grant.id,
+            ttl: grant.renewal_ttl(now).unwrap_or_default(),
+        })
+        .collect();
+    let leases = leases.into_iter().map(Kept::Lease).collect();
+    let renewed = part(
+        link,
+        shared,
+        leases,
+        chunk.bound,
+        async |conn: &mut C::Connection| conn.lease_renew(&asks).await,
+    )
+    .await;
+    let attempts = newest_only(attempts);
+    let asks: Vec<KeepAsk> = attempts
+        .iter()
+        .map(|grant| KeepAsk {
+            key: grant.name.clone(),
+            owner: grant.id,
+            lease: grant.ttl,
+        })
+        .collect();
+    let attempts = attempts.into_iter().map(Kept::Attempt).collect();
+    let kept = part(
+        link,
+        shared,
+        attempts,
+        chunk.bound,
+        async |conn: &mut C::Connection| conn.record_renew(&asks).await,
+    )
+    .await;
+    renewed.and(kept)
+}
+
+/// One statement, and what becomes of those that it renews.
+async fn part<C: Connector>(
+    link: &mut Link<C>,
+    shared: &Shared,
+    kept: Vec<Kept>,
+    bound: Duration,
+    verb: impl AsyncFnOnce(&mut C::Connection) -> Result<Vec<Renewed>, Fault>,
+) -> Result<(), Fault> {
+    if kept.is_empty() {
+        return Ok(());
+    }
+    if !link.is_connected() {
+        // The statement before has cost the connection.
+        shared.state().schedule.put_back(&kept);
+        return Ok(());
+    }
+    let sent = Moment::now();
+    let outcomes = link.run(bound, verb).await;
+    let now = Moment::now();
+    // What is to be sent again may have to overtake what comes next here.
+    shared.help.notify_one();
+    let schedule = &mut shared.state().schedule;
+    match outcomes {
+        Ok(outcomes) => {
+            schedule.pace.took(now - sent, bound, kept.len());
+            for (kept, outcome) in kept.iter().zip(outcomes) {
+                schedule.settle(now, kept, outcome, sent);
+            }
+            Ok(())
+        }
+        Err(fault) => {
+            if !link.is_connected() {
+                schedule.pace.took(now - sent, bound, kept.len());
+            }
+            schedule.fail(now, &kept);
+            Err(fault)
+        }
+    }
+}
+
+/// Sorted by name. Of two grants of one name the older one is lost, and does not know it yet.
+fn newest_only<K: Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
+    due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence.cmp(&a.fence)));
+    due.dedup_by(|older, newest| {
+        let same = older.name == newest.name;
+        if same {
+            older.lose(Loss::TakenOver);
+        }
+        same
+    });
+    due
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use std::pin::pin;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::model::ClockError;
+    use crate::model::Name;
+    use crate::store::sqlite::Sqlite;
+
+    fn grant(name: &str, fence: i64) -> Arc<Grant> {
+        let (name, id) = (Name::new(name).unwrap(), Uuid::new_v4());
+        let (ttl, error) = (Duration::from_secs(30), ClockError::new(Duration::ZERO));
+        let deadline = Moment::now() + Duration::from_secs(25);
+        Arc::new(Grant::new(name, id, fence, ttl, error, None, deadline))
+    }
+
+    #[tokio::test]
+    async fn both_tasks_are_woken_for_what_is_added_and_nothing_is_left_of_what_was_removed() {
+        let renewals = Renewals(Arc::default());
+        let grant = grant("a", 1);
+        renewals.add(&grant);
+        assert!(pin!(renewals.0.announce.notified()).enable());
+        assert!(pin!(renewals.0.renew.notified()).enable());
+        assert_eq!(renewals.0.state().schedule.len(), 1);
+        renewals.remove(grant.id);
+        assert_eq!(renewals.0.state().schedule.len(), 0);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_renewals() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let link = || {
+            Link::new(
+                Sqlite::from_url(&url).unwrap(),
+                Duration::from_secs(1),
+                &Arc::default(),
+            )
+        };
+        let cleaning = (link(), Arc::default(), None);
+        let renewals = Renewals::start(link(), cleaning, &"here".into()).unwrap();
+        renewals.add(&grant("a", 1));
+        let thread = Arc::downgrade(&renewals.0);
+        drop(renewals);
+        let started = Instant::now();
+        while thread.strong_count() > 0 {
+            assert!(started.elapsed() < Duration::from_secs(10), "it goes on");
+            std::thread::yield_now();
+        }
+    }
+
+    /// A server accepts the first connection, and says nothing.
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn a_connection_that_is_not_made_when_a_renewal_is_due_is_made_anew() {
+        use crate::store::postgres::Postgres;
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let url = format!("postgres://user@127.0.0.1:{port}/db");
+        let patience = Duration::from_mins(1);
+        let link = || Link::new(Postgres::from_url(&url).unwrap(), patience, &Arc::default());
+        let cleaning = (link(), Arc::default(), None);
+        let renewals = Renewals::start(link(), cleaning, &"here".into()).unwrap();
+        let (name, ttl) = (Name::new("a").unwrap(), Duration::from_secs(1));
+        let (error, deadline) = (ClockError::new(Duration::ZERO), Moment::now() + ttl);
+        let grant = Grant::new(name, Uuid::new_v4(), 1, ttl, error, None, deadline);
+        renewals.add(&Arc::new(grant));
+        let (_silent, _) = listener.accept().await.unwrap();
+        let second = tokio::time::timeout(patience / 2, listener.accept()).await;
+        second.expect("another connection").unwrap();
+    }
+
+    #[test]
+    fn of_two_grants_of_a_name_the_older_one_is_lost() {
+        let (older, newest, other) = (grant("b", 1), grant("b", 2), grant("a", 3));
+        let due = vec![Arc::clone(&older), Arc::clone(&newest), other];
+        let fences: Vec<i64> = newest_only(due).iter().map(|grant| grant.fence).collect();
+        assert_eq!(fences, [3, 2]);
+        assert_eq!(older.loss(), Some(Loss::TakenOver));
+        assert_eq!(newest.loss(), None);
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+#[path = "tasks_tests.rs"]
+mod tasks;

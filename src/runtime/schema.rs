@@ -1,0 +1,199 @@
+//! The schema: whether the tables fit this library, and what makes them fit.
+
+use std::time::Duration;
+
+use refinery_core::Migration;
+
+use super::backoff;
+use super::timer::sleep_until;
+use crate::model::{Engine, Error, Moment};
+use crate::store::migrate::{HISTORY_TABLE, changed, newer, runner};
+use crate::store::{Applied, Store};
+
+/// How long migrating is tried again.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// How the tables found stand to this library.
+#[derive(Debug, PartialEq, Eq)]
+enum Schema {
+    Current,
+    Missing,
+    Older { found: i32, needed: i32 },
+}
+
+/// Checks the tables, and makes them what this library needs when `migrate` says so. Returns the
+/// migrations that were applied here.
+///
+/// The lock under which migrations run is one of the server, and a cluster has several: whoever loses against a
+/// migration through another one of them looks again what is left to do.
+pub(crate) async fn prepare<S: Store>(
+    conn: &mut S,
+    engine: Engine,
+    target: &str,
+    migrate: bool,
+) -> Result<Vec<String>, Error> {
+    let give_up = Moment::now() + PATIENCE;
+    let mut pauses = backoff::reconnect();
+    let mut applied = Vec::new();
+    loop {
+        let history = conn
+            .schema_history()
+            .await
+            .map_err(|fault| fault.into_error("read the schema", target))?;
+        // An up-to-date schema is left alone: the rights to create anything are not needed to start.
+        match (compare(history, engine, target)?, migrate) {
+            (Schema::Current, _) => return Ok(applied),
+            (_, true) => {}
+            (Schema::Missing, false) => {
+                return Err(Error::SchemaMissing {
+                    target: target.into(),
+                    engine,
+                });
+            }
+            (Schema::Older { found, needed }, false) => {
+                return Err(Error::SchemaOlder {
+                    target: target.into(),
+                    found,
+                    needed,
+                });
+            }
+        }
+        match conn.migrate().await {
+            Ok(more) => {
+                applied.extend(more);
+                return Ok(applied);
+            }
+            Err(fault) if fault.is_retryable() && !give_up.has_passed() => {
+                tracing::debug!(%target, ?fault, "another process migrates");
+                applied.extend(fault.applied());
+            }
+            Err(fault) => return Err(fault.into_error(engine, target)),
+        }
+        sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
+    }
+}
+
+fn compare(history: Option<Vec<Applied>>, engine: Engine, target: &str) -> Result<Schema, Error> {
+    let runner = runner(engine)?;
+    let ours = runner.get_migrations();
+    let needed = ours.iter().map(Migration::version).max().unwrap_or(0);
+    let history = history.unwrap_or_default();
+    let Some(newest) = history.last() else {
+        return Ok(Schema::Missing);
+    };
+    if newest.version > needed {
+        return Err(newer(target, newest.version, needed));
+    }
+    for theirs in &history {
+        let same = ours.iter().any(|mine| {
+            mine.version() == theirs.version
+                && mine.name() == theirs.name
+                && mine.checksum().to_string() == theirs.checksum
+        });
+        if !same {
+            return Err(changed(
+                target,
+                format!("V{}__{}", theirs.version, theirs.name),
+            ));
+        }
+    }
+    if history.len() < ours.len() {
+        return Ok(Schema::Older {
+            found: newest.version,
+            needed,
+        });
+    }
+    Ok(Schema::Current)
+}
+
+/// The SQL that brings an empty database to this library's schema, for a DBA to apply.
+///
+/// It also records the migrations as applied, so that rowlock then starts without the right to
+/// create anything.
+///
+/// # Errors
+///
+/// [`Error::EngineNotBuilt`] when the crate was built without the engine.
+///
+/// ```
+/// let sql = rowlock::migration_sql(rowlock::Engine::Sqlite)?;
+/// assert!(sql.contains("CREATE TABLE IF NOT EXISTS rowlock_lock"));
+/// # Ok::<(), rowlock::Error>(())
+/// ```
+pub fn migration_sql(engine: Engine) -> Result<String, Error> {
+    use std::fmt::Write;
+
+    let now = match engine {
+        Engine::Postgres => {
+            "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')"
+        }
+        Engine::MySql | Engine::MariaDb => "DATE_FORMAT(UTC_TIMESTAMP(), '%Y-%m-%dT%H:%i:%sZ')",
+        Engine::Sqlite => "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')",
+    };
+    let mut sql = format!(
+        "-- rowlock: the tables for {}, for an empty database.\n\
+         -- At run time rowlock needs SELECT, INSERT, UPDATE and DELETE on them, and no more.\n\n\
+         CREATE TABLE {HISTORY_TABLE} (\n    version int4 NOT NULL PRIMARY KEY,\n    \
+         name varchar(255),\n    applied_on varchar(255),\n    checksum varchar(255)\n);\n",
+        engine.name()
+    );
+    for migration in runner(engine)?.get_migrations() {
+        let text = migration.sql().unwrap_or_default().trim_end();
+        let _ = write!(
+            sql,
+            "\n-- {migration}\n{text}\n\
+             INSERT INTO {HISTORY_TABLE} (version, name, applied_on, checksum)\n\
+             VALUES ({}, '{}', {now}, '{}');\n",
+            migration.version(),
+            migration.name(),
+            migration.checksum(),
+        );
+    }
+    Ok(sql)
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+
+    fn row_of(migration: &Migration) -> Applied {
+        Applied {
+            version: migration.version(),
+            name: migration.name().into(),
+            checksum: migration.checksum().to_string(),
+        }
+    }
+
+    fn current() -> Vec<Applied> {
+        runner(Engine::Sqlite)
+            .unwrap()
+            .get_migrations()
+            .iter()
+            .map(row_of)
+            .collect()
+    }
+
+    #[test]
+    fn a_history_is_missing_current_changed_or_newer() {
+        let compare = |history| compare(history, Engine::Sqlite, "sqlite:x");
+        assert_eq!(compare(None).unwrap(), Schema::Missing);
+        assert_eq!(compare(Some(vec![])).unwrap(), Schema::Missing);
+        assert_eq!(compare(Some(current())).unwrap(), Schema::Current);
+
+        let mut edited = current();
+        edited[0].checksum = "1".into();
+        assert!(matches!(
+            compare(Some(edited)),
+            Err(Error::SchemaChanged { .. })
+        ));
+
+        let mut ahead = current();
+        let mut next = ahead[0].clone();
+        next.version = 9_999;
+        ahead.push(next);
+        assert!(matches!(
+            compare(Some(ahead)),
+            Err(Error::SchemaNewer { found: 9_999, .. })
+        ));
+    }
+}

@@ -1,0 +1,89 @@
+//! Waiting for a lease that somebody holds.
+//!
+//! The waiters of a process stand in [line](super::line); the first one looks again with growing,
+//! jittered pauses, at the holder's expiry, and when this process releases the name. A queue that
+//! spans processes takes this place later; callers see no more of it than [`acquire`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::select;
+use tokio::time::timeout;
+
+use super::Core;
+use super::backoff;
+use super::guard::Guard;
+use super::op::Attempt;
+use crate::model::Moment;
+use crate::model::{Busy, Error, Name};
+use crate::runtime::timer::sleep_until;
+
+/// What is tried again and again. (A trait, because the future of an async closure that is passed on
+/// cannot be shown to be `Send`.)
+pub(crate) trait Asker: Sync {
+    fn attempt(&self) -> impl Future<Output = Result<Attempt, Error>> + Send;
+}
+
+/// Tries until the lease is granted or `wait` is over. `None` waits for ever. At least one try is
+/// made, however short the wait.
+///
+/// Cancel safe: what a dropped future has acquired is released.
+pub(crate) async fn acquire(
+    core: &Arc<Core>,
+    name: &Name,
+    wait: Option<Duration>,
+    asker: &impl Asker,
+) -> Result<Guard, Error> {
+    let started = Moment::now();
+    let limit = wait.map(|wait| started + wait);
+    let timed_out = |busy| Error::WaitTimeout {
+        name: name.clone(),
+        waited: started.elapsed(),
+        busy: Box::new(busy),
+    };
+
+    let place = core.lines.join(name);
+    let first = match wait {
+        None => place.first().await,
+        Some(wait) => match timeout(wait, place.first()).await {
+            Ok(first) => first,
+            // Others of this process are before us; the database tells who holds the name.
+            Err(_) => match asker.attempt().await? {
+                Attempt::Held(guard) => return Ok(guard),
+                Attempt::Busy(busy) => return Err(timed_out(busy)),
+            },
+        },
+    };
+
+    let mut backoff = backoff::poll();
+    loop {
+        let over = limit.is_some_and(Moment::has_passed);
+        let mut pause = backoff.next().unwrap_or_default();
+        match asker.attempt().await {
+            Ok(Attempt::Held(guard)) => {
+                drop(first);
+                return Ok(guard);
+            }
+            Ok(Attempt::Busy(busy)) if over => return Err(timed_out(busy)),
+            Ok(Attempt::Busy(Busy { holder, .. })) => {
+                if let Some(holder) = holder {
+                    pause = pause.min(holder.remaining);
+                }
+            }
+            Err(error) if error.is_transient() && !over => {
+                tracing::debug!(%name, %error, "trying again");
+            }
+            Err(error) => return Err(error),
+        }
+        let wake = Moment::now() + pause;
+        let wake = limit.map_or(wake, |limit| wake.min(limit));
+        select! {
+            () = sleep_until(wake) => {}
+            () = place.freed() => backoff = backoff::poll(),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+#[path = "wait_tests.rs"]
+mod tests;

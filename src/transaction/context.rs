@@ -1,0 +1,87 @@
+//! What a call in a caller's transaction is about, and what its failures mean.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::model::{Engine, Error, FaultKind, Subject};
+use crate::runtime::Core;
+use crate::store::Told;
+use crate::store::fault::Fault;
+
+/// The client, what is asked for, and what is being done: for messages.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    pub(crate) on: Subject,
+    pub(crate) doing: &'static str,
+}
+
+impl<'a> Context<'a> {
+    /// Checks that the transaction is `of` the client's engine.
+    pub(crate) fn new(
+        core: &'a Arc<Core>,
+        on: Subject,
+        doing: &'static str,
+        of: Engine,
+    ) -> Result<Self, Error> {
+        let it = Self { core, on, doing };
+        if core.engine.feature() == of.feature() {
+            Ok(it)
+        } else {
+            Err(it.wrong(format!(
+                "it is a transaction of {}, the client's is {}",
+                of.feature(),
+                core.engine
+            )))
+        }
+    }
+
+    /// What was found, if it was found in the client's own database.
+    pub(crate) fn told<F>(&self, told: Result<Told<F>, Fault>) -> Result<F, Error> {
+        let told = told.map_err(|fault| self.error(fault))?;
+        self.check(told.database)?;
+        Ok(told.found)
+    }
+
+    pub(crate) fn check(&self, database: Option<Uuid>) -> Result<(), Error> {
+        match database {
+            Some(id) if id == self.core.database => Ok(()),
+            Some(_) => Err(self.wrong("its tables are those of another database".into())),
+            None => Err(self.wrong("its table rowlock_database is empty".into())),
+        }
+    }
+
+    fn wrong(&self, detail: String) -> Error {
+        Error::WrongDatabase {
+            doing: self.doing,
+            on: self.on.clone(),
+            target: self.core.target.to_string(),
+            detail,
+        }
+    }
+
+    pub(crate) fn aborted(&self, detail: &str) -> Error {
+        Error::TransactionAborted {
+            doing: self.doing,
+            on: self.on.clone(),
+            detail: detail.into(),
+        }
+    }
+
+    pub(crate) fn error(&self, fault: Fault) -> Error {
+        let (doing, on) = (self.doing, self.on.clone());
+        let detail = fault.to_string();
+        match fault.kind {
+            kind if kind.is_retryable_in_tx() => Error::TransactionAborted { doing, on, detail },
+            FaultKind::TransactionOver | FaultKind::Disconnected | FaultKind::Interrupted => {
+                Error::TransactionOver { doing, on, detail }
+            }
+            FaultKind::ReadOnly | FaultKind::Unwritable => {
+                Error::ReadOnlyTransaction { doing, on, detail }
+            }
+            FaultKind::NoSuchTable => self.wrong(format!("there are no rowlock tables: {detail}")),
+            _ => fault.into_error(doing, &self.core.target),
+        }
+    }
+}

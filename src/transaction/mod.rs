@@ -1,0 +1,85 @@
+//! Transactions of the application's own: pools that begin them, what is done in them, and trying them again.
+
+mod context;
+mod pool;
+mod retry;
+
+use crate::model::Engine;
+
+pub(crate) use context::Context;
+pub use pool::Pool;
+pub(crate) use retry::{Missing, Open};
+pub use retry::{Retry, RetryTx, Retryable, is_retryable};
+
+/// An open transaction of sqlx: `Transaction<'_, Postgres>`, `Transaction<'_, MySql>` (MariaDB too),
+/// `Transaction<'_, Sqlite>`, or a [`RetryTx`](crate::RetryTx) of one of them. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an open transaction of sqlx's that this build of rowlock knows",
+    note = "pass `&mut tx`, where `tx` is what `pool.begin().await?` returns",
+    note = "rowlock has the engine of `tx` only with its feature: `postgres`, `mysql` or `sqlite`"
+)]
+pub trait Transaction: sealed::Sealed {}
+
+mod sealed {
+    use std::sync::Arc;
+
+    use crate::model::{Engine, Name};
+    use crate::runtime::Core;
+    use crate::store::Store;
+
+    /// What is to be done when a transaction has ended.
+    pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;
+
+    pub trait Sealed: Send {
+        #[allow(private_bounds, reason = "sealed")]
+        type Connection: Store;
+
+        /// The engine, or one of those that share its protocol.
+        const ENGINE: Engine;
+
+        fn connection(&mut self) -> &mut Self::Connection;
+
+        /// Runs `then` when the transaction has ended; never, where nobody tells.
+        fn at_end(&mut self, then: AtEnd) {
+            drop(then);
+        }
+
+        /// The row of `name` is to be made before the next attempt begins; by nobody, where there is none.
+        #[allow(private_interfaces, reason = "sealed")]
+        fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
+            let _ = (core, name);
+        }
+    }
+}
+
+macro_rules! transaction {
+    ($feature:literal, $brand:ty, $connection:ty, $engine:expr) => {
+        #[cfg(feature = $feature)]
+        impl sealed::Sealed for sqlx::Transaction<'_, $brand> {
+            type Connection = $connection;
+
+            const ENGINE: Engine = $engine;
+
+            fn connection(&mut self) -> &mut $connection {
+                self
+            }
+        }
+
+        #[cfg(feature = $feature)]
+        impl Transaction for sqlx::Transaction<'_, $brand> {}
+    };
+}
+
+transaction!(
+    "postgres",
+    sqlx::Postgres,
+    sqlx::PgConnection,
+    Engine::Postgres
+);
+transaction!("mysql", sqlx::MySql, sqlx::MySqlConnection, Engine::MySql);
+transaction!(
+    "sqlite",
+    sqlx::Sqlite,
+    sqlx::SqliteConnection,
+    Engine::Sqlite
+);
