@@ -155,7 +155,7 @@ impl Pending {
     /// The next batch, oldest first: at most one operation per name or record (and those that share it), so that the
     /// operations on it keep their order and never meet in a statement.
     ///
-    /// What may go alone only (see [`Fate::company`](crate::hold::op::Fate)) takes turns with all else, and the one under
+    /// What may go alone only (see [`Fate::company`](crate::runtime::op::Fate)) takes turns with all else, and the one under
     /// which the connection broke least often goes first: the guilty one comes last.
     pub(super) fn pick(&mut self, now: Moment) -> Vec<Op> {
         let breaks = |op: &Op| {
