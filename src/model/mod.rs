@@ -28,6 +28,10 @@ pub use form_token::FormToken;
 pub use lock::{Busy, LockInfo, Loss, Mode, ReleaseOutcome};
 pub use name::{InvalidName, Name};
 pub use outcome::Outcome;
-pub(crate) use record::{HTTP, check_scope, check_step, quoted};
+#[cfg(feature = "tower")]
+pub(crate) use record::HTTP;
+#[cfg(feature = "cli")]
+pub(crate) use record::quoted;
 pub use record::{InvalidKey, RecordKey};
+pub(crate) use record::{check_scope, check_step};
 pub use subject::Subject;

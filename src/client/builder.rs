@@ -1,0 +1,200 @@
+//! How a client is made: its settings, and the database that it connects to.
+
+use std::time::Duration;
+
+use super::Rowlock;
+use super::holder::this_process;
+#[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+use crate::model::Engine;
+use crate::model::bounds::{check_holder, within};
+use crate::model::{ClockError, Error};
+use crate::runtime::{Core, Settings};
+use crate::store::Connector;
+use crate::transaction::Pool;
+
+/// Settings of a client; made by [`Rowlock::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct Builder {
+    holder: Option<String>,
+    operation_timeout: Duration,
+    migrate: bool,
+    clean_every: Option<Duration>,
+    clock_error: Duration,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            holder: None,
+            operation_timeout: Duration::from_secs(5),
+            migrate: true,
+            clean_every: Some(Duration::from_mins(1)),
+            clock_error: Duration::from_millis(10),
+        }
+    }
+}
+
+impl Builder {
+    /// Who holds the locks of this client, for people to read: 1 to 200 bytes without NUL. Program,
+    /// process id and host when not set. It decides nothing.
+    pub fn holder(mut self, holder: impl Into<String>) -> Self {
+        self.holder = Some(holder.into());
+        self
+    }
+
+    /// How long one operation may take before it fails with [`Error::Unreachable`] or
+    /// [`Error::OutcomeUnknown`]: 100 ms to 10 minutes, 5 s when not set. Waiting for a lock that
+    /// is held is not part of it.
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout;
+        self
+    }
+
+    /// Whether connecting applies missing migrations (it does when not set). Without, it checks that
+    /// the tables are there and fit, and fails if not.
+    pub fn migrate(mut self, migrate: bool) -> Self {
+        self.migrate = migrate;
+        self
+    }
+
+    /// How often this process removes what is over: 1 s to 24 h, every minute when not set; `None` leaves that to others,
+    /// or to `rowlock clean`.
+    ///
+    /// Each time it looks at some 5,000 lock rows, and removes those that nobody has used for ten days. Idempotency records
+    /// and form tokens whose time is over are removed from when [`idempotency`](Rowlock::idempotency) or
+    /// [`form_tokens`](Rowlock::form_tokens) is first called.
+    pub fn clean_every(mut self, every: impl Into<Option<Duration>>) -> Self {
+        self.clean_every = every.into();
+        self
+    }
+
+    /// How far the database's clock may *jump* ahead of this host's while a lease lasts: 0 to 1 hour, 10 ms when not set.
+    ///
+    /// The database's clock decides when a lease is over, this host's when to stop trusting it. A lease is trusted for
+    /// five sixths of its time, less this error. So a lease of 30 s is held for 24.99 s after the last renewal was sent.
+    ///
+    /// - The *sixth* is for clocks that run at different rates. It covers chronyd's default on both hosts
+    ///   (`maxslewrate` 83333 ppm, chrony.conf(5)), and cannot be set.
+    /// - The *error* is for what happens at once: the clock of the database's host is set forward, or a failover moves
+    ///   the database to a host whose clock is ahead. The default is for hosts that a time service keeps within a few
+    ///   milliseconds. Set it to the largest step that your time service makes in operation, and to the largest
+    ///   difference between the hosts that the database may run on.
+    ///
+    /// No error covers a clock that an administrator, or a virtual machine that was paused or restored, sets forward by
+    /// more than that: the name may be granted to somebody else while its holder still trusts its lease. A
+    /// [pin](crate::Held::pin) and a fence hold then, too.
+    ///
+    /// A lock's [`ttl`](crate::Lock::ttl) and an attempt's [`lease`](crate::Idempotency::lease) must be more than twice
+    /// this error; shorter ones are [`Error::InvalidDuration`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// use std::time::Duration;
+    ///
+    /// let half = Duration::from_millis(500);
+    /// let rowlock = rowlock::Rowlock::builder().clock_error(half).connect(&url).await?;
+    /// let held = rowlock.lock("report").ttl(Duration::from_secs(30)).acquire().await?;
+    /// assert!(held.remaining() <= Duration::from_millis(24_500));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clock_error(mut self, error: Duration) -> Self {
+        self.clock_error = error;
+        self
+    }
+
+    /// See [`Rowlock::connect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Rowlock::connect`], and refused settings.
+    pub async fn connect(self, url: &str) -> Result<Rowlock, Error> {
+        if url.trim() != url {
+            return Err(Error::InvalidUrl {
+                reason: "it begins or ends with a space or a line break: remove that".into(),
+            });
+        }
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        match scheme {
+            "postgres" | "postgresql" => {
+                #[cfg(feature = "postgres")]
+                return self
+                    .start(crate::store::postgres::Postgres::from_url(url)?)
+                    .await;
+                #[cfg(not(feature = "postgres"))]
+                Err(not_built(Engine::Postgres))
+            }
+            "mysql" | "mariadb" => {
+                #[cfg(feature = "mysql")]
+                return self.start(crate::store::mysql::MySql::from_url(url)?).await;
+                #[cfg(not(feature = "mysql"))]
+                Err(not_built(Engine::MySql))
+            }
+            "sqlite" => {
+                #[cfg(feature = "sqlite")]
+                return self
+                    .start(crate::store::sqlite::Sqlite::from_url(url)?)
+                    .await;
+                #[cfg(not(feature = "sqlite"))]
+                Err(not_built(Engine::Sqlite))
+            }
+            _ => Err(Error::InvalidUrl {
+                reason: "its scheme is missing or unknown; rowlock takes postgres://, mysql://, mariadb:// \
+                         and, for a file, sqlite:PATH"
+                    .into(),
+            }),
+        }
+    }
+
+    /// See [`Rowlock::from_pool`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Rowlock::connect`], and refused settings.
+    #[allow(
+        clippy::wrong_self_convention,
+        reason = "it makes a client from a pool, like connect"
+    )]
+    pub async fn from_pool<P: Pool>(self, pool: &P) -> Result<Rowlock, Error> {
+        self.start(pool.connector()?).await
+    }
+
+    async fn start<C: Connector>(self, connector: C) -> Result<Rowlock, Error> {
+        let allowed = Duration::from_millis(100)..=Duration::from_mins(10);
+        let bounds = "100 ms to 10 minutes are allowed";
+        within("operation_timeout", self.operation_timeout, allowed, bounds)?;
+        if let Some(every) = self.clean_every {
+            let allowed = Duration::from_secs(1)..=Duration::from_hours(24);
+            within("clean_every", every, allowed, "1 s to 24 h are allowed")?;
+        }
+        let allowed = Duration::ZERO..=Duration::from_hours(1);
+        let bounds = "at most 1 hour is allowed";
+        within("clock_error", self.clock_error, allowed, bounds)?;
+        let holder = self.holder.unwrap_or_else(this_process);
+        check_holder(&holder)?;
+        let settings = Settings {
+            holder: holder.into(),
+            patience: self.operation_timeout,
+            migrate: self.migrate,
+            clock_error: ClockError::new(self.clock_error),
+            clean_every: self.clean_every,
+        };
+        let (core, applied) = Core::start(connector, settings).await?;
+        Ok(Rowlock {
+            core,
+            applied: applied.into(),
+        })
+    }
+}
+
+#[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+fn not_built(engine: Engine) -> Error {
+    Error::EngineNotBuilt {
+        engine: engine.name(),
+        feature: engine.feature(),
+    }
+}
