@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::runtime::known::core;
+use crate::runtime::rows::tests::core;
 
 /// Fails for a while, as a database does that is busy.
 struct Failing {

@@ -92,8 +92,8 @@ impl Renewals {
         shared.state().schedule = Schedule::within(C::RENEWALS);
         let spare = spare(&link);
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
-        super::spawn("rowlock-renew", target, move || {
-            let runtime = super::own_runtime()?;
+        super::start::spawn("rowlock-renew", target, move || {
+            let runtime = super::start::own_runtime()?;
             runtime.block_on(async {
                 let (cleaning, rest, every) = cleaning;
                 tokio::join!(

@@ -1,14 +1,21 @@
 //! What a client remembers of the rows of names.
 
+use std::time::Duration;
+
+use uuid::Uuid;
+
 use super::*;
+use crate::model::ClockError;
+use crate::runtime::Settings;
 use crate::store::sqlite::Sqlite;
+use crate::store::{Connector, Store};
 use crate::store::{TakeAsk, Taken};
 
 fn url(dir: &tempfile::TempDir) -> String {
     format!("sqlite:{}", dir.path().join("a.db").display())
 }
 
-pub(super) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
+pub(in crate::runtime) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
     let settings = Settings {
         holder: "test".into(),
         patience: Duration::from_secs(20),

@@ -1,0 +1,129 @@
+//! What a client knows of the rows of names, and how it makes those that are missing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::op::{LookAt, Seen};
+use super::{ASIDE_PATIENCE, Core};
+use crate::model::{Error, Name};
+
+/// How many names a client remembers to have rows.
+const MAX_ROWS: usize = 10_000;
+
+/// What a client remembers of a name that a transaction asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Known {
+    /// The last fence that a transaction of this client was granted, unless that is known to have ended.
+    pub(crate) granted: Option<i64>,
+    /// Somebody was seen to have a lease of it.
+    pub(crate) leased: bool,
+}
+
+impl Core {
+    /// The row of `name`, made when there is none.
+    pub(crate) async fn row(&self, name: &Name) -> Result<Seen, Error> {
+        let making = self.make_row(name);
+        self.made_row(name, making).await
+    }
+
+    fn make_row(&self, name: &Name) -> oneshot::Receiver<Result<Option<Seen>, Error>> {
+        let look = |reply| LookAt::Row(name.clone(), true, reply);
+        let (op, answer) = Self::looking(self.settings.patience, look);
+        self.send(op);
+        answer
+    }
+
+    async fn made_row(
+        &self,
+        name: &Name,
+        making: oneshot::Receiver<Result<Option<Seen>, Error>>,
+    ) -> Result<Seen, Error> {
+        let Some(seen) = making.await.unwrap_or_else(|_| Err(self.stopped()))? else {
+            return Err(Error::CorruptRow {
+                name: name.as_str().into(),
+                what: "somebody removes it as soon as it is made",
+            });
+        };
+        self.rows().entry(name.clone()).or_default().leased |= seen.holder().is_some();
+        Ok(seen)
+    }
+
+    /// The same for a version. Where a transaction of the caller's may keep the lane from writing, what there is is
+    /// looked at beside it first.
+    pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
+        if self.transaction_blocks_lanes {
+            let look = |reply| LookAt::Row(name.clone(), false, reply);
+            if let Ok(Some(seen)) = self.look_aside(look).await {
+                if seen.owner.is_none() || seen.holder().is_some() {
+                    return Ok(seen);
+                }
+                // To be freed, unless a transaction has the file: then it may have the lease pinned.
+                let make = |reply| LookAt::Row(name.clone(), true, reply);
+                let (op, answer) = Self::looking(ASIDE_PATIENCE, make);
+                self.send(op);
+                return match answer.await {
+                    Ok(Ok(Some(freed))) => Ok(freed),
+                    _ => Ok(seen),
+                };
+            }
+        }
+        self.row(name).await
+    }
+
+    /// The fence of `name` as everybody sees it; `None` when there is no row.
+    pub(crate) async fn committed_fence(&self, name: &Name) -> Result<Option<i64>, Error> {
+        let look = |reply| LookAt::Row(name.clone(), false, reply);
+        Ok(self.look_aside(look).await?.map(|seen| seen.fence))
+    }
+
+    /// What this client knows of the row of `name`.
+    pub(crate) fn known(&self, name: &Name) -> Option<Known> {
+        self.rows().get(name).copied()
+    }
+
+    /// A transaction was granted `name`.
+    pub(crate) fn remember_grant(&self, name: &Name, fence: i64) {
+        self.rows().entry(name.clone()).or_default().granted = Some(fence);
+    }
+
+    /// The transaction that was granted this has ended.
+    pub(crate) fn grant_ended(&self, name: &Name, fence: i64) {
+        if let Some(known) = self.rows().get_mut(name) {
+            known.granted = known.granted.filter(|granted| *granted != fence);
+        }
+    }
+
+    /// Somebody had a lease of `name`.
+    pub(crate) fn remember_lease(&self, name: &Name) {
+        self.rows().entry(name.clone()).or_default().leased = true;
+    }
+
+    /// The row of `name` is gone.
+    pub(crate) fn forget(&self, name: &Name) {
+        self.rows().remove(name);
+    }
+
+    fn rows(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is forgotten costs a look.
+        if rows.len() > MAX_ROWS {
+            rows.clear();
+        }
+        rows
+    }
+}
+
+/// Makes rows that are missing, all together.
+pub(crate) async fn make_rows(rows: Vec<(Arc<Core>, Name)>) {
+    let make = |(core, name): (Arc<Core>, Name)| (core.make_row(&name), core, name);
+    let making: Vec<_> = rows.into_iter().map(make).collect();
+    for (making, core, name) in making {
+        let _ = core.made_row(&name, making).await;
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+#[path = "rows_tests.rs"]
+pub(super) mod tests;

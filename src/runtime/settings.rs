@@ -1,0 +1,31 @@
+//! How a client behaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{ClockError, Error};
+
+/// How a client behaves; see the builder of the same names.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) holder: Arc<str>,
+    pub(crate) patience: Duration,
+    pub(crate) migrate: bool,
+    pub(crate) clock_error: ClockError,
+    /// How often this process cleans, if it does.
+    pub(crate) clean_every: Option<Duration>,
+}
+
+impl Settings {
+    /// Refuses a lease of which too little could be trusted.
+    pub(crate) fn check_lease(&self, setting: &'static str, given: Duration) -> Result<(), Error> {
+        if self.clock_error.allows(given) {
+            return Ok(());
+        }
+        Err(Error::InvalidDuration {
+            setting,
+            given,
+            bounds: "it must be more than twice the client's clock_error",
+        })
+    }
+}

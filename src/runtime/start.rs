@@ -1,0 +1,209 @@
+//! How a client starts: its threads, and what its first connection finds.
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::clean::Cleaner;
+use super::lanes::Lane;
+use super::line::Lines;
+use super::link::{Link, Way};
+use super::met::Met;
+use super::renew::Renewals;
+use super::settings::Settings;
+use super::{Core, errands, schema, stopped};
+use crate::model::Error;
+use crate::store::{Connector, Server, Store};
+
+/// Migrating waits for other processes that migrate, and for DDL.
+const MIGRATION_PATIENCE: Duration = Duration::from_mins(2);
+
+impl Core {
+    /// Connects, checks the server and the schema, and starts the threads.
+    pub(crate) async fn start<C: Connector>(
+        connector: C,
+        settings: Settings,
+    ) -> Result<(Arc<Self>, Vec<String>), Error> {
+        let target: Arc<str> = connector.target().into();
+        let lines = Arc::new(Lines::default());
+        // The last one is the lane for looks.
+        let (mut senders, queues): (Vec<_>, Vec<_>) =
+            (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
+        let aside = senders.pop().ok_or_else(|| stopped(&target))?;
+        let (errands, orders) = mpsc::unbounded_channel();
+        let (ready, started) = oneshot::channel();
+
+        let way: Arc<Way> = Arc::default();
+        let lane = {
+            let (connector, patience) = (connector.clone(), settings.patience);
+            let (lines, target, way) = (Arc::clone(&lines), Arc::clone(&target), Arc::clone(&way));
+            move |queue| {
+                let link = Link::new(connector.clone(), patience, &way);
+                Lane::new(link, queue, Arc::clone(&lines), Arc::clone(&target))
+            }
+        };
+        let (migrate, patience) = (settings.migrate, settings.patience);
+        spawn("rowlock-lanes", &target, move || {
+            let lanes = queues.into_iter().map(&lane).collect();
+            run_lanes(lanes, errands::run(orders, lane, patience), migrate, ready)
+        })?;
+        let Begun {
+            server,
+            largest_outcome,
+            database,
+            applied,
+        } = started.await.map_err(|_| stopped(&target))??;
+
+        let link = Link::new(connector.clone(), settings.patience, &way);
+        let cleaning = Link::new(connector, settings.patience, &way);
+        let shared = Arc::default();
+        let cleaner = Cleaner::new(&shared);
+        let cleaning = (cleaning, shared, settings.clean_every);
+        let renewals = Renewals::start(link, cleaning, &target)?;
+        let core = Self {
+            lanes: senders,
+            aside,
+            errands,
+            transaction_blocks_lanes: C::TRANSACTION_BLOCKS_LANES,
+            renewals,
+            cleaner,
+            lines,
+            way,
+            settings,
+            target,
+            engine: server.engine,
+            version: server.version,
+            multi_writer: server.multi_writer,
+            largest_outcome,
+            database,
+            met: Met::default(),
+            running: Arc::default(),
+            rows: Mutex::default(),
+        };
+        Ok((Arc::new(core), applied))
+    }
+}
+
+/// A thread with a runtime of its own, that runs no code of the caller's.
+pub(super) fn spawn(
+    name: &'static str,
+    target: &str,
+    body: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> Result<(), Error> {
+    let run = move || {
+        if let Err(error) = body() {
+            tracing::error!(%error, "{name} cannot start a runtime");
+        }
+    };
+    let spawned = thread::Builder::new().name(name.into()).spawn(run);
+    spawned.map(drop).map_err(|error| Error::Unreachable {
+        target: target.into(),
+        detail: format!("the thread {name} cannot be started: {error}"),
+    })
+}
+
+pub(super) fn own_runtime() -> std::io::Result<runtime::Runtime> {
+    runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// What the first connection found.
+#[derive(Debug)]
+struct Begun {
+    server: Server,
+    largest_outcome: usize,
+    database: Uuid,
+    applied: Vec<String>,
+}
+
+type Started = Result<Begun, Error>;
+
+fn run_lanes<C: Connector>(
+    mut lanes: Vec<Lane<C>>,
+    errands: impl Future<Output = ()> + 'static,
+    migrate: bool,
+    ready: oneshot::Sender<Started>,
+) -> std::io::Result<()> {
+    let runtime = own_runtime()?;
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async move {
+        let started = match lanes.first_mut() {
+            Some(first) => begin(&mut first.link, &first.target, migrate).await,
+            None => return,
+        };
+        let failed = started.is_err();
+        // Nobody waits any more: the caller dropped the future of `connect`.
+        if ready.send(started).is_err() || failed {
+            return;
+        }
+        let running: Vec<_> = lanes
+            .into_iter()
+            .map(|lane| tokio::task::spawn_local(lane.work()))
+            .collect();
+        errands.await;
+        for lane in running {
+            let _ = lane.await;
+        }
+    });
+    Ok(())
+}
+
+/// The first connection: is this a server that we know, and are its tables ours?
+async fn begin<C: Connector>(link: &mut Link<C>, target: &str, migrate: bool) -> Started {
+    link.connect()
+        .await
+        .map_err(|fault| fault.into_error("connect", target))?;
+    let patience = link.patience();
+    let mut server = link
+        .run(patience, async |conn: &mut C::Connection| {
+            conn.server().await
+        })
+        .await;
+    // The first statement may show what kind of connection it is that is needed.
+    if !link.is_connected() && link.connect().await.is_ok() {
+        server = link
+            .run(patience, async |conn: &mut C::Connection| {
+                conn.server().await
+            })
+            .await;
+    }
+    let server = server.map_err(|fault| fault.into_error("connect", target))?;
+    if let Some(needed) = server.too_old {
+        return Err(Error::ServerTooOld {
+            target: target.into(),
+            found: server.version,
+            needed,
+        });
+    }
+    let engine = server.engine;
+    let applied = link
+        .run(MIGRATION_PATIENCE, async |conn: &mut C::Connection| {
+            Ok(schema::prepare(conn, engine, target, migrate).await)
+        })
+        .await
+        .map_err(|fault| fault.into_error("migrate", target))??;
+    for migration in &applied {
+        tracing::info!(%target, %migration, "migration applied");
+    }
+    let database = link
+        .run(link.patience(), async |conn: &mut C::Connection| {
+            conn.database_id().await
+        })
+        .await
+        .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
+    let largest_outcome = link
+        .run(link.patience(), async |conn: &mut C::Connection| {
+            conn.largest_outcome().await
+        })
+        .await
+        .map_err(|fault| fault.into_error("read max_allowed_packet", target))?;
+    Ok(Begun {
+        server,
+        largest_outcome,
+        database,
+        applied,
+    })
+}
