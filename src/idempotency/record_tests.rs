@@ -1,0 +1,82 @@
+//! What rows of records say.
+
+use super::*;
+
+fn row(state: &str) -> RecordRow {
+    RecordRow {
+        scope: b"scope".to_vec(),
+        key: b"k".to_vec(),
+        state: state.into(),
+        attempt: 1,
+        tries: 1,
+        max_tries: 3,
+        owner: uuid::Uuid::nil(),
+        holder: "a test".into(),
+        fingerprint: vec![0; 32],
+        bound: false,
+        doubt: None,
+        content_type: None,
+        outcome: None,
+        outcome_size: None,
+        began_at: 0,
+        attempted_at: 0,
+        lease_until: 0,
+        done_at: None,
+        lease_left: 0,
+        retain_left: None,
+        forget_left: None,
+    }
+}
+
+#[test]
+fn a_state_is_told_as_the_next_one_to_ask_would_find_it() {
+    let state = |row: RecordRow| row.info().unwrap().state;
+    let live = || RecordRow {
+        lease_left: 1,
+        ..row("running")
+    };
+    let doubtful = |row| RecordRow {
+        doubt: Some("charge".into()),
+        ..row
+    };
+    let worn = |row| RecordRow { tries: 3, ..row };
+    assert_eq!(state(live()), RecordState::Running);
+    assert_eq!(state(doubtful(worn(live()))), RecordState::Running);
+    assert_eq!(state(row("running")), RecordState::Lapsed);
+    assert_eq!(state(doubtful(worn(row("running")))), RecordState::Unknown);
+    assert_eq!(state(worn(row("running"))), RecordState::Poisoned);
+    assert_eq!(state(row("free")), RecordState::Free);
+    assert_eq!(state(worn(row("free"))), RecordState::Poisoned);
+    assert_eq!(state(row("unknown")), RecordState::Unknown);
+    for (left, expected) in [(1, RecordState::Done), (0, RecordState::Expired)] {
+        let retain_left = Some(left);
+        let done = RecordRow {
+            retain_left,
+            ..worn(row("done"))
+        };
+        assert_eq!(state(done), expected);
+    }
+    assert_eq!(state(row("expired")), RecordState::Expired);
+    assert!(row("nonsense").info().is_err());
+}
+
+#[test]
+fn an_outcome_and_what_is_left_of_a_lease_are_told_where_there_are_such() {
+    let live = RecordRow {
+        lease_left: 5_000,
+        ..row("running")
+    };
+    let info = live.info().unwrap();
+    assert_eq!(info.lease_remaining, Some(Duration::from_millis(5)));
+    assert_eq!(info.outcome, None);
+    let done = RecordRow {
+        lease_left: 5_000,
+        content_type: Some("text/plain".into()),
+        outcome: Some(b"done"[..].into()),
+        ..row("done")
+    };
+    let info = done.info().unwrap();
+    assert_eq!(info.lease_remaining, None);
+    let outcome = Outcome::new("text/plain", "done").unwrap();
+    assert_eq!(info.outcome, Some(outcome));
+}
