@@ -22,7 +22,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::request::{Begun, Idempotency};
+use super::begun::Begun;
+use super::request::Idempotency;
 use super::run::{MAX_MISSES, Ran};
 use super::waiting::Waiting;
 use crate::model::Outcome;

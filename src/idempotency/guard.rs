@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::step::Steps;
+use super::steps::Steps;
 use crate::model::Outcome;
 use crate::model::{Error, Loss};
 use crate::model::{Fingerprint, RecordKey, check_step};
-use crate::runtime::record::RecordGuard;
+use crate::runtime::attempt::RecordGuard;
 use crate::store::record::{Finished, RecordEnd, Records};
 use crate::transaction::Context;
 use crate::transaction::Transaction;

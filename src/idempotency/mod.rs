@@ -36,6 +36,7 @@
 //!   [`downstream_key`](IdempotencyGuard::downstream_key), and it happens once there, too.
 //! - *The database is out of reach*: nobody can begin, and nobody can end. The attempt can be ended when it is back.
 
+mod begun;
 mod form_token;
 mod guard;
 mod judge;
@@ -43,10 +44,12 @@ mod record;
 mod request;
 mod run;
 mod step;
+mod steps;
 mod waiting;
 
+pub use begun::{Begun, InFlight, Reconciled, UnknownStep};
 pub use form_token::{FormTokens, Submitted};
 pub use guard::IdempotencyGuard;
 pub use record::{RecordInfo, RecordState, Resolution, StepInfo};
-pub use request::{Begun, Idempotency, InFlight, Reconciled, UnknownStep};
+pub use request::Idempotency;
 pub use step::StepFailed;

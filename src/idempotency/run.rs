@@ -1,6 +1,7 @@
 //! Claim, work and outcome in one transaction and one commit.
 
-use super::request::{Begun, Idempotency, InFlight};
+use super::begun::{Begun, InFlight};
+use super::request::Idempotency;
 use super::waiting::Waiting;
 use crate::model::Outcome;
 use crate::model::{Engine, Error};

@@ -1,11 +1,12 @@
 //! Steps: effects outside of the database, each done once for a key, over all attempts.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::guard::IdempotencyGuard;
+use super::steps::Running;
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::check_step;
@@ -25,72 +26,6 @@ pub enum StepFailed<E> {
 impl<E> From<E> for StepFailed<E> {
     fn from(error: E) -> Self {
         Self::Unknown(error)
-    }
-}
-
-/// The steps of an attempt: one at a time.
-#[derive(Debug, Default)]
-pub(super) struct Steps(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    running: Option<Arc<str>>,
-    /// How many steps that must not be repeated have begun.
-    begun: i32,
-    /// Nobody knows whether it happened: which beginning it was.
-    doubt: Option<(Arc<str>, i32)>,
-    /// What the step in doubt came to, as this attempt knows, and could not keep yet.
-    unkept: Option<Outcome>,
-    /// The outcome of the attempt tells what the step in doubt came to: it is the whole of the work.
-    is_whole: bool,
-}
-
-/// The step that runs. Dropping it lets another one begin.
-#[derive(Debug)]
-struct Running<'a> {
-    steps: &'a Steps,
-    step: Arc<str>,
-}
-
-impl Steps {
-    fn enter(&self, step: &str) -> Result<Running<'_>, Arc<str>> {
-        let mut state = self.state();
-        if let Some(running) = &state.running {
-            return Err(Arc::clone(running));
-        }
-        let step: Arc<str> = step.into();
-        state.running = Some(Arc::clone(&step));
-        Ok(Running { steps: self, step })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Running<'_> {
-    fn in_doubt(&self) -> Option<(Arc<str>, i32)> {
-        self.steps.state().doubt.clone()
-    }
-
-    /// Whether the step that runs is in doubt, although this attempt knows what it came to.
-    fn is_unkept(&self) -> bool {
-        let state = self.steps.state();
-        let begun = state.doubt.as_ref().map(|(begun, _)| begun);
-        state.unkept.is_some() && begun == Some(&self.step)
-    }
-
-    /// The number of the next beginning.
-    fn next(&self) -> i32 {
-        let mut state = self.steps.state();
-        state.begun += 1;
-        state.begun
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.steps.state().running = None;
     }
 }
 

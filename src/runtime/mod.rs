@@ -14,6 +14,7 @@
 //! Neither runs any code of the caller's: a runtime whose workers are all blocked loses no lease.
 //! Both end when the last handle, guard and pending operation are gone.
 
+pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub(crate) mod clean;
 mod errands;

@@ -1,19 +1,15 @@
-//! Records: what a lane is asked to do with them, and the guard of a running attempt.
+//! Records: what a lane is asked to do with them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::time::Duration;
 
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 use super::Core;
-use super::grant::Grant;
+use super::attempt::RecordGuard;
 use super::op::{Fate, Op, Reply};
 use super::token::NewToken;
 use crate::model::FormToken;
-use crate::model::Moment;
-use crate::model::{Error, Loss, Outcome, RecordKey};
+use crate::model::{Error, Outcome, RecordKey};
 use crate::store::record::{
     ClaimAsk, CleanedRows, DecideAsk, Decision, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow,
     StepAsk, StepBegun, StepRow,
@@ -264,161 +260,5 @@ impl Drop for UndoStep {
         if let Some((core, ask)) = self.0.take() {
             core.forget_step(ask);
         }
-    }
-}
-
-/// A running attempt. Dropping it frees the key in the background, unless the attempt has ended.
-#[derive(Debug)]
-pub(crate) struct RecordGuard {
-    pub(crate) grant: Arc<Grant<RecordKey>>,
-    pub(crate) core: Arc<Core>,
-    /// How long the key is remembered when the attempt is given up; the same, when something was begun.
-    forget: Duration,
-    begun: Duration,
-    /// An outcome is on its way: nothing is freed.
-    ending: AtomicBool,
-    /// The work is done, whether or not its outcome can be recorded: nothing is freed.
-    worked: AtomicBool,
-    /// How many attempts are not held against the key when this is dropped: this one, until its caller has received it.
-    pardon: AtomicI32,
-    /// Something was begun that the next attempt must go on with.
-    bound: AtomicBool,
-    /// A step that must not be repeated has begun, and may have happened.
-    in_doubt: AtomicBool,
-    ended: AtomicBool,
-}
-
-impl RecordGuard {
-    pub(crate) fn new(grant: Arc<Grant<RecordKey>>, core: Arc<Core>, ask: &ClaimAsk) -> Self {
-        grant.add_guard();
-        core.renewals.add_record(&grant);
-        Self {
-            grant,
-            core,
-            forget: ask.forget,
-            begun: ask.begun,
-            ending: AtomicBool::new(false),
-            worked: AtomicBool::new(false),
-            pardon: AtomicI32::new(1),
-            bound: AtomicBool::new(false),
-            in_doubt: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn key(&self) -> &RecordKey {
-        &self.grant.name
-    }
-
-    pub(crate) fn owner(&self) -> Uuid {
-        self.grant.id
-    }
-
-    pub(crate) fn receive(&self) {
-        self.pardon.store(0, Ordering::Release);
-    }
-
-    /// From here on the attempt does not count when its guard is dropped.
-    #[cfg(feature = "tower")]
-    pub(crate) fn pardon(&self) {
-        self.pardon.fetch_max(1, Ordering::AcqRel);
-    }
-
-    /// The attempt is given up in good order: none is held against the key, also when that cannot be said to the
-    /// database now, and dropping the guard says it.
-    pub(crate) fn give_up(&self) -> RecordEnd {
-        self.pardon.store(i32::MAX, Ordering::Release);
-        self.free()
-    }
-
-    /// The work is done: from here on, dropping the guard does not free the key, which would let the work be done again.
-    #[cfg(feature = "tower")]
-    pub(crate) fn has_worked(&self) {
-        self.worked.store(true, Ordering::Release);
-    }
-
-    /// The next attempt has to be of the same request.
-    pub(crate) fn bind(&self) {
-        self.bound.store(true, Ordering::Release);
-    }
-
-    /// Whether a step may have happened of which nothing is kept.
-    pub(crate) fn doubt(&self, in_doubt: bool) {
-        self.in_doubt.store(in_doubt, Ordering::Release);
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn ask(&self, end: RecordEnd) -> FinishAsk {
-        FinishAsk {
-            key: self.grant.name.clone(),
-            owner: self.grant.id,
-            attempt: self.grant.fence,
-            end,
-        }
-    }
-
-    fn free(&self) -> RecordEnd {
-        let pardon = self.pardon.load(Ordering::Acquire);
-        RecordEnd::Free {
-            bound: self.bound.load(Ordering::Acquire),
-            pardon,
-            // What a step has done, and how many attempts have vanished, outlives the retention of an outcome.
-            forget: if pardon == 0 { self.begun } else { self.forget },
-            begun: self.begun,
-            in_doubt: self.in_doubt.load(Ordering::Acquire),
-        }
-    }
-
-    /// Ends the attempt. Dropping the future does not stop it. After an error it may be tried again.
-    pub(crate) async fn finish(&self, end: RecordEnd) -> Result<Finished, Error> {
-        let ask = self.ask(end);
-        let work = |reply| RecordWork::Finish(ask, Some(reply));
-        // Whoever drops this future, and then the guard, must not free what is being completed.
-        self.ending.store(true, Ordering::Release);
-        let finished = self.core.record(work).await;
-        self.ending.store(false, Ordering::Release);
-        let finished = finished?;
-        if finished != Finished::Locked {
-            self.end();
-        }
-        Ok(finished)
-    }
-
-    fn end(&self) {
-        if !self.ended.swap(true, Ordering::AcqRel) {
-            self.core.renewals.remove(self.grant.id);
-            self.grant.drop_guard(Moment::now());
-        }
-    }
-
-    /// Resolves when the lease is lost; never, when the attempt ends instead.
-    pub(crate) async fn lost(&self) -> Loss {
-        match self.grant.lost().await {
-            Some(loss) => loss,
-            None => std::future::pending().await,
-        }
-    }
-}
-
-impl Drop for RecordGuard {
-    fn drop(&mut self) {
-        if self.has_ended() {
-            return;
-        }
-        if self.ending.load(Ordering::Acquire) || self.worked.load(Ordering::Acquire) {
-            return self.end();
-        }
-        let ask = self.ask(self.free());
-        let mut fate = Fate::within(self.core.settings.patience);
-        // In the background there is time until the lease ends by itself.
-        fate.give_up = fate.give_up.max(self.grant.status().deadline);
-        self.end();
-        self.core.send(Op::Record(RecordOp {
-            work: RecordWork::Finish(ask, None),
-            fate,
-        }));
     }
 }

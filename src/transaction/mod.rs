@@ -1,15 +1,19 @@
 //! Transactions of the application's own: pools that begin them, what is done in them, and trying them again.
 
 mod context;
+mod open;
 mod pool;
 mod retry;
+mod retryable;
 
 use crate::model::Engine;
 
 pub(crate) use context::Context;
+pub use open::RetryTx;
+pub(crate) use open::{Missing, Open};
 pub use pool::Pool;
-pub(crate) use retry::{Missing, Open};
-pub use retry::{Retry, RetryTx, Retryable, is_retryable};
+pub use retry::Retry;
+pub use retryable::{Retryable, is_retryable};
 
 /// An open transaction of sqlx: `Transaction<'_, Postgres>`, `Transaction<'_, MySql>` (MariaDB too),
 /// `Transaction<'_, Sqlite>`, or a [`RetryTx`](crate::RetryTx) of one of them. Sealed.

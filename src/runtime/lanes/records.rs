@@ -10,10 +10,11 @@ use super::pending::MAX_BYTES;
 use super::statements::STALE;
 use crate::model::{Error, FaultKind, Moment};
 use crate::runtime::Core;
+use crate::runtime::attempt::RecordGuard;
 use crate::runtime::grant::Grant;
 use crate::runtime::op::{Fate, Op, Reply};
 use crate::runtime::record::{
-    Claim, Claiming, LockWalk, Read, RecordGuard, RecordOp, RecordWork, UndoClaim, UndoStep,
+    Claim, Claiming, LockWalk, Read, RecordOp, RecordWork, UndoClaim, UndoStep,
 };
 use crate::store::fault::Fault;
 use crate::store::record::{

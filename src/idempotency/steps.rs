@@ -1,0 +1,71 @@
+//! The steps of an attempt: which one runs, and what is in doubt.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::model::Outcome;
+
+/// The steps of an attempt: one at a time.
+#[derive(Debug, Default)]
+pub(super) struct Steps(Mutex<State>);
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) running: Option<Arc<str>>,
+    /// How many steps that must not be repeated have begun.
+    pub(super) begun: i32,
+    /// Nobody knows whether it happened: which beginning it was.
+    pub(super) doubt: Option<(Arc<str>, i32)>,
+    /// What the step in doubt came to, as this attempt knows, and could not keep yet.
+    pub(super) unkept: Option<Outcome>,
+    /// The outcome of the attempt tells what the step in doubt came to: it is the whole of the work.
+    pub(super) is_whole: bool,
+}
+
+/// The step that runs. Dropping it lets another one begin.
+#[derive(Debug)]
+pub(super) struct Running<'a> {
+    steps: &'a Steps,
+    pub(super) step: Arc<str>,
+}
+
+impl Steps {
+    pub(super) fn enter(&self, step: &str) -> Result<Running<'_>, Arc<str>> {
+        let mut state = self.state();
+        if let Some(running) = &state.running {
+            return Err(Arc::clone(running));
+        }
+        let step: Arc<str> = step.into();
+        state.running = Some(Arc::clone(&step));
+        Ok(Running { steps: self, step })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running<'_> {
+    pub(super) fn in_doubt(&self) -> Option<(Arc<str>, i32)> {
+        self.steps.state().doubt.clone()
+    }
+
+    /// Whether the step that runs is in doubt, although this attempt knows what it came to.
+    pub(super) fn is_unkept(&self) -> bool {
+        let state = self.steps.state();
+        let begun = state.doubt.as_ref().map(|(begun, _)| begun);
+        state.unkept.is_some() && begun == Some(&self.step)
+    }
+
+    /// The number of the next beginning.
+    pub(super) fn next(&self) -> i32 {
+        let mut state = self.steps.state();
+        state.begun += 1;
+        state.begun
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.steps.state().running = None;
+    }
+}

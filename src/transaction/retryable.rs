@@ -1,0 +1,84 @@
+//! Which errors say that a transaction may succeed when it is begun anew.
+
+use sqlx::error::DatabaseError;
+
+use crate::model::Error;
+use crate::store::fault::{classify, classify_database};
+
+/// An error that tells whether the transaction may well succeed when it is begun anew.
+///
+/// [`rowlock::Error`](Error) does, and so does everything that is a boxed error: `Box<dyn Error + Send + Sync>`,
+/// and `anyhow::Error`. They look for rowlock's and sqlx's errors behind them (a variant of an enum that is
+/// `#[error(transparent)]` hides rowlock's). An enum of the application's own says so for each of its variants:
+///
+/// ```
+/// use rowlock::Retryable;
+///
+/// #[derive(Debug, thiserror::Error)]
+/// enum ShopError {
+///     #[error(transparent)]
+///     Lock(#[from] rowlock::Error),
+///     #[error(transparent)]
+///     Sql(#[from] sqlx::Error),
+///     #[error("sold out")]
+///     SoldOut,
+/// }
+///
+/// impl Retryable for ShopError {
+///     fn is_retryable(&self) -> bool {
+///         match self {
+///             Self::Lock(error) => error.is_retryable(),
+///             Self::Sql(error) => rowlock::is_retryable(error),
+///             Self::SoldOut => false,
+///         }
+///     }
+/// }
+///
+/// assert!(ShopError::Lock(rowlock::one_changed(0).unwrap_err()).is_retryable());
+/// assert!(!ShopError::Sql(sqlx::Error::RowNotFound).is_retryable());
+/// assert!(!ShopError::SoldOut.is_retryable());
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not tell whether a transaction that failed with it may be tried again",
+    label = "this error type does not implement `rowlock::Retryable`",
+    note = "return `rowlock::Error`, `Box<dyn std::error::Error + Send + Sync>` or `anyhow::Error` from the closure",
+    note = "or write `impl rowlock::Retryable for {Self}`: its `is_retryable` asks `rowlock::Error::is_retryable` and \
+            `rowlock::is_retryable` for the errors in it"
+)]
+pub trait Retryable {
+    /// Whether to try again.
+    fn is_retryable(&self) -> bool;
+}
+
+impl Retryable for Error {
+    fn is_retryable(&self) -> bool {
+        Error::is_retryable(self)
+    }
+}
+
+impl<E: AsRef<dyn std::error::Error + Send + Sync>> Retryable for E {
+    fn is_retryable(&self) -> bool {
+        is_retryable(self.as_ref())
+    }
+}
+
+/// Whether an error, or one of those that caused it, says that the transaction may well succeed when it is
+/// begun anew: a conflict, a deadlock, a serialization failure, a lock that was waited for in vain.
+#[must_use]
+pub fn is_retryable(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<Error>() {
+            return error.is_retryable();
+        }
+        if let Some(error) = error.downcast_ref::<sqlx::Error>() {
+            return classify(error).is_retryable_in_tx();
+        }
+        // Behind `#[error(transparent)]`, sqlx's own error is passed over.
+        if let Some(error) = error.downcast_ref::<Box<dyn DatabaseError>>() {
+            return classify_database(error.as_ref()).is_retryable_in_tx();
+        }
+        next = error.source();
+    }
+    false
+}
