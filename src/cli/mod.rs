@@ -4,6 +4,7 @@ mod database;
 mod duration;
 mod idempotency;
 mod leash;
+mod records;
 mod run;
 mod show;
 
