@@ -1,8 +1,13 @@
 //! Whose turn it is: what goes into the next statement, on the first connection and on the spare one.
 
 use std::ops::Bound;
+use std::time::Duration;
 
-use super::*;
+use uuid::Uuid;
+
+use super::super::kept::Kept;
+use super::{Chunk, MAX_BOUND, Queue, Renewal, Schedule, bound, class, is_due};
+use crate::model::Moment;
 
 impl Schedule {
     /// Whether statements are fast enough for all classes to share them.
