@@ -138,7 +138,7 @@ fn no_clock_of_the_application_decides() {
     );
     // SQLite's clock is this host's: the fence of a transaction reads it in microseconds.
     assert_eq!(
-        outside(&["src/store/sqlite/transaction.rs"], &["UtcDateTime"]),
+        outside(&["src/store/sqlite/in_tx.rs"], &["UtcDateTime"]),
         Vec::<String>::new()
     );
 }

@@ -3,8 +3,8 @@
 use sqlx::{Connection, FromRow, MySqlConnection};
 
 use super::connect::{fill, read_alone};
-use super::idempotency::{REMOVE, REMOVE_STEPS};
-use super::transaction::hex;
+use super::in_tx::hex;
+use super::record::{REMOVE, REMOVE_STEPS};
 use crate::model::RecordKey;
 use crate::store::record::CleanedRows;
 use crate::store::{CleanedLocks, IDLE, json, to_micros};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
-use super::transaction::text;
+use super::in_tx::text;
 use crate::model::{Engine, Error, FaultKind};
 use crate::store::fault::Fault;
 use crate::store::{Connector, RequestLimit, Server, servers, url};

@@ -2,7 +2,7 @@
 
 use sqlx::{MySqlConnection, Row};
 
-use super::transaction::{hex, rows};
+use super::in_tx::{hex, rows};
 use crate::store::fault::Fault;
 use crate::store::record::TokenAsk;
 use crate::store::{Told, to_micros};

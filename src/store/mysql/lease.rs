@@ -18,7 +18,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, FromRow, MySqlConnection};
 
 use super::connect::{fill, quoted, read_alone, write_and_read};
-use super::transaction::{hex, text};
+use super::in_tx::{hex, text};
 use crate::model::Name;
 use crate::store::{
     Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,

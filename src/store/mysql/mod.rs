@@ -4,12 +4,12 @@ mod clean;
 mod connect;
 mod fault;
 mod form_token;
-mod idempotency;
-mod idempotency_tx;
+mod in_tx;
 mod lease;
+mod record;
+mod record_in_tx;
 mod schema;
 mod step;
-mod transaction;
 
 pub(crate) use connect::MySql;
 pub(crate) use fault::kind as fault_kind;
@@ -90,11 +90,11 @@ impl Store for MySqlConnection {
     }
 
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-        transaction::pin(self, ask).await
+        in_tx::pin(self, ask).await
     }
 
     async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
-        transaction::take(self, asks).await
+        in_tx::take(self, asks).await
     }
 
     async fn tx_wait(
@@ -102,11 +102,11 @@ impl Store for MySqlConnection {
         names: &[Name],
         limit: Option<Duration>,
     ) -> Result<TxWaited, Fault> {
-        transaction::wait(self, names, limit).await
+        in_tx::wait(self, names, limit).await
     }
 
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
-        transaction::row(self, name).await
+        in_tx::row(self, name).await
     }
 }
 
@@ -116,27 +116,27 @@ impl Records for MySqlConnection {
         keys: &[RecordKey],
         largest: usize,
     ) -> Result<Vec<Option<RecordRow>>, Fault> {
-        Ok(idempotency::read(self, keys, largest).await?)
+        Ok(record::read(self, keys, largest).await?)
     }
 
     async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault> {
-        idempotency::is_claimed(self, key).await
+        record::is_claimed(self, key).await
     }
 
     async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault> {
-        Ok(idempotency::forget(self, key, attempt).await?)
+        Ok(record::forget(self, key, attempt).await?)
     }
 
     async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
-        idempotency::claim(self, asks).await
+        record::claim(self, asks).await
     }
 
     async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault> {
-        Ok(idempotency::renew(self, asks).await?)
+        Ok(record::renew(self, asks).await?)
     }
 
     async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault> {
-        Ok(idempotency::finish(self, asks).await?)
+        Ok(record::finish(self, asks).await?)
     }
 
     async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
@@ -156,11 +156,11 @@ impl Records for MySqlConnection {
     }
 
     async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
-        Ok(idempotency::list(self, filter).await?)
+        Ok(record::list(self, filter).await?)
     }
 
     async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
-        Ok(idempotency::decide(self, ask).await?)
+        Ok(record::decide(self, ask).await?)
     }
 
     async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
@@ -174,15 +174,15 @@ impl Records for MySqlConnection {
     }
 
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
-        idempotency_tx::tx_claim(self, ask).await
+        record_in_tx::tx_claim(self, ask).await
     }
 
     async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
-        idempotency_tx::tx_keep(self, ask, outcome).await
+        record_in_tx::tx_keep(self, ask, outcome).await
     }
 
     async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
-        idempotency_tx::tx_complete(self, ask).await
+        record_in_tx::tx_complete(self, ask).await
     }
 
     async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {

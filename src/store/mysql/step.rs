@@ -3,7 +3,7 @@
 use sqlx::{Connection, FromRow, MySqlConnection};
 
 use super::connect::{fill, read_alone};
-use super::transaction::hex;
+use super::in_tx::hex;
 use crate::model::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 

@@ -3,7 +3,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::transaction::prove;
+use super::in_tx::prove;
 use super::{query, query_as};
 use crate::store::fault::Fault;
 use crate::store::record::TokenAsk;
@@ -13,7 +13,7 @@ const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
 VALUES ($1, $2, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond')";
 
-/// Whether it is known that there is a transaction: see the head of `transaction.rs`.
+/// Whether it is known that there is a transaction: see the head of `in_tx.rs`.
 const TX_ISSUE: &str = "
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL

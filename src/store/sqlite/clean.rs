@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::idempotency::{FORGET_STEPS, in_a_transaction};
+use super::record::{FORGET_STEPS, in_a_transaction};
 use crate::store::record::CleanedRows;
 use crate::store::{CleanedLocks, IDLE, json, to_micros};
 

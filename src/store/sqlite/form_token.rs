@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::transaction::{database, in_transaction};
+use super::in_tx::{database, in_transaction};
 use crate::store::fault::Fault;
 use crate::store::record::TokenAsk;
 use crate::store::{Told, to_micros};

@@ -4,7 +4,7 @@
 //! clock is never the one from before the wait. The clock stands still within a statement. It counts
 //! whole milliseconds: an expiry is set one later, and what remains is told as one less. A fence is the end
 //! of its millisecond: greater than that of every transaction before, also of one that was rolled back
-//! (`transaction.rs` counts in microseconds).
+//! (`in_tx.rs` counts in microseconds).
 //!
 //! A statement that writes is always read to its end (`fetch_all`, `execute`): the commit comes after
 //! the last row, and sqlx drops its error when it is asked for one row only.

@@ -4,17 +4,17 @@ mod clean;
 mod connect;
 mod fault;
 mod form_token;
-mod idempotency;
-mod idempotency_tx;
+mod in_tx;
 mod lease;
+mod record;
+mod record_in_tx;
 mod schema;
 mod step;
-mod transaction;
 
 pub(crate) use connect::Sqlite;
 pub(crate) use fault::kind as fault_kind;
+pub(crate) use in_tx::BEGIN_TO_WRITE;
 pub(crate) use schema::runner;
-pub(crate) use transaction::BEGIN_TO_WRITE;
 
 use std::time::Duration;
 
@@ -87,11 +87,11 @@ impl Store for SqliteConnection {
     }
 
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-        transaction::pin(self, ask).await
+        in_tx::pin(self, ask).await
     }
 
     async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
-        transaction::take(self, asks).await
+        in_tx::take(self, asks).await
     }
 
     async fn tx_wait(
@@ -99,11 +99,11 @@ impl Store for SqliteConnection {
         names: &[Name],
         limit: Option<Duration>,
     ) -> Result<TxWaited, Fault> {
-        transaction::wait(self, names, limit).await
+        in_tx::wait(self, names, limit).await
     }
 
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
-        transaction::row(self, name).await
+        in_tx::row(self, name).await
     }
 }
 
@@ -113,7 +113,7 @@ impl Records for SqliteConnection {
         keys: &[RecordKey],
         largest: usize,
     ) -> Result<Vec<Option<RecordRow>>, Fault> {
-        Ok(idempotency::read(self, keys, largest).await?)
+        Ok(record::read(self, keys, largest).await?)
     }
 
     async fn record_is_claimed(&mut self, _key: &RecordKey) -> Result<bool, Fault> {
@@ -121,19 +121,19 @@ impl Records for SqliteConnection {
     }
 
     async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault> {
-        Ok(idempotency::forget(self, key, attempt).await?)
+        Ok(record::forget(self, key, attempt).await?)
     }
 
     async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
-        Ok(idempotency::claim(self, asks).await?)
+        Ok(record::claim(self, asks).await?)
     }
 
     async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault> {
-        Ok(idempotency::renew(self, asks).await?)
+        Ok(record::renew(self, asks).await?)
     }
 
     async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault> {
-        Ok(idempotency::finish(self, asks).await?)
+        Ok(record::finish(self, asks).await?)
     }
 
     async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
@@ -153,11 +153,11 @@ impl Records for SqliteConnection {
     }
 
     async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
-        Ok(idempotency::list(self, filter).await?)
+        Ok(record::list(self, filter).await?)
     }
 
     async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
-        Ok(idempotency::decide(self, ask).await?)
+        Ok(record::decide(self, ask).await?)
     }
 
     async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
@@ -171,15 +171,15 @@ impl Records for SqliteConnection {
     }
 
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
-        idempotency_tx::tx_claim(self, ask).await
+        record_in_tx::tx_claim(self, ask).await
     }
 
     async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
-        idempotency_tx::tx_keep(self, ask, outcome).await
+        record_in_tx::tx_keep(self, ask, outcome).await
     }
 
     async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
-        idempotency_tx::tx_complete(self, ask).await
+        record_in_tx::tx_complete(self, ask).await
     }
 
     async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {

@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::idempotency::durably;
+use super::record::durably;
 use crate::model::{Outcome, RecordKey};
 use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
 

@@ -5,8 +5,8 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::idempotency::claim_one;
-use super::transaction::{database, in_transaction};
+use super::in_tx::{database, in_transaction};
+use super::record::claim_one;
 use crate::model::{FaultKind, Outcome};
 use crate::store::fault::Fault;
 use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};

@@ -3,8 +3,8 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::idempotency::lock;
-use super::transaction::prove;
+use super::in_tx::prove;
+use super::record::lock;
 use super::{query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
 use crate::store::fault::Fault;
@@ -74,7 +74,7 @@ RETURNING (SELECT id FROM rowlock_database)";
 /// Whether this is the very transaction that rowlock has begun, not another one that was begun since.
 const BEGUN: &str = "SELECT COALESCE(current_setting('rowlock.here', true), '') = 'begun'";
 
-/// Whether it is known that there is a transaction; see the head of `transaction.rs`.
+/// Whether it is known that there is a transaction; see the head of `in_tx.rs`.
 const HERE: &str = "
 SELECT id, pg_current_xact_id_if_assigned() IS NOT NULL
            OR COALESCE(current_setting('rowlock.here', true), '') <> ''

@@ -5,8 +5,8 @@
 
 use sqlx::{Connection, Row, SqliteConnection};
 
+use super::in_tx::BEGIN_TO_WRITE;
 use super::step;
-use super::transaction::BEGIN_TO_WRITE;
 use crate::model::{Outcome, RecordKey};
 use crate::store::record::{
     ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,

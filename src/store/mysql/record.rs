@@ -9,8 +9,8 @@
 use sqlx::{Connection, MySqlConnection, Row};
 
 use super::connect::{fill, quoted, read_alone};
+use super::in_tx::{hex, text};
 use super::step;
-use super::transaction::{hex, text};
 use crate::model::{FaultKind, Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::record::{

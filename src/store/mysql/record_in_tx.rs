@@ -1,6 +1,6 @@
 //! Idempotency records in transactions: the statements.
 //!
-//! The session is the caller's; see the head of `transaction.rs`.
+//! The session is the caller's; see the head of `in_tx.rs`.
 //!
 //! Only the index can tell that another transaction is making the same key, by making this one wait. A locking read would not
 //! wait (NOWAIT), but it locks the gap in which the key is to be, under REPEATABLE READ, the default: others could
@@ -9,7 +9,7 @@
 use sqlx::mysql::MySqlQueryResult;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
-use super::transaction::{DATABASE, hex, rows, text};
+use super::in_tx::{DATABASE, hex, rows, text};
 use crate::model::{FaultKind, Outcome};
 use crate::store::fault::Fault;
 use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
