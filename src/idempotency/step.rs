@@ -11,7 +11,8 @@ use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::check_step;
 use crate::runtime::record::RecordWork;
-use crate::store::record::{Finished, StepAsk, StepBegun};
+use crate::store::record::Finished;
+use crate::store::step::{StepAsk, StepBegun};
 
 /// How a step that must not be repeated has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

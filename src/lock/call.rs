@@ -11,7 +11,7 @@ use crate::model::{Busy, Engine, Error, Moment, Name, Subject};
 use crate::runtime::Core;
 use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
-use crate::store::{Store, Told, TxAsk, TxTaken, TxWaited};
+use crate::store::in_tx::{InTxStore, Told, TxAsk, TxTaken, TxWaited};
 use crate::transaction::Context;
 use crate::transaction::Transaction;
 

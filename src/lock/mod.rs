@@ -23,7 +23,7 @@ use crate::model::{Busy, Error, Moment, Name};
 use crate::runtime::op::{Attempt, Fate, Op, Take};
 use crate::runtime::timer::sleep_until;
 use crate::runtime::{Core, wait};
-use crate::store::TakeAsk;
+use crate::store::lease::TakeAsk;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// The outcome of [`Lock::try_acquire`].

@@ -29,7 +29,8 @@ use uuid::Uuid;
 use crate::lock::call::{InTransaction, conflict};
 use crate::model::{Error, LockInfo, Name};
 use crate::runtime::Core;
-use crate::store::{LockRow, Store, TxTaken};
+use crate::store::in_tx::{InTxStore, TxTaken};
+use crate::store::row::LockRow;
 use crate::transaction::Transaction;
 
 /// The version of a name at the time at which it was read: made by [`Rowlock::version`](crate::Rowlock::version)

@@ -48,7 +48,7 @@ use crate::model::bounds::check_wait;
 use crate::model::{Busy, Engine, Error, Moment, Name};
 use crate::runtime::timer::sleep_until;
 use crate::runtime::{Core, backoff};
-use crate::store::TxWaited;
+use crate::store::in_tx::TxWaited;
 use crate::transaction::Transaction;
 
 /// Locks in one transaction: made by [`Rowlock::in_tx`](crate::Rowlock::in_tx).

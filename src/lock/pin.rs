@@ -36,7 +36,7 @@ use crate::model::{Error, Loss, Moment};
 use crate::runtime::backoff;
 use crate::runtime::op::LookAt;
 use crate::runtime::timer::sleep_until;
-use crate::store::{PinAsk, Pinned, Store};
+use crate::store::in_tx::{InTxStore, PinAsk, Pinned};
 use crate::transaction::Transaction;
 
 impl Held {

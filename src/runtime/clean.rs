@@ -25,9 +25,9 @@ use tokio::sync::Notify;
 use super::link::Link;
 use crate::model::Moment;
 use crate::runtime::timer::sleep_until;
+use crate::store::Connector;
+use crate::store::clean::{CleanStore, CleanedRows};
 use crate::store::fault::Fault;
-use crate::store::record::{CleanedRows, Records};
-use crate::store::{Connector, Store};
 
 /// How much longer than a batch the pause after it is: others need the server, too.
 const REST: u32 = 4;
@@ -159,7 +159,9 @@ mod tests {
 
     use super::*;
     use crate::model::{Fingerprint, Name};
-    use crate::store::record::TokenAsk;
+    use crate::store::form_token::{FormTokenStore, TokenAsk};
+    use crate::store::lease::LeaseStore;
+    use crate::store::schema::SchemaStore;
     use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 
     const PATIENCE: Duration = Duration::from_mins(1);

@@ -10,7 +10,7 @@ use super::grant::Grant;
 use super::op::{Fate, Op, Release, Reply};
 use crate::model::Moment;
 use crate::model::{Error, Loss, ReleaseOutcome};
-use crate::store::ReleaseAsk;
+use crate::store::lease::ReleaseAsk;
 
 /// One hold of a grant. Dropping it hands the release to the lane and returns at once.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use super::guard::Guard;
 use super::record::{RecordOp, RecordWork};
 use crate::model::Moment;
 use crate::model::{Busy, Error, LockInfo, Name, ReleaseOutcome, Subject};
-use crate::store::{ReleaseAsk, TakeAsk};
+use crate::store::lease::{ReleaseAsk, TakeAsk};
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 

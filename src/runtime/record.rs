@@ -11,9 +11,9 @@ use super::token::NewToken;
 use crate::model::FormToken;
 use crate::model::{Error, Outcome, RecordKey};
 use crate::store::record::{
-    ClaimAsk, CleanedRows, DecideAsk, Decision, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow,
-    StepAsk, StepBegun, StepRow,
+    ClaimAsk, DecideAsk, Decision, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow,
 };
+use crate::store::step::{StepAsk, StepBegun, StepRow};
 
 /// What has come of a claim. The guard is made by the lane: when nobody is there to receive it any more, dropping it
 /// frees the key.

@@ -7,8 +7,9 @@ use refinery_core::Migration;
 use super::backoff;
 use super::timer::sleep_until;
 use crate::model::{Engine, Error, Moment};
+use crate::store::Store;
 use crate::store::migrate::{HISTORY_TABLE, changed, newer, runner};
-use crate::store::{Applied, Store};
+use crate::store::schema::Applied;
 
 /// How long migrating is tried again.
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{Fingerprint, FormToken};
-use crate::store::record::TokenAsk;
+use crate::store::form_token::TokenAsk;
 
 /// Tokens that can be made.
 #[derive(Debug)]

@@ -5,8 +5,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::lease::{ReleaseAsk, RenewAsk, TakeAsk};
 use super::record::{ClaimAsk, EndColumns, FinishAsk, KeepAsk};
-use super::{ReleaseAsk, RenewAsk, TakeAsk, to_micros};
+use super::to_micros;
 use crate::model::{Name, Outcome, RecordKey};
 
 /// `[[name, owner, ttl, holder], …]`

@@ -1,24 +1,24 @@
-//! The verbs for idempotency records and form tokens.
+//! Idempotency records.
 //!
-//! What holds of the verbs of [`Store`](super::Store) holds of these. On top of it:
+//! What holds of all verbs ([`Store`](super::Store)) holds of these. On top of it:
 //!
 //! - *durable*: what a claim, a step or an end says survives a crash of the server, on every brand (unlike a
 //!   released lease).
 //! - *naming*: an attempt is named by its own id (`owner`) together with its number. Whoever has both has not been
 //!   superseded, as long as the record is running; so every verb may be sent twice.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::{Renewed, Told, to_micros};
+use super::lease::Renewed;
+use super::to_micros;
 use crate::model::{Fingerprint, Outcome, RecordKey};
 
-/// The atomic decisions about records, on a connection.
-pub(crate) trait Records: Send {
+/// The verbs for records.
+pub(crate) trait RecordStore {
     /// The records of these keys, in the order of the keys. An outcome of more than `largest` bytes stays where it is:
     /// only its size is told.
     fn record_read(
@@ -71,27 +71,6 @@ pub(crate) trait Records: Send {
         asks: &[FinishAsk],
     ) -> impl Future<Output = Result<Vec<Finished>, Fault>> + Send;
 
-    /// What to do about a step: nothing, if it was finished in this or an earlier attempt. One that is not
-    /// repeatable puts the record in doubt, unless a later beginning has. (The doubt of an earlier one is over.)
-    fn step_begin(
-        &mut self,
-        ask: &StepAsk,
-    ) -> impl Future<Output = Result<StepBegun, Fault>> + Send;
-
-    /// Keeps what a step came to, or that it did not happen, and ends the doubt about this beginning of it and about
-    /// earlier ones: a late sending does not touch the doubt of the same step begun again.
-    fn step_finish(
-        &mut self,
-        ask: &StepAsk,
-        outcome: Option<&Outcome>,
-    ) -> impl Future<Output = Result<Finished, Fault>> + Send;
-
-    /// The finished steps of a record, oldest first.
-    fn step_list(
-        &mut self,
-        key: &RecordKey,
-    ) -> impl Future<Output = Result<Vec<StepRow>, Fault>> + Send;
-
     /// Records in the order of their scopes and keys, without their outcomes.
     fn record_list(
         &mut self,
@@ -103,50 +82,6 @@ pub(crate) trait Records: Send {
         &mut self,
         ask: &DecideAsk,
     ) -> impl Future<Output = Result<bool, Fault>> + Send;
-
-    /// Makes a form token. Never sent twice with one digest: a late sending would make a token that was used good again.
-    fn token_issue(&mut self, ask: &TokenAsk) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// Removes what is over: outcomes past their retention, with what the steps came to; records and tokens past their
-    /// time; at most `limit` of each. What somebody has locked is passed over, and so is what is running, in doubt or
-    /// unknown.
-    fn clean(&mut self, limit: u32) -> impl Future<Output = Result<CleanedRows, Fault>> + Send;
-
-    /// In the caller's transaction, which was begun for this: claims a key as [`record_claim`](Self::record_claim) does, until
-    /// the transaction ends. It does not wait for other transactions that have claimed it (on MySQL a second at most, which
-    /// is the shortest wait there is). What was not claimed leaves a transaction that has to be rolled back. (The number of
-    /// the attempt is told where it costs nothing.)
-    fn tx_claim(
-        &mut self,
-        ask: &ClaimAsk,
-    ) -> impl Future<Output = Result<Told<Claimed>, Fault>> + Send;
-
-    /// In the caller's transaction: keeps the outcome of what it has claimed. Superseded: somebody else was faster.
-    fn tx_keep(
-        &mut self,
-        ask: &ClaimAsk,
-        outcome: &Outcome,
-    ) -> impl Future<Output = Result<Finished, Fault>> + Send;
-
-    /// In the caller's transaction: ends an attempt that runs with its outcome. A transaction that is over is a
-    /// fault, on every brand.
-    fn tx_complete(
-        &mut self,
-        ask: &FinishAsk,
-    ) -> impl Future<Output = Result<Told<Finished>, Fault>> + Send;
-
-    /// In the caller's transaction: makes a form token. A transaction that is over is a fault.
-    fn tx_token_issue(
-        &mut self,
-        ask: &TokenAsk,
-    ) -> impl Future<Output = Result<Told<()>, Fault>> + Send;
-
-    /// In the caller's transaction: uses a form token up, by one DELETE; whether there was one. A transaction that
-    /// is over is a fault.
-    fn tx_token_consume(
-        &mut self,
-        ask: &TokenAsk,
-    ) -> impl Future<Output = Result<Told<bool>, Fault>> + Send;
 }
 
 #[derive(Debug, Clone)]
@@ -233,55 +168,6 @@ pub(crate) enum Finished {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct StepAsk {
-    pub(crate) key: RecordKey,
-    pub(crate) owner: Uuid,
-    pub(crate) attempt: i64,
-    pub(crate) step: Arc<str>,
-    pub(crate) repeatable: bool,
-    /// The beginnings in an attempt of steps that must not be repeated are counted from 1. None begins while an earlier one
-    /// is in doubt. 0 for a repeatable step.
-    pub(crate) number: i32,
-}
-
-#[derive(Debug)]
-pub(crate) enum StepBegun {
-    /// Do it.
-    Fresh,
-    /// It was done.
-    Done(Outcome),
-    /// It, or another one, was begun, and nobody knows whether it happened.
-    Doubtful(String),
-    /// The attempt is not the running one any more.
-    Superseded,
-    /// Somebody has the row locked: not begun yet.
-    Locked,
-}
-
-#[derive(Debug)]
-pub(crate) struct StepRow {
-    pub(crate) step: String,
-    pub(crate) attempt: i64,
-    pub(crate) outcome: Outcome,
-    /// Microseconds since 1970-01-01 UTC.
-    pub(crate) done_at: i64,
-}
-
-/// The columns of a step, in the order in which every brand selects them.
-pub(crate) type StepColumns = (String, i64, String, Vec<u8>, i64);
-
-impl From<StepColumns> for StepRow {
-    fn from((step, attempt, content_type, bytes, done_at): StepColumns) -> Self {
-        Self {
-            step,
-            attempt,
-            outcome: Outcome::kept(&content_type, bytes),
-            done_at,
-        }
-    }
-}
-
-#[derive(Debug, Clone)]
 pub(crate) struct ListAsk {
     pub(crate) scope: Option<Vec<u8>>,
     /// By its name, as it is now by the clock.
@@ -307,20 +193,6 @@ pub(crate) enum Decision {
     Resolve(Option<Outcome>),
     /// Running past its lease, or free: free, and no attempt is held against it. (In doubt, it becomes unknown.)
     Reset,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct TokenAsk {
-    pub(crate) scope: Arc<[u8]>,
-    pub(crate) digest: Fingerprint,
-    pub(crate) ttl: Duration,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct CleanedRows {
-    pub(crate) outcomes: u64,
-    pub(crate) records: u64,
-    pub(crate) tokens: u64,
 }
 
 /// What a row says, before it is known to make sense. Times left are microseconds, by the database's clock when
@@ -416,49 +288,6 @@ impl ClaimAsk {
             Some(row) if self.seen == Some(row.attempt) => Claimed::Locked,
             Some(_) => Claimed::Missed,
             None => Claimed::Locked,
-        }
-    }
-}
-
-/// Whether the attempt is the running one, the step in doubt, which beginning that is, and what the step came to.
-pub(crate) type StepLook = (
-    bool,
-    Option<String>,
-    Option<i32>,
-    Option<String>,
-    Option<Vec<u8>>,
-);
-
-impl StepAsk {
-    /// Why a record could not be put in doubt.
-    pub(crate) fn not_begun(&self, look: Option<StepLook>) -> StepBegun {
-        self.seen(look).unwrap_or(StepBegun::Locked)
-    }
-
-    /// Why a step could not be settled.
-    pub(crate) fn not_settled(look: Option<&StepLook>) -> Finished {
-        match look {
-            Some((true, ..)) => Finished::Locked,
-            _ => Finished::Superseded,
-        }
-    }
-
-    /// What a look at the step says. `None`: the record is to be put in doubt first.
-    pub(crate) fn seen(&self, look: Option<StepLook>) -> Option<StepBegun> {
-        match look {
-            None | Some((false, ..)) => Some(StepBegun::Superseded),
-            Some((.., Some(content_type), Some(bytes))) => {
-                Some(StepBegun::Done(Outcome::kept(&content_type, bytes)))
-            }
-            Some(_) if self.repeatable => Some(StepBegun::Fresh),
-            Some((_, Some(doubt), number, ..)) => match number.cmp(&Some(self.number)) {
-                // The attempt knows that it has not happened, or would not begin another one.
-                Ordering::Less => None,
-                // By an earlier sending.
-                Ordering::Equal => Some(StepBegun::Fresh),
-                Ordering::Greater => Some(StepBegun::Doubtful(doubt)),
-            },
-            Some(_) => None,
         }
     }
 }

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use crate::model::{Engine, Error, FaultKind, Subject};
 use crate::runtime::Core;
-use crate::store::Told;
 use crate::store::fault::Fault;
+use crate::store::in_tx::Told;
 
 /// The client, what is asked for, and what is being done: for messages.
 #[derive(Debug)]

@@ -16,12 +16,15 @@ use crate::runtime::op::{Fate, Op, Reply};
 use crate::runtime::record::{
     Claim, Claiming, LockWalk, Read, RecordOp, RecordWork, UndoClaim, UndoStep,
 };
+use crate::store::Connector;
+use crate::store::clean::CleanStore;
 use crate::store::fault::Fault;
+use crate::store::form_token::FormTokenStore;
+use crate::store::lease::Renewed;
 use crate::store::record::{
-    ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow, Records,
-    StepAsk, StepBegun,
+    ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow, RecordStore,
 };
-use crate::store::{Connector, Renewed, Store};
+use crate::store::step::{StepAsk, StepBegun, StepStore};
 
 /// What an end has beside its outcome, in bytes: no more than that.
 const BESIDE_OUTCOME: usize = 1 << 10;

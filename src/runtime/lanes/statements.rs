@@ -9,10 +9,10 @@ use crate::model::{Busy, Error, LockInfo, Loss, Moment, ReleaseOutcome};
 use crate::runtime::grant::Grant;
 use crate::runtime::guard::Guard;
 use crate::runtime::op::{Attempt, Look, LookAt, Op, Release, Seen, Take};
+use crate::store::Connector;
 use crate::store::fault::Fault;
-use crate::store::{
-    Connector, Freed, LockRow, ReleaseAsk, RenewAsk, Renewed, Store, TakeAsk, Taken,
-};
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::row::LockRow;
 
 /// A grant whose answer took longer than this part of its TTL is confirmed by a renewal before it is
 /// handed out. (On SQLite the statement itself waits while somebody else writes.)

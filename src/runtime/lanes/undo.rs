@@ -8,7 +8,7 @@ use super::records;
 use crate::model::{Moment, Name};
 use crate::runtime::op::{Fate, Op, Release};
 use crate::runtime::record::{RecordOp, RecordWork};
-use crate::store::{ReleaseAsk, TakeAsk};
+use crate::store::lease::{ReleaseAsk, TakeAsk};
 
 /// How long an undo is repeated.
 pub(super) const MAX_UNDO: Duration = Duration::from_mins(10);

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::model::{Moment, RecordKey};
 use crate::runtime::grant::{Grant, Status};
-use crate::store::Renewed;
+use crate::store::lease::Renewed;
 
 #[derive(Debug, Clone)]
 pub(super) enum Kept {

@@ -39,9 +39,10 @@ use super::link::Link;
 use crate::model::Moment;
 use crate::model::{Error, Loss, RecordKey};
 use crate::runtime::timer::sleep_until;
+use crate::store::Connector;
 use crate::store::fault::Fault;
-use crate::store::record::{KeepAsk, Records};
-use crate::store::{Connector, RenewAsk, Renewed, Store};
+use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
+use crate::store::record::{KeepAsk, RecordStore};
 use kept::Kept;
 use schedule::{ALONE, Chunk, Schedule};
 

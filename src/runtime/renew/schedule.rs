@@ -36,7 +36,8 @@ use super::tally::{Report, Tally};
 use crate::model::{Loss, Moment};
 use crate::runtime::backoff;
 use crate::runtime::grant::End;
-use crate::store::{Renewed, RequestLimit};
+use crate::store::RequestLimit;
+use crate::store::lease::Renewed;
 
 #[path = "turns.rs"]
 mod turns;

@@ -5,8 +5,8 @@ use sqlx::{Connection, SqliteConnection};
 use super::*;
 use crate::model::ClockError;
 use crate::model::{FaultKind, Name};
+use crate::store::lease::{TakeAsk, Taken};
 use crate::store::sqlite::Sqlite;
-use crate::store::{TakeAsk, Taken};
 
 /// A test that waits for longer has failed.
 const LONG: Duration = Duration::from_secs(20);

@@ -6,8 +6,9 @@ use super::connect::{fill, read_alone};
 use super::in_tx::hex;
 use super::record::{REMOVE, REMOVE_STEPS};
 use crate::model::RecordKey;
-use crate::store::record::CleanedRows;
-use crate::store::{CleanedLocks, IDLE, json, to_micros};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
+use crate::store::fault::Fault;
+use crate::store::{json, to_micros};
 
 /// What is due. `UTC_TIMESTAMP(6)`, which is a little early: an index cannot be asked for what is before `SYSDATE(6)`, which
 /// changes while the statement runs. `clean_at` of an outcome that was kept by `run_in_tx` is from when that one began:
@@ -29,41 +30,14 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
 SET r.state = 'expired', r.outcome = NULL, r.content_type = NULL, r.clean_at = r.forget_at";
 
-pub(super) async fn records(
-    conn: &mut MySqlConnection,
-    limit: u32,
-) -> Result<CleanedRows, sqlx::Error> {
-    let mut tx = conn.begin().await?;
-    let due: Vec<(Vec<u8>, Vec<u8>, bool)> =
-        sqlx::query_as(DUE).bind(limit).fetch_all(&mut *tx).await?;
-    let keys = |over: bool| {
-        let due = due.iter().filter(|row| row.2 == over);
-        due.filter_map(|(scope, key, _)| RecordKey::new(scope, key).ok())
-            .collect::<Vec<_>>()
-    };
-    let (over, expired) = (keys(true), keys(false));
-    let (mut records, mut outcomes) = (0, 0);
-    if !over.is_empty() {
-        let keys = json::keys(&over);
-        let steps = sqlx::query(REMOVE_STEPS).bind(&keys);
-        steps.execute(&mut *tx).await?;
-        let gone = sqlx::query(REMOVE).bind(&keys).execute(&mut *tx).await?;
-        records = gone.rows_affected();
-    }
-    if !expired.is_empty() {
-        let keys = json::keys(&expired);
-        let steps = sqlx::query(REMOVE_STEPS).bind(&keys);
-        steps.execute(&mut *tx).await?;
-        let expire = sqlx::query(EXPIRE).bind(&keys);
-        outcomes = expire.execute(&mut *tx).await?.rows_affected();
-    }
-    tx.commit().await?;
-    Ok(CleanedRows {
-        outcomes,
-        records,
-        tokens: 0,
-    })
-}
+const TOKENS: &str = "
+DELETE t FROM (
+    SELECT scope, token FROM rowlock_form_token
+    WHERE expires_at <= UTC_TIMESTAMP(6)
+    ORDER BY expires_at LIMIT ?
+    FOR UPDATE SKIP LOCKED
+) o
+STRAIGHT_JOIN rowlock_form_token t FORCE INDEX (PRIMARY) ON t.scope = o.scope AND t.token = o.token";
 
 /// The next names, and whether nobody has used them for so long. A plain read: it locks nothing.
 const SEEN: &str = "
@@ -90,37 +64,73 @@ DELETE l
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
 
-pub(super) async fn locks(
-    conn: &mut MySqlConnection,
-    after: &[u8],
-    limit: u32,
-) -> Result<CleanedLocks, sqlx::Error> {
-    let age = to_micros(IDLE);
-    let (old, limit_text) = (age.to_string(), limit.to_string());
-    let seen = fill(SEEN, &[old.clone(), old, hex(after), limit_text]);
-    let seen = read_alone(conn, &seen).await?;
-    let seen: Result<Vec<(Vec<u8>, bool)>, _> = seen.iter().map(FromRow::from_row).collect();
-    let seen = seen?;
-    let last = seen.last().map(|(name, _)| name.clone());
-    let last = last.filter(|_| seen.len() >= limit as usize);
-    let idle: Vec<&[u8]> = seen
-        .iter()
-        .filter(|(_, idle)| *idle)
-        .map(|(name, _)| name.as_slice())
-        .collect();
-    if idle.is_empty() {
-        return Ok(CleanedLocks { removed: 0, last });
+impl CleanStore for MySqlConnection {
+    async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
+        let age = to_micros(IDLE);
+        let (old, limit_text) = (age.to_string(), limit.to_string());
+        let seen = fill(SEEN, &[old.clone(), old, hex(after), limit_text]);
+        let seen = read_alone(self, &seen).await?;
+        let seen: Result<Vec<(Vec<u8>, bool)>, _> = seen.iter().map(FromRow::from_row).collect();
+        let seen = seen?;
+        let last = seen.last().map(|(name, _)| name.clone());
+        let last = last.filter(|_| seen.len() >= limit as usize);
+        let idle: Vec<&[u8]> = seen
+            .iter()
+            .filter(|(_, idle)| *idle)
+            .map(|(name, _)| name.as_slice())
+            .collect();
+        if idle.is_empty() {
+            return Ok(CleanedLocks { removed: 0, last });
+        }
+        let mut tx = self.begin().await?;
+        let locked: Vec<Vec<u8>> = sqlx::query_scalar(IDLE_LOCKS)
+            .bind(json::raw_names(idle))
+            .bind(age)
+            .bind(age)
+            .fetch_all(&mut *tx)
+            .await?;
+        let locked = json::raw_names(locked.iter().map(Vec::as_slice));
+        let removed = sqlx::query(REMOVE_LOCKS).bind(locked).execute(&mut *tx);
+        let removed = removed.await?.rows_affected();
+        tx.commit().await?;
+        Ok(CleanedLocks { removed, last })
     }
-    let mut tx = conn.begin().await?;
-    let locked: Vec<Vec<u8>> = sqlx::query_scalar(IDLE_LOCKS)
-        .bind(json::raw_names(idle))
-        .bind(age)
-        .bind(age)
-        .fetch_all(&mut *tx)
-        .await?;
-    let locked = json::raw_names(locked.iter().map(Vec::as_slice));
-    let removed = sqlx::query(REMOVE_LOCKS).bind(locked).execute(&mut *tx);
-    let removed = removed.await?.rows_affected();
-    tx.commit().await?;
-    Ok(CleanedLocks { removed, last })
+
+    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+        let tokens = sqlx::query(TOKENS)
+            .bind(limit)
+            .execute(&mut *self)
+            .await?
+            .rows_affected();
+        let mut tx = self.begin().await?;
+        let due: Vec<(Vec<u8>, Vec<u8>, bool)> =
+            sqlx::query_as(DUE).bind(limit).fetch_all(&mut *tx).await?;
+        let keys = |over: bool| {
+            let due = due.iter().filter(|row| row.2 == over);
+            due.filter_map(|(scope, key, _)| RecordKey::new(scope, key).ok())
+                .collect::<Vec<_>>()
+        };
+        let (over, expired) = (keys(true), keys(false));
+        let (mut records, mut outcomes) = (0, 0);
+        if !over.is_empty() {
+            let keys = json::keys(&over);
+            let steps = sqlx::query(REMOVE_STEPS).bind(&keys);
+            steps.execute(&mut *tx).await?;
+            let gone = sqlx::query(REMOVE).bind(&keys).execute(&mut *tx).await?;
+            records = gone.rows_affected();
+        }
+        if !expired.is_empty() {
+            let keys = json::keys(&expired);
+            let steps = sqlx::query(REMOVE_STEPS).bind(&keys);
+            steps.execute(&mut *tx).await?;
+            let expire = sqlx::query(EXPIRE).bind(&keys);
+            outcomes = expire.execute(&mut *tx).await?.rows_affected();
+        }
+        tx.commit().await?;
+        Ok(CleanedRows {
+            outcomes,
+            records,
+            tokens,
+        })
+    }
 }

@@ -7,9 +7,9 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::in_tx::text;
-use crate::model::{Engine, Error, FaultKind};
+use crate::model::{Error, FaultKind};
 use crate::store::fault::Fault;
-use crate::store::{Connector, RequestLimit, Server, servers, url};
+use crate::store::{Connector, RequestLimit, servers, url};
 
 const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -176,31 +176,12 @@ pub(super) fn quoted(json: &str) -> String {
     format!("_utf8mb4'{json}'")
 }
 
-pub(super) async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {
-    let said = read_alone(conn, "SELECT VERSION()").await?;
-    let said = said.first().ok_or(sqlx::Error::RowNotFound)?;
-    let mut server = parse(said.try_get(0)?);
-    server.multi_writer = is_in_galera(conn).await?
-        || is(conn, "group_replication_single_primary_mode", "OFF").await?;
-    Ok(server)
-}
-
-/// What a statement has beside the outcome that it carries: itself, and the longest key.
-const BESIDE_OUTCOME: i64 = 8 << 10;
-
-/// A statement carries an outcome in hexadecimal, and is no larger than the server takes.
-pub(super) async fn largest_outcome(conn: &mut MySqlConnection) -> Result<usize, sqlx::Error> {
-    let found = read_alone(conn, "SELECT CAST(@@max_allowed_packet AS SIGNED)").await?;
-    let packet: i64 = found.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
-    Ok(usize::try_from((packet - BESIDE_OUTCOME) / 2).unwrap_or(0))
-}
-
-async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+pub(super) async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     is(conn, "wsrep_on", "ON").await
 }
 
 /// Whether a variable, which not every server has, is of this value.
-async fn is(
+pub(super) async fn is(
     conn: &mut MySqlConnection,
     variable: &'static str,
     value: &'static str,
@@ -211,47 +192,9 @@ async fn is(
     })
 }
 
-/// SKIP LOCKED and JSON_TABLE set the bounds: MariaDB 10.6, MySQL 8.0 (8.0.16 for CHECK).
-fn parse(text: &str) -> Server {
-    let mut numbers = text
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|digits| digits.parse::<u32>().unwrap_or(0));
-    let mut number = || numbers.next().unwrap_or(0);
-    let version = (number(), number(), number());
-    let (engine, brand, oldest, needed) = if text.contains("MariaDB") {
-        (
-            Engine::MariaDb,
-            "MariaDB",
-            (10, 6, 0),
-            "MariaDB 10.6 or later",
-        )
-    } else {
-        (Engine::MySql, "MySQL", (8, 0, 16), "MySQL 8.0.16 or later")
-    };
-    Server {
-        engine,
-        version: format!("{brand} {}.{}.{}", version.0, version.1, version.2),
-        too_old: (version < oldest).then_some(needed),
-        multi_writer: false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_brand_and_the_age_are_read_from_the_version() {
-        let age = |text: &str| {
-            let server = parse(text);
-            (server.engine, server.too_old.is_some())
-        };
-        assert_eq!(age("8.0.15"), (Engine::MySql, true));
-        assert_eq!(age("8.0.36-0ubuntu0.22.04.1"), (Engine::MySql, false));
-        assert_eq!(age("9.7.4-2"), (Engine::MySql, false));
-        assert_eq!(age("10.5.23-MariaDB-0+deb11u1"), (Engine::MariaDb, true));
-        assert_eq!(age("10.11.19-MariaDB-0+deb12u1"), (Engine::MariaDb, false));
-    }
 
     #[test]
     fn a_message_never_has_the_password_in_it() {

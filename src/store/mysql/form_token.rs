@@ -4,21 +4,13 @@ use sqlx::{MySqlConnection, Row};
 
 use super::in_tx::{hex, rows};
 use crate::store::fault::Fault;
-use crate::store::record::TokenAsk;
-use crate::store::{Told, to_micros};
+use crate::store::form_token::{FormTokenStore, TokenAsk};
+use crate::store::in_tx::Told;
+use crate::store::to_micros;
 
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
 VALUES (?, ?, SYSDATE(6), SYSDATE(6) + INTERVAL ? MICROSECOND)";
-
-const CLEAN: &str = "
-DELETE t FROM (
-    SELECT scope, token FROM rowlock_form_token
-    WHERE expires_at <= UTC_TIMESTAMP(6)
-    ORDER BY expires_at LIMIT ?
-    FOR UPDATE SKIP LOCKED
-) o
-STRAIGHT_JOIN rowlock_form_token t FORCE INDEX (PRIMARY) ON t.scope = o.scope AND t.token = o.token";
 
 fn tx_issue_text(ask: &TokenAsk) -> String {
     let (scope, token) = (hex(&ask.scope), hex(ask.digest.as_bytes()));
@@ -44,44 +36,36 @@ fn tx_consume_text(ask: &TokenAsk) -> String {
     )
 }
 
-pub(super) async fn issue(conn: &mut MySqlConnection, ask: &TokenAsk) -> Result<(), sqlx::Error> {
-    let issue = sqlx::query(ISSUE)
-        .bind(&*ask.scope)
-        .bind(&ask.digest.as_bytes()[..])
-        .bind(to_micros(ask.ttl));
-    issue.execute(conn).await.map(|_| ())
-}
+impl FormTokenStore for MySqlConnection {
+    async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
+        let issue = sqlx::query(ISSUE)
+            .bind(&*ask.scope)
+            .bind(&ask.digest.as_bytes()[..])
+            .bind(to_micros(ask.ttl));
+        issue.execute(self).await?;
+        Ok(())
+    }
 
-pub(super) async fn clean(conn: &mut MySqlConnection, limit: u32) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query(CLEAN).bind(limit).execute(conn).await?;
-    Ok(done.rows_affected())
-}
+    async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {
+        let rows = rows(self, tx_issue_text(ask)).await?;
+        let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
+        Ok(Told {
+            database,
+            found: (),
+        })
+    }
 
-pub(super) async fn tx_issue(
-    conn: &mut MySqlConnection,
-    ask: &TokenAsk,
-) -> Result<Told<()>, Fault> {
-    let rows = rows(conn, tx_issue_text(ask)).await?;
-    let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
-    Ok(Told {
-        database,
-        found: (),
-    })
-}
-
-pub(super) async fn tx_consume(
-    conn: &mut MySqlConnection,
-    ask: &TokenAsk,
-) -> Result<Told<bool>, Fault> {
-    let rows = rows(conn, tx_consume_text(ask)).await?;
-    let Some(row) = rows.first() else {
-        return Ok(Told {
-            database: None,
-            found: false,
-        });
-    };
-    Ok(Told {
-        database: row.try_get(1)?,
-        found: row.try_get::<i64, _>(0)? > 0,
-    })
+    async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault> {
+        let rows = rows(self, tx_consume_text(ask)).await?;
+        let Some(row) = rows.first() else {
+            return Ok(Told {
+                database: None,
+                found: false,
+            });
+        };
+        Ok(Told {
+            database: row.try_get(1)?,
+            found: row.try_get::<i64, _>(0)? > 0,
+        })
+    }
 }

@@ -27,7 +27,8 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
-use crate::store::{LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
+use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
+use crate::store::row::LockRow;
 
 /// MAX makes a row of nothing, too.
 pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE";
@@ -119,23 +120,103 @@ fn wait_text(names: &str, limit: Option<Duration>) -> String {
     )
 }
 
-pub(super) async fn pin(conn: &mut MySqlConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-    let row = send(conn, pin_text(ask))
-        .await?
-        .and_then(|mut rows| rows.pop());
-    let Some(row) = row else {
-        return missed(conn, Pinned::Missed).await;
-    };
-    let (mine, live): (Option<i64>, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
-    let found = match (mine, live) {
-        (Some(1), Some(1)) => Pinned::Live,
-        (Some(1), _) => Pinned::Expired,
-        _ => Pinned::Gone,
-    };
-    Ok(Told {
-        database: row.try_get(2)?,
-        found,
-    })
+impl InTxStore for MySqlConnection {
+    async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
+        let row = send(self, pin_text(ask))
+            .await?
+            .and_then(|mut rows| rows.pop());
+        let Some(row) = row else {
+            return missed(self, Pinned::Missed).await;
+        };
+        let (mine, live): (Option<i64>, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
+        let found = match (mine, live) {
+            (Some(1), Some(1)) => Pinned::Live,
+            (Some(1), _) => Pinned::Expired,
+            _ => Pinned::Gone,
+        };
+        Ok(Told {
+            database: row.try_get(2)?,
+            found,
+        })
+    }
+
+    async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
+        let names = list(asks.iter().map(|ask| &ask.name));
+        let text = match asks {
+            [ask] => find_and_grant_text(ask),
+            _ => format!("{}; {DATABASE}", find_text(&names)),
+        };
+        let Some(mut rows) = send(self, text).await? else {
+            return missed(self, TxTaken::Missed(None)).await;
+        };
+        // A row for each name; after them the database's id, and with a lone name what was granted.
+        let is_whole = rows.len() > asks.len();
+        let Some(last) = rows.pop().filter(|_| is_whole) else {
+            return missed(self, TxTaken::NoRow).await;
+        };
+        let database = last.try_get(0)?;
+        let mut found = Vec::new();
+        for row in rows {
+            found.push(Found {
+                name: row.try_get(0)?,
+                fence: row.try_get(1)?,
+                free: row.try_get::<i64, _>(2)? == 1,
+            });
+        }
+        if let Some(found) = refusal(asks, &found) {
+            return Ok(Told { database, found });
+        }
+        let fences: Result<Vec<i64>, sqlx::Error> = if asks.len() == 1 {
+            last.try_get(1).map(|fence| vec![fence])
+        } else {
+            let rows = send(self, grant_text(&names, ""))
+                .await?
+                .unwrap_or_default();
+            rows.iter().map(|row| row.try_get(1)).collect()
+        };
+        let fences = fences?;
+        // Both come in the order of the names. A fence that stands still was not granted.
+        if fences.len() != found.len() || found.iter().zip(&fences).any(|(row, f)| *f <= row.fence)
+        {
+            let found = TxTaken::Blocking;
+            return Ok(Told { database, found });
+        }
+        let before = |ask: &&TxAsk| {
+            let row = found.iter().find(|row| row.name == ask.name.as_bytes());
+            ask.before.is_some() && ask.before == row.map(|row| row.fence)
+        };
+        let perhaps_again = asks.iter().filter(before);
+        let found = TxTaken::Granted {
+            fences,
+            perhaps_again: perhaps_again.map(|ask| ask.name.clone()).collect(),
+        };
+        Ok(Told { database, found })
+    }
+
+    async fn tx_wait(
+        &mut self,
+        names: &[Name],
+        limit: Option<Duration>,
+    ) -> Result<TxWaited, Fault> {
+        let text = wait_text(&list(names.iter()), limit);
+        match send(self, text).await {
+            Ok(Some(_)) => Ok(TxWaited::Locked),
+            // ER_LOCK_WAIT_TIMEOUT ends the statement only: whoever has time left asks again.
+            Ok(None) => Ok(TxWaited::TimedOut),
+            Err(fault) if fault.kind == FaultKind::Interrupted && limit.is_some() => {
+                Ok(TxWaited::TimedOut)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
+        let row: Option<ToldColumns> = sqlx::query_as(ROW)
+            .bind(name.as_bytes())
+            .fetch_optional(self)
+            .await?;
+        Ok(row.into())
+    }
 }
 
 /// A row that is locked now, as it was before.
@@ -143,61 +224,6 @@ struct Found {
     name: Vec<u8>,
     fence: i64,
     free: bool,
-}
-
-pub(super) async fn take(
-    conn: &mut MySqlConnection,
-    asks: &[TxAsk],
-) -> Result<Told<TxTaken>, Fault> {
-    let names = list(asks.iter().map(|ask| &ask.name));
-    let text = match asks {
-        [ask] => find_and_grant_text(ask),
-        _ => format!("{}; {DATABASE}", find_text(&names)),
-    };
-    let Some(mut rows) = send(conn, text).await? else {
-        return missed(conn, TxTaken::Missed(None)).await;
-    };
-    // A row for each name; after them the database's id, and with a lone name what was granted.
-    let is_whole = rows.len() > asks.len();
-    let Some(last) = rows.pop().filter(|_| is_whole) else {
-        return missed(conn, TxTaken::NoRow).await;
-    };
-    let database = last.try_get(0)?;
-    let mut found = Vec::new();
-    for row in rows {
-        found.push(Found {
-            name: row.try_get(0)?,
-            fence: row.try_get(1)?,
-            free: row.try_get::<i64, _>(2)? == 1,
-        });
-    }
-    if let Some(found) = refusal(asks, &found) {
-        return Ok(Told { database, found });
-    }
-    let fences: Result<Vec<i64>, sqlx::Error> = if asks.len() == 1 {
-        last.try_get(1).map(|fence| vec![fence])
-    } else {
-        let rows = send(conn, grant_text(&names, ""))
-            .await?
-            .unwrap_or_default();
-        rows.iter().map(|row| row.try_get(1)).collect()
-    };
-    let fences = fences?;
-    // Both come in the order of the names. A fence that stands still was not granted.
-    if fences.len() != found.len() || found.iter().zip(&fences).any(|(row, f)| *f <= row.fence) {
-        let found = TxTaken::Blocking;
-        return Ok(Told { database, found });
-    }
-    let before = |ask: &&TxAsk| {
-        let row = found.iter().find(|row| row.name == ask.name.as_bytes());
-        ask.before.is_some() && ask.before == row.map(|row| row.fence)
-    };
-    let perhaps_again = asks.iter().filter(before);
-    let found = TxTaken::Granted {
-        fences,
-        perhaps_again: perhaps_again.map(|ask| ask.name.clone()).collect(),
-    };
-    Ok(Told { database, found })
 }
 
 /// Why rows that are locked now cannot be granted.
@@ -214,34 +240,6 @@ fn refusal(asks: &[TxAsk], found: &[Found]) -> Option<TxTaken> {
         }
     }
     None
-}
-
-pub(super) async fn wait(
-    conn: &mut MySqlConnection,
-    names: &[Name],
-    limit: Option<Duration>,
-) -> Result<TxWaited, Fault> {
-    let text = wait_text(&list(names.iter()), limit);
-    match send(conn, text).await {
-        Ok(Some(_)) => Ok(TxWaited::Locked),
-        // ER_LOCK_WAIT_TIMEOUT ends the statement only: whoever has time left asks again.
-        Ok(None) => Ok(TxWaited::TimedOut),
-        Err(fault) if fault.kind == FaultKind::Interrupted && limit.is_some() => {
-            Ok(TxWaited::TimedOut)
-        }
-        Err(fault) => Err(fault),
-    }
-}
-
-pub(super) async fn row(
-    conn: &mut MySqlConnection,
-    name: &Name,
-) -> Result<Told<Option<LockRow>>, Fault> {
-    let row: Option<ToldColumns> = sqlx::query_as(ROW)
-        .bind(name.as_bytes())
-        .fetch_optional(conn)
-        .await?;
-    Ok(row.into())
 }
 
 /// The rows of all statements of a text.

@@ -13,6 +13,7 @@
 //! would be the time at which the statement began; `SYSDATE(6)` is the time at which it is read.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, FromRow, MySqlConnection};
@@ -20,10 +21,10 @@ use sqlx::{AssertSqlSafe, FromRow, MySqlConnection};
 use super::connect::{fill, quoted, read_alone, write_and_read};
 use super::in_tx::{hex, text};
 use crate::model::Name;
-use crate::store::{
-    Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,
-    to_micros,
-};
+use crate::store::fault::Fault;
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::row::{LockColumns, LockRow};
+use crate::store::{json, micros, to_micros};
 
 const TAKE: &str = "
 UPDATE (
@@ -204,29 +205,128 @@ fn renew_text(asks: &[RenewAsk]) -> String {
     fill(RENEW, &[quoted(&json::renewals(asks))])
 }
 
-pub(super) async fn take(
-    conn: &mut MySqlConnection,
-    asks: &[TakeAsk],
-) -> Result<Vec<Taken>, sqlx::Error> {
-    let (take, read) = take_text(asks);
-    let mut rows = found(&write_and_read(conn, &take, &read).await?)?;
+impl LeaseStore for MySqlConnection {
+    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
+        let (take, read) = take_text(asks);
+        let mut rows = found(&write_and_read(self, &take, &read).await?)?;
 
-    let missing: Vec<&TakeAsk> = asks
-        .iter()
-        .filter(|ask| !rows.contains_key(ask.name.as_bytes()))
-        .collect();
-    if !missing.is_empty() {
-        rows.extend(make(conn, &missing).await?);
+        let missing: Vec<&TakeAsk> = asks
+            .iter()
+            .filter(|ask| !rows.contains_key(ask.name.as_bytes()))
+            .collect();
+        if !missing.is_empty() {
+            rows.extend(make(self, &missing).await?);
+        }
+
+        Ok(asks
+            .iter()
+            .map(|ask| match rows.remove(ask.name.as_bytes()) {
+                Some(row) if row.owner == Some(ask.owner) => Taken::Granted { fence: row.fence },
+                Some(row) if row.is_live() => Taken::Busy(Some(row)),
+                _ => Taken::Busy(None),
+            })
+            .collect())
     }
 
-    Ok(asks
-        .iter()
-        .map(|ask| match rows.remove(ask.name.as_bytes()) {
-            Some(row) if row.owner == Some(ask.owner) => Taken::Granted { fence: row.fence },
-            Some(row) if row.is_live() => Taken::Busy(Some(row)),
-            _ => Taken::Busy(None),
-        })
-        .collect())
+    async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
+        let renew = sqlx::raw_sql(AssertSqlSafe(renew_text(asks)));
+        let done = renew.execute(&mut *self).await?;
+        if done.rows_affected() == asks.len() as u64 {
+            let live = |ask: &RenewAsk| Renewed::Live { remaining: ask.ttl };
+            return Ok(asks.iter().map(live).collect());
+        }
+        let rows = read(self, asks.iter().map(|ask| &ask.name)).await?;
+        Ok(asks
+            .iter()
+            .map(|ask| match rows.get(ask.name.as_bytes()) {
+                Some(row) if row.owner == Some(ask.owner) && row.is_live() => Renewed::Live {
+                    remaining: micros(row.remaining.unwrap_or(0)),
+                },
+                _ => Renewed::Gone,
+            })
+            .collect())
+    }
+
+    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+        let names = || asks.iter().map(|ask| &ask.name);
+        let release = match asks {
+            [ask] => sqlx::query(RELEASE_ONE)
+                .bind(ask.name.as_bytes())
+                .bind(ask.owner),
+            _ => sqlx::query(RELEASE).bind(json::releases(asks)),
+        };
+        // The statement for a batch tells only how many rows it changed. What was held before it and is
+        // free after it was freed by it.
+        let before = match asks {
+            [_] => Rows::new(),
+            _ => read(self, names()).await?,
+        };
+        let done = release.execute(&mut *self).await?;
+        let changed = usize::try_from(done.rows_affected()).unwrap_or(usize::MAX);
+        if changed == asks.len() {
+            return Ok(vec![Freed::Released; asks.len()]);
+        }
+        let after = read(self, names()).await?;
+        let freed = |ask: &ReleaseAsk| {
+            let was_held = ask.freed(before.get(ask.name.as_bytes())) == Freed::Locked;
+            match ask.freed(after.get(ask.name.as_bytes())) {
+                Freed::WasFree | Freed::Superseded if was_held => Freed::Released,
+                other => other,
+            }
+        };
+        Ok(asks.iter().map(freed).collect())
+    }
+
+    /// Waits for the row: whoever asks for this wants it done.
+    async fn lease_force_release(
+        &mut self,
+        name: &Name,
+        _patience: Duration,
+    ) -> Result<Option<LockRow>, Fault> {
+        let mut tx = sqlx::Connection::begin(self).await?;
+        let held: Option<LockColumns> = sqlx::query_as(LOCK_HELD)
+            .bind(name.as_bytes())
+            .fetch_optional(&mut *tx)
+            .await?;
+        sqlx::query(FREE)
+            .bind(name.as_bytes())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(held.map(LockRow::from))
+    }
+
+    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
+        let inspect = fill(INSPECT, &[hex(name.as_bytes())]);
+        let rows = read_alone(self, &inspect).await?;
+        Ok(rows.first().map(lock_row).transpose()?)
+    }
+
+    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
+        let rows = read_alone(self, LIST).await?;
+        let rows: Result<_, sqlx::Error> = rows.iter().map(lock_row).collect();
+        Ok(rows?)
+    }
+
+    async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault> {
+        let mut found = read(self, std::iter::once(name)).await?;
+        if found.is_empty() && make {
+            let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
+            match make.execute(&mut *self).await {
+                Err(error) if is_duplicate(&error) => {}
+                other => other.map(|_| ())?,
+            }
+            found = read(self, std::iter::once(name)).await?;
+        }
+        if make && found.values().any(LockRow::has_lapsed) {
+            sqlx::query(FREE_LAPSED)
+                .bind(name.as_bytes())
+                .execute(&mut *self)
+                .await?;
+            found = read(self, std::iter::once(name)).await?;
+        }
+        Ok(found.remove(name.as_bytes()))
+    }
 }
 
 /// Inserts all at once, or, when somebody inserts one of them at the same time, one by one.
@@ -262,117 +362,6 @@ fn is_duplicate(error: &sqlx::Error) -> bool {
         .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
 }
 
-pub(super) async fn renew(
-    conn: &mut MySqlConnection,
-    asks: &[RenewAsk],
-) -> Result<Vec<Renewed>, sqlx::Error> {
-    let renew = sqlx::raw_sql(AssertSqlSafe(renew_text(asks)));
-    let done = renew.execute(&mut *conn).await?;
-    if done.rows_affected() == asks.len() as u64 {
-        let live = |ask: &RenewAsk| Renewed::Live { remaining: ask.ttl };
-        return Ok(asks.iter().map(live).collect());
-    }
-    let rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
-    Ok(asks
-        .iter()
-        .map(|ask| match rows.get(ask.name.as_bytes()) {
-            Some(row) if row.owner == Some(ask.owner) && row.is_live() => Renewed::Live {
-                remaining: micros(row.remaining.unwrap_or(0)),
-            },
-            _ => Renewed::Gone,
-        })
-        .collect())
-}
-
-pub(super) async fn release(
-    conn: &mut MySqlConnection,
-    asks: &[ReleaseAsk],
-) -> Result<Vec<Freed>, sqlx::Error> {
-    let names = || asks.iter().map(|ask| &ask.name);
-    let release = match asks {
-        [ask] => sqlx::query(RELEASE_ONE)
-            .bind(ask.name.as_bytes())
-            .bind(ask.owner),
-        _ => sqlx::query(RELEASE).bind(json::releases(asks)),
-    };
-    // The statement for a batch tells only how many rows it changed. What was held before it and is
-    // free after it was freed by it.
-    let before = match asks {
-        [_] => Rows::new(),
-        _ => read(conn, names()).await?,
-    };
-    let done = release.execute(&mut *conn).await?;
-    let changed = usize::try_from(done.rows_affected()).unwrap_or(usize::MAX);
-    if changed == asks.len() {
-        return Ok(vec![Freed::Released; asks.len()]);
-    }
-    let after = read(conn, names()).await?;
-    let freed = |ask: &ReleaseAsk| {
-        let was_held = ask.freed(before.get(ask.name.as_bytes())) == Freed::Locked;
-        match ask.freed(after.get(ask.name.as_bytes())) {
-            Freed::WasFree | Freed::Superseded if was_held => Freed::Released,
-            other => other,
-        }
-    };
-    Ok(asks.iter().map(freed).collect())
-}
-
-/// Waits for the row: whoever asks for this wants it done.
-pub(super) async fn force_release(
-    conn: &mut MySqlConnection,
-    name: &Name,
-) -> Result<Option<LockRow>, sqlx::Error> {
-    let mut tx = sqlx::Connection::begin(conn).await?;
-    let held: Option<LockColumns> = sqlx::query_as(LOCK_HELD)
-        .bind(name.as_bytes())
-        .fetch_optional(&mut *tx)
-        .await?;
-    sqlx::query(FREE)
-        .bind(name.as_bytes())
-        .execute(&mut *tx)
-        .await?;
-    tx.commit().await?;
-    Ok(held.map(LockRow::from))
-}
-
-pub(super) async fn inspect(
-    conn: &mut MySqlConnection,
-    name: &Name,
-) -> Result<Option<LockRow>, sqlx::Error> {
-    let inspect = fill(INSPECT, &[hex(name.as_bytes())]);
-    let rows = read_alone(conn, &inspect).await?;
-    rows.first().map(lock_row).transpose()
-}
-
-pub(super) async fn row(
-    conn: &mut MySqlConnection,
-    name: &Name,
-    make: bool,
-) -> Result<Option<LockRow>, sqlx::Error> {
-    let mut found = read(conn, std::iter::once(name)).await?;
-    if found.is_empty() && make {
-        let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
-        match make.execute(&mut *conn).await {
-            Err(error) if is_duplicate(&error) => {}
-            other => other.map(|_| ())?,
-        }
-        found = read(conn, std::iter::once(name)).await?;
-    }
-    if make && found.values().any(LockRow::has_lapsed) {
-        sqlx::query(FREE_LAPSED)
-            .bind(name.as_bytes())
-            .execute(&mut *conn)
-            .await?;
-        found = read(conn, std::iter::once(name)).await?;
-    }
-    Ok(found.remove(name.as_bytes()))
-}
-
-pub(super) async fn list(conn: &mut MySqlConnection) -> Result<Vec<LockRow>, sqlx::Error> {
-    let rows = read_alone(conn, LIST).await?;
-    rows.iter().map(lock_row).collect()
-}
-
 async fn read<'a>(
     conn: &mut MySqlConnection,
     names: impl Iterator<Item = &'a Name>,
@@ -401,52 +390,5 @@ fn lock_row(row: &MySqlRow) -> Result<LockRow, sqlx::Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use uuid::Uuid;
-
-    use super::super::connect::MySql;
-    use super::*;
-    use crate::store::{Connector, RequestLimit};
-
-    /// What TLS sends in one record, and what the protocol puts before a statement.
-    const RECORD: usize = 16 * 1024;
-    const HEADER: usize = 5;
-
-    /// As many as are admitted.
-    fn batch<T>(limit: RequestLimit, name: &str, holder: &str, ask: impl Fn(Name) -> T) -> Vec<T> {
-        let name = Name::new(name).unwrap();
-        let mut used = 0;
-        let admits = |_: &usize| limit.admits(&mut used, name.as_bytes().len(), holder.len());
-        let count = (0..1_000).take_while(admits).count();
-        (0..count).map(|_| ask(name.clone())).collect()
-    }
-
-    #[test]
-    fn a_batch_that_is_admitted_leaves_in_one_record() {
-        let (owner, ttl) = (Uuid::max(), Duration::from_hours(24));
-        for length in [1, 20, 255] {
-            let name = "n".repeat(length);
-            let renewals = batch(MySql::RENEWALS, &name, "", |name| RenewAsk {
-                name,
-                owner,
-                ttl,
-            });
-            let renew = renew_text(&renewals);
-            let holder: Arc<str> = "program 12345 on host".into();
-            let takes = batch(MySql::REQUEST, &name, &holder, |name| TakeAsk {
-                name,
-                owner,
-                ttl,
-                holder: Arc::clone(&holder),
-            });
-            let (take, read) = take_text(&takes);
-            for size in [renew.len(), take.len() + read.len()] {
-                // Not far below it, either.
-                assert!((12_000..RECORD - HEADER).contains(&size), "{size}");
-            }
-        }
-    }
-}
+#[path = "lease_tests.rs"]
+mod tests;

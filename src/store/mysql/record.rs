@@ -13,11 +13,12 @@ use super::in_tx::{hex, text};
 use super::step;
 use crate::model::{FaultKind, Outcome, RecordKey};
 use crate::store::fault::Fault;
+use crate::store::lease::Renewed;
 use crate::store::record::{
     ClaimAsk, Claimed, DecideAsk, Decision, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
-    record_row,
+    RecordStore, record_row,
 };
-use crate::store::{Renewed, json, micros, to_micros};
+use crate::store::{json, micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
@@ -245,57 +246,153 @@ DELETE s FROM JSON_TABLE(?, '$[*]' COLUMNS (
 STRAIGHT_JOIN rowlock_idempotency_step s FORCE INDEX (PRIMARY)
     ON s.scope = UNHEX(a.scope) AND s.idempotency_key = UNHEX(a.k)";
 
-pub(super) async fn read(
-    conn: &mut MySqlConnection,
-    keys: &[RecordKey],
-    largest: usize,
-) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
-    let largest = i64::try_from(largest).unwrap_or(i64::MAX);
-    let read = match keys {
-        [key] => fill(
-            READ_ONE,
-            &[largest.to_string(), hex(key.scope()), hex(key.key())],
-        ),
-        _ => fill(READ, &[largest.to_string(), quoted(&json::keys(keys))]),
-    };
-    let rows = read_alone(conn, &read).await?;
-    let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
-    Ok(RecordRow::in_order(rows?, keys))
-}
-
-/// Whether another transaction has the key locked, or is making it.
-pub(super) async fn is_claimed(conn: &mut MySqlConnection, key: &RecordKey) -> Result<bool, Fault> {
-    let keys = json::keys(std::slice::from_ref(key));
-    let probed = sqlx::query(PROBE).bind(keys).fetch_all(conn).await;
-    match probed.map_err(Fault::from) {
-        Ok(_) => Ok(false),
-        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(true),
-        Err(fault) => Err(fault),
+impl RecordStore for MySqlConnection {
+    async fn record_read(
+        &mut self,
+        keys: &[RecordKey],
+        largest: usize,
+    ) -> Result<Vec<Option<RecordRow>>, Fault> {
+        let largest = i64::try_from(largest).unwrap_or(i64::MAX);
+        let read = match keys {
+            [key] => fill(
+                READ_ONE,
+                &[largest.to_string(), hex(key.scope()), hex(key.key())],
+            ),
+            _ => fill(READ, &[largest.to_string(), quoted(&json::keys(keys))]),
+        };
+        let rows = read_alone(self, &read).await?;
+        let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
+        Ok(RecordRow::in_order(rows?, keys))
     }
-}
 
-pub(super) async fn claim(
-    conn: &mut MySqlConnection,
-    asks: &[ClaimAsk],
-) -> Result<Vec<Claimed>, Fault> {
-    let is_new = |ask: &&ClaimAsk| ask.seen.is_none();
-    let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
-    if !new.is_empty() && !make(conn, &new).await? {
-        // One of them is being made by somebody else: which one?
-        for ask in &new {
-            make(conn, &[*ask]).await?;
+    /// Whether another transaction has the key locked, or is making it.
+    async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault> {
+        let keys = json::keys(std::slice::from_ref(key));
+        let probed = sqlx::query(PROBE).bind(keys).fetch_all(self).await;
+        match probed.map_err(Fault::from) {
+            Ok(_) => Ok(false),
+            Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(true),
+            Err(fault) => Err(fault),
         }
     }
-    if !again.is_empty() {
-        sqlx::query(CLAIM_AGAIN)
-            .bind(json::claims(&again))
-            .execute(&mut *conn)
+
+    async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault> {
+        let mut tx = self.begin().await?;
+        let locked: Option<i64> = sqlx::query_scalar(LOCK_FORGOTTEN)
+            .bind(key.scope())
+            .bind(key.key())
+            .bind(attempt)
+            .fetch_optional(&mut *tx)
             .await?;
+        if locked.is_some() {
+            let keys = json::keys(std::slice::from_ref(key));
+            for sql in [REMOVE_STEPS, REMOVE] {
+                sqlx::query(sql).bind(&keys).execute(&mut *tx).await?;
+            }
+        }
+        tx.commit().await?;
+        Ok(())
     }
-    let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
-    let rows = read(conn, &keys, 0).await?;
-    let claimed = asks.iter().zip(&rows);
-    Ok(claimed.map(|(ask, row)| ask.missed(row.as_ref())).collect())
+
+    async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
+        let is_new = |ask: &&ClaimAsk| ask.seen.is_none();
+        let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
+        if !new.is_empty() && !make(self, &new).await? {
+            // One of them is being made by somebody else: which one?
+            for ask in &new {
+                make(self, &[*ask]).await?;
+            }
+        }
+        if !again.is_empty() {
+            sqlx::query(CLAIM_AGAIN)
+                .bind(json::claims(&again))
+                .execute(&mut *self)
+                .await?;
+        }
+        let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
+        let rows = self.record_read(&keys, 0).await?;
+        let claimed = asks.iter().zip(&rows);
+        Ok(claimed.map(|(ask, row)| ask.missed(row.as_ref())).collect())
+    }
+
+    async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault> {
+        sqlx::query(RENEW)
+            .bind(json::keeps(asks))
+            .execute(&mut *self)
+            .await?;
+        let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
+        let rows = self.record_read(&keys, 0).await?;
+        Ok(asks
+            .iter()
+            .zip(&rows)
+            .map(|(ask, row)| match row {
+                Some(row) if row.owner == ask.owner && row.state == "running" => Renewed::Live {
+                    remaining: micros(row.lease_left),
+                },
+                _ => Renewed::Gone,
+            })
+            .collect())
+    }
+
+    async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault> {
+        let done = sqlx::query(FINISH)
+            .bind(json::ends(asks))
+            .execute(&mut *self)
+            .await?;
+        if usize::try_from(done.rows_affected()) == Ok(asks.len()) {
+            return Ok(vec![Finished::Ended; asks.len()]);
+        }
+        let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
+        let rows = self.record_read(&keys, 0).await?;
+        let mut finished = Vec::with_capacity(asks.len());
+        for (ask, row) in asks.iter().zip(rows) {
+            // Outcomes are large: of each only that is read which has to be compared.
+            let row = match row {
+                Some(row) if row.owner == ask.owner && row.state == "done" => {
+                    let key = std::slice::from_ref(&ask.key);
+                    self.record_read(key, ask.size()).await?.pop().flatten()
+                }
+                row => row,
+            };
+            finished.push(RecordRow::finished(row.as_ref(), ask));
+        }
+        Ok(finished)
+    }
+
+    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
+        let null = || String::from("NULL");
+        let scope = filter.scope.as_deref().map_or_else(null, hex);
+        let state = filter.state.map_or_else(null, text);
+        let limit = filter.limit.to_string();
+        let list = fill(LIST, &[scope.clone(), scope, state.clone(), state, limit]);
+        let rows = read_alone(self, &list).await?;
+        let rows: Result<_, sqlx::Error> = rows.iter().map(|row| record_row!(row)).collect();
+        Ok(rows?)
+    }
+
+    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
+        let (scope, key) = (ask.key.scope(), ask.key.key());
+        let forget = to_micros(ask.forget);
+        let query = match &ask.decision {
+            Decision::Unknown => sqlx::query(TO_UNKNOWN),
+            Decision::Reset => sqlx::query(RESET).bind(forget).bind(forget),
+            Decision::Resolve(outcome) => return Ok(resolve(self, ask, outcome.as_ref()).await?),
+        };
+        let mut tx = self.begin().await?;
+        let locked: Option<i64> = sqlx::query_scalar(LOCK)
+            .bind(scope)
+            .bind(key)
+            .bind(ask.attempt)
+            .fetch_optional(&mut *tx)
+            .await?;
+        let mut changed = 0;
+        if locked.is_some() {
+            let query = query.bind(scope).bind(key).bind(ask.attempt);
+            changed = query.execute(&mut *tx).await?.rows_affected();
+        }
+        tx.commit().await?;
+        Ok(changed > 0)
+    }
 }
 
 /// Inserts all of them, or none: false.
@@ -315,117 +412,6 @@ async fn make(conn: &mut MySqlConnection, new: &[&ClaimAsk]) -> Result<bool, Fau
         };
     }
     Ok(true)
-}
-
-pub(super) async fn forget(
-    conn: &mut MySqlConnection,
-    key: &RecordKey,
-    attempt: i64,
-) -> Result<(), sqlx::Error> {
-    let mut tx = conn.begin().await?;
-    let locked: Option<i64> = sqlx::query_scalar(LOCK_FORGOTTEN)
-        .bind(key.scope())
-        .bind(key.key())
-        .bind(attempt)
-        .fetch_optional(&mut *tx)
-        .await?;
-    if locked.is_some() {
-        let keys = json::keys(std::slice::from_ref(key));
-        for sql in [REMOVE_STEPS, REMOVE] {
-            sqlx::query(sql).bind(&keys).execute(&mut *tx).await?;
-        }
-    }
-    tx.commit().await
-}
-
-pub(super) async fn renew(
-    conn: &mut MySqlConnection,
-    asks: &[KeepAsk],
-) -> Result<Vec<Renewed>, sqlx::Error> {
-    sqlx::query(RENEW)
-        .bind(json::keeps(asks))
-        .execute(&mut *conn)
-        .await?;
-    let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
-    let rows = read(conn, &keys, 0).await?;
-    Ok(asks
-        .iter()
-        .zip(&rows)
-        .map(|(ask, row)| match row {
-            Some(row) if row.owner == ask.owner && row.state == "running" => Renewed::Live {
-                remaining: micros(row.lease_left),
-            },
-            _ => Renewed::Gone,
-        })
-        .collect())
-}
-
-pub(super) async fn finish(
-    conn: &mut MySqlConnection,
-    asks: &[FinishAsk],
-) -> Result<Vec<Finished>, sqlx::Error> {
-    let done = sqlx::query(FINISH)
-        .bind(json::ends(asks))
-        .execute(&mut *conn)
-        .await?;
-    if usize::try_from(done.rows_affected()) == Ok(asks.len()) {
-        return Ok(vec![Finished::Ended; asks.len()]);
-    }
-    let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
-    let rows = read(conn, &keys, 0).await?;
-    let mut finished = Vec::with_capacity(asks.len());
-    for (ask, row) in asks.iter().zip(rows) {
-        // Outcomes are large: of each only that is read which has to be compared.
-        let row = match row {
-            Some(row) if row.owner == ask.owner && row.state == "done" => {
-                let key = std::slice::from_ref(&ask.key);
-                read(conn, key, ask.size()).await?.pop().flatten()
-            }
-            row => row,
-        };
-        finished.push(RecordRow::finished(row.as_ref(), ask));
-    }
-    Ok(finished)
-}
-
-pub(super) async fn list(
-    conn: &mut MySqlConnection,
-    filter: &ListAsk,
-) -> Result<Vec<RecordRow>, sqlx::Error> {
-    let null = || String::from("NULL");
-    let scope = filter.scope.as_deref().map_or_else(null, hex);
-    let state = filter.state.map_or_else(null, text);
-    let limit = filter.limit.to_string();
-    let list = fill(LIST, &[scope.clone(), scope, state.clone(), state, limit]);
-    let rows = read_alone(conn, &list).await?;
-    rows.iter().map(|row| record_row!(row)).collect()
-}
-
-pub(super) async fn decide(
-    conn: &mut MySqlConnection,
-    ask: &DecideAsk,
-) -> Result<bool, sqlx::Error> {
-    let (scope, key) = (ask.key.scope(), ask.key.key());
-    let forget = to_micros(ask.forget);
-    let query = match &ask.decision {
-        Decision::Unknown => sqlx::query(TO_UNKNOWN),
-        Decision::Reset => sqlx::query(RESET).bind(forget).bind(forget),
-        Decision::Resolve(outcome) => return resolve(conn, ask, outcome.as_ref()).await,
-    };
-    let mut tx = conn.begin().await?;
-    let locked: Option<i64> = sqlx::query_scalar(LOCK)
-        .bind(scope)
-        .bind(key)
-        .bind(ask.attempt)
-        .fetch_optional(&mut *tx)
-        .await?;
-    let mut changed = 0;
-    if locked.is_some() {
-        let query = query.bind(scope).bind(key).bind(ask.attempt);
-        changed = query.execute(&mut *tx).await?.rows_affected();
-    }
-    tx.commit().await?;
-    Ok(changed > 0)
 }
 
 async fn resolve(

@@ -12,8 +12,10 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 use super::in_tx::{DATABASE, hex, rows, text};
 use crate::model::{FaultKind, Outcome};
 use crate::store::fault::Fault;
+use crate::store::in_tx::Told;
 use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
-use crate::store::{Told, to_micros};
+use crate::store::record_in_tx::RecordInTxStore;
+use crate::store::to_micros;
 
 const WAIT_SHORTLY: &str = "
 SET @rowlock_wait = @@innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = /*!80000 1 */ /*M!100600 0 */";
@@ -97,77 +99,69 @@ fn complete_text(ask: &FinishAsk) -> String {
     )
 }
 
-pub(super) async fn tx_claim(
-    conn: &mut MySqlConnection,
-    ask: &ClaimAsk,
-) -> Result<Told<Claimed>, Fault> {
-    let claim = match ask.seen {
-        Some(seen) => claim_again_text(ask, seen),
-        None => claim_new_text(ask),
-    };
-    let claim = format!("SAVEPOINT rowlock_claim; {WAIT_SHORTLY}; {claim}; {WAIT_AS_BEFORE}");
-    let done = execute(conn, claim).await;
-    let told = |found| Told {
-        database: Some(ask.database),
-        found,
-    };
-    match done {
-        Ok(done) if done.rows_affected() > 0 => return Ok(told(Claimed::Mine { attempt: 0 })),
-        Ok(_) => {}
-        Err(fault) => {
-            // The text has stopped before its end. A connection that is gone has taken the session with it.
-            if fault.kind != FaultKind::Disconnected {
-                execute(conn, WAIT_AS_BEFORE.into()).await?;
-            }
-            match fault.kind {
-                FaultKind::LockTimeout => return Ok(told(Claimed::Locked)),
-                FaultKind::Duplicate => {}
-                _ => return Err(fault),
+impl RecordInTxStore for MySqlConnection {
+    async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
+        let claim = match ask.seen {
+            Some(seen) => claim_again_text(ask, seen),
+            None => claim_new_text(ask),
+        };
+        let claim = format!("SAVEPOINT rowlock_claim; {WAIT_SHORTLY}; {claim}; {WAIT_AS_BEFORE}");
+        let done = execute(self, claim).await;
+        let told = |found| Told {
+            database: Some(ask.database),
+            found,
+        };
+        match done {
+            Ok(done) if done.rows_affected() > 0 => return Ok(told(Claimed::Mine { attempt: 0 })),
+            Ok(_) => {}
+            Err(fault) => {
+                // The text has stopped before its end. A connection that is gone has taken the session with it.
+                if fault.kind != FaultKind::Disconnected {
+                    execute(self, WAIT_AS_BEFORE.into()).await?;
+                }
+                match fault.kind {
+                    FaultKind::LockTimeout => return Ok(told(Claimed::Locked)),
+                    FaultKind::Duplicate => {}
+                    _ => return Err(fault),
+                }
             }
         }
+        // Not there to be had, or not in this database.
+        let rows = rows(self, DATABASE.into()).await?;
+        Ok(Told {
+            database: rows.first().map_or(Ok(None), |row| row.try_get(0))?,
+            found: Claimed::Missed,
+        })
     }
-    // Not there to be had, or not in this database.
-    let rows = rows(conn, DATABASE.into()).await?;
-    Ok(Told {
-        database: rows.first().map_or(Ok(None), |row| row.try_get(0))?,
-        found: Claimed::Missed,
-    })
+
+    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
+        let done = execute(self, keep_text(ask, outcome)).await?;
+        match done.rows_affected() {
+            // It was inserted, or changed, in this very transaction, which has been rolled back since.
+            0 => Err(Fault::transaction_over()),
+            _ => Ok(Finished::Ended),
+        }
+    }
+
+    async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
+        let rows = rows(self, complete_text(ask)).await?;
+        let Some(row) = rows.first() else {
+            return Ok(Told {
+                database: None,
+                found: Finished::Superseded,
+            });
+        };
+        Ok(Told {
+            database: row.try_get(1)?,
+            found: match row.try_get::<i64, _>(0)? {
+                0 => Finished::Superseded,
+                _ => Finished::Ended,
+            },
+        })
+    }
 }
 
 /// What all statements of a text have done.
 async fn execute(conn: &mut MySqlConnection, text: String) -> Result<MySqlQueryResult, Fault> {
     Ok(sqlx::raw_sql(AssertSqlSafe(text)).execute(conn).await?)
-}
-
-pub(super) async fn tx_keep(
-    conn: &mut MySqlConnection,
-    ask: &ClaimAsk,
-    outcome: &Outcome,
-) -> Result<Finished, Fault> {
-    let done = execute(conn, keep_text(ask, outcome)).await?;
-    match done.rows_affected() {
-        // It was inserted, or changed, in this very transaction, which has been rolled back since.
-        0 => Err(Fault::transaction_over()),
-        _ => Ok(Finished::Ended),
-    }
-}
-
-pub(super) async fn tx_complete(
-    conn: &mut MySqlConnection,
-    ask: &FinishAsk,
-) -> Result<Told<Finished>, Fault> {
-    let rows = rows(conn, complete_text(ask)).await?;
-    let Some(row) = rows.first() else {
-        return Ok(Told {
-            database: None,
-            found: Finished::Superseded,
-        });
-    };
-    Ok(Told {
-        database: row.try_get(1)?,
-        found: match row.try_get::<i64, _>(0)? {
-            0 => Finished::Superseded,
-            _ => Finished::Ended,
-        },
-    })
 }

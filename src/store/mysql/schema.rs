@@ -3,49 +3,112 @@
 use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
-use super::connect::read_alone;
-use crate::model::FaultKind;
-use crate::store::Applied;
-use crate::store::fault::classify;
+use super::connect::{is, is_in_galera, read_alone};
+use crate::model::{Engine, FaultKind};
+use crate::store::fault::{Fault, classify};
 use crate::store::migrate::{self, MigrateFault};
+use crate::store::schema::{Applied, SchemaStore, Server};
 
 mod embedded {
     refinery::embed_migrations!("migrations/mysql");
 }
 pub(crate) use embedded::migrations::runner;
 
-pub(super) async fn history(
-    conn: &mut MySqlConnection,
-) -> Result<Option<Vec<Applied>>, sqlx::Error> {
-    let rows = "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version";
-    // information_schema does not show a table to a user without a right on it: to such a user none would be there.
-    let rows = match read_alone(conn, rows).await {
-        Err(error) if classify(&error) == FaultKind::NoSuchTable => return Ok(None),
-        rows => rows?,
-    };
-    let rows = rows.iter().map(<(i32, String, String)>::from_row);
-    let rows: Result<Vec<Applied>, _> = rows.map(|row| row.map(Applied::from)).collect();
-    Ok(Some(rows?))
-}
+/// What a statement has beside the outcome that it carries: itself, and the longest key.
+const BESIDE_OUTCOME: i64 = 8 << 10;
 
-/// DDL commits by itself here, and GET_LOCK survives that. Its name is server-wide and takes 64
-/// characters: it carries a hash of the database's name.
-pub(super) async fn migrate(conn: &mut MySqlConnection) -> Result<Vec<String>, MigrateFault> {
-    let lock = "SELECT GET_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 60)";
-    let got = read_alone(conn, lock).await?;
-    let got = got.first().ok_or(sqlx::Error::RowNotFound)?;
-    if got.try_get::<Option<i64>, _>(0)? != Some(1) {
-        return Err(MigrateFault::LockNotObtained);
+impl SchemaStore for MySqlConnection {
+    async fn server(&mut self) -> Result<Server, Fault> {
+        let said = read_alone(self, "SELECT VERSION()").await?;
+        let said = said.first().ok_or(sqlx::Error::RowNotFound)?;
+        let mut server = parse(said.try_get(0)?);
+        server.multi_writer = is_in_galera(self).await?
+            || is(self, "group_replication_single_primary_mode", "OFF").await?;
+        Ok(server)
     }
-    let applied = migrate::run(&mut *conn, runner()).await;
-    let unlock = "DO RELEASE_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)))";
-    let unlocked = sqlx::query(unlock).execute(conn).await;
-    let applied = applied?;
-    unlocked?;
-    Ok(applied)
+
+    /// A statement carries an outcome in hexadecimal, and is no larger than the server takes.
+    async fn largest_outcome(&mut self) -> Result<usize, Fault> {
+        let found = read_alone(self, "SELECT CAST(@@max_allowed_packet AS SIGNED)").await?;
+        let packet: i64 = found.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+        Ok(usize::try_from((packet - BESIDE_OUTCOME) / 2).unwrap_or(0))
+    }
+
+    async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {
+        let rows = "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version";
+        // information_schema does not show a table to a user without a right on it: to such a user none would be there.
+        let rows = match read_alone(self, rows).await {
+            Err(error) if classify(&error) == FaultKind::NoSuchTable => return Ok(None),
+            rows => rows?,
+        };
+        let rows = rows.iter().map(<(i32, String, String)>::from_row);
+        let rows: Result<Vec<Applied>, _> = rows.map(|row| row.map(Applied::from)).collect();
+        Ok(Some(rows?))
+    }
+
+    /// DDL commits by itself here, and GET_LOCK survives that. Its name is server-wide and takes 64
+    /// characters: it carries a hash of the database's name.
+    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+        let lock =
+            "SELECT GET_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 60)";
+        let got = read_alone(self, lock).await?;
+        let got = got.first().ok_or(sqlx::Error::RowNotFound)?;
+        if got.try_get::<Option<i64>, _>(0)? != Some(1) {
+            return Err(MigrateFault::LockNotObtained);
+        }
+        let applied = migrate::run(&mut *self, runner()).await;
+        let unlock = "DO RELEASE_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)))";
+        let unlocked = sqlx::query(unlock).execute(self).await;
+        let applied = applied?;
+        unlocked?;
+        Ok(applied)
+    }
+
+    async fn database_id(&mut self) -> Result<Uuid, Fault> {
+        let rows = read_alone(self, "SELECT id FROM rowlock_database").await?;
+        Ok(rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?)
+    }
 }
 
-pub(super) async fn database_id(conn: &mut MySqlConnection) -> Result<Uuid, sqlx::Error> {
-    let rows = read_alone(conn, "SELECT id FROM rowlock_database").await?;
-    rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+/// SKIP LOCKED and JSON_TABLE set the bounds: MariaDB 10.6, MySQL 8.0 (8.0.16 for CHECK).
+fn parse(text: &str) -> Server {
+    let mut numbers = text
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|digits| digits.parse::<u32>().unwrap_or(0));
+    let mut number = || numbers.next().unwrap_or(0);
+    let version = (number(), number(), number());
+    let (engine, brand, oldest, needed) = if text.contains("MariaDB") {
+        (
+            Engine::MariaDb,
+            "MariaDB",
+            (10, 6, 0),
+            "MariaDB 10.6 or later",
+        )
+    } else {
+        (Engine::MySql, "MySQL", (8, 0, 16), "MySQL 8.0.16 or later")
+    };
+    Server {
+        engine,
+        version: format!("{brand} {}.{}.{}", version.0, version.1, version.2),
+        too_old: (version < oldest).then_some(needed),
+        multi_writer: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_brand_and_the_age_are_read_from_the_version() {
+        let age = |text: &str| {
+            let server = parse(text);
+            (server.engine, server.too_old.is_some())
+        };
+        assert_eq!(age("8.0.15"), (Engine::MySql, true));
+        assert_eq!(age("8.0.36-0ubuntu0.22.04.1"), (Engine::MySql, false));
+        assert_eq!(age("9.7.4-2"), (Engine::MySql, false));
+        assert_eq!(age("10.5.23-MariaDB-0+deb11u1"), (Engine::MariaDb, true));
+        assert_eq!(age("10.11.19-MariaDB-0+deb12u1"), (Engine::MariaDb, false));
+    }
 }

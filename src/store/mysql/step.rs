@@ -5,7 +5,9 @@ use sqlx::{Connection, FromRow, MySqlConnection};
 use super::connect::{fill, read_alone};
 use super::in_tx::hex;
 use crate::model::{Outcome, RecordKey};
-use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
+use crate::store::fault::Fault;
+use crate::store::record::Finished;
+use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.owner = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.doubt USING utf8mb4), r.doubt_number, s.content_type, s.outcome
@@ -48,27 +50,68 @@ FROM rowlock_idempotency_step
 WHERE scope = ? AND idempotency_key = ?
 ORDER BY done_at, step";
 
-pub(super) async fn begin(
-    conn: &mut MySqlConnection,
-    ask: &StepAsk,
-) -> Result<StepBegun, sqlx::Error> {
-    if let Some(begun) = ask.seen(look(conn, ask).await?) {
-        return Ok(begun);
+impl StepStore for MySqlConnection {
+    async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
+        if let Some(begun) = ask.seen(look(self, ask).await?) {
+            return Ok(begun);
+        }
+        let done = sqlx::query(DOUBT)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .bind(ask.number)
+            .bind(&*ask.step)
+            .bind(ask.number)
+            .execute(&mut *self)
+            .await?;
+        if done.rows_affected() > 0 {
+            return Ok(StepBegun::Fresh);
+        }
+        Ok(ask.not_begun(look(self, ask).await?))
     }
-    let done = sqlx::query(DOUBT)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(ask.number)
-        .bind(&*ask.step)
-        .bind(ask.number)
-        .execute(&mut *conn)
-        .await?;
-    if done.rows_affected() > 0 {
-        return Ok(StepBegun::Fresh);
+
+    async fn step_finish(
+        &mut self,
+        ask: &StepAsk,
+        outcome: Option<&Outcome>,
+    ) -> Result<Finished, Fault> {
+        let mut tx = self.begin().await?;
+        let locked: Option<i64> = sqlx::query_scalar(LOCK)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .fetch_optional(&mut *tx)
+            .await?;
+        if locked.is_none() {
+            tx.rollback().await?;
+            return Ok(StepAsk::not_settled(look(self, ask).await?.as_ref()));
+        }
+        sqlx::query(STEP_SETTLED)
+            .bind(ask.number)
+            .bind(outcome.is_some())
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .execute(&mut *tx)
+            .await?;
+        if let Some(outcome) = outcome {
+            keep(&mut tx, &ask.key, &ask.step, ask.attempt, outcome).await?;
+        }
+        tx.commit().await?;
+        Ok(Finished::Ended)
     }
-    Ok(ask.not_begun(look(conn, ask).await?))
+
+    async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
+        let steps = fill(STEPS, &[hex(key.scope()), hex(key.key())]);
+        let rows = read_alone(self, &steps).await?;
+        let rows = rows.iter().map(StepColumns::from_row);
+        let rows: Result<_, sqlx::Error> =
+            rows.map(|columns| Ok(StepRow::from(columns?))).collect();
+        Ok(rows?)
+    }
 }
 
 async fn look(conn: &mut MySqlConnection, ask: &StepAsk) -> Result<Option<StepLook>, sqlx::Error> {
@@ -86,39 +129,6 @@ async fn look(conn: &mut MySqlConnection, ask: &StepAsk) -> Result<Option<StepLo
     rows.first().map(StepLook::from_row).transpose()
 }
 
-pub(super) async fn finish(
-    conn: &mut MySqlConnection,
-    ask: &StepAsk,
-    outcome: Option<&Outcome>,
-) -> Result<Finished, sqlx::Error> {
-    let mut tx = conn.begin().await?;
-    let locked: Option<i64> = sqlx::query_scalar(LOCK)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .fetch_optional(&mut *tx)
-        .await?;
-    if locked.is_none() {
-        tx.rollback().await?;
-        return Ok(StepAsk::not_settled(look(conn, ask).await?.as_ref()));
-    }
-    sqlx::query(STEP_SETTLED)
-        .bind(ask.number)
-        .bind(outcome.is_some())
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .execute(&mut *tx)
-        .await?;
-    if let Some(outcome) = outcome {
-        keep(&mut tx, &ask.key, &ask.step, ask.attempt, outcome).await?;
-    }
-    tx.commit().await?;
-    Ok(Finished::Ended)
-}
-
 pub(super) async fn keep(
     conn: &mut MySqlConnection,
     key: &RecordKey,
@@ -134,14 +144,4 @@ pub(super) async fn keep(
         .bind(outcome.content_type())
         .bind(outcome.bytes());
     keep.execute(conn).await.map(|_| ())
-}
-
-pub(super) async fn list(
-    conn: &mut MySqlConnection,
-    key: &RecordKey,
-) -> Result<Vec<StepRow>, sqlx::Error> {
-    let steps = fill(STEPS, &[hex(key.scope()), hex(key.key())]);
-    let rows = read_alone(conn, &steps).await?;
-    let rows = rows.iter().map(StepColumns::from_row);
-    rows.map(|columns| Ok(StepRow::from(columns?))).collect()
 }

@@ -2,9 +2,10 @@
 
 use sqlx::PgConnection;
 
-use super::query_as;
-use crate::store::record::CleanedRows;
-use crate::store::{CleanedLocks, IDLE, to_micros};
+use super::{query, query_as};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
+use crate::store::fault::Fault;
+use crate::store::to_micros;
 
 /// What is due goes, or only its outcome does and what its steps came to. `now()`, which is a little early: an index cannot be asked for what is
 /// before `clock_timestamp()`, which is volatile.
@@ -31,20 +32,15 @@ WITH due AS (
 )
 SELECT (SELECT count(*) FROM expired), (SELECT count(*) FROM gone)";
 
-pub(super) async fn records(
-    conn: &mut PgConnection,
-    limit: u32,
-) -> Result<CleanedRows, sqlx::Error> {
-    let (outcomes, records): (i64, i64) = query_as(CLEAN)
-        .bind(i64::from(limit))
-        .fetch_one(conn)
-        .await?;
-    Ok(CleanedRows {
-        outcomes: outcomes.unsigned_abs(),
-        records: records.unsigned_abs(),
-        tokens: 0,
-    })
-}
+const TOKENS: &str = "
+DELETE FROM rowlock_form_token t
+USING (
+    SELECT scope, token FROM rowlock_form_token
+    WHERE expires_at <= now()
+    ORDER BY expires_at LIMIT $1
+    FOR UPDATE SKIP LOCKED
+) o
+WHERE t.scope = o.scope AND t.token = o.token";
 
 /// The rows are looked at in the order of the primary key: neither the fence nor the expiry has an index. Under READ
 /// COMMITTED a row that was granted after the statement's snapshot is checked again, in its newest version, when it is
@@ -67,19 +63,34 @@ WITH seen AS MATERIALIZED (
 SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen),
        (SELECT name FROM seen ORDER BY name DESC LIMIT 1)";
 
-pub(super) async fn locks(
-    conn: &mut PgConnection,
-    after: &[u8],
-    limit: u32,
-) -> Result<CleanedLocks, sqlx::Error> {
-    let (removed, seen, last): (i64, i64, Option<Vec<u8>>) = query_as(IDLE_LOCKS)
-        .bind(after)
-        .bind(i64::from(limit))
-        .bind(to_micros(IDLE))
-        .fetch_one(conn)
-        .await?;
-    Ok(CleanedLocks {
-        removed: removed.unsigned_abs(),
-        last: last.filter(|_| seen >= i64::from(limit)),
-    })
+impl CleanStore for PgConnection {
+    async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
+        let (removed, seen, last): (i64, i64, Option<Vec<u8>>) = query_as(IDLE_LOCKS)
+            .bind(after)
+            .bind(i64::from(limit))
+            .bind(to_micros(IDLE))
+            .fetch_one(self)
+            .await?;
+        Ok(CleanedLocks {
+            removed: removed.unsigned_abs(),
+            last: last.filter(|_| seen >= i64::from(limit)),
+        })
+    }
+
+    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+        let tokens = query(TOKENS)
+            .bind(i64::from(limit))
+            .execute(&mut *self)
+            .await?
+            .rows_affected();
+        let (outcomes, records): (i64, i64) = query_as(CLEAN)
+            .bind(i64::from(limit))
+            .fetch_one(self)
+            .await?;
+        Ok(CleanedRows {
+            outcomes: outcomes.unsigned_abs(),
+            records: records.unsigned_abs(),
+            tokens,
+        })
+    }
 }

@@ -7,13 +7,9 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, Row};
 
 use super::pooler::{Known, POOLER, Session, Sharing, is_shared, is_tracked, take_pooler};
-use super::query_as;
-use crate::model::{Engine, Error, FaultKind};
+use crate::model::{Error, FaultKind};
 use crate::store::fault::Fault;
-use crate::store::{Connector, RequestLimit, Server, servers, url};
-
-/// The oldest release that is still tested against, as `server_version_num`.
-const OLDEST: i32 = 130_000;
+use crate::store::{Connector, RequestLimit, servers, url};
 
 const FORM: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -199,20 +195,6 @@ pub(super) async fn open(options: &PgConnectOptions) -> Result<(PgConnection, Lo
         lost_path: row.try_get(5)?,
     };
     Ok((conn, look))
-}
-
-pub(super) async fn server(conn: &mut PgConnection) -> Result<Server, sqlx::Error> {
-    let (number, text): (i32, String) = query_as(
-        "SELECT current_setting('server_version_num')::int, current_setting('server_version')",
-    )
-    .fetch_one(conn)
-    .await?;
-    Ok(Server {
-        engine: Engine::Postgres,
-        version: format!("PostgreSQL {text}"),
-        too_old: (number < OLDEST).then_some("PostgreSQL 13 or later"),
-        multi_writer: false,
-    })
 }
 
 #[cfg(test)]

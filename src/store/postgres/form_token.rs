@@ -4,10 +4,11 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::in_tx::prove;
-use super::{query, query_as};
+use super::{in_callers, query, query_as};
 use crate::store::fault::Fault;
-use crate::store::record::TokenAsk;
-use crate::store::{Told, to_micros};
+use crate::store::form_token::{FormTokenStore, TokenAsk};
+use crate::store::in_tx::Told;
+use crate::store::to_micros;
 
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
@@ -39,58 +40,49 @@ WITH here AS MATERIALIZED (
 )
 SELECT d.id, EXISTS (SELECT FROM gone), (SELECT proven FROM here) FROM rowlock_database d";
 
-const CLEAN: &str = "
-DELETE FROM rowlock_form_token t
-USING (
-    SELECT scope, token FROM rowlock_form_token
-    WHERE expires_at <= now()
-    ORDER BY expires_at LIMIT $1
-    FOR UPDATE SKIP LOCKED
-) o
-WHERE t.scope = o.scope AND t.token = o.token";
-
-pub(super) async fn issue(conn: &mut PgConnection, ask: &TokenAsk) -> Result<(), sqlx::Error> {
-    let issue = query(ISSUE)
-        .bind(&*ask.scope)
-        .bind(&ask.digest.as_bytes()[..])
-        .bind(to_micros(ask.ttl));
-    issue.execute(conn).await.map(|_| ())
-}
-
-pub(super) async fn clean(conn: &mut PgConnection, limit: u32) -> Result<u64, sqlx::Error> {
-    let done = query(CLEAN).bind(i64::from(limit)).execute(conn);
-    Ok(done.await?.rows_affected())
-}
-
-pub(super) async fn tx_issue(conn: &mut PgConnection, ask: &TokenAsk) -> Result<Told<()>, Fault> {
-    let row: Option<(Uuid, bool)> = query_as(TX_ISSUE)
-        .bind(&*ask.scope)
-        .bind(&ask.digest.as_bytes()[..])
-        .bind(to_micros(ask.ttl))
-        .fetch_optional(&mut *conn)
-        .await?;
-    if row.is_some_and(|row| !row.1) {
-        prove(conn).await?;
+impl FormTokenStore for PgConnection {
+    async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
+        let issue = query(ISSUE)
+            .bind(&*ask.scope)
+            .bind(&ask.digest.as_bytes()[..])
+            .bind(to_micros(ask.ttl));
+        issue.execute(self).await?;
+        Ok(())
     }
-    Ok(Told {
-        database: row.map(|row| row.0),
-        found: (),
-    })
-}
 
-pub(super) async fn tx_consume(
-    conn: &mut PgConnection,
-    ask: &TokenAsk,
-) -> Result<Told<bool>, Fault> {
-    let mut row = consume(conn, ask, false).await?;
-    if row.is_some_and(|row| !row.2) {
-        prove(conn).await?;
-        row = consume(conn, ask, true).await?;
+    async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {
+        in_callers(async {
+            let row: Option<(Uuid, bool)> = query_as(TX_ISSUE)
+                .bind(&*ask.scope)
+                .bind(&ask.digest.as_bytes()[..])
+                .bind(to_micros(ask.ttl))
+                .fetch_optional(&mut *self)
+                .await?;
+            if row.is_some_and(|row| !row.1) {
+                prove(self).await?;
+            }
+            Ok(Told {
+                database: row.map(|row| row.0),
+                found: (),
+            })
+        })
+        .await
     }
-    Ok(Told {
-        database: row.map(|row| row.0),
-        found: row.is_some_and(|row| row.1),
-    })
+
+    async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault> {
+        in_callers(async {
+            let mut row = consume(self, ask, false).await?;
+            if row.is_some_and(|row| !row.2) {
+                prove(self).await?;
+                row = consume(self, ask, true).await?;
+            }
+            Ok(Told {
+                database: row.map(|row| row.0),
+                found: row.is_some_and(|row| row.1),
+            })
+        })
+        .await
+    }
 }
 
 /// The database, whether there was such a token, and whether it is known that there is a transaction.

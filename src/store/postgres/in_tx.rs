@@ -26,12 +26,12 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-use super::{query, query_as, query_scalar};
+use super::{in_callers, query, query_as, query_scalar};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
-use crate::store::{
-    LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited, to_micros,
-};
+use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
+use crate::store::row::LockRow;
+use crate::store::to_micros;
 
 /// Begins a transaction of which every later statement can tell that it is still there, and this one.
 pub(crate) const BEGIN: &str = "BEGIN; SET LOCAL rowlock.here = 'begun'";
@@ -161,43 +161,114 @@ pub(super) async fn prove(conn: &mut PgConnection) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(super) async fn pin(conn: &mut PgConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-    let row: Option<(Uuid, Option<bool>, bool, bool)> = query_as(PIN)
-        .bind(ask.name.as_bytes())
-        .bind(ask.owner)
-        .fetch_optional(&mut *conn)
-        .await?;
-    if row.is_some_and(|row| !row.3) {
-        prove(conn).await?;
+impl InTxStore for PgConnection {
+    async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
+        in_callers(async {
+            let row: Option<(Uuid, Option<bool>, bool, bool)> = query_as(PIN)
+                .bind(ask.name.as_bytes())
+                .bind(ask.owner)
+                .fetch_optional(&mut *self)
+                .await?;
+            if row.is_some_and(|row| !row.3) {
+                prove(self).await?;
+            }
+            let found = match row {
+                Some((_, Some(true), ..)) => Pinned::Live,
+                Some((_, Some(false), ..)) => Pinned::Expired,
+                Some((_, None, false, _)) => Pinned::Invisible,
+                Some((_, None, true, _)) | None => Pinned::Missed,
+            };
+            Ok(Told {
+                database: row.map(|row| row.0),
+                found,
+            })
+        })
+        .await
     }
-    let found = match row {
-        Some((_, Some(true), ..)) => Pinned::Live,
-        Some((_, Some(false), ..)) => Pinned::Expired,
-        Some((_, None, false, _)) => Pinned::Invisible,
-        Some((_, None, true, _)) | None => Pinned::Missed,
-    };
-    Ok(Told {
-        database: row.map(|row| row.0),
-        found,
-    })
-}
 
-pub(super) async fn take(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
-    if let [ask] = asks {
-        return take_one(conn, ask).await;
+    async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
+        in_callers(async {
+            if let [ask] = asks {
+                return take_one(self, ask).await;
+            }
+            // Of several names those that are free are locked, in whatever order: when it is not all of them, they are
+            // given back, so that waiting in the order of the names can begin from nothing.
+            sqlx::raw_sql("SAVEPOINT rowlock_take")
+                .execute(&mut *self)
+                .await?;
+            let told = take_all(self, asks).await?;
+            let end = match told.found {
+                TxTaken::Granted { .. } => "RELEASE SAVEPOINT rowlock_take",
+                _ => "ROLLBACK TO SAVEPOINT rowlock_take; RELEASE SAVEPOINT rowlock_take",
+            };
+            sqlx::raw_sql(end).execute(self).await?;
+            Ok(told)
+        })
+        .await
     }
-    // Of several names those that are free are locked, in whatever order: when it is not all of them, they are
-    // given back, so that waiting in the order of the names can begin from nothing.
-    sqlx::raw_sql("SAVEPOINT rowlock_take")
-        .execute(&mut *conn)
-        .await?;
-    let told = take_all(conn, asks).await?;
-    let end = match told.found {
-        TxTaken::Granted { .. } => "RELEASE SAVEPOINT rowlock_take",
-        _ => "ROLLBACK TO SAVEPOINT rowlock_take; RELEASE SAVEPOINT rowlock_take",
-    };
-    sqlx::raw_sql(end).execute(conn).await?;
-    Ok(told)
+
+    async fn tx_wait(
+        &mut self,
+        wanted: &[Name],
+        limit: Option<Duration>,
+    ) -> Result<TxWaited, Fault> {
+        in_callers(async {
+            // Of the whole statement: lock_timeout counts anew for every row, and twice for one with a queue.
+            let limit = limit.map(|limit| (to_micros(limit) / 1_000).clamp(1, i64::from(i32::MAX)));
+            let mut begin = String::from("SAVEPOINT rowlock_wait");
+            let mut before: Option<String> = None;
+            if let Some(limit) = limit {
+                let setting = query_scalar("SELECT current_setting('statement_timeout')");
+                before = Some(setting.fetch_one(&mut *self).await?);
+                begin = format!("{begin}; SET LOCAL statement_timeout = {limit}");
+            }
+            sqlx::raw_sql(AssertSqlSafe(begin))
+                .execute(&mut *self)
+                .await?;
+            let locked = query(WAIT)
+                .bind(names(wanted.iter()))
+                .fetch_all(&mut *self)
+                .await
+                .map_err(Fault::from);
+            match locked {
+                Ok(locked) if locked.len() == wanted.len() => {
+                    if let Some(before) = before {
+                        // What is released keeps its settings: the caller's own comes back.
+                        query("SELECT set_config('statement_timeout', $1, true)")
+                            .bind(before)
+                            .execute(&mut *self)
+                            .await?;
+                    }
+                    sqlx::raw_sql("RELEASE SAVEPOINT rowlock_wait")
+                        .execute(self)
+                        .await?;
+                    Ok(TxWaited::Locked)
+                }
+                Ok(_) => {
+                    // A lease of one of them was granted meanwhile: its row may be locked, and so may the others.
+                    give_back(self).await?;
+                    see(self).await
+                }
+                Err(fault) if limit.is_some() && is_late(fault.kind) => {
+                    give_back(self).await?;
+                    Ok(TxWaited::TimedOut)
+                }
+                Err(fault) => Err(fault),
+            }
+        })
+        .await
+    }
+
+    async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
+        in_callers(async {
+            let row: Option<ToldColumns> = query_as(ROW)
+                .bind(name.as_bytes())
+                .fetch_optional(self)
+                .await?;
+            Ok(row.into())
+        })
+        .await
+    }
 }
 
 async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>, Fault> {
@@ -269,55 +340,6 @@ async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTake
     Ok(Told { database, found })
 }
 
-pub(super) async fn wait(
-    conn: &mut PgConnection,
-    wanted: &[Name],
-    limit: Option<Duration>,
-) -> Result<TxWaited, Fault> {
-    // Of the whole statement: lock_timeout counts anew for every row, and twice for one with a queue.
-    let limit = limit.map(|limit| (to_micros(limit) / 1_000).clamp(1, i64::from(i32::MAX)));
-    let mut begin = String::from("SAVEPOINT rowlock_wait");
-    let mut before: Option<String> = None;
-    if let Some(limit) = limit {
-        let setting = query_scalar("SELECT current_setting('statement_timeout')");
-        before = Some(setting.fetch_one(&mut *conn).await?);
-        begin = format!("{begin}; SET LOCAL statement_timeout = {limit}");
-    }
-    sqlx::raw_sql(AssertSqlSafe(begin))
-        .execute(&mut *conn)
-        .await?;
-    let locked = query(WAIT)
-        .bind(names(wanted.iter()))
-        .fetch_all(&mut *conn)
-        .await
-        .map_err(Fault::from);
-    match locked {
-        Ok(locked) if locked.len() == wanted.len() => {
-            if let Some(before) = before {
-                // What is released keeps its settings: the caller's own comes back.
-                query("SELECT set_config('statement_timeout', $1, true)")
-                    .bind(before)
-                    .execute(&mut *conn)
-                    .await?;
-            }
-            sqlx::raw_sql("RELEASE SAVEPOINT rowlock_wait")
-                .execute(conn)
-                .await?;
-            Ok(TxWaited::Locked)
-        }
-        Ok(_) => {
-            // A lease of one of them was granted meanwhile: its row may be locked, and so may the others.
-            give_back(conn).await?;
-            see(conn).await
-        }
-        Err(fault) if limit.is_some() && is_late(fault.kind) => {
-            give_back(conn).await?;
-            Ok(TxWaited::TimedOut)
-        }
-        Err(fault) => Err(fault),
-    }
-}
-
 fn is_late(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::Interrupted | FaultKind::LockTimeout)
 }
@@ -339,17 +361,6 @@ async fn see(conn: &mut PgConnection) -> Result<TxWaited, Fault> {
         "read committed" | "read uncommitted" => TxWaited::Changed,
         _ => TxWaited::Invisible,
     })
-}
-
-pub(super) async fn row(
-    conn: &mut PgConnection,
-    name: &Name,
-) -> Result<Told<Option<LockRow>>, Fault> {
-    let row: Option<ToldColumns> = query_as(ROW)
-        .bind(name.as_bytes())
-        .fetch_optional(conn)
-        .await?;
-    Ok(row.into())
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a Name>) -> Vec<&'a [u8]> {

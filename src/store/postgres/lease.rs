@@ -15,9 +15,10 @@ use uuid::Uuid;
 
 use super::{query, query_as, query_scalar};
 use crate::model::Name;
-use crate::store::{
-    Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, micros, to_micros,
-};
+use crate::store::fault::Fault;
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::row::{LockColumns, LockRow};
+use crate::store::{micros, to_micros};
 
 /// A lone operation on a row that is there and free: half the work of the statement for a batch. When
 /// it changes nothing, that one says why, or makes the row.
@@ -214,30 +215,119 @@ type TakeColumns = (
     Option<i64>,
 );
 
-pub(super) async fn take(
-    conn: &mut PgConnection,
-    asks: &[TakeAsk],
-) -> Result<Vec<Taken>, sqlx::Error> {
-    if let [ask] = asks {
-        let fence = query_scalar(TAKE_ONE)
-            .bind(ask.name.as_bytes())
-            .bind(ask.owner)
-            .bind(to_micros(ask.ttl))
-            .bind(&*ask.holder)
-            .fetch_optional(&mut *conn)
-            .await?;
-        if let Some(fence) = fence {
-            return Ok(vec![Taken::Granted { fence }]);
+impl LeaseStore for PgConnection {
+    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
+        if let [ask] = asks {
+            let fence = query_scalar(TAKE_ONE)
+                .bind(ask.name.as_bytes())
+                .bind(ask.owner)
+                .bind(to_micros(ask.ttl))
+                .bind(&*ask.holder)
+                .fetch_optional(&mut *self)
+                .await?;
+            if let Some(fence) = fence {
+                return Ok(vec![Taken::Granted { fence }]);
+            }
         }
+        let rows: Vec<TakeColumns> = query_as(TAKE)
+            .bind(names(asks.iter().map(|a| &a.name)))
+            .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| &*a.holder).collect::<Vec<_>>())
+            .fetch_all(self)
+            .await?;
+        Ok(rows.into_iter().map(taken).collect())
     }
-    let rows: Vec<TakeColumns> = query_as(TAKE)
-        .bind(names(asks.iter().map(|a| &a.name)))
-        .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| &*a.holder).collect::<Vec<_>>())
-        .fetch_all(conn)
-        .await?;
-    Ok(rows.into_iter().map(taken).collect())
+
+    async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
+        let rows: Vec<(i64, i64)> = query_as(RENEW)
+            .bind(names(asks.iter().map(|a| &a.name)))
+            .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
+            .fetch_all(self)
+            .await?;
+        let mut renewed = vec![Renewed::Gone; asks.len()];
+        for (number, left) in rows {
+            // Ordinality counts from one.
+            let place = usize::try_from(number - 1).ok();
+            if let Some(renewed) = place.and_then(|place| renewed.get_mut(place)) {
+                *renewed = Renewed::Live {
+                    remaining: micros(left),
+                };
+            }
+        }
+        Ok(renewed)
+    }
+
+    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+        if let [ask] = asks {
+            let one = query(RELEASE_ONE).bind(ask.name.as_bytes()).bind(ask.owner);
+            if one.fetch_optional(&mut *self).await?.is_some() {
+                return Ok(vec![Freed::Released]);
+            }
+        }
+        let rows: Vec<(bool, bool, bool, Option<bool>, String)> = query_as(RELEASE)
+            .bind(names(asks.iter().map(|a| &a.name)))
+            .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.fence).collect::<Vec<_>>())
+            .fetch_all(self)
+            .await?;
+        Ok(rows
+            .into_iter()
+            .map(
+                |(freed, mine, was_free, live, _)| match (freed, mine, live) {
+                    (true, ..) => Freed::Released,
+                    (false, true, Some(true)) => Freed::Locked,
+                    (false, true, _) => Freed::Expired,
+                    (false, false, _) if was_free => Freed::WasFree,
+                    (false, false, _) => Freed::Superseded,
+                },
+            )
+            .collect())
+    }
+
+    /// The server itself stops waiting for the row: it would go on when nobody listens any more, and free
+    /// the name in minutes, whoever holds it then.
+    async fn lease_force_release(
+        &mut self,
+        name: &Name,
+        patience: Duration,
+    ) -> Result<Option<LockRow>, Fault> {
+        let mut tx = sqlx::Connection::begin(self).await?;
+        query("SELECT set_config('lock_timeout', $1, true)")
+            .bind((patience / 2).as_millis().to_string())
+            .execute(&mut *tx)
+            .await?;
+        let held = one(&mut tx, FORCE_RELEASE, name).await?;
+        tx.commit().await?;
+        Ok(held)
+    }
+
+    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
+        Ok(one(self, INSPECT, name).await?)
+    }
+
+    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
+        let rows: Vec<LockColumns> = query_as(LIST).fetch_all(self).await?;
+        Ok(rows.into_iter().map(LockRow::from).collect())
+    }
+
+    async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault> {
+        let found = one(self, ROW, name).await?;
+        if !make || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
+            return Ok(found);
+        }
+        let change = if found.is_some() {
+            FREE_LAPSED
+        } else {
+            MAKE_ROW
+        };
+        query(change)
+            .bind(name.as_bytes())
+            .execute(&mut *self)
+            .await?;
+        Ok(one(self, ROW, name).await?)
+    }
 }
 
 fn taken(row: TakeColumns) -> Taken {
@@ -258,109 +348,6 @@ fn taken(row: TakeColumns) -> Taken {
         }
         _ => Taken::Busy(None),
     }
-}
-
-pub(super) async fn renew(
-    conn: &mut PgConnection,
-    asks: &[RenewAsk],
-) -> Result<Vec<Renewed>, sqlx::Error> {
-    let rows: Vec<(i64, i64)> = query_as(RENEW)
-        .bind(names(asks.iter().map(|a| &a.name)))
-        .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
-        .fetch_all(conn)
-        .await?;
-    let mut renewed = vec![Renewed::Gone; asks.len()];
-    for (number, left) in rows {
-        // Ordinality counts from one.
-        let place = usize::try_from(number - 1).ok();
-        if let Some(renewed) = place.and_then(|place| renewed.get_mut(place)) {
-            *renewed = Renewed::Live {
-                remaining: micros(left),
-            };
-        }
-    }
-    Ok(renewed)
-}
-
-pub(super) async fn release(
-    conn: &mut PgConnection,
-    asks: &[ReleaseAsk],
-) -> Result<Vec<Freed>, sqlx::Error> {
-    if let [ask] = asks {
-        let one = query(RELEASE_ONE).bind(ask.name.as_bytes()).bind(ask.owner);
-        if one.fetch_optional(&mut *conn).await?.is_some() {
-            return Ok(vec![Freed::Released]);
-        }
-    }
-    let rows: Vec<(bool, bool, bool, Option<bool>, String)> = query_as(RELEASE)
-        .bind(names(asks.iter().map(|a| &a.name)))
-        .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| a.fence).collect::<Vec<_>>())
-        .fetch_all(conn)
-        .await?;
-    Ok(rows
-        .into_iter()
-        .map(
-            |(freed, mine, was_free, live, _)| match (freed, mine, live) {
-                (true, ..) => Freed::Released,
-                (false, true, Some(true)) => Freed::Locked,
-                (false, true, _) => Freed::Expired,
-                (false, false, _) if was_free => Freed::WasFree,
-                (false, false, _) => Freed::Superseded,
-            },
-        )
-        .collect())
-}
-
-/// The server itself stops waiting for the row: it would go on when nobody listens any more, and free
-/// the name in minutes, whoever holds it then.
-pub(super) async fn force_release(
-    conn: &mut PgConnection,
-    name: &Name,
-    patience: Duration,
-) -> Result<Option<LockRow>, sqlx::Error> {
-    let mut tx = sqlx::Connection::begin(conn).await?;
-    query("SELECT set_config('lock_timeout', $1, true)")
-        .bind((patience / 2).as_millis().to_string())
-        .execute(&mut *tx)
-        .await?;
-    let held = one(&mut tx, FORCE_RELEASE, name).await?;
-    tx.commit().await?;
-    Ok(held)
-}
-
-pub(super) async fn inspect(
-    conn: &mut PgConnection,
-    name: &Name,
-) -> Result<Option<LockRow>, sqlx::Error> {
-    one(conn, INSPECT, name).await
-}
-
-pub(super) async fn row(
-    conn: &mut PgConnection,
-    name: &Name,
-    make: bool,
-) -> Result<Option<LockRow>, sqlx::Error> {
-    let found = one(conn, ROW, name).await?;
-    if !make || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
-        return Ok(found);
-    }
-    let change = if found.is_some() {
-        FREE_LAPSED
-    } else {
-        MAKE_ROW
-    };
-    query(change)
-        .bind(name.as_bytes())
-        .execute(&mut *conn)
-        .await?;
-    one(conn, ROW, name).await
-}
-
-pub(super) async fn list(conn: &mut PgConnection) -> Result<Vec<LockRow>, sqlx::Error> {
-    let rows: Vec<LockColumns> = query_as(LIST).fetch_all(conn).await?;
-    Ok(rows.into_iter().map(LockRow::from).collect())
 }
 
 async fn one(

@@ -21,16 +21,19 @@ use uuid::Uuid;
 use super::NAMED;
 use super::connect::{Look, open};
 use crate::model::{Error, FaultKind, Name, Outcome, RecordKey};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows};
 use crate::store::fault::Fault;
+use crate::store::form_token::{FormTokenStore, TokenAsk};
+use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, TxAsk, TxTaken, TxWaited};
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::migrate::MigrateFault;
 use crate::store::record::{
-    ClaimAsk, Claimed, CleanedRows, DecideAsk, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
-    Records, StepAsk, StepBegun, StepRow, TokenAsk,
+    ClaimAsk, Claimed, DecideAsk, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow, RecordStore,
 };
-use crate::store::{
-    Applied, CleanedLocks, Freed, LockRow, PinAsk, Pinned, ReleaseAsk, RenewAsk, Renewed, Server,
-    Store, TakeAsk, Taken, Told, TxAsk, TxTaken, TxWaited,
-};
+use crate::store::record_in_tx::RecordInTxStore;
+use crate::store::row::LockRow;
+use crate::store::schema::{Applied, SchemaStore, Server};
+use crate::store::step::{StepAsk, StepBegun, StepRow, StepStore};
 
 /// Who is paused between a statement and its COMMIT keeps rows, but not for long: a row that is new keeps all others waiting
 /// who make it, and what shares their statements. Who comes later finds the connection closed, and sends again what it has
@@ -309,23 +312,76 @@ macro_rules! verbs {
     )*};
 }
 
-impl Store for Session {
+impl LeaseStore for Session {
     verbs! {
-        server() -> Server, Fault;
-        schema_history() -> Option<Vec<Applied>>, Fault;
-        database_id() -> Uuid, Fault;
         lease_take(asks: &[TakeAsk]) -> Vec<Taken>, Fault;
         lease_renew(asks: &[RenewAsk]) -> Vec<Renewed>, Fault;
         lease_release(asks: &[ReleaseAsk]) -> Vec<Freed>, Fault;
         lease_force_release(name: &Name, patience: Duration) -> Option<LockRow>, Fault;
         lock_inspect(name: &Name) -> Option<LockRow>, Fault;
         lock_list() -> Vec<LockRow>, Fault;
-        lock_clean(after: &[u8], limit: u32) -> CleanedLocks, Fault;
         lock_row(name: &Name, make: bool) -> Option<LockRow>, Fault;
+    }
+}
+
+impl InTxStore for Session {
+    verbs! {
         tx_pin(ask: &PinAsk) -> Told<Pinned>, Fault;
         tx_take(asks: &[TxAsk]) -> Told<TxTaken>, Fault;
         tx_wait(names: &[Name], limit: Option<Duration>) -> TxWaited, Fault;
         tx_row(name: &Name) -> Told<Option<LockRow>>, Fault;
+    }
+}
+
+impl RecordStore for Session {
+    verbs! {
+        record_read(keys: &[RecordKey], largest: usize) -> Vec<Option<RecordRow>>, Fault;
+        record_is_claimed(key: &RecordKey) -> bool, Fault;
+        record_forget(key: &RecordKey, attempt: i64) -> (), Fault;
+        record_claim(asks: &[ClaimAsk]) -> Vec<Claimed>, Fault;
+        record_renew(asks: &[KeepAsk]) -> Vec<Renewed>, Fault;
+        record_finish(asks: &[FinishAsk]) -> Vec<Finished>, Fault;
+        record_list(filter: &ListAsk) -> Vec<RecordRow>, Fault;
+        record_decide(ask: &DecideAsk) -> bool, Fault;
+    }
+}
+
+impl RecordInTxStore for Session {
+    verbs! {
+        tx_claim(ask: &ClaimAsk) -> Told<Claimed>, Fault;
+        tx_keep(ask: &ClaimAsk, outcome: &Outcome) -> Finished, Fault;
+        tx_complete(ask: &FinishAsk) -> Told<Finished>, Fault;
+    }
+}
+
+impl StepStore for Session {
+    verbs! {
+        step_begin(ask: &StepAsk) -> StepBegun, Fault;
+        step_finish(ask: &StepAsk, outcome: Option<&Outcome>) -> Finished, Fault;
+        step_list(key: &RecordKey) -> Vec<StepRow>, Fault;
+    }
+}
+
+impl FormTokenStore for Session {
+    verbs! {
+        token_issue(ask: &TokenAsk) -> (), Fault;
+        tx_token_issue(ask: &TokenAsk) -> Told<()>, Fault;
+        tx_token_consume(ask: &TokenAsk) -> Told<bool>, Fault;
+    }
+}
+
+impl CleanStore for Session {
+    verbs! {
+        lock_clean(after: &[u8], limit: u32) -> CleanedLocks, Fault;
+        clean(limit: u32) -> CleanedRows, Fault;
+    }
+}
+
+impl SchemaStore for Session {
+    verbs! {
+        server() -> Server, Fault;
+        schema_history() -> Option<Vec<Applied>>, Fault;
+        database_id() -> Uuid, Fault;
     }
 
     /// In a transaction of the migrations' own, which is the innermost one.
@@ -338,29 +394,6 @@ impl Store for Session {
         let applied = NAMED.scope(named, tx.migrate()).await?;
         tx.commit().await?;
         Ok(applied)
-    }
-}
-
-impl Records for Session {
-    verbs! {
-        record_read(keys: &[RecordKey], largest: usize) -> Vec<Option<RecordRow>>, Fault;
-        record_is_claimed(key: &RecordKey) -> bool, Fault;
-        record_forget(key: &RecordKey, attempt: i64) -> (), Fault;
-        record_claim(asks: &[ClaimAsk]) -> Vec<Claimed>, Fault;
-        record_renew(asks: &[KeepAsk]) -> Vec<Renewed>, Fault;
-        record_finish(asks: &[FinishAsk]) -> Vec<Finished>, Fault;
-        step_begin(ask: &StepAsk) -> StepBegun, Fault;
-        step_finish(ask: &StepAsk, outcome: Option<&Outcome>) -> Finished, Fault;
-        step_list(key: &RecordKey) -> Vec<StepRow>, Fault;
-        record_list(filter: &ListAsk) -> Vec<RecordRow>, Fault;
-        record_decide(ask: &DecideAsk) -> bool, Fault;
-        token_issue(ask: &TokenAsk) -> (), Fault;
-        clean(limit: u32) -> CleanedRows, Fault;
-        tx_claim(ask: &ClaimAsk) -> Told<Claimed>, Fault;
-        tx_keep(ask: &ClaimAsk, outcome: &Outcome) -> Finished, Fault;
-        tx_complete(ask: &FinishAsk) -> Told<Finished>, Fault;
-        tx_token_issue(ask: &TokenAsk) -> Told<()>, Fault;
-        tx_token_consume(ask: &TokenAsk) -> Told<bool>, Fault;
     }
 }
 

@@ -10,13 +10,15 @@
 
 use sqlx::{PgConnection, Row};
 
-use super::{query, query_as};
+use super::{query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
+use crate::store::fault::Fault;
+use crate::store::lease::Renewed;
 use crate::store::record::{
     ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,
-    RecordRow, record_row,
+    RecordRow, RecordStore, record_row,
 };
-use crate::store::{Renewed, micros, to_micros};
+use crate::store::{micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
@@ -211,6 +213,21 @@ FROM (
 ) o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
+/// Whether a transaction has the advisory lock of a key (its high half is `classid`, its low one `objid`), or that of its row.
+const CLAIMED: &str = "
+SELECT EXISTS (
+    SELECT FROM pg_locks
+    WHERE locktype = 'advisory' AND granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND classid::bigint = ($3::bigint >> 32) & 4294967295 AND objid::bigint = $3::bigint & 4294967295
+      AND objsubid = 1
+) OR (
+    EXISTS (SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2)
+    AND NOT EXISTS (
+        SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2 FOR SHARE SKIP LOCKED
+    )
+)";
+
 /// The advisory lock of a key that is being inserted.
 pub(super) fn lock(key: &RecordKey) -> i64 {
     key.digest("rowlock.record", &[])
@@ -219,48 +236,169 @@ pub(super) fn lock(key: &RecordKey) -> i64 {
         .cast_signed()
 }
 
-pub(super) async fn read(
-    conn: &mut PgConnection,
-    keys: &[RecordKey],
-    largest: usize,
-) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
-    let rows = query(READ)
-        .bind(keys.iter().map(RecordKey::scope).collect::<Vec<_>>())
-        .bind(keys.iter().map(RecordKey::key).collect::<Vec<_>>())
-        .bind(i64::try_from(largest).unwrap_or(i64::MAX))
-        .fetch_all(conn)
-        .await?;
-    let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
-    Ok(RecordRow::in_order(rows?, keys))
-}
+impl RecordStore for PgConnection {
+    async fn record_read(
+        &mut self,
+        keys: &[RecordKey],
+        largest: usize,
+    ) -> Result<Vec<Option<RecordRow>>, Fault> {
+        let rows = query(READ)
+            .bind(keys.iter().map(RecordKey::scope).collect::<Vec<_>>())
+            .bind(keys.iter().map(RecordKey::key).collect::<Vec<_>>())
+            .bind(i64::try_from(largest).unwrap_or(i64::MAX))
+            .fetch_all(self)
+            .await?;
+        let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
+        Ok(RecordRow::in_order(rows?, keys))
+    }
 
-pub(super) async fn claim(
-    conn: &mut PgConnection,
-    asks: &[ClaimAsk],
-) -> Result<Vec<Claimed>, sqlx::Error> {
-    let is_new = |ask: &&ClaimAsk| ask.seen.is_none();
-    let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
-    let mut mine = Vec::new();
-    if !new.is_empty() {
-        let locks = new.iter().map(|ask| lock(&ask.key)).collect();
-        mine.extend(claim_with(conn, CLAIM_NEW, &new, locks).await?);
+    async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault> {
+        Ok(query_scalar(CLAIMED)
+            .bind(key.scope())
+            .bind(key.key())
+            .bind(lock(key))
+            .fetch_one(self)
+            .await?)
     }
-    if !again.is_empty() {
-        let seen = again.iter().filter_map(|ask| ask.seen).collect();
-        mine.extend(claim_with(conn, CLAIM_AGAIN, &again, seen).await?);
+
+    async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault> {
+        let forget = query(FORGET)
+            .bind(key.scope())
+            .bind(key.key())
+            .bind(attempt);
+        forget.execute(self).await?;
+        Ok(())
     }
-    let mut claimed = Vec::with_capacity(asks.len());
-    for ask in asks {
-        let is_mine =
-            |row: &&(Vec<u8>, Vec<u8>, i64)| row.1 == ask.key.key() && row.0 == ask.key.scope();
-        claimed.push(if let Some(&(.., attempt)) = mine.iter().find(is_mine) {
-            Claimed::Mine { attempt }
-        } else {
-            let row = read(conn, std::slice::from_ref(&ask.key), 0).await?.pop();
-            ask.missed(row.flatten().as_ref())
-        });
+
+    async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
+        let is_new = |ask: &&ClaimAsk| ask.seen.is_none();
+        let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
+        let mut mine = Vec::new();
+        if !new.is_empty() {
+            let locks = new.iter().map(|ask| lock(&ask.key)).collect();
+            mine.extend(claim_with(self, CLAIM_NEW, &new, locks).await?);
+        }
+        if !again.is_empty() {
+            let seen = again.iter().filter_map(|ask| ask.seen).collect();
+            mine.extend(claim_with(self, CLAIM_AGAIN, &again, seen).await?);
+        }
+        let mut claimed = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let is_mine =
+                |row: &&(Vec<u8>, Vec<u8>, i64)| row.1 == ask.key.key() && row.0 == ask.key.scope();
+            claimed.push(if let Some(&(.., attempt)) = mine.iter().find(is_mine) {
+                Claimed::Mine { attempt }
+            } else {
+                let row = self
+                    .record_read(std::slice::from_ref(&ask.key), 0)
+                    .await?
+                    .pop();
+                ask.missed(row.flatten().as_ref())
+            });
+        }
+        Ok(claimed)
     }
-    Ok(claimed)
+
+    async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault> {
+        let rows: Vec<(Vec<u8>, Vec<u8>, i64)> = query_as(RENEW)
+            .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+            .bind(
+                asks.iter()
+                    .map(|ask| to_micros(ask.lease))
+                    .collect::<Vec<_>>(),
+            )
+            .fetch_all(self)
+            .await?;
+        Ok(asks
+            .iter()
+            .map(|ask| {
+                let row = rows
+                    .iter()
+                    .find(|row| row.1 == ask.key.key() && row.0 == ask.key.scope());
+                row.map_or(Renewed::Gone, |row| Renewed::Live {
+                    remaining: micros(row.2),
+                })
+            })
+            .collect())
+    }
+
+    async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault> {
+        let ends: Vec<EndColumns> = asks.iter().map(|ask| EndColumns::from(&ask.end)).collect();
+        let rows: Vec<(Vec<u8>, Vec<u8>)> = query_as(FINISH)
+            .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.attempt).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.state).collect::<Vec<_>>())
+            .bind(
+                ends.iter()
+                    .map(|end| end.outcome.map(Outcome::content_type))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                ends.iter()
+                    .map(|end| end.outcome.map(Outcome::bytes))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(ends.iter().map(|end| end.retain).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.forget).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.bound).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.pardon).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.begun).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.in_doubt).collect::<Vec<_>>())
+            .fetch_all(&mut *self)
+            .await?;
+        let mut finished = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let is_mine =
+                |row: &(Vec<u8>, Vec<u8>)| row.1 == ask.key.key() && row.0 == ask.key.scope();
+            finished.push(if rows.iter().any(is_mine) {
+                Finished::Ended
+            } else {
+                let row = self
+                    .record_read(std::slice::from_ref(&ask.key), ask.size())
+                    .await?
+                    .pop();
+                RecordRow::finished(row.flatten().as_ref(), ask)
+            });
+        }
+        Ok(finished)
+    }
+
+    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
+        let rows = query(LIST)
+            .bind(filter.scope.as_deref())
+            .bind(filter.state)
+            .bind(i64::from(filter.limit))
+            .fetch_all(self)
+            .await?;
+        let rows: Result<_, sqlx::Error> = rows.iter().map(|row| record_row!(row)).collect();
+        Ok(rows?)
+    }
+
+    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
+        let forget = to_micros(ask.forget);
+        let (sql, outcome) = match &ask.decision {
+            Decision::Unknown => (TO_UNKNOWN, None),
+            Decision::Reset => (RESET, None),
+            Decision::Resolve(outcome) => (RESOLVE, outcome.as_ref()),
+        };
+        let mut query = query(sql)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.attempt);
+        if !matches!(ask.decision, Decision::Unknown) {
+            query = query.bind(forget);
+        }
+        if matches!(ask.decision, Decision::Resolve(_)) {
+            query = query
+                .bind(outcome.map(Outcome::content_type))
+                .bind(outcome.map(Outcome::bytes));
+        }
+        Ok(query.execute(self).await?.rows_affected() > 0)
+    }
 }
 
 async fn claim_with(
@@ -293,123 +431,4 @@ async fn claim_with(
         )
         .fetch_all(conn)
         .await
-}
-
-pub(super) async fn forget(
-    conn: &mut PgConnection,
-    key: &RecordKey,
-    attempt: i64,
-) -> Result<(), sqlx::Error> {
-    let forget = query(FORGET)
-        .bind(key.scope())
-        .bind(key.key())
-        .bind(attempt);
-    forget.execute(conn).await.map(|_| ())
-}
-
-pub(super) async fn renew(
-    conn: &mut PgConnection,
-    asks: &[KeepAsk],
-) -> Result<Vec<Renewed>, sqlx::Error> {
-    let rows: Vec<(Vec<u8>, Vec<u8>, i64)> = query_as(RENEW)
-        .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
-        .bind(
-            asks.iter()
-                .map(|ask| to_micros(ask.lease))
-                .collect::<Vec<_>>(),
-        )
-        .fetch_all(conn)
-        .await?;
-    Ok(asks
-        .iter()
-        .map(|ask| {
-            let row = rows
-                .iter()
-                .find(|row| row.1 == ask.key.key() && row.0 == ask.key.scope());
-            row.map_or(Renewed::Gone, |row| Renewed::Live {
-                remaining: micros(row.2),
-            })
-        })
-        .collect())
-}
-
-pub(super) async fn finish(
-    conn: &mut PgConnection,
-    asks: &[FinishAsk],
-) -> Result<Vec<Finished>, sqlx::Error> {
-    let ends: Vec<EndColumns> = asks.iter().map(|ask| EndColumns::from(&ask.end)).collect();
-    let rows: Vec<(Vec<u8>, Vec<u8>)> = query_as(FINISH)
-        .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.attempt).collect::<Vec<_>>())
-        .bind(ends.iter().map(|end| end.state).collect::<Vec<_>>())
-        .bind(
-            ends.iter()
-                .map(|end| end.outcome.map(Outcome::content_type))
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            ends.iter()
-                .map(|end| end.outcome.map(Outcome::bytes))
-                .collect::<Vec<_>>(),
-        )
-        .bind(ends.iter().map(|end| end.retain).collect::<Vec<_>>())
-        .bind(ends.iter().map(|end| end.forget).collect::<Vec<_>>())
-        .bind(ends.iter().map(|end| end.bound).collect::<Vec<_>>())
-        .bind(ends.iter().map(|end| end.pardon).collect::<Vec<_>>())
-        .bind(ends.iter().map(|end| end.begun).collect::<Vec<_>>())
-        .bind(ends.iter().map(|end| end.in_doubt).collect::<Vec<_>>())
-        .fetch_all(&mut *conn)
-        .await?;
-    let mut finished = Vec::with_capacity(asks.len());
-    for ask in asks {
-        let is_mine = |row: &(Vec<u8>, Vec<u8>)| row.1 == ask.key.key() && row.0 == ask.key.scope();
-        finished.push(if rows.iter().any(is_mine) {
-            Finished::Ended
-        } else {
-            let row = read(conn, std::slice::from_ref(&ask.key), ask.size())
-                .await?
-                .pop();
-            RecordRow::finished(row.flatten().as_ref(), ask)
-        });
-    }
-    Ok(finished)
-}
-
-pub(super) async fn list(
-    conn: &mut PgConnection,
-    filter: &ListAsk,
-) -> Result<Vec<RecordRow>, sqlx::Error> {
-    let rows = query(LIST)
-        .bind(filter.scope.as_deref())
-        .bind(filter.state)
-        .bind(i64::from(filter.limit))
-        .fetch_all(conn)
-        .await?;
-    rows.iter().map(|row| record_row!(row)).collect()
-}
-
-pub(super) async fn decide(conn: &mut PgConnection, ask: &DecideAsk) -> Result<bool, sqlx::Error> {
-    let forget = to_micros(ask.forget);
-    let (sql, outcome) = match &ask.decision {
-        Decision::Unknown => (TO_UNKNOWN, None),
-        Decision::Reset => (RESET, None),
-        Decision::Resolve(outcome) => (RESOLVE, outcome.as_ref()),
-    };
-    let mut query = query(sql)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.attempt);
-    if !matches!(ask.decision, Decision::Unknown) {
-        query = query.bind(forget);
-    }
-    if matches!(ask.decision, Decision::Resolve(_)) {
-        query = query
-            .bind(outcome.map(Outcome::content_type))
-            .bind(outcome.map(Outcome::bytes));
-    }
-    Ok(query.execute(conn).await?.rows_affected() > 0)
 }

@@ -5,11 +5,13 @@ use uuid::Uuid;
 
 use super::in_tx::prove;
 use super::record::lock;
-use super::{query, query_as, query_scalar};
-use crate::model::{Outcome, RecordKey};
+use super::{in_callers, query, query_as, query_scalar};
+use crate::model::Outcome;
 use crate::store::fault::Fault;
+use crate::store::in_tx::Told;
 use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
-use crate::store::{Told, to_micros};
+use crate::store::record_in_tx::RecordInTxStore;
+use crate::store::to_micros;
 
 /// Nothing is written before the outcome is there: the advisory lock is the claim. A caller that does not get it at once gives
 /// the transaction up.
@@ -80,64 +82,96 @@ SELECT id, pg_current_xact_id_if_assigned() IS NOT NULL
            OR COALESCE(current_setting('rowlock.here', true), '') <> ''
 FROM rowlock_database";
 
-/// Whether a transaction has the advisory lock of a key (its high half is `classid`, its low one `objid`), or that of its row.
-const CLAIMED: &str = "
-SELECT EXISTS (
-    SELECT FROM pg_locks
-    WHERE locktype = 'advisory' AND granted
-      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND classid::bigint = ($3::bigint >> 32) & 4294967295 AND objid::bigint = $3::bigint & 4294967295
-      AND objsubid = 1
-) OR (
-    EXISTS (SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2)
-    AND NOT EXISTS (
-        SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2 FOR SHARE SKIP LOCKED
-    )
-)";
-
-pub(super) async fn is_claimed(
-    conn: &mut PgConnection,
-    key: &RecordKey,
-) -> Result<bool, sqlx::Error> {
-    query_scalar(CLAIMED)
-        .bind(key.scope())
-        .bind(key.key())
-        .bind(lock(key))
-        .fetch_one(conn)
+impl RecordInTxStore for PgConnection {
+    async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
+        in_callers(async {
+            let Some(seen) = ask.seen else {
+                return tx_claim_new(self, ask).await;
+            };
+            let row: Option<(Option<Uuid>, i64)> = query_as(TX_CLAIM_AGAIN)
+                .bind(ask.key.scope())
+                .bind(ask.key.key())
+                .bind(seen)
+                .bind(ask.max_tries)
+                .bind(ask.owner)
+                .bind(&*ask.holder)
+                .bind(&ask.fingerprint.as_bytes()[..])
+                .bind(to_micros(ask.lease))
+                .fetch_optional(&mut *self)
+                .await?;
+            Ok(match row {
+                Some((database, attempt)) => Told {
+                    database,
+                    found: Claimed::Mine { attempt },
+                },
+                // Changed, or locked: another look tells. Or in another database.
+                None => Told {
+                    database: query_scalar("SELECT id FROM rowlock_database")
+                        .fetch_optional(self)
+                        .await?,
+                    found: Claimed::Locked,
+                },
+            })
+        })
         .await
-}
+    }
 
-pub(super) async fn tx_claim(
-    conn: &mut PgConnection,
-    ask: &ClaimAsk,
-) -> Result<Told<Claimed>, Fault> {
-    let Some(seen) = ask.seen else {
-        return tx_claim_new(conn, ask).await;
-    };
-    let row: Option<(Option<Uuid>, i64)> = query_as(TX_CLAIM_AGAIN)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(seen)
-        .bind(ask.max_tries)
-        .bind(ask.owner)
-        .bind(&*ask.holder)
-        .bind(&ask.fingerprint.as_bytes()[..])
-        .bind(to_micros(ask.lease))
-        .fetch_optional(&mut *conn)
-        .await?;
-    Ok(match row {
-        Some((database, attempt)) => Told {
-            database,
-            found: Claimed::Mine { attempt },
-        },
-        // Changed, or locked: another look tells. Or in another database.
-        None => Told {
-            database: query_scalar("SELECT id FROM rowlock_database")
-                .fetch_optional(conn)
-                .await?,
-            found: Claimed::Locked,
-        },
-    })
+    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
+        in_callers(async {
+            let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+            let query = if ask.seen.is_some() {
+                query(TX_KEEP_AGAIN)
+                    .bind(ask.key.scope())
+                    .bind(ask.key.key())
+                    .bind(ask.owner)
+            } else {
+                query(TX_KEEP_NEW)
+                    .bind(ask.key.scope())
+                    .bind(ask.key.key())
+                    .bind(ask.max_tries)
+                    .bind(ask.owner)
+                    .bind(&*ask.holder)
+                    .bind(&ask.fingerprint.as_bytes()[..])
+            };
+            let done = query
+                .bind(outcome.content_type())
+                .bind(outcome.bytes())
+                .bind(retain)
+                .bind(forget)
+                .execute(&mut *self)
+                .await?;
+            if done.rows_affected() > 0 {
+                return Ok(Finished::Ended);
+            }
+            if query_scalar(BEGUN).fetch_one(self).await? {
+                Ok(Finished::Superseded)
+            } else {
+                Err(Fault::transaction_over())
+            }
+        })
+        .await
+    }
+
+    async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
+        in_callers(async {
+            if let Some(database) = complete(self, ask).await? {
+                let found = Finished::Ended;
+                return Ok(Told { database, found });
+            }
+            let here = here(self).await?;
+            let told = |database, found| Ok(Told { database, found });
+            if let Some((database, false)) = here {
+                // The transaction has written nothing yet, or it is over.
+                prove(self).await?;
+                if let Some(database) = complete(self, ask).await? {
+                    return told(database, Finished::Ended);
+                }
+                return told(Some(database), Finished::Superseded);
+            }
+            told(here.map(|here| here.0), Finished::Superseded)
+        })
+        .await
+    }
 }
 
 async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
@@ -157,64 +191,6 @@ async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Cl
         database: row.map(|row| row.0),
         found,
     })
-}
-
-pub(super) async fn tx_keep(
-    conn: &mut PgConnection,
-    ask: &ClaimAsk,
-    outcome: &Outcome,
-) -> Result<Finished, Fault> {
-    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
-    let query = if ask.seen.is_some() {
-        query(TX_KEEP_AGAIN)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.owner)
-    } else {
-        query(TX_KEEP_NEW)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.max_tries)
-            .bind(ask.owner)
-            .bind(&*ask.holder)
-            .bind(&ask.fingerprint.as_bytes()[..])
-    };
-    let done = query
-        .bind(outcome.content_type())
-        .bind(outcome.bytes())
-        .bind(retain)
-        .bind(forget)
-        .execute(&mut *conn)
-        .await?;
-    if done.rows_affected() > 0 {
-        return Ok(Finished::Ended);
-    }
-    if query_scalar(BEGUN).fetch_one(conn).await? {
-        Ok(Finished::Superseded)
-    } else {
-        Err(Fault::transaction_over())
-    }
-}
-
-pub(super) async fn tx_complete(
-    conn: &mut PgConnection,
-    ask: &FinishAsk,
-) -> Result<Told<Finished>, Fault> {
-    if let Some(database) = complete(conn, ask).await? {
-        let found = Finished::Ended;
-        return Ok(Told { database, found });
-    }
-    let here = here(conn).await?;
-    let told = |database, found| Ok(Told { database, found });
-    if let Some((database, false)) = here {
-        // The transaction has written nothing yet, or it is over.
-        prove(conn).await?;
-        if let Some(database) = complete(conn, ask).await? {
-            return told(database, Finished::Ended);
-        }
-        return told(Some(database), Finished::Superseded);
-    }
-    told(here.map(|here| here.0), Finished::Superseded)
 }
 
 /// The database in which the attempt was completed.

@@ -4,8 +4,10 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::{query, query_as, query_scalar};
-use crate::store::Applied;
+use crate::model::Engine;
+use crate::store::fault::Fault;
 use crate::store::migrate::{self, MigrateFault};
+use crate::store::schema::{Applied, SchemaStore, Server};
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");
@@ -15,34 +17,53 @@ pub(crate) use embedded::migrations::runner;
 /// Any constant will do, as long as everybody uses this one ("rowlock" in ASCII).
 const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
 
-pub(super) async fn history(conn: &mut PgConnection) -> Result<Option<Vec<Applied>>, sqlx::Error> {
-    let there: bool = query_scalar("SELECT to_regclass('rowlock_schema_history') IS NOT NULL")
-        .fetch_one(&mut *conn)
+/// The oldest release that is still tested against, as `server_version_num`.
+const OLDEST: i32 = 130_000;
+
+impl SchemaStore for PgConnection {
+    async fn server(&mut self) -> Result<Server, Fault> {
+        let (number, text): (i32, String) = query_as(
+            "SELECT current_setting('server_version_num')::int, current_setting('server_version')",
+        )
+        .fetch_one(self)
         .await?;
-    if !there {
-        return Ok(None);
+        Ok(Server {
+            engine: Engine::Postgres,
+            version: format!("PostgreSQL {text}"),
+            too_old: (number < OLDEST).then_some("PostgreSQL 13 or later"),
+            multi_writer: false,
+        })
     }
-    let rows: Vec<(i32, String, String)> =
-        query_as("SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version")
-            .fetch_all(conn)
+
+    async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {
+        let there: bool = query_scalar("SELECT to_regclass('rowlock_schema_history') IS NOT NULL")
+            .fetch_one(&mut *self)
             .await?;
-    Ok(Some(rows.into_iter().map(Applied::from).collect()))
-}
+        if !there {
+            return Ok(None);
+        }
+        let rows: Vec<(i32, String, String)> =
+            query_as("SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version")
+                .fetch_all(self)
+                .await?;
+        Ok(Some(rows.into_iter().map(Applied::from).collect()))
+    }
 
-pub(super) async fn migrate(conn: &mut PgConnection) -> Result<Vec<String>, MigrateFault> {
-    // DDL is transactional here: everything or nothing, and the lock goes with the transaction.
-    let mut tx = conn.begin().await?;
-    query("SELECT pg_advisory_xact_lock($1)")
-        .bind(MIGRATION_LOCK)
-        .execute(&mut *tx)
-        .await?;
-    let applied = migrate::run(&mut *tx, runner()).await?;
-    tx.commit().await?;
-    Ok(applied)
-}
+    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+        // DDL is transactional here: everything or nothing, and the lock goes with the transaction.
+        let mut tx = self.begin().await?;
+        query("SELECT pg_advisory_xact_lock($1)")
+            .bind(MIGRATION_LOCK)
+            .execute(&mut *tx)
+            .await?;
+        let applied = migrate::run(&mut *tx, runner()).await?;
+        tx.commit().await?;
+        Ok(applied)
+    }
 
-pub(super) async fn database_id(conn: &mut PgConnection) -> Result<Uuid, sqlx::Error> {
-    query_scalar("SELECT id FROM rowlock_database")
-        .fetch_one(conn)
-        .await
+    async fn database_id(&mut self) -> Result<Uuid, Fault> {
+        Ok(query_scalar("SELECT id FROM rowlock_database")
+            .fetch_one(self)
+            .await?)
+    }
 }

@@ -4,7 +4,9 @@ use sqlx::PgConnection;
 
 use super::{query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
-use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
+use crate::store::fault::Fault;
+use crate::store::record::Finished;
+use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.owner = $3 AND r.attempt = $4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
@@ -47,27 +49,57 @@ FROM rowlock_idempotency_step
 WHERE scope = $1 AND idempotency_key = $2
 ORDER BY done_at, step";
 
-pub(super) async fn begin(
-    conn: &mut PgConnection,
-    ask: &StepAsk,
-) -> Result<StepBegun, sqlx::Error> {
-    let seen = look(conn, ask).await?;
-    if let Some(begun) = ask.seen(seen) {
-        return Ok(begun);
+impl StepStore for PgConnection {
+    async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
+        let seen = look(self, ask).await?;
+        if let Some(begun) = ask.seen(seen) {
+            return Ok(begun);
+        }
+        let done = query(DOUBT)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .bind(&*ask.step)
+            .bind(ask.number)
+            .execute(&mut *self)
+            .await?;
+        if done.rows_affected() > 0 {
+            return Ok(StepBegun::Fresh);
+        }
+        Ok(ask.not_begun(look(self, ask).await?))
     }
-    let done = query(DOUBT)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(&*ask.step)
-        .bind(ask.number)
-        .execute(&mut *conn)
-        .await?;
-    if done.rows_affected() > 0 {
-        return Ok(StepBegun::Fresh);
+
+    async fn step_finish(
+        &mut self,
+        ask: &StepAsk,
+        outcome: Option<&Outcome>,
+    ) -> Result<Finished, Fault> {
+        let mine: i64 = query_scalar(STEP_DONE)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .bind(&*ask.step)
+            .bind(outcome.map(Outcome::content_type))
+            .bind(outcome.map(Outcome::bytes))
+            .bind(ask.number)
+            .fetch_one(&mut *self)
+            .await?;
+        if mine > 0 {
+            return Ok(Finished::Ended);
+        }
+        Ok(StepAsk::not_settled(look(self, ask).await?.as_ref()))
     }
-    Ok(ask.not_begun(look(conn, ask).await?))
+
+    async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
+        let rows: Vec<StepColumns> = query_as(STEPS)
+            .bind(key.scope())
+            .bind(key.key())
+            .fetch_all(self)
+            .await?;
+        Ok(rows.into_iter().map(StepRow::from).collect())
+    }
 }
 
 async fn look(conn: &mut PgConnection, ask: &StepAsk) -> Result<Option<StepLook>, sqlx::Error> {
@@ -79,38 +111,4 @@ async fn look(conn: &mut PgConnection, ask: &StepAsk) -> Result<Option<StepLook>
         .bind(&*ask.step)
         .fetch_optional(conn)
         .await
-}
-
-pub(super) async fn finish(
-    conn: &mut PgConnection,
-    ask: &StepAsk,
-    outcome: Option<&Outcome>,
-) -> Result<Finished, sqlx::Error> {
-    let mine: i64 = query_scalar(STEP_DONE)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(&*ask.step)
-        .bind(outcome.map(Outcome::content_type))
-        .bind(outcome.map(Outcome::bytes))
-        .bind(ask.number)
-        .fetch_one(&mut *conn)
-        .await?;
-    if mine > 0 {
-        return Ok(Finished::Ended);
-    }
-    Ok(StepAsk::not_settled(look(conn, ask).await?.as_ref()))
-}
-
-pub(super) async fn list(
-    conn: &mut PgConnection,
-    key: &RecordKey,
-) -> Result<Vec<StepRow>, sqlx::Error> {
-    let rows: Vec<StepColumns> = query_as(STEPS)
-        .bind(key.scope())
-        .bind(key.key())
-        .fetch_all(conn)
-        .await?;
-    Ok(rows.into_iter().map(StepRow::from).collect())
 }

@@ -3,8 +3,9 @@
 use sqlx::SqliteConnection;
 
 use super::record::{FORGET_STEPS, in_a_transaction};
-use crate::store::record::CleanedRows;
-use crate::store::{CleanedLocks, IDLE, json, to_micros};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
+use crate::store::fault::Fault;
+use crate::store::{json, to_micros};
 
 /// What is due.
 const DUE: &str = "
@@ -21,31 +22,13 @@ const EXPIRE: &str = "
 UPDATE rowlock_idempotency SET state = 'expired', outcome = NULL, content_type = NULL, clean_at = forget_at
 WHERE rowid = ?1";
 
-pub(super) async fn records(
-    conn: &mut SqliteConnection,
-    limit: u32,
-) -> Result<CleanedRows, sqlx::Error> {
-    in_a_transaction(conn, async |conn| {
-        let due: Vec<(i64, Vec<u8>, Vec<u8>, bool)> = sqlx::query_as(DUE)
-            .bind(limit)
-            .fetch_all(&mut *conn)
-            .await?;
-        let mut cleaned = CleanedRows::default();
-        for (row, scope, key, over) in &due {
-            let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
-            steps.execute(&mut *conn).await?;
-            if *over {
-                sqlx::query(REMOVE).bind(row).execute(&mut *conn).await?;
-                cleaned.records += 1;
-            } else {
-                sqlx::query(EXPIRE).bind(row).execute(&mut *conn).await?;
-                cleaned.outcomes += 1;
-            }
-        }
-        Ok(cleaned)
-    })
-    .await
-}
+const TOKENS: &str = "
+DELETE FROM rowlock_form_token
+WHERE rowid IN (
+    SELECT t.rowid FROM rowlock_form_token t
+    WHERE t.expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+    ORDER BY t.expires_at LIMIT ?1
+)";
 
 /// The next names, and whether nobody has used them for so long. It does not take the write lock.
 const SEEN: &str = "
@@ -64,31 +47,60 @@ WHERE name IN (SELECT unhex(a.value ->> 0) FROM json_each(?1) a)
         AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)
        OR expires_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)";
 
-pub(super) async fn locks(
-    conn: &mut SqliteConnection,
-    after: &[u8],
-    limit: u32,
-) -> Result<CleanedLocks, sqlx::Error> {
-    let age = to_micros(IDLE);
-    let seen: Vec<(Vec<u8>, bool)> = sqlx::query_as(SEEN)
-        .bind(age)
-        .bind(after)
-        .bind(limit)
-        .fetch_all(&mut *conn)
-        .await?;
-    let last = seen.last().map(|(name, _)| name.clone());
-    let last = last.filter(|_| seen.len() >= limit as usize);
-    let idle: Vec<&[u8]> = seen
-        .iter()
-        .filter(|(_, idle)| *idle)
-        .map(|(name, _)| name.as_slice())
-        .collect();
-    if idle.is_empty() {
-        return Ok(CleanedLocks { removed: 0, last });
+impl CleanStore for SqliteConnection {
+    async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
+        let age = to_micros(IDLE);
+        let seen: Vec<(Vec<u8>, bool)> = sqlx::query_as(SEEN)
+            .bind(age)
+            .bind(after)
+            .bind(limit)
+            .fetch_all(&mut *self)
+            .await?;
+        let last = seen.last().map(|(name, _)| name.clone());
+        let last = last.filter(|_| seen.len() >= limit as usize);
+        let idle: Vec<&[u8]> = seen
+            .iter()
+            .filter(|(_, idle)| *idle)
+            .map(|(name, _)| name.as_slice())
+            .collect();
+        if idle.is_empty() {
+            return Ok(CleanedLocks { removed: 0, last });
+        }
+        let removed = sqlx::query(IDLE_LOCKS)
+            .bind(json::raw_names(idle))
+            .bind(age);
+        let removed = removed.execute(self).await?.rows_affected();
+        Ok(CleanedLocks { removed, last })
     }
-    let removed = sqlx::query(IDLE_LOCKS)
-        .bind(json::raw_names(idle))
-        .bind(age);
-    let removed = removed.execute(conn).await?.rows_affected();
-    Ok(CleanedLocks { removed, last })
+
+    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+        let tokens = sqlx::query(TOKENS)
+            .bind(limit)
+            .execute(&mut *self)
+            .await?
+            .rows_affected();
+        in_a_transaction(self, async |conn| {
+            let due: Vec<(i64, Vec<u8>, Vec<u8>, bool)> = sqlx::query_as(DUE)
+                .bind(limit)
+                .fetch_all(&mut *conn)
+                .await?;
+            let mut cleaned = CleanedRows {
+                tokens,
+                ..CleanedRows::default()
+            };
+            for (row, scope, key, over) in &due {
+                let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
+                steps.execute(&mut *conn).await?;
+                if *over {
+                    sqlx::query(REMOVE).bind(row).execute(&mut *conn).await?;
+                    cleaned.records += 1;
+                } else {
+                    sqlx::query(EXPIRE).bind(row).execute(&mut *conn).await?;
+                    cleaned.outcomes += 1;
+                }
+            }
+            Ok(cleaned)
+        })
+        .await
+    }
 }

@@ -7,12 +7,9 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqliteConnection};
 
-use crate::model::{Engine, Error, FaultKind};
+use crate::model::{Error, FaultKind};
 use crate::store::fault::Fault;
-use crate::store::{Connector, RequestLimit, Server, url};
-
-/// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
-const OLDEST: (u32, u32, u32) = (3, 51, 3);
+use crate::store::{Connector, RequestLimit, url};
 
 /// A lane asks again by itself, and more often than SQLite would, whose pauses grow to a tenth of a second:
 /// whoever asks often gets the file when many write.
@@ -148,21 +145,6 @@ async fn use_wal(conn: &mut SqliteConnection) -> Result<bool, Fault> {
         Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(false),
         Err(fault) => Err(fault),
     }
-}
-
-pub(super) async fn server(conn: &mut SqliteConnection) -> Result<Server, sqlx::Error> {
-    let text: String = sqlx::query_scalar("SELECT sqlite_version()")
-        .fetch_one(conn)
-        .await?;
-    let mut numbers = text.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
-    let mut number = || numbers.next().unwrap_or(0);
-    let version = (number(), number(), number());
-    Ok(Server {
-        engine: Engine::Sqlite,
-        version: format!("SQLite {text}"),
-        too_old: (version < OLDEST).then_some("SQLite 3.51.3 or later, as the bundled one is"),
-        multi_writer: false,
-    })
 }
 
 #[cfg(test)]

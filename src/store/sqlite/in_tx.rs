@@ -14,12 +14,12 @@ use sqlx::SqliteConnection;
 use time::UtcDateTime;
 use uuid::Uuid;
 
-use super::lease;
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
-use crate::store::{
-    LockRow, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited, json, micros,
-};
+use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
+use crate::store::lease::LeaseStore;
+use crate::store::row::LockRow;
+use crate::store::{json, micros};
 
 /// A transaction that has the write lock from its start.
 pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";
@@ -48,102 +48,97 @@ SELECT d.id, l.name, l.owner, l.fence, l.holder, l.acquired_at, l.expires_at,
        l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?1";
 
-pub(super) async fn pin(conn: &mut SqliteConnection, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-    in_transaction(conn).await?;
-    let rows = look(conn, [&ask.name]).await?;
-    let told = Told::from(rows.into_iter().next());
-    let found = match told.found {
-        Some(row) if row.owner != Some(ask.owner) => Pinned::Gone,
-        Some(row) if row.is_live() => Pinned::Live,
-        Some(_) => Pinned::Expired,
-        None => Pinned::Gone,
-    };
-    Ok(Told {
-        database: told.database,
-        found,
-    })
-}
-
-pub(super) async fn take(
-    conn: &mut SqliteConnection,
-    asks: &[TxAsk],
-) -> Result<Told<TxTaken>, Fault> {
-    in_transaction(conn).await?;
-    let rows = look(conn, asks.iter().map(|ask| &ask.name)).await?;
-    let database = rows.first().map(|row| row.0);
-    let rows: Vec<LockRow> = rows
-        .into_iter()
-        .filter_map(|row| Told::from(Some(row)).found)
-        .collect();
-    if let Some(held) = rows.iter().find(|row| row.is_live()) {
-        let found = TxTaken::Missed(Some(held.clone()));
-        return Ok(Told { database, found });
+impl InTxStore for SqliteConnection {
+    async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
+        in_transaction(self).await?;
+        let rows = look(self, [&ask.name]).await?;
+        let told = Told::from(rows.into_iter().next());
+        let found = match told.found {
+            Some(row) if row.owner != Some(ask.owner) => Pinned::Gone,
+            Some(row) if row.is_live() => Pinned::Live,
+            Some(_) => Pinned::Expired,
+            None => Pinned::Gone,
+        };
+        Ok(Told {
+            database: told.database,
+            found,
+        })
     }
-    let before = |ask: &TxAsk| {
-        let row = rows.iter().find(|row| row.name == ask.name.as_bytes());
-        row.map(|row| row.fence)
-    };
-    let outdated = |ask: &TxAsk| ask.version.is_some() && ask.version != before(ask);
-    if asks.iter().any(outdated) {
-        let found = TxTaken::Missed(None);
-        return Ok(Told { database, found });
-    }
-    let again = |ask: &&TxAsk| ask.before.is_some() && ask.before == before(ask);
-    let perhaps_again = asks.iter().filter(again);
-    let perhaps_again = perhaps_again.map(|ask| ask.name.clone()).collect();
 
-    // SQLite's clock is this host's, told in milliseconds. A transaction that is rolled back gives its fence
-    // back, and the next one in the same millisecond would get the same: so the same clock is read here, in
-    // microseconds, after the write lock was got.
-    let now = i64::try_from(UtcDateTime::now().unix_timestamp_nanos() / 1_000).unwrap_or(0);
-    // For the same reason it must have passed the last fence: a lease's is the end of its millisecond.
-    let ahead = rows.iter().map(|row| row.fence + 1 - now).max();
-    if let Some(ahead) = ahead.filter(|ahead| (1..=2_000).contains(ahead)) {
-        let found = TxTaken::Early(micros(ahead));
-        return Ok(Told { database, found });
-    }
-    let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(GRANT)
-        .bind(json::names(asks.iter().map(|ask| &ask.name)))
-        .bind(now)
-        .fetch_all(conn)
-        .await?;
-    let fence = |ask: &TxAsk| {
-        let row = granted.iter().find(|row| row.0 == ask.name.as_bytes());
-        row.map(|row| row.1)
-    };
-    let fences: Option<Vec<i64>> = asks.iter().map(fence).collect();
-    let found = match fences {
-        Some(fences) => TxTaken::Granted {
-            fences,
-            perhaps_again,
-        },
-        None => TxTaken::NoRow,
-    };
-    Ok(Told { database, found })
-}
+    async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
+        in_transaction(self).await?;
+        let rows = look(self, asks.iter().map(|ask| &ask.name)).await?;
+        let database = rows.first().map(|row| row.0);
+        let rows: Vec<LockRow> = rows
+            .into_iter()
+            .filter_map(|row| Told::from(Some(row)).found)
+            .collect();
+        if let Some(held) = rows.iter().find(|row| row.is_live()) {
+            let found = TxTaken::Missed(Some(held.clone()));
+            return Ok(Told { database, found });
+        }
+        let before = |ask: &TxAsk| {
+            let row = rows.iter().find(|row| row.name == ask.name.as_bytes());
+            row.map(|row| row.fence)
+        };
+        let outdated = |ask: &TxAsk| ask.version.is_some() && ask.version != before(ask);
+        if asks.iter().any(outdated) {
+            let found = TxTaken::Missed(None);
+            return Ok(Told { database, found });
+        }
+        let again = |ask: &&TxAsk| ask.before.is_some() && ask.before == before(ask);
+        let perhaps_again = asks.iter().filter(again);
+        let perhaps_again = perhaps_again.map(|ask| ask.name.clone()).collect();
 
-/// Whoever has the write lock waits for nobody.
-#[allow(clippy::unused_async, reason = "the others wait")]
-pub(super) async fn wait(
-    _conn: &mut SqliteConnection,
-    _names: &[Name],
-    _limit: Option<Duration>,
-) -> Result<TxWaited, Fault> {
-    Ok(TxWaited::Locked)
-}
-
-pub(super) async fn row(
-    conn: &mut SqliteConnection,
-    name: &Name,
-) -> Result<Told<Option<LockRow>>, Fault> {
-    let told = read(conn, name).await?;
-    let is_settled = told.found.as_ref().is_some_and(|row| !row.has_lapsed());
-    if told.database.is_none() || is_settled {
-        return Ok(told);
+        // SQLite's clock is this host's, told in milliseconds. A transaction that is rolled back gives its fence
+        // back, and the next one in the same millisecond would get the same: so the same clock is read here, in
+        // microseconds, after the write lock was got.
+        let now = i64::try_from(UtcDateTime::now().unix_timestamp_nanos() / 1_000).unwrap_or(0);
+        // For the same reason it must have passed the last fence: a lease's is the end of its millisecond.
+        let ahead = rows.iter().map(|row| row.fence + 1 - now).max();
+        if let Some(ahead) = ahead.filter(|ahead| (1..=2_000).contains(ahead)) {
+            let found = TxTaken::Early(micros(ahead));
+            return Ok(Told { database, found });
+        }
+        let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(GRANT)
+            .bind(json::names(asks.iter().map(|ask| &ask.name)))
+            .bind(now)
+            .fetch_all(self)
+            .await?;
+        let fence = |ask: &TxAsk| {
+            let row = granted.iter().find(|row| row.0 == ask.name.as_bytes());
+            row.map(|row| row.1)
+        };
+        let fences: Option<Vec<i64>> = asks.iter().map(fence).collect();
+        let found = match fences {
+            Some(fences) => TxTaken::Granted {
+                fences,
+                perhaps_again,
+            },
+            None => TxTaken::NoRow,
+        };
+        Ok(Told { database, found })
     }
-    // While this transaction may write, nobody else could make the row, or free it.
-    lease::row(conn, name, true).await?;
-    read(conn, name).await
+
+    /// Whoever has the write lock waits for nobody.
+    async fn tx_wait(
+        &mut self,
+        _names: &[Name],
+        _limit: Option<Duration>,
+    ) -> Result<TxWaited, Fault> {
+        Ok(TxWaited::Locked)
+    }
+
+    async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
+        let told = read(self, name).await?;
+        let is_settled = told.found.as_ref().is_some_and(|row| !row.has_lapsed());
+        if told.database.is_none() || is_settled {
+            return Ok(told);
+        }
+        // While this transaction may write, nobody else could make the row, or free it.
+        self.lock_row(name, true).await?;
+        read(self, name).await
+    }
 }
 
 async fn read(conn: &mut SqliteConnection, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
@@ -192,8 +187,9 @@ mod tests {
     use sqlx::Connection;
 
     use super::*;
+    use crate::store::Connector;
+    use crate::store::schema::SchemaStore;
     use crate::store::sqlite::Sqlite;
-    use crate::store::{Connector, Store};
 
     async fn connect(file: &Path) -> SqliteConnection {
         let url = format!("sqlite:{}?mode=rwc", file.display());
@@ -214,7 +210,8 @@ mod tests {
         let seen = tx.tx_row(&name).await.unwrap();
         assert!(seen.found.is_some() && seen.database.is_some());
         let mut writing = writer.begin_with(BEGIN_TO_WRITE).await.unwrap();
-        lease::row(&mut writing, &Name::new("b").unwrap(), true)
+        writing
+            .lock_row(&Name::new("b").unwrap(), true)
             .await
             .unwrap();
         writing.commit().await.unwrap();

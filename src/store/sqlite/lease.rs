@@ -10,14 +10,15 @@
 //! the last row, and sqlx drops its error when it is asked for one row only.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use sqlx::SqliteConnection;
 
 use crate::model::Name;
-use crate::store::{
-    Freed, LockColumns, LockRow, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken, json, micros,
-    to_micros,
-};
+use crate::store::fault::Fault;
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::row::{LockColumns, LockRow};
+use crate::store::{json, micros, to_micros};
 
 const TAKE: &str = "
 INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
@@ -122,23 +123,118 @@ WHERE name = ?1";
 
 type Rows = HashMap<Vec<u8>, LockRow>;
 
-pub(super) async fn take(
-    conn: &mut SqliteConnection,
-    asks: &[TakeAsk],
-) -> Result<Vec<Taken>, sqlx::Error> {
-    let granted = grant(conn, asks).await?;
-    let mut rows = if granted.len() == asks.len() {
-        Rows::new()
-    } else {
-        read(conn, asks.iter().map(|ask| &ask.name)).await?
-    };
-    Ok(asks
-        .iter()
-        .map(|ask| match granted.get(ask.name.as_bytes()) {
-            Some(&fence) => Taken::Granted { fence },
-            None => Taken::Busy(rows.remove(ask.name.as_bytes()).filter(LockRow::is_live)),
-        })
-        .collect())
+impl LeaseStore for SqliteConnection {
+    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
+        let granted = grant(self, asks).await?;
+        let mut rows = if granted.len() == asks.len() {
+            Rows::new()
+        } else {
+            read(self, asks.iter().map(|ask| &ask.name)).await?
+        };
+        Ok(asks
+            .iter()
+            .map(|ask| match granted.get(ask.name.as_bytes()) {
+                Some(&fence) => Taken::Granted { fence },
+                None => Taken::Busy(rows.remove(ask.name.as_bytes()).filter(LockRow::is_live)),
+            })
+            .collect())
+    }
+
+    async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
+        let kept: Vec<(Vec<u8>, i64)> = sqlx::query_as(RENEW)
+            .bind(json::renewals(asks))
+            .fetch_all(self)
+            .await?;
+        let kept: HashMap<Vec<u8>, i64> = kept.into_iter().collect();
+        Ok(asks
+            .iter()
+            .map(|ask| match kept.get(ask.name.as_bytes()) {
+                Some(&left) => Renewed::Live {
+                    remaining: micros(left),
+                },
+                None => Renewed::Gone,
+            })
+            .collect())
+    }
+
+    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+        if let [ask] = asks {
+            let one = sqlx::query(RELEASE_ONE)
+                .bind(ask.name.as_bytes())
+                .bind(ask.owner);
+            if one.execute(&mut *self).await?.rows_affected() == 1 {
+                return Ok(vec![Freed::Released]);
+            }
+        }
+        let freed: Vec<Vec<u8>> = sqlx::query_scalar(RELEASE)
+            .bind(json::releases(asks))
+            .fetch_all(&mut *self)
+            .await?;
+        if freed.len() == asks.len() {
+            return Ok(vec![Freed::Released; asks.len()]);
+        }
+        let rows = read(self, asks.iter().map(|ask| &ask.name)).await?;
+        Ok(asks
+            .iter()
+            .map(|ask| {
+                if freed.iter().any(|name| name == ask.name.as_bytes()) {
+                    Freed::Released
+                } else {
+                    ask.freed(rows.get(ask.name.as_bytes()))
+                }
+            })
+            .collect())
+    }
+
+    async fn lease_force_release(
+        &mut self,
+        name: &Name,
+        _patience: Duration,
+    ) -> Result<Option<LockRow>, Fault> {
+        let mut tx = sqlx::Connection::begin_with(self, "BEGIN IMMEDIATE").await?;
+        let held: Option<LockColumns> = sqlx::query_as(HELD)
+            .bind(name.as_bytes())
+            .fetch_optional(&mut *tx)
+            .await?;
+        sqlx::query(FREE)
+            .bind(name.as_bytes())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(held.map(LockRow::from))
+    }
+
+    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
+        let row: Option<LockColumns> = sqlx::query_as(INSPECT)
+            .bind(name.as_bytes())
+            .fetch_optional(self)
+            .await?;
+        Ok(row.map(LockRow::from))
+    }
+
+    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
+        let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
+        Ok(rows.into_iter().map(LockRow::from).collect())
+    }
+
+    async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault> {
+        let mut found = read(self, std::iter::once(name)).await?;
+        if found.is_empty() && make {
+            sqlx::query(MAKE_ROW)
+                .bind(name.as_bytes())
+                .execute(&mut *self)
+                .await?;
+            found = read(self, std::iter::once(name)).await?;
+        }
+        if make && found.values().any(LockRow::has_lapsed) {
+            sqlx::query(FREE_LAPSED)
+                .bind(name.as_bytes())
+                .execute(&mut *self)
+                .await?;
+            found = read(self, std::iter::once(name)).await?;
+        }
+        Ok(found.remove(name.as_bytes()))
+    }
 }
 
 /// The fences of those that were granted.
@@ -165,114 +261,6 @@ async fn grant(
         .fetch_all(conn)
         .await?;
     Ok(granted.into_iter().collect())
-}
-
-pub(super) async fn renew(
-    conn: &mut SqliteConnection,
-    asks: &[RenewAsk],
-) -> Result<Vec<Renewed>, sqlx::Error> {
-    let kept: Vec<(Vec<u8>, i64)> = sqlx::query_as(RENEW)
-        .bind(json::renewals(asks))
-        .fetch_all(conn)
-        .await?;
-    let kept: HashMap<Vec<u8>, i64> = kept.into_iter().collect();
-    Ok(asks
-        .iter()
-        .map(|ask| match kept.get(ask.name.as_bytes()) {
-            Some(&left) => Renewed::Live {
-                remaining: micros(left),
-            },
-            None => Renewed::Gone,
-        })
-        .collect())
-}
-
-pub(super) async fn release(
-    conn: &mut SqliteConnection,
-    asks: &[ReleaseAsk],
-) -> Result<Vec<Freed>, sqlx::Error> {
-    if let [ask] = asks {
-        let one = sqlx::query(RELEASE_ONE)
-            .bind(ask.name.as_bytes())
-            .bind(ask.owner);
-        if one.execute(&mut *conn).await?.rows_affected() == 1 {
-            return Ok(vec![Freed::Released]);
-        }
-    }
-    let freed: Vec<Vec<u8>> = sqlx::query_scalar(RELEASE)
-        .bind(json::releases(asks))
-        .fetch_all(&mut *conn)
-        .await?;
-    if freed.len() == asks.len() {
-        return Ok(vec![Freed::Released; asks.len()]);
-    }
-    let rows = read(conn, asks.iter().map(|ask| &ask.name)).await?;
-    Ok(asks
-        .iter()
-        .map(|ask| {
-            if freed.iter().any(|name| name == ask.name.as_bytes()) {
-                Freed::Released
-            } else {
-                ask.freed(rows.get(ask.name.as_bytes()))
-            }
-        })
-        .collect())
-}
-
-pub(super) async fn force_release(
-    conn: &mut SqliteConnection,
-    name: &Name,
-) -> Result<Option<LockRow>, sqlx::Error> {
-    let mut tx = sqlx::Connection::begin_with(conn, "BEGIN IMMEDIATE").await?;
-    let held: Option<LockColumns> = sqlx::query_as(HELD)
-        .bind(name.as_bytes())
-        .fetch_optional(&mut *tx)
-        .await?;
-    sqlx::query(FREE)
-        .bind(name.as_bytes())
-        .execute(&mut *tx)
-        .await?;
-    tx.commit().await?;
-    Ok(held.map(LockRow::from))
-}
-
-pub(super) async fn inspect(
-    conn: &mut SqliteConnection,
-    name: &Name,
-) -> Result<Option<LockRow>, sqlx::Error> {
-    let row: Option<LockColumns> = sqlx::query_as(INSPECT)
-        .bind(name.as_bytes())
-        .fetch_optional(conn)
-        .await?;
-    Ok(row.map(LockRow::from))
-}
-
-pub(super) async fn row(
-    conn: &mut SqliteConnection,
-    name: &Name,
-    make: bool,
-) -> Result<Option<LockRow>, sqlx::Error> {
-    let mut found = read(conn, std::iter::once(name)).await?;
-    if found.is_empty() && make {
-        sqlx::query(MAKE_ROW)
-            .bind(name.as_bytes())
-            .execute(&mut *conn)
-            .await?;
-        found = read(conn, std::iter::once(name)).await?;
-    }
-    if make && found.values().any(LockRow::has_lapsed) {
-        sqlx::query(FREE_LAPSED)
-            .bind(name.as_bytes())
-            .execute(&mut *conn)
-            .await?;
-        found = read(conn, std::iter::once(name)).await?;
-    }
-    Ok(found.remove(name.as_bytes()))
-}
-
-pub(super) async fn list(conn: &mut SqliteConnection) -> Result<Vec<LockRow>, sqlx::Error> {
-    let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(conn).await?;
-    Ok(rows.into_iter().map(LockRow::from).collect())
 }
 
 async fn read<'a>(

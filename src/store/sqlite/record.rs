@@ -8,11 +8,13 @@ use sqlx::{Connection, Row, SqliteConnection};
 use super::in_tx::BEGIN_TO_WRITE;
 use super::step;
 use crate::model::{Outcome, RecordKey};
+use crate::store::fault::Fault;
+use crate::store::lease::Renewed;
 use crate::store::record::{
     ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,
-    RecordRow, record_row,
+    RecordRow, RecordStore, record_row,
 };
-use crate::store::{Renewed, micros, to_micros};
+use crate::store::{micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
@@ -118,7 +120,7 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
 pub(super) async fn durably<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
-) -> Result<T, sqlx::Error> {
+) -> Result<T, Fault> {
     let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
         .fetch_one(&mut *conn)
         .await?;
@@ -141,28 +143,150 @@ pub(super) async fn durably<T>(
 pub(super) async fn in_a_transaction<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
-) -> Result<T, sqlx::Error> {
+) -> Result<T, Fault> {
     let mut tx = conn.begin_with(BEGIN_TO_WRITE).await?;
     match work(&mut tx).await {
-        Ok(done) => tx.commit().await.map(|()| done),
+        Ok(done) => {
+            tx.commit().await?;
+            Ok(done)
+        }
         Err(error) => {
             // The first error tells more than one of rolling back.
             let _ = tx.rollback().await;
-            Err(error)
+            Err(error.into())
         }
     }
 }
 
-pub(super) async fn read(
-    conn: &mut SqliteConnection,
-    keys: &[RecordKey],
-    largest: usize,
-) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
-    let mut rows = Vec::with_capacity(keys.len());
-    for key in keys {
-        rows.push(read_one(conn, key, largest).await?);
+impl RecordStore for SqliteConnection {
+    async fn record_read(
+        &mut self,
+        keys: &[RecordKey],
+        largest: usize,
+    ) -> Result<Vec<Option<RecordRow>>, Fault> {
+        let mut rows = Vec::with_capacity(keys.len());
+        for key in keys {
+            rows.push(read_one(self, key, largest).await?);
+        }
+        Ok(rows)
     }
-    Ok(rows)
+
+    async fn record_is_claimed(&mut self, _key: &RecordKey) -> Result<bool, Fault> {
+        Ok(false)
+    }
+
+    async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault> {
+        durably(self, async |conn| {
+            let (scope, key) = (key.scope(), key.key());
+            let forget = sqlx::query(FORGET).bind(scope).bind(key).bind(attempt);
+            if forget.execute(&mut *conn).await?.rows_affected() > 0 {
+                let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
+                steps.execute(conn).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
+        durably(self, async |conn| {
+            let mut claimed = Vec::with_capacity(asks.len());
+            for ask in asks {
+                claimed.push(match claim_one(conn, ask).await? {
+                    Some(attempt) => Claimed::Mine { attempt },
+                    None => ask.missed(read_one(conn, &ask.key, 0).await?.as_ref()),
+                });
+            }
+            Ok(claimed)
+        })
+        .await
+    }
+
+    async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault> {
+        in_a_transaction(self, async |conn| {
+            let mut renewed = Vec::with_capacity(asks.len());
+            for ask in asks {
+                let left: Vec<i64> = sqlx::query_scalar(RENEW)
+                    .bind(ask.key.scope())
+                    .bind(ask.key.key())
+                    .bind(ask.owner)
+                    .bind(to_micros(ask.lease))
+                    .fetch_all(&mut *conn)
+                    .await?;
+                renewed.push(match left.first() {
+                    Some(&left) => Renewed::Live {
+                        remaining: micros(left),
+                    },
+                    None => Renewed::Gone,
+                });
+            }
+            Ok(renewed)
+        })
+        .await
+    }
+
+    async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault> {
+        durably(self, async |conn| {
+            let mut finished = Vec::with_capacity(asks.len());
+            for ask in asks {
+                let end = EndColumns::from(&ask.end);
+                let done = sqlx::query(FINISH)
+                    .bind(ask.key.scope())
+                    .bind(ask.key.key())
+                    .bind(ask.owner)
+                    .bind(ask.attempt)
+                    .bind(end.state)
+                    .bind(end.outcome.map(Outcome::content_type))
+                    .bind(end.outcome.map(Outcome::bytes))
+                    .bind(end.retain)
+                    .bind(end.forget)
+                    .bind(end.bound)
+                    .bind(end.pardon)
+                    .bind(end.begun)
+                    .bind(end.in_doubt)
+                    .execute(&mut *conn)
+                    .await?;
+                finished.push(match done.rows_affected() {
+                    0 => {
+                        let row = read_one(conn, &ask.key, ask.size()).await?;
+                        RecordRow::finished(row.as_ref(), ask)
+                    }
+                    _ => Finished::Ended,
+                });
+            }
+            Ok(finished)
+        })
+        .await
+    }
+
+    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
+        let rows = sqlx::query(LIST)
+            .bind(filter.scope.as_deref())
+            .bind(filter.state)
+            .bind(i64::from(filter.limit))
+            .fetch_all(self)
+            .await?;
+        let rows: Result<_, sqlx::Error> = rows.iter().map(|row| record_row!(row)).collect();
+        Ok(rows?)
+    }
+
+    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
+        durably(self, async |conn| {
+            let (scope, key) = (ask.key.scope(), ask.key.key());
+            let forget = to_micros(ask.forget);
+            let sql = match &ask.decision {
+                Decision::Unknown => TO_UNKNOWN,
+                Decision::Reset => RESET,
+                Decision::Resolve(outcome) => return resolve(conn, ask, outcome.as_ref()).await,
+            };
+            let mut query = sqlx::query(sql).bind(scope).bind(key).bind(ask.attempt);
+            if matches!(ask.decision, Decision::Reset) {
+                query = query.bind(forget);
+            }
+            Ok(query.execute(conn).await?.rows_affected() > 0)
+        })
+        .await
+    }
 }
 
 async fn read_one(
@@ -177,23 +301,6 @@ async fn read_one(
         .fetch_optional(conn)
         .await?;
     row.map(|row| record_row!(row)).transpose()
-}
-
-pub(super) async fn claim(
-    conn: &mut SqliteConnection,
-    asks: &[ClaimAsk],
-) -> Result<Vec<Claimed>, sqlx::Error> {
-    durably(conn, async |conn| {
-        let mut claimed = Vec::with_capacity(asks.len());
-        for ask in asks {
-            claimed.push(match claim_one(conn, ask).await? {
-                Some(attempt) => Claimed::Mine { attempt },
-                None => ask.missed(read_one(conn, &ask.key, 0).await?.as_ref()),
-            });
-        }
-        Ok(claimed)
-    })
-    .await
 }
 
 /// The attempt's number, if it runs.
@@ -223,120 +330,6 @@ pub(super) async fn claim_one(
     Ok(attempts.first().copied())
 }
 
-pub(super) async fn forget(
-    conn: &mut SqliteConnection,
-    key: &RecordKey,
-    attempt: i64,
-) -> Result<(), sqlx::Error> {
-    durably(conn, async |conn| {
-        let (scope, key) = (key.scope(), key.key());
-        let forget = sqlx::query(FORGET).bind(scope).bind(key).bind(attempt);
-        if forget.execute(&mut *conn).await?.rows_affected() > 0 {
-            let steps = sqlx::query(FORGET_STEPS).bind(scope).bind(key);
-            steps.execute(conn).await?;
-        }
-        Ok(())
-    })
-    .await
-}
-
-pub(super) async fn renew(
-    conn: &mut SqliteConnection,
-    asks: &[KeepAsk],
-) -> Result<Vec<Renewed>, sqlx::Error> {
-    in_a_transaction(conn, async |conn| {
-        let mut renewed = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let left: Vec<i64> = sqlx::query_scalar(RENEW)
-                .bind(ask.key.scope())
-                .bind(ask.key.key())
-                .bind(ask.owner)
-                .bind(to_micros(ask.lease))
-                .fetch_all(&mut *conn)
-                .await?;
-            renewed.push(match left.first() {
-                Some(&left) => Renewed::Live {
-                    remaining: micros(left),
-                },
-                None => Renewed::Gone,
-            });
-        }
-        Ok(renewed)
-    })
-    .await
-}
-
-pub(super) async fn finish(
-    conn: &mut SqliteConnection,
-    asks: &[FinishAsk],
-) -> Result<Vec<Finished>, sqlx::Error> {
-    durably(conn, async |conn| {
-        let mut finished = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let end = EndColumns::from(&ask.end);
-            let done = sqlx::query(FINISH)
-                .bind(ask.key.scope())
-                .bind(ask.key.key())
-                .bind(ask.owner)
-                .bind(ask.attempt)
-                .bind(end.state)
-                .bind(end.outcome.map(Outcome::content_type))
-                .bind(end.outcome.map(Outcome::bytes))
-                .bind(end.retain)
-                .bind(end.forget)
-                .bind(end.bound)
-                .bind(end.pardon)
-                .bind(end.begun)
-                .bind(end.in_doubt)
-                .execute(&mut *conn)
-                .await?;
-            finished.push(match done.rows_affected() {
-                0 => {
-                    let row = read_one(conn, &ask.key, ask.size()).await?;
-                    RecordRow::finished(row.as_ref(), ask)
-                }
-                _ => Finished::Ended,
-            });
-        }
-        Ok(finished)
-    })
-    .await
-}
-
-pub(super) async fn list(
-    conn: &mut SqliteConnection,
-    filter: &ListAsk,
-) -> Result<Vec<RecordRow>, sqlx::Error> {
-    let rows = sqlx::query(LIST)
-        .bind(filter.scope.as_deref())
-        .bind(filter.state)
-        .bind(i64::from(filter.limit))
-        .fetch_all(conn)
-        .await?;
-    rows.iter().map(|row| record_row!(row)).collect()
-}
-
-pub(super) async fn decide(
-    conn: &mut SqliteConnection,
-    ask: &DecideAsk,
-) -> Result<bool, sqlx::Error> {
-    durably(conn, async |conn| {
-        let (scope, key) = (ask.key.scope(), ask.key.key());
-        let forget = to_micros(ask.forget);
-        let sql = match &ask.decision {
-            Decision::Unknown => TO_UNKNOWN,
-            Decision::Reset => RESET,
-            Decision::Resolve(outcome) => return resolve(conn, ask, outcome.as_ref()).await,
-        };
-        let mut query = sqlx::query(sql).bind(scope).bind(key).bind(ask.attempt);
-        if matches!(ask.decision, Decision::Reset) {
-            query = query.bind(forget);
-        }
-        Ok(query.execute(conn).await?.rows_affected() > 0)
-    })
-    .await
-}
-
 async fn resolve(
     conn: &mut SqliteConnection,
     ask: &DecideAsk,
@@ -364,88 +357,5 @@ async fn resolve(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::store::record::Records;
-    use crate::store::sqlite::Sqlite;
-    use crate::store::{Connector, Store};
-
-    #[tokio::test]
-    async fn a_decision_about_what_is_not_there_decides_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
-        let sqlite = Sqlite::from_url(&url).unwrap();
-        let minute = Duration::from_mins(1);
-        let mut conn = sqlite.connect(0, minute).await.unwrap();
-        conn.migrate().await.unwrap();
-        let happened = Outcome::new("text/plain", "done").unwrap();
-        for decision in [
-            Decision::Unknown,
-            Decision::Reset,
-            Decision::Resolve(None),
-            Decision::Resolve(Some(happened)),
-        ] {
-            let ask = DecideAsk {
-                key: RecordKey::new("scope", "k").unwrap(),
-                attempt: 1,
-                decision,
-                forget: minute,
-            };
-            assert!(!conn.record_decide(&ask).await.unwrap(), "{ask:?}");
-        }
-    }
-}
-
-#[cfg(test)]
-mod verbs {
-    //! What the lanes' verbs rely on, on a real file.
-
-    use sqlx::{Connection, Row};
-
-    use super::*;
-
-    async fn file(dir: &tempfile::TempDir) -> SqliteConnection {
-        let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());
-        crate::client::Rowlock::connect(&url).await.unwrap();
-        SqliteConnection::connect(&url).await.unwrap()
-    }
-
-    async fn synchronous(conn: &mut SqliteConnection) -> i64 {
-        let level = sqlx::query("PRAGMA synchronous").fetch_one(conn).await;
-        level.unwrap().get(0)
-    }
-
-    #[tokio::test]
-    async fn what_is_said_of_a_record_is_written_through_and_somebodys_own_choice_stays() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut conn = file(&dir).await;
-        // OFF, NORMAL, FULL, EXTRA: what it is before and after, and within.
-        for (level, within) in [(0, 0), (1, 2), (2, 2), (3, 3)] {
-            let set = format!("PRAGMA synchronous = {level}");
-            sqlx::raw_sql(sqlx::AssertSqlSafe(set))
-                .execute(&mut conn)
-                .await
-                .unwrap();
-            let seen = durably(&mut conn, async |conn| Ok(synchronous(conn).await)).await;
-            assert_eq!(seen.unwrap(), within);
-            assert_eq!(synchronous(&mut conn).await, level);
-        }
-    }
-
-    #[tokio::test]
-    async fn steps_are_forgotten_with_their_record_only() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut conn = file(&dir).await;
-        let key = RecordKey::new("scope", "k").unwrap();
-        let outcome = Outcome::json(&7).unwrap();
-        crate::store::sqlite::step::keep(&mut conn, &key, "charge", 1, &outcome)
-            .await
-            .unwrap();
-        // Another attempt has taken over meanwhile, or the record is to be remembered.
-        forget(&mut conn, &key, 1).await.unwrap();
-        let steps = crate::store::sqlite::step::list(&mut conn, &key).await;
-        assert_eq!(steps.unwrap().len(), 1);
-    }
-}
+#[path = "record_tests.rs"]
+mod tests;

@@ -9,8 +9,10 @@ use super::in_tx::{database, in_transaction};
 use super::record::claim_one;
 use crate::model::{FaultKind, Outcome};
 use crate::store::fault::Fault;
+use crate::store::in_tx::Told;
 use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
-use crate::store::{Told, to_micros};
+use crate::store::record_in_tx::RecordInTxStore;
+use crate::store::to_micros;
 
 const COMPLETE: &str = "
 UPDATE rowlock_idempotency
@@ -26,76 +28,68 @@ SET state = 'done', doubt = NULL, tries = 0, content_type = ?4, outcome = ?5, do
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND state = 'running'";
 
-pub(super) async fn tx_claim(
-    conn: &mut SqliteConnection,
-    ask: &ClaimAsk,
-) -> Result<Told<Claimed>, Fault> {
-    // By its savepoint the transaction is known again when the outcome is kept.
-    sqlx::raw_sql("SAVEPOINT rowlock_claim")
-        .execute(&mut *conn)
-        .await?;
-    let attempt = claim_one(conn, ask).await?;
-    let database: Option<Uuid> = database(conn).await?;
-    Ok(Told {
-        database,
-        found: attempt.map_or(Claimed::Missed, |attempt| Claimed::Mine { attempt }),
-    })
-}
-
-pub(super) async fn tx_keep(
-    conn: &mut SqliteConnection,
-    ask: &ClaimAsk,
-    outcome: &Outcome,
-) -> Result<Finished, Fault> {
-    let known = sqlx::raw_sql("RELEASE SAVEPOINT rowlock_claim");
-    if let Err(error) = known.execute(&mut *conn).await {
-        // SQLITE_ERROR: "no such savepoint". That transaction has ended, or another one was begun since.
-        let fault = Fault::from(error);
-        return Err(match fault.kind {
-            FaultKind::Other => Fault::transaction_over(),
-            _ => fault,
-        });
+impl RecordInTxStore for SqliteConnection {
+    async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
+        // By its savepoint the transaction is known again when the outcome is kept.
+        sqlx::raw_sql("SAVEPOINT rowlock_claim")
+            .execute(&mut *self)
+            .await?;
+        let attempt = claim_one(self, ask).await?;
+        let database: Option<Uuid> = database(self).await?;
+        Ok(Told {
+            database,
+            found: attempt.map_or(Claimed::Missed, |attempt| Claimed::Mine { attempt }),
+        })
     }
-    let done = sqlx::query(KEEP)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(outcome.content_type())
-        .bind(outcome.bytes())
-        .bind(to_micros(ask.retain))
-        .bind(to_micros(ask.forget))
-        .execute(conn)
-        .await?;
-    match done.rows_affected() {
-        // It was inserted in this very transaction, which has been rolled back since.
-        0 => Err(Fault::transaction_over()),
-        _ => Ok(Finished::Ended),
-    }
-}
 
-pub(super) async fn tx_complete(
-    conn: &mut SqliteConnection,
-    ask: &FinishAsk,
-) -> Result<Told<Finished>, Fault> {
-    in_transaction(conn).await?;
-    let database: Option<Uuid> = database(conn).await?;
-    let end = EndColumns::from(&ask.end);
-    let done = sqlx::query(COMPLETE)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(end.outcome.map(Outcome::content_type))
-        .bind(end.outcome.map(Outcome::bytes))
-        .bind(end.retain)
-        .bind(end.forget)
-        .execute(conn)
-        .await?;
-    Ok(Told {
-        database,
-        found: match done.rows_affected() {
-            0 => Finished::Superseded,
-            _ => Finished::Ended,
-        },
-    })
+    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
+        let known = sqlx::raw_sql("RELEASE SAVEPOINT rowlock_claim");
+        if let Err(error) = known.execute(&mut *self).await {
+            // SQLITE_ERROR: "no such savepoint". That transaction has ended, or another one was begun since.
+            let fault = Fault::from(error);
+            return Err(match fault.kind {
+                FaultKind::Other => Fault::transaction_over(),
+                _ => fault,
+            });
+        }
+        let done = sqlx::query(KEEP)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(outcome.content_type())
+            .bind(outcome.bytes())
+            .bind(to_micros(ask.retain))
+            .bind(to_micros(ask.forget))
+            .execute(self)
+            .await?;
+        match done.rows_affected() {
+            // It was inserted in this very transaction, which has been rolled back since.
+            0 => Err(Fault::transaction_over()),
+            _ => Ok(Finished::Ended),
+        }
+    }
+
+    async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
+        in_transaction(self).await?;
+        let database: Option<Uuid> = database(self).await?;
+        let end = EndColumns::from(&ask.end);
+        let done = sqlx::query(COMPLETE)
+            .bind(ask.key.scope())
+            .bind(ask.key.key())
+            .bind(ask.owner)
+            .bind(ask.attempt)
+            .bind(end.outcome.map(Outcome::content_type))
+            .bind(end.outcome.map(Outcome::bytes))
+            .bind(end.retain)
+            .bind(end.forget)
+            .execute(self)
+            .await?;
+        Ok(Told {
+            database,
+            found: match done.rows_affected() {
+                0 => Finished::Superseded,
+                _ => Finished::Ended,
+            },
+        })
+    }
 }

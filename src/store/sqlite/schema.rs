@@ -4,49 +4,69 @@ use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;
 
 use super::connect;
-use crate::store::Applied;
+use crate::model::Engine;
+use crate::store::fault::Fault;
 use crate::store::migrate::{self, MigrateFault};
+use crate::store::schema::{Applied, SchemaStore, Server};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
 }
 pub(crate) use embedded::migrations::runner;
 
-pub(super) async fn history(
-    conn: &mut SqliteConnection,
-) -> Result<Option<Vec<Applied>>, sqlx::Error> {
-    let there: bool = sqlx::query_scalar(
-        "SELECT EXISTS (SELECT * FROM sqlite_schema WHERE name = 'rowlock_schema_history')",
-    )
-    .fetch_one(&mut *conn)
-    .await?;
-    if !there {
-        return Ok(None);
+/// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
+const OLDEST: (u32, u32, u32) = (3, 51, 3);
+
+impl SchemaStore for SqliteConnection {
+    async fn server(&mut self) -> Result<Server, Fault> {
+        let text: String = sqlx::query_scalar("SELECT sqlite_version()")
+            .fetch_one(self)
+            .await?;
+        let mut numbers = text.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
+        let mut number = || numbers.next().unwrap_or(0);
+        let version = (number(), number(), number());
+        Ok(Server {
+            engine: Engine::Sqlite,
+            version: format!("SQLite {text}"),
+            too_old: (version < OLDEST).then_some("SQLite 3.51.3 or later, as the bundled one is"),
+            multi_writer: false,
+        })
     }
-    let rows: Vec<(i32, String, String)> = sqlx::query_as(
-        "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version",
-    )
-    .fetch_all(conn)
-    .await?;
-    Ok(Some(rows.into_iter().map(Applied::from).collect()))
-}
 
-pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<Vec<String>, MigrateFault> {
-    // IMMEDIATE is the lock: a deferred transaction that starts to write fails at once when
-    // somebody else writes, whatever the busy timeout.
-    // Nobody else asks again for it: it waits for others that migrate.
-    sqlx::raw_sql("PRAGMA busy_timeout = 60000")
-        .execute(&mut *conn)
+    async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {
+        let there: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT * FROM sqlite_schema WHERE name = 'rowlock_schema_history')",
+        )
+        .fetch_one(&mut *self)
         .await?;
-    let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
-    let applied = migrate::run(&mut *tx, runner()).await?;
-    tx.commit().await?;
-    sqlx::raw_sql(connect::ASK_AGAIN).execute(conn).await?;
-    Ok(applied)
-}
+        if !there {
+            return Ok(None);
+        }
+        let rows: Vec<(i32, String, String)> = sqlx::query_as(
+            "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version",
+        )
+        .fetch_all(self)
+        .await?;
+        Ok(Some(rows.into_iter().map(Applied::from).collect()))
+    }
 
-pub(super) async fn database_id(conn: &mut SqliteConnection) -> Result<Uuid, sqlx::Error> {
-    sqlx::query_scalar("SELECT id FROM rowlock_database")
-        .fetch_one(conn)
-        .await
+    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+        // IMMEDIATE is the lock: a deferred transaction that starts to write fails at once when
+        // somebody else writes, whatever the busy timeout.
+        // Nobody else asks again for it: it waits for others that migrate.
+        sqlx::raw_sql("PRAGMA busy_timeout = 60000")
+            .execute(&mut *self)
+            .await?;
+        let mut tx = self.begin_with("BEGIN IMMEDIATE").await?;
+        let applied = migrate::run(&mut *tx, runner()).await?;
+        tx.commit().await?;
+        sqlx::raw_sql(connect::ASK_AGAIN).execute(self).await?;
+        Ok(applied)
+    }
+
+    async fn database_id(&mut self) -> Result<Uuid, Fault> {
+        Ok(sqlx::query_scalar("SELECT id FROM rowlock_database")
+            .fetch_one(self)
+            .await?)
+    }
 }

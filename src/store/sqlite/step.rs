@@ -4,7 +4,9 @@ use sqlx::SqliteConnection;
 
 use super::record::durably;
 use crate::model::{Outcome, RecordKey};
-use crate::store::record::{Finished, StepAsk, StepBegun, StepColumns, StepLook, StepRow};
+use crate::store::fault::Fault;
+use crate::store::record::Finished;
+use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.owner = ?3 AND r.attempt = ?4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
@@ -35,63 +37,71 @@ FROM rowlock_idempotency_step
 WHERE scope = ?1 AND idempotency_key = ?2
 ORDER BY done_at, step";
 
-pub(super) async fn begin(
-    conn: &mut SqliteConnection,
-    ask: &StepAsk,
-) -> Result<StepBegun, sqlx::Error> {
-    let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.owner)
-        .bind(ask.attempt)
-        .bind(&*ask.step)
-        .fetch_optional(&mut *conn)
-        .await?;
-    if let Some(begun) = ask.seen(look) {
-        return Ok(begun);
-    }
-    durably(conn, async |conn| {
-        let done = sqlx::query(DOUBT)
+impl StepStore for SqliteConnection {
+    async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
+        let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
             .bind(ask.key.scope())
             .bind(ask.key.key())
             .bind(ask.owner)
             .bind(ask.attempt)
             .bind(&*ask.step)
-            .bind(ask.number)
-            .execute(conn)
+            .fetch_optional(&mut *self)
             .await?;
-        Ok(match done.rows_affected() {
-            0 => StepBegun::Superseded,
-            _ => StepBegun::Fresh,
+        if let Some(begun) = ask.seen(look) {
+            return Ok(begun);
+        }
+        durably(self, async |conn| {
+            let done = sqlx::query(DOUBT)
+                .bind(ask.key.scope())
+                .bind(ask.key.key())
+                .bind(ask.owner)
+                .bind(ask.attempt)
+                .bind(&*ask.step)
+                .bind(ask.number)
+                .execute(conn)
+                .await?;
+            Ok(match done.rows_affected() {
+                0 => StepBegun::Superseded,
+                _ => StepBegun::Fresh,
+            })
         })
-    })
-    .await
-}
+        .await
+    }
 
-pub(super) async fn finish(
-    conn: &mut SqliteConnection,
-    ask: &StepAsk,
-    outcome: Option<&Outcome>,
-) -> Result<Finished, sqlx::Error> {
-    durably(conn, async |conn| {
-        let mine = sqlx::query(STEP_SETTLED)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.owner)
-            .bind(ask.attempt)
-            .bind(ask.number)
-            .bind(outcome.is_some())
-            .execute(&mut *conn)
+    async fn step_finish(
+        &mut self,
+        ask: &StepAsk,
+        outcome: Option<&Outcome>,
+    ) -> Result<Finished, Fault> {
+        durably(self, async |conn| {
+            let mine = sqlx::query(STEP_SETTLED)
+                .bind(ask.key.scope())
+                .bind(ask.key.key())
+                .bind(ask.owner)
+                .bind(ask.attempt)
+                .bind(ask.number)
+                .bind(outcome.is_some())
+                .execute(&mut *conn)
+                .await?;
+            if mine.rows_affected() == 0 {
+                return Ok(Finished::Superseded);
+            }
+            if let Some(outcome) = outcome {
+                keep(conn, &ask.key, &ask.step, ask.attempt, outcome).await?;
+            }
+            Ok(Finished::Ended)
+        })
+        .await
+    }
+
+    async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
+        let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
+            .bind(key.scope())
+            .bind(key.key())
+            .fetch_all(self)
             .await?;
-        if mine.rows_affected() == 0 {
-            return Ok(Finished::Superseded);
-        }
-        if let Some(outcome) = outcome {
-            keep(conn, &ask.key, &ask.step, ask.attempt, outcome).await?;
-        }
-        Ok(Finished::Ended)
-    })
-    .await
+        Ok(rows.into_iter().map(StepRow::from).collect())
+    }
 }
 
 pub(super) async fn keep(
@@ -109,16 +119,4 @@ pub(super) async fn keep(
         .bind(outcome.content_type())
         .bind(outcome.bytes());
     keep.execute(conn).await.map(|_| ())
-}
-
-pub(super) async fn list(
-    conn: &mut SqliteConnection,
-    key: &RecordKey,
-) -> Result<Vec<StepRow>, sqlx::Error> {
-    let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
-        .bind(key.scope())
-        .bind(key.key())
-        .fetch_all(conn)
-        .await?;
-    Ok(rows.into_iter().map(StepRow::from).collect())
 }

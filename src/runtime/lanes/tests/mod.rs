@@ -27,8 +27,8 @@ use crate::runtime::grant::Grant;
 use crate::runtime::guard::Guard;
 use crate::runtime::op::{Attempt, Fate, Look, LookAt, Release, Take};
 use crate::runtime::{Core, Settings};
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, TakeAsk, Taken};
 use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
-use crate::store::{Freed, ReleaseAsk, Store, TakeAsk, Taken};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_mins(5);

@@ -1,0 +1,49 @@
+//! How large the statements for a batch are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::super::connect::MySql;
+use super::*;
+use crate::store::{Connector, RequestLimit};
+
+/// What TLS sends in one record, and what the protocol puts before a statement.
+const RECORD: usize = 16 * 1024;
+const HEADER: usize = 5;
+
+/// As many as are admitted.
+fn batch<T>(limit: RequestLimit, name: &str, holder: &str, ask: impl Fn(Name) -> T) -> Vec<T> {
+    let name = Name::new(name).unwrap();
+    let mut used = 0;
+    let admits = |_: &usize| limit.admits(&mut used, name.as_bytes().len(), holder.len());
+    let count = (0..1_000).take_while(admits).count();
+    (0..count).map(|_| ask(name.clone())).collect()
+}
+
+#[test]
+fn a_batch_that_is_admitted_leaves_in_one_record() {
+    let (owner, ttl) = (Uuid::max(), Duration::from_hours(24));
+    for length in [1, 20, 255] {
+        let name = "n".repeat(length);
+        let renewals = batch(MySql::RENEWALS, &name, "", |name| RenewAsk {
+            name,
+            owner,
+            ttl,
+        });
+        let renew = renew_text(&renewals);
+        let holder: Arc<str> = "program 12345 on host".into();
+        let takes = batch(MySql::REQUEST, &name, &holder, |name| TakeAsk {
+            name,
+            owner,
+            ttl,
+            holder: Arc::clone(&holder),
+        });
+        let (take, read) = take_text(&takes);
+        for size in [renew.len(), take.len() + read.len()] {
+            // Not far below it, either.
+            assert!((12_000..RECORD - HEADER).contains(&size), "{size}");
+        }
+    }
+}

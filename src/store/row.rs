@@ -1,0 +1,140 @@
+//! The row of a lock, as every brand reads it.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::micros;
+use crate::model::{Error, LockInfo, Mode, Name};
+
+/// What a row says, before it is known to make sense.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LockRow {
+    pub(crate) name: Vec<u8>,
+    pub(crate) owner: Option<Uuid>,
+    pub(crate) fence: i64,
+    pub(crate) holder: Option<String>,
+    /// Microseconds since 1970-01-01 UTC.
+    pub(crate) acquired_at: Option<i64>,
+    /// Microseconds since 1970-01-01 UTC.
+    pub(crate) expires_at: Option<i64>,
+    /// Microseconds, by the database's clock when the row was read.
+    pub(crate) remaining: Option<i64>,
+}
+
+/// The columns of a lock row, in the order in which every brand selects them.
+pub(crate) type LockColumns = (
+    Vec<u8>,
+    Option<Uuid>,
+    i64,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
+impl From<LockColumns> for LockRow {
+    fn from(columns: LockColumns) -> Self {
+        let (name, owner, fence, holder, acquired_at, expires_at, remaining) = columns;
+        Self {
+            name,
+            owner,
+            fence,
+            holder,
+            acquired_at,
+            expires_at,
+            remaining,
+        }
+    }
+}
+
+impl LockRow {
+    pub(crate) fn is_live(&self) -> bool {
+        self.remaining.is_some_and(|left| left > 0)
+    }
+
+    /// Whether somebody has it whose time has run out.
+    pub(crate) fn has_lapsed(&self) -> bool {
+        self.owner.is_some() && !self.is_live()
+    }
+
+    /// Who has the row, whether his time has run out or not.
+    pub(crate) fn owned(self) -> Result<Option<LockInfo>, Error> {
+        let is_owned = self.owner.is_some() || self.expires_at.is_some();
+        is_owned.then(|| self.info()).transpose()
+    }
+
+    /// The row as callers see it.
+    pub(crate) fn info(self) -> Result<LockInfo, Error> {
+        let Some(name) = Name::from_bytes(&self.name) else {
+            return Err(self.damaged("its name is not 1 to 255 bytes of UTF-8 without NUL"));
+        };
+        let Some(owner) = self.owner else {
+            return Err(self.damaged("it has an expiry but no owner"));
+        };
+        let (Some(acquired_at), Some(expires_at)) = (time(self.acquired_at), time(self.expires_at))
+        else {
+            return Err(self.damaged("a time in it is missing or out of range"));
+        };
+        Ok(LockInfo {
+            name,
+            mode: Mode::Lease,
+            owner,
+            fence: self.fence,
+            holder: self.holder.unwrap_or_default(),
+            acquired_at,
+            expires_at,
+            remaining: micros(self.remaining.unwrap_or(0)),
+        })
+    }
+
+    fn damaged(&self, what: &'static str) -> Error {
+        Error::CorruptRow {
+            name: String::from_utf8_lossy(&self.name).into_owned(),
+            what,
+        }
+    }
+}
+
+fn time(at: Option<i64>) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp_micros(at?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn row() -> LockRow {
+        LockRow {
+            name: b"a".to_vec(),
+            owner: Some(Uuid::nil()),
+            fence: 1,
+            holder: Some("me".into()),
+            acquired_at: Some(1),
+            expires_at: Some(2),
+            remaining: Some(-5),
+        }
+    }
+
+    #[test]
+    fn a_row_that_makes_sense_is_shown() {
+        let info = row().info().unwrap();
+        assert_eq!((info.fence, info.remaining), (1, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_row_edited_by_hand_is_an_error() {
+        let damages: [fn(&mut LockRow); 4] = [
+            |r| r.name = vec![0xff],
+            |r| r.owner = None,
+            |r| r.acquired_at = Some(i64::MAX),
+            |r| r.expires_at = None,
+        ];
+        for damage in damages {
+            let mut row = row();
+            damage(&mut row);
+            assert!(matches!(row.info(), Err(Error::CorruptRow { .. })));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Which server and which database this is, and its schema.
+
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::migrate::MigrateFault;
+use crate::model::Engine;
+
+/// The verbs for what is there before any lock: the server, and the schema.
+pub(crate) trait SchemaStore {
+    /// Which server this is, and its version. Asked once, when the client starts.
+    fn server(&mut self) -> impl Future<Output = Result<Server, Fault>> + Send;
+
+    /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: it may
+    /// be another server, or set otherwise by now.
+    fn largest_outcome(&mut self) -> impl Future<Output = Result<usize, Fault>> + Send {
+        std::future::ready(Ok(usize::MAX))
+    }
+
+    /// The applied migrations, oldest first; `None` when there is no history table.
+    fn schema_history(
+        &mut self,
+    ) -> impl Future<Output = Result<Option<Vec<Applied>>, Fault>> + Send;
+
+    /// Applies the migrations that are missing, under a lock in the database, and names them.
+    fn migrate(&mut self) -> impl Future<Output = Result<Vec<String>, MigrateFault>> + Send;
+
+    /// The database's own id, which tells it from every other one.
+    fn database_id(&mut self) -> impl Future<Output = Result<Uuid, Fault>> + Send;
+}
+
+/// What the server said of itself.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) engine: Engine,
+    pub(crate) version: String,
+    /// The oldest supported version, when this one is older.
+    pub(crate) too_old: Option<&'static str>,
+    /// It is one of several that take writes: what is locked on one is not locked on the others, and of two
+    /// transactions that write the same row through two of them, the second one to commit fails.
+    pub(crate) multi_writer: bool,
+}
+
+/// A row of the history table.
+#[derive(Debug, Clone)]
+pub(crate) struct Applied {
+    pub(crate) version: i32,
+    pub(crate) name: String,
+    pub(crate) checksum: String,
+}
+
+impl From<(i32, String, String)> for Applied {
+    fn from((version, name, checksum): (i32, String, String)) -> Self {
+        Self {
+            version,
+            name,
+            checksum,
+        }
+    }
+}

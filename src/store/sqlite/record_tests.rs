@@ -1,0 +1,77 @@
+//! What the verbs for records rely on, on a real file.
+
+use std::time::Duration;
+
+use super::*;
+use crate::store::Connector;
+use crate::store::schema::SchemaStore;
+use crate::store::sqlite::Sqlite;
+use crate::store::step::StepStore;
+
+#[tokio::test]
+async fn a_decision_about_what_is_not_there_decides_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+    let sqlite = Sqlite::from_url(&url).unwrap();
+    let minute = Duration::from_mins(1);
+    let mut conn = sqlite.connect(0, minute).await.unwrap();
+    conn.migrate().await.unwrap();
+    let happened = Outcome::new("text/plain", "done").unwrap();
+    for decision in [
+        Decision::Unknown,
+        Decision::Reset,
+        Decision::Resolve(None),
+        Decision::Resolve(Some(happened)),
+    ] {
+        let ask = DecideAsk {
+            key: RecordKey::new("scope", "k").unwrap(),
+            attempt: 1,
+            decision,
+            forget: minute,
+        };
+        assert!(!conn.record_decide(&ask).await.unwrap(), "{ask:?}");
+    }
+}
+
+async fn file(dir: &tempfile::TempDir) -> SqliteConnection {
+    let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());
+    crate::client::Rowlock::connect(&url).await.unwrap();
+    SqliteConnection::connect(&url).await.unwrap()
+}
+
+async fn synchronous(conn: &mut SqliteConnection) -> i64 {
+    let level = sqlx::query("PRAGMA synchronous").fetch_one(conn).await;
+    level.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn what_is_said_of_a_record_is_written_through_and_somebodys_own_choice_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut conn = file(&dir).await;
+    // OFF, NORMAL, FULL, EXTRA: what it is before and after, and within.
+    for (level, within) in [(0, 0), (1, 2), (2, 2), (3, 3)] {
+        let set = format!("PRAGMA synchronous = {level}");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(set))
+            .execute(&mut conn)
+            .await
+            .unwrap();
+        let seen = durably(&mut conn, async |conn| Ok(synchronous(conn).await)).await;
+        assert_eq!(seen.unwrap(), within);
+        assert_eq!(synchronous(&mut conn).await, level);
+    }
+}
+
+#[tokio::test]
+async fn steps_are_forgotten_with_their_record_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut conn = file(&dir).await;
+    let key = RecordKey::new("scope", "k").unwrap();
+    let outcome = Outcome::json(&7).unwrap();
+    step::keep(&mut conn, &key, "charge", 1, &outcome)
+        .await
+        .unwrap();
+    // Another attempt has taken over meanwhile, or the record is to be remembered.
+    conn.record_forget(&key, 1).await.unwrap();
+    let steps = conn.step_list(&key).await;
+    assert_eq!(steps.unwrap().len(), 1);
+}

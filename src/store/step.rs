@@ -1,0 +1,126 @@
+//! The steps of idempotency records.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::record::Finished;
+use crate::model::{Outcome, RecordKey};
+
+/// The verbs for steps. What holds of those for [records](super::record) holds of these.
+pub(crate) trait StepStore {
+    /// What to do about a step: nothing, if it was finished in this or an earlier attempt. One that is not
+    /// repeatable puts the record in doubt, unless a later beginning has. (The doubt of an earlier one is over.)
+    fn step_begin(
+        &mut self,
+        ask: &StepAsk,
+    ) -> impl Future<Output = Result<StepBegun, Fault>> + Send;
+
+    /// Keeps what a step came to, or that it did not happen, and ends the doubt about this beginning of it and about
+    /// earlier ones: a late sending does not touch the doubt of the same step begun again.
+    fn step_finish(
+        &mut self,
+        ask: &StepAsk,
+        outcome: Option<&Outcome>,
+    ) -> impl Future<Output = Result<Finished, Fault>> + Send;
+
+    /// The finished steps of a record, oldest first.
+    fn step_list(
+        &mut self,
+        key: &RecordKey,
+    ) -> impl Future<Output = Result<Vec<StepRow>, Fault>> + Send;
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct StepAsk {
+    pub(crate) key: RecordKey,
+    pub(crate) owner: Uuid,
+    pub(crate) attempt: i64,
+    pub(crate) step: Arc<str>,
+    pub(crate) repeatable: bool,
+    /// The beginnings in an attempt of steps that must not be repeated are counted from 1. None begins while an earlier one
+    /// is in doubt. 0 for a repeatable step.
+    pub(crate) number: i32,
+}
+
+/// Whether the attempt is the running one, the step in doubt, which beginning that is, and what the step came to.
+pub(crate) type StepLook = (
+    bool,
+    Option<String>,
+    Option<i32>,
+    Option<String>,
+    Option<Vec<u8>>,
+);
+
+impl StepAsk {
+    /// Why a record could not be put in doubt.
+    pub(crate) fn not_begun(&self, look: Option<StepLook>) -> StepBegun {
+        self.seen(look).unwrap_or(StepBegun::Locked)
+    }
+
+    /// Why a step could not be settled.
+    pub(crate) fn not_settled(look: Option<&StepLook>) -> Finished {
+        match look {
+            Some((true, ..)) => Finished::Locked,
+            _ => Finished::Superseded,
+        }
+    }
+
+    /// What a look at the step says. `None`: the record is to be put in doubt first.
+    pub(crate) fn seen(&self, look: Option<StepLook>) -> Option<StepBegun> {
+        match look {
+            None | Some((false, ..)) => Some(StepBegun::Superseded),
+            Some((.., Some(content_type), Some(bytes))) => {
+                Some(StepBegun::Done(Outcome::kept(&content_type, bytes)))
+            }
+            Some(_) if self.repeatable => Some(StepBegun::Fresh),
+            Some((_, Some(doubt), number, ..)) => match number.cmp(&Some(self.number)) {
+                // The attempt knows that it has not happened, or would not begin another one.
+                Ordering::Less => None,
+                // By an earlier sending.
+                Ordering::Equal => Some(StepBegun::Fresh),
+                Ordering::Greater => Some(StepBegun::Doubtful(doubt)),
+            },
+            Some(_) => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum StepBegun {
+    /// Do it.
+    Fresh,
+    /// It was done.
+    Done(Outcome),
+    /// It, or another one, was begun, and nobody knows whether it happened.
+    Doubtful(String),
+    /// The attempt is not the running one any more.
+    Superseded,
+    /// Somebody has the row locked: not begun yet.
+    Locked,
+}
+
+#[derive(Debug)]
+pub(crate) struct StepRow {
+    pub(crate) step: String,
+    pub(crate) attempt: i64,
+    pub(crate) outcome: Outcome,
+    /// Microseconds since 1970-01-01 UTC.
+    pub(crate) done_at: i64,
+}
+
+/// The columns of a step, in the order in which every brand selects them.
+pub(crate) type StepColumns = (String, i64, String, Vec<u8>, i64);
+
+impl From<StepColumns> for StepRow {
+    fn from((step, attempt, content_type, bytes, done_at): StepColumns) -> Self {
+        Self {
+            step,
+            attempt,
+            outcome: Outcome::kept(&content_type, bytes),
+            done_at,
+        }
+    }
+}
