@@ -8,7 +8,8 @@ use crate::model::Outcome;
 use crate::model::{Error, Loss};
 use crate::model::{Fingerprint, RecordKey, check_step};
 use crate::runtime::attempt::RecordGuard;
-use crate::store::record::{Finished, RecordEnd, Records};
+use crate::store::record::{Finished, RecordEnd};
+use crate::store::record_in_tx::RecordInTxStore;
 use crate::transaction::Context;
 use crate::transaction::Transaction;
 

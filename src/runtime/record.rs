@@ -10,6 +10,7 @@ use super::op::{Fate, Op, Reply};
 use super::token::NewToken;
 use crate::model::FormToken;
 use crate::model::{Error, Outcome, RecordKey};
+use crate::store::clean::CleanedRows;
 use crate::store::record::{
     ClaimAsk, DecideAsk, Decision, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow,
 };
@@ -31,7 +32,8 @@ pub(crate) struct RecordOp {
     pub(crate) fate: Fate,
 }
 
-/// A walk through the lock rows, to remove those that nobody uses; see [`Store::lock_clean`](crate::store::Store::lock_clean).
+/// A walk through the lock rows, to remove those that nobody uses; see
+/// [`lock_clean`](crate::store::clean::CleanStore::lock_clean).
 #[derive(Debug, Default)]
 pub(crate) struct LockWalk {
     /// The rows that are looked at in one statement.

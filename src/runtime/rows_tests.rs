@@ -7,9 +7,9 @@ use uuid::Uuid;
 use super::*;
 use crate::model::ClockError;
 use crate::runtime::Settings;
+use crate::store::Connector;
+use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::sqlite::Sqlite;
-use crate::store::{Connector, Store};
-use crate::store::{TakeAsk, Taken};
 
 fn url(dir: &tempfile::TempDir) -> String {
     format!("sqlite:{}", dir.path().join("a.db").display())

@@ -17,7 +17,8 @@ use super::renew::Renewals;
 use super::settings::Settings;
 use super::{Core, errands, schema, stopped};
 use crate::model::Error;
-use crate::store::{Connector, Server, Store};
+use crate::store::Connector;
+use crate::store::schema::{SchemaStore, Server};
 
 /// Migrating waits for other processes that migrate, and for DDL.
 const MIGRATION_PATIENCE: Duration = Duration::from_mins(2);

@@ -80,7 +80,7 @@ pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
 
     /// A new connection with the session settings that the verbs rely on, to the server of this number.
     /// No statement on it is waited for longer than `patience`. Of several servers, one that is not the primary is
-    /// [`ReadOnly`](fault::FaultKind::ReadOnly).
+    /// [`ReadOnly`](crate::model::FaultKind::ReadOnly).
     fn connect(
         &self,
         server: usize,

@@ -7,10 +7,11 @@ use crate::model::Outcome;
 
 /// The verbs for records in the caller's transaction.
 pub(crate) trait RecordInTxStore {
-    /// In the caller's transaction, which was begun for this: claims a key as [`record_claim`](super::record::RecordStore::record_claim) does, until
-    /// the transaction ends. It does not wait for other transactions that have claimed it (on MySQL a second at most, which
-    /// is the shortest wait there is). What was not claimed leaves a transaction that has to be rolled back. (The number of
-    /// the attempt is told where it costs nothing.)
+    /// In the caller's transaction, which was begun for this: claims a key as
+    /// [`record_claim`](super::record::RecordStore::record_claim) does, until the transaction ends. It does not wait for
+    /// other transactions that have claimed it (on MySQL a second at most, which is the shortest wait there is). What was
+    /// not claimed leaves a transaction that has to be rolled back. (The number of the attempt is told where it costs
+    /// nothing.)
     fn tx_claim(
         &mut self,
         ask: &ClaimAsk,

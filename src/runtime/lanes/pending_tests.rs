@@ -7,7 +7,7 @@ use super::*;
 use crate::model::{Error, LockInfo, Name, Outcome, RecordKey};
 use crate::runtime::op::{Fate, Look, LookAt, Release};
 use crate::runtime::record::{Read, RecordOp, RecordWork};
-use crate::store::ReleaseAsk;
+use crate::store::lease::ReleaseAsk;
 use crate::store::record::{FinishAsk, RecordEnd};
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,4 +1,6 @@
 //! PostgreSQL: `unnest` arrays carry a batch, `FOR UPDATE SKIP LOCKED` passes locked rows over.
+//!
+//! The verbs are on any connection. Those of the lanes are sent by a [`Session`](pooler::Session).
 
 mod clean;
 mod connect;

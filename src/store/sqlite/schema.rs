@@ -1,4 +1,4 @@
-//! The history table, and migrating under a lock in the database.
+//! The server's version, the history table, and migrating under a lock in the database.
 
 use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;
