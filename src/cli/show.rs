@@ -10,7 +10,6 @@ use crate::model::{LockInfo, Name};
 #[derive(Debug, Serialize)]
 struct Json<'a> {
     name: &'a str,
-    mode: String,
     owner: String,
     fence: i64,
     holder: &'a str,
@@ -23,7 +22,6 @@ impl<'a> From<&'a LockInfo> for Json<'a> {
         let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Micros, true);
         Self {
             name: lock.name.as_str(),
-            mode: lock.mode.to_string(),
             owner: lock.owner.to_string(),
             fence: lock.fence,
             holder: &lock.holder,
@@ -46,7 +44,6 @@ fn table(locks: &[LockInfo]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header([
         "NAME",
-        "MODE",
         "HOLDER",
         "FENCE",
         "SINCE",
@@ -56,7 +53,6 @@ fn table(locks: &[LockInfo]) -> Table {
         table.add_row([
             // A name may hold anything but NUL: a terminal must not act on it.
             lock.name.as_str().escape_debug().to_string(),
-            lock.mode.to_string(),
             lock.holder.escape_debug().to_string(),
             lock.fence.to_string(),
             time(lock.acquired_at),

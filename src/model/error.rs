@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use super::{Busy, Cause, Engine, InvalidKey, InvalidName, Loss, Name, RecordKey, Subject};
+use super::{
+    Busy, Cause, Engine, InvalidKey, InvalidName, Loss, Name, RecordKey, Subject, UnknownEngine,
+};
 
 /// What can go wrong. Contention is not among it: see [`TryAcquire`](crate::TryAcquire).
 ///
@@ -553,6 +555,15 @@ impl Error {
             Self::TransactionAborted { .. } | Self::Conflict { .. } | Self::Starved { .. } => true,
             Self::Application { cause } => cause.kind().is_retryable_in_tx(),
             _ => false,
+        }
+    }
+}
+
+impl From<UnknownEngine> for Error {
+    fn from(_: UnknownEngine) -> Self {
+        Self::InvalidSetting {
+            setting: "engine",
+            reason: "postgres, mysql, mariadb and sqlite are allowed",
         }
     }
 }

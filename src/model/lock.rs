@@ -8,30 +8,12 @@ use uuid::Uuid;
 
 use super::Name;
 
-/// How a name is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// By a lease: an owner and an expiry in the row.
-    Lease,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lease => f.write_str("lease"),
-        }
-    }
-}
-
-/// A lock that somebody holds, as its row says.
+/// A lease, as its row says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// The lock.
     pub name: Name,
-    /// How it is held.
-    pub mode: Mode,
     /// The id of the grant: a new one for every grant.
     pub owner: Uuid,
     /// The fence of the grant: greater than that of every earlier grant of this name.
@@ -116,7 +98,6 @@ mod tests {
         let name = Name::new("a").unwrap();
         let holder = LockInfo {
             name: name.clone(),
-            mode: Mode::Lease,
             owner: Uuid::nil(),
             fence: 1,
             holder: "worker-7".into(),

@@ -25,7 +25,7 @@ pub(crate) use fault_kind::FaultKind;
 pub(crate) use fingerprint::Pieces;
 pub use fingerprint::{Fingerprint, FingerprintBuilder};
 pub use form_token::FormToken;
-pub use lock::{Busy, LockInfo, Loss, Mode, ReleaseOutcome};
+pub use lock::{Busy, LockInfo, Loss, ReleaseOutcome};
 pub use name::{InvalidName, Name};
 pub use outcome::Outcome;
 #[cfg(feature = "tower")]

@@ -285,7 +285,6 @@ mod tests {
             fence: 1,
             owner: Some(LockInfo {
                 name: Name::new("a").unwrap(),
-                mode: crate::model::Mode::Lease,
                 owner: uuid::Uuid::nil(),
                 fence: 1,
                 holder: "a test".into(),

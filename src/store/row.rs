@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::micros;
-use crate::model::{Error, LockInfo, Mode, Name};
+use crate::model::{Error, LockInfo, Name};
 
 /// What a row says, before it is known to make sense.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,6 @@ impl LockRow {
         };
         Ok(LockInfo {
             name,
-            mode: Mode::Lease,
             owner,
             fence: self.fence,
             holder: self.holder.unwrap_or_default(),

@@ -300,15 +300,11 @@ fn ls_and_show_print_tables_and_json() {
             "expires_at",
             "fence",
             "holder",
-            "mode",
             "name",
             "owner"
         ]
     );
-    assert_eq!(
-        (&lock["name"], &lock["mode"]),
-        (&"a".into(), &"lease".into())
-    );
+    assert_eq!(lock["name"], "a");
     assert_eq!(lock["fence"].to_string(), holder.first);
     assert!(lock["holder"].as_str().unwrap().starts_with("rowlock["));
     for time in ["acquired_at", "expires_at"] {
