@@ -63,7 +63,7 @@ pub enum Loss {
     Expired,
     /// The row is somebody else's, or was freed by force.
     TakenOver,
-    /// The cap that was set with [`Lock::max_hold`] is reached.
+    /// The cap that was set with [`Lock::max_hold`](crate::Lock::max_hold) is reached.
     MaxHold,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What [`Held::release`] found.
+/// What [`Held::release`](crate::Held::release) found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "it tells whether the lease was still held"]
 pub enum ReleaseOutcome {
