@@ -16,7 +16,7 @@ use tokio::task::{Id, JoinSet};
 
 use super::lanes::Lane;
 use super::op::Op;
-use super::start::own_runtime;
+use super::threads::own_runtime;
 use crate::model::Moment;
 use crate::store::Connector;
 

@@ -32,6 +32,7 @@ pub(crate) mod schema;
 mod settings;
 mod start;
 mod tasks;
+mod threads;
 pub(crate) mod timer;
 pub(crate) mod token;
 pub(crate) mod wait;

@@ -1,10 +1,8 @@
 //! How a client starts: its threads, and what its first connection finds.
 
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
-use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -15,6 +13,7 @@ use super::link::{Link, Way};
 use super::met::Met;
 use super::renew::Renewals;
 use super::settings::Settings;
+use super::threads::{own_runtime, spawn};
 use super::{Core, errands, schema, stopped};
 use crate::model::Error;
 use crate::store::Connector;
@@ -87,28 +86,6 @@ impl Core {
         };
         Ok((Arc::new(core), applied))
     }
-}
-
-/// A thread with a runtime of its own, that runs no code of the caller's.
-pub(super) fn spawn(
-    name: &'static str,
-    target: &str,
-    body: impl FnOnce() -> std::io::Result<()> + Send + 'static,
-) -> Result<(), Error> {
-    let run = move || {
-        if let Err(error) = body() {
-            tracing::error!(%error, "{name} cannot start a runtime");
-        }
-    };
-    let spawned = thread::Builder::new().name(name.into()).spawn(run);
-    spawned.map(drop).map_err(|error| Error::Unreachable {
-        target: target.into(),
-        detail: format!("the thread {name} cannot be started: {error}"),
-    })
-}
-
-pub(super) fn own_runtime() -> std::io::Result<runtime::Runtime> {
-    runtime::Builder::new_current_thread().enable_all().build()
 }
 
 /// What the first connection found.

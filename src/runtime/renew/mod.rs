@@ -93,8 +93,8 @@ impl Renewals {
         shared.state().schedule = Schedule::within(C::RENEWALS);
         let spare = spare(&link);
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
-        super::start::spawn("rowlock-renew", target, move || {
-            let runtime = super::start::own_runtime()?;
+        super::threads::spawn("rowlock-renew", target, move || {
+            let runtime = super::threads::own_runtime()?;
             runtime.block_on(async {
                 let (cleaning, rest, every) = cleaning;
                 tokio::join!(

@@ -1,0 +1,30 @@
+//! Threads of rowlock's own, each with a runtime: they run no code of the caller's.
+
+use std::thread;
+
+use tokio::runtime;
+
+use crate::model::Error;
+
+/// A thread with a runtime of its own, that runs no code of the caller's.
+pub(super) fn spawn(
+    name: &'static str,
+    target: &str,
+    body: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> Result<(), Error> {
+    let run = move || {
+        if let Err(error) = body() {
+            tracing::error!(%error, "{name} cannot start a runtime");
+        }
+    };
+    let spawned = thread::Builder::new().name(name.into()).spawn(run);
+    spawned.map(drop).map_err(|error| Error::Unreachable {
+        target: target.into(),
+        detail: format!("the thread {name} cannot be started: {error}"),
+    })
+}
+
+/// The runtime of such a thread.
+pub(super) fn own_runtime() -> std::io::Result<runtime::Runtime> {
+    runtime::Builder::new_current_thread().enable_all().build()
+}
