@@ -48,8 +48,8 @@ Examples:
 Warnings go to standard error when ROWLOCK_LOG asks for them: ROWLOCK_LOG=warn.
 
 Exit codes:
-  1  show: nobody holds the lock, or there is no such record (with --json: null);
-     idempotency reset, resolve: there is no such record
+  1  show: the lock is free, or the record does not exist (with --json: null);
+     idempotency reset, resolve: the record does not exist
   64 wrong usage          69 database unreachable or not there, login refused
   75 not acquired         76 lock lost while the command ran
   78 tables, rights or server do not fit     65 damaged row     70 any other failure
@@ -88,10 +88,10 @@ enum Command {
     /// environment. Signals are passed on to it, SIGCONT too. When the lock is lost, its group gets SIGTERM, and
     /// after the grace SIGKILL.
     ///
-    /// Ctrl-Z stops the command and rowlock, and fg or bg continues both. Meanwhile the lock is not renewed: after its
-    /// TTL somebody else may have it, and then the command is ended as soon as it is continued. A command that is stopped
-    /// otherwise (by SIGSTOP, or without a terminal) keeps its lock, which goes on being renewed: SIGCONT to rowlock
-    /// continues it.
+    /// Ctrl-Z stops the command and rowlock, and fg or bg continues both. Nothing renews the lock meanwhile: after its TTL
+    /// another process may have it, and then rowlock ends the command as soon as it is continued. When only the command
+    /// is stopped (by SIGSTOP, or without a terminal), rowlock goes on renewing the lock, and SIGCONT to rowlock
+    /// continues the command.
     Run(run::Run),
     /// List the locks that somebody holds
     Ls {

@@ -118,31 +118,13 @@ pub(super) fn corrupt(scope: &[u8], key: &[u8], what: &'static str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uuid::Uuid;
 
     fn row(state: &str) -> RecordRow {
         RecordRow {
-            scope: b"s".to_vec(),
-            key: b"k".to_vec(),
-            state: state.into(),
             attempt: 7,
-            tries: 1,
-            max_tries: 3,
-            owner: Uuid::nil(),
-            holder: "h".into(),
             fingerprint: Fingerprint::of("a").as_bytes().to_vec(),
-            bound: false,
-            doubt: None,
-            content_type: None,
-            outcome: None,
-            outcome_size: None,
-            began_at: 0,
-            attempted_at: 0,
-            lease_until: 0,
-            done_at: None,
             lease_left: 5,
-            retain_left: None,
-            forget_left: None,
+            ..crate::idempotency::record::tests::row(state)
         }
     }
 
@@ -235,7 +217,7 @@ mod tests {
     fn a_record_that_was_edited_by_hand_is_an_error_that_names_it() {
         for state in ["done", "unknown", "sleeping"] {
             let error = judge(Some(row(state)), &Fingerprint::of("a"), 3).unwrap_err();
-            assert!(error.to_string().contains("\"k\" of \"s\""), "{error}");
+            assert!(error.to_string().contains("\"k\" of \"scope\""), "{error}");
         }
     }
 }

@@ -340,4 +340,4 @@ impl Idempotency {
 
 #[cfg(test)]
 #[path = "record_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn row(state: &str) -> RecordRow {
+pub(in crate::idempotency) fn row(state: &str) -> RecordRow {
     RecordRow {
         scope: b"scope".to_vec(),
         key: b"k".to_vec(),

@@ -174,7 +174,7 @@ impl IdempotencyGuard {
         if running.is_unkept() {
             return Err(Error::NotDecided {
                 record: self.record().clone(),
-                reason: "the step has returned a result, which is only not kept yet: call the step again",
+                reason: "the step has returned a result in this attempt, which the database has not kept yet: call the step again",
             });
         }
         if let Some(ask) = self.ask_in_doubt(running) {

@@ -229,9 +229,9 @@ impl Held {
     ///
     /// A second call is [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database again. Where the
     /// first one may have released the lease, the second is [`ReleaseOutcome::Released`] until the lease's deadline, and
-    /// [`Loss::Expired`] later: nobody can tell then whether the release came in time. (A forced
-    /// release in between, or a failover that lost the grant, looks the same as the first call's success.) No call touches what another holder has by
-    /// then.
+    /// [`Loss::Expired`] later: nobody can tell then whether the release came in time. (A forced release in between, or a
+    /// failover that lost the grant, looks the same as the first call's success.) No call touches what another holder has
+    /// by then.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@
 //!   12 s (180 to 1,000 transactions); on PostgreSQL they waited for up to 3 s (226 transactions). With 4 connections all were
 //!   granted one in 1.2 s. So choose one mode for a name that is never free for long.
 //! - *Rolled back*: the fence is given back with everything else. The next one is greater all the same, unless
-//!   the database's clock stands behind the fences of the row.
+//!   the database's clock shows an earlier time than the fence in the row.
 
 use std::fmt;
 use std::sync::Arc;

@@ -389,7 +389,7 @@ fn wrong_usage_is_64_and_says_what_is_right() {
     let help = shell.run(&["--help"]);
     assert_eq!(code(&help), 0);
     assert!(stdout(&help).contains("Examples:"));
-    assert!(stdout(&help).contains("1  show: nobody holds the lock"));
+    assert!(stdout(&help).contains("1  show: the lock is free"));
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl Default for Limits {
         Self {
             head: Duration::from_secs(30),
             body: Duration::from_secs(30),
-            // Longer than a call of the provider may take. (Whoever starts this must not kill it earlier.)
+            // Longer than a call of the provider may take. A supervisor must wait at least as long before it sends SIGKILL.
             stop: Duration::from_mins(1),
         }
     }
