@@ -50,7 +50,7 @@ Warnings go to standard error when ROWLOCK_LOG asks for them: ROWLOCK_LOG=warn.
 Exit codes:
   1  show: the lock is free, or the record does not exist (with --json: null);
      idempotency reset, resolve: the record does not exist
-  64 wrong usage          69 database unreachable or not there, login refused
+  64 wrong usage          69 database unreachable, not there or read-only, login refused, outcome unknown
   75 not acquired         76 lock lost while the command ran
   78 tables, rights or server do not fit     65 damaged row     70 any other failure
   run: otherwise the command's own, 128 + the number of the signal that ended it,

@@ -123,7 +123,6 @@ impl Run {
         let mut continuations = stream(Signal::SIGCONT)?;
         let (mut child, group) = self.start(held)?;
         let mut terminal = Terminal::lend(group);
-        let mut is_stopped = false;
         loop {
             tokio::select! {
                 Some(()) = children.recv() => match change(group) {
@@ -133,9 +132,9 @@ impl Run {
                         suspend(group, &mut terminal, held, stop_with_group);
                         resume(group, held);
                     }
-                    // It needs the terminal, and is in the background. It may have it when we have it by now. Otherwise we stop,
-                    // too; the kernel does not stop us where nobody would continue us. Then the command stays stopped: it would
-                    // ask again and again.
+                    // It asked for the terminal when that was not lent to it: perhaps before we did, perhaps when we had it back. If
+                    // it is ours by now, the command gets it. Otherwise we stop, too. Where nobody would continue us, the kernel
+                    // does not stop us; then the command stays stopped, because it would ask again and again.
                     Some(Change::Stopped(by @ (Signal::SIGTTIN | Signal::SIGTTOU)))
                         if Terminal::is_there() =>
                     {
@@ -148,12 +147,13 @@ impl Run {
                                  continues it"
                             ));
                             suspend(group, &mut terminal, held, stop_with_group);
-                            is_stopped = terminal.is_none();
+                            if terminal.is_some() {
+                                resume(group, held);
+                            }
                         }
                     }
                     // Whoever stopped it may continue it without us: we stay awake, and renew. The keyboard is ours.
                     Some(Change::Stopped(by)) => {
-                        is_stopped = true;
                         drop(terminal.take());
                         tell(format_args!(
                             "the command was stopped ({by}) and keeps the lock {:?}: SIGCONT continues it",
@@ -161,7 +161,6 @@ impl Run {
                         ));
                     }
                     Some(Change::Continued) => {
-                        is_stopped = false;
                         terminal = terminal.or_else(|| Terminal::lend(group));
                     }
                     None => {}
@@ -184,8 +183,9 @@ impl Run {
                 // The command may be gone already; then its status is on its way.
                 Some(signal) = signals.recv() => {
                     let _ = killpg(group, signal);
-                    if is_stopped && !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
-                        let _ = killpg(group, Signal::SIGCONT); // one that is stopped hears nothing
+                    // One that is stopped hears nothing. Whether it is may not have come to us yet; one that runs does not mind.
+                    if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
+                        let _ = killpg(group, Signal::SIGCONT);
                     }
                 }
             }
@@ -344,8 +344,6 @@ impl Terminal {
         if !ours || !give(&terminal, group) {
             return None;
         }
-        // It may have asked for the terminal before it had it, and been stopped for that.
-        let _ = killpg(group, Signal::SIGCONT);
         Some(Self(terminal))
     }
 }
