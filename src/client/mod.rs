@@ -9,10 +9,13 @@ pub use builder::Builder;
 
 use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, Owner, Version};
-use crate::model::{Engine, Error, LockInfo, Name};
+use crate::model::{Engine, Error, LockInfo, Name, Subject};
 use crate::runtime::Core;
-use crate::runtime::op::LookAt;
-use crate::runtime::record::{LockWalk, RecordWork};
+use crate::runtime::errands::Errand;
+use crate::runtime::job::{Head, Manner};
+use crate::runtime::verbs::walk::Walk;
+use crate::store::Store;
+use crate::store::row::LockRow;
 use crate::transaction::Pool;
 use crate::transaction::Transaction;
 
@@ -142,7 +145,10 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        self.core.look(|reply| LookAt::Inspect(name, reply)).await
+        let head = self.core.look(Subject::Lock(name.clone()), "inspect");
+        let inspect = async move |store: &mut dyn Store| store.lock_inspect(&name).await;
+        let row = self.core.ask_aside(head, inspect).await?;
+        row.map(LockRow::info).transpose()
     }
 
     /// All locks that somebody holds right now, by name. It reads the whole table, on a connection of its own.
@@ -151,7 +157,9 @@ impl Rowlock {
     ///
     /// A database out of reach, or a damaged row.
     pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
-        self.core.look(LookAt::List).await
+        let list = async |store: &mut dyn Store| store.lock_list().await;
+        let rows = self.core.run_errand(self.core.look(None, "list"), list);
+        rows.await?.into_iter().map(LockRow::info).collect()
     }
 
     /// Frees `name`, whoever holds it, and tells who did. For administrators.
@@ -172,9 +180,21 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        self.core
-            .look(|reply| LookAt::ForceRelease(name, reply))
-            .await
+        let patience = self.core.settings.patience;
+        let head = Head {
+            manner: Manner::Order,
+            ..self.core.wish(Subject::Lock(name.clone()), "force release")
+        };
+        let lines = Arc::clone(&self.core.lines);
+        let free = async move |store: &mut dyn Store| {
+            let row = store.lease_force_release(&name, patience).await?;
+            lines.freed(&name);
+            Ok(row)
+        };
+        let row = self.core.run_errand(head, free).await?;
+        // What cannot be read is freed all the same, and nobody held what had run out.
+        let held = row.filter(LockRow::is_live);
+        Ok(held.and_then(|row| row.info().ok()))
     }
 
     /// Removes what is over, once: outcomes past their retention, records and form tokens past their time, at most
@@ -203,8 +223,9 @@ impl Rowlock {
 
     pub(crate) async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
         check_batch(batch)?;
-        let clean = |reply| RecordWork::Clean(batch, reply);
-        let rows = self.core.record(clean).await?;
+        let clean = async move |store: &mut dyn Store| store.clean(batch).await;
+        let head = self.core.wish(None, "clean");
+        let rows = self.core.clean(head, clean).await?;
         Ok(Cleaned {
             outcomes: rows.outcomes,
             records: rows.records,
@@ -215,12 +236,9 @@ impl Rowlock {
 
     pub(crate) async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
         check_batch(batch)?;
-        let walk = LockWalk {
-            limit: batch,
-            ..LockWalk::default()
-        };
-        let clean = |reply| RecordWork::CleanLocks(walk, reply);
-        self.core.record(clean).await
+        let patience = self.core.settings.patience;
+        let walk = |reply| Errand::Cleaning(Walk::task(batch, patience, reply).into());
+        self.core.errand(walk).await
     }
 
     /// Waits until the database has been told of everything that was dropped or released so far, as

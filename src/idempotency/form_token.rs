@@ -30,10 +30,10 @@ use crate::model::Outcome;
 use crate::model::bounds::within;
 use crate::model::{Error, FormToken, Subject};
 use crate::model::{Fingerprint, RecordKey, check_scope};
-use crate::runtime::record::RecordWork;
 use crate::runtime::token::NewToken;
 use crate::runtime::{self, Core};
-use crate::store::form_token::{FormTokenStore, TokenAsk};
+use crate::store::Store;
+use crate::store::form_token::TokenAsk;
 use crate::store::record::{ClaimAsk, Claimed};
 use crate::transaction::Context;
 use crate::transaction::Pool;
@@ -145,8 +145,13 @@ impl FormTokens {
     /// A token that nobody got is removed when its time is over.
     pub async fn issue(&self, scope: impl AsRef<[u8]>) -> Result<FormToken, Error> {
         let new = self.fresh(scope.as_ref())?;
-        let issue = |reply| RecordWork::IssueToken(new, reply);
-        self.core.record(issue).await
+        // Each sending has a token of its own: what a late one makes was given to nobody.
+        let issue = async move |store: &mut dyn Store| {
+            let (token, ask) = new.make();
+            store.token_issue(&ask).await.map(|()| token)
+        };
+        let head = self.core.wish(None, "issue a form token");
+        self.core.ask(head, issue).await
     }
 
     /// A new token, which is there when the transaction commits: for the page that the submission answers with.

@@ -9,7 +9,6 @@ use crate::model::{Error, Loss};
 use crate::model::{Fingerprint, RecordKey, check_step};
 use crate::runtime::attempt::RecordGuard;
 use crate::store::record::{Finished, RecordEnd};
-use crate::store::record_in_tx::RecordInTxStore;
 use crate::transaction::Context;
 use crate::transaction::Transaction;
 

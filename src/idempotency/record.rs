@@ -10,8 +10,8 @@ use super::judge::corrupt;
 use super::request::Idempotency;
 use crate::model::Error;
 use crate::model::Outcome;
-use crate::model::{Fingerprint, RecordKey, check_step};
-use crate::runtime::record::RecordWork;
+use crate::model::{Fingerprint, RecordKey, Subject, check_step};
+use crate::store::Store;
 use crate::store::micros;
 use crate::store::record::{Decision, ListAsk, RecordRow};
 
@@ -229,8 +229,10 @@ impl Idempotency {
         key: impl AsRef<[u8]>,
     ) -> Result<Vec<StepInfo>, Error> {
         let key = RecordKey::new(scope, key)?;
-        let steps = |reply| RecordWork::Steps(key.clone(), reply);
-        let rows = self.core.record(steps).await?;
+        let head = self.core.look(Subject::Record(key.clone()), "look up");
+        let of = key.clone();
+        let steps = async move |store: &mut dyn Store| store.step_list(&of).await;
+        let rows = self.core.ask(head, steps).await?;
         let steps = rows.into_iter().map(|row| {
             let out = "the time of a step is out of range";
             Ok(StepInfo {
@@ -261,8 +263,9 @@ impl Idempotency {
             state: state.map(RecordState::name),
             limit,
         };
-        let list = |reply| RecordWork::List(filter, reply);
-        let rows = self.core.record(list).await?;
+        let head = self.core.look(None, "list records");
+        let list = async move |store: &mut dyn Store| store.record_list(&filter).await;
+        let rows = self.core.run_errand(head, list).await?;
         rows.into_iter().map(RecordRow::info).collect()
     }
 

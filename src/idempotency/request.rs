@@ -15,9 +15,11 @@ use super::waiting::Waiting;
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::bounds::{check_ttl, check_wait, within};
-use crate::model::{Fingerprint, RecordKey, check_scope};
+use crate::model::{Fingerprint, RecordKey, Subject, check_scope};
 use crate::runtime::Core;
-use crate::runtime::record::{Claim, Claiming, RecordWork};
+use crate::runtime::job::Head;
+use crate::runtime::verbs::claim::{Claim, Claiming};
+use crate::store::Store;
 use crate::store::record::{ClaimAsk, DecideAsk, Decision};
 use crate::transaction::Retry;
 
@@ -219,14 +221,9 @@ impl Idempotency {
                 Err(refusal) => return Ok(refusal),
             };
             looks += 1;
-            let claim = |reply| {
-                RecordWork::Claim(Box::new(Claim {
-                    ask: self.ask(&key, fingerprint, before),
-                    core: Arc::clone(&self.core),
-                    reply,
-                }))
-            };
-            match self.core.record(claim).await? {
+            let ask = self.ask(&key, fingerprint, before);
+            let claim = |reply| Claim::task(&self.core, ask, reply);
+            match self.core.answer(claim).await? {
                 Claiming::Mine(guard) => {
                     guard.receive();
                     let guard = IdempotencyGuard::new(guard, self.bounds(), *fingerprint);
@@ -264,8 +261,11 @@ impl Idempotency {
                 Verdict::Expired => Begun::Expired,
                 Verdict::Poisoned { attempts } => Begun::Poisoned { attempts },
                 Verdict::Forgotten { attempt } => {
-                    let forget = |reply| RecordWork::Forget(key.clone(), attempt, reply);
-                    self.core.record(forget).await?;
+                    let head = self.core.wish(Subject::Record(key.clone()), "forget");
+                    let of = key.clone();
+                    let forget =
+                        async move |store: &mut dyn Store| store.record_forget(&of, attempt).await;
+                    self.core.ask(head, forget).await?;
                     continue;
                 }
                 Verdict::InFlight {
@@ -335,8 +335,16 @@ impl Idempotency {
             decision,
             forget: self.begun(),
         };
-        let decide = |reply| RecordWork::Decide(ask, reply);
-        self.core.record(decide).await
+        let bytes = match &ask.decision {
+            Decision::Resolve(Some(outcome)) => outcome.bytes().len(),
+            _ => 0,
+        };
+        let head = Head {
+            bytes,
+            ..self.core.wish(Subject::Record(key.clone()), "decide")
+        };
+        let decide = async move |store: &mut dyn Store| store.record_decide(&ask).await;
+        self.core.ask(head, decide).await
     }
 
     pub(super) fn ask(

@@ -5,11 +5,10 @@ use super::request::Idempotency;
 use super::waiting::Waiting;
 use crate::model::Outcome;
 use crate::model::{Engine, Error};
-use crate::model::{Fingerprint, RecordKey, check_scope};
+use crate::model::{Fingerprint, RecordKey, Subject, check_scope};
 use crate::runtime;
-use crate::runtime::record::RecordWork;
+use crate::store::Store;
 use crate::store::record::{ClaimAsk, Claimed, Finished};
-use crate::store::record_in_tx::RecordInTxStore;
 use crate::transaction::Context;
 use crate::transaction::Pool;
 use crate::transaction::{Missing, Open};
@@ -118,8 +117,10 @@ impl Idempotency {
         waiting: &mut Waiting,
     ) -> Result<bool, Error> {
         loop {
-            let is_claimed = |reply| RecordWork::IsClaimed(key.clone(), reply);
-            if !self.core.record(is_claimed).await? {
+            let head = self.core.look(Subject::Record(key.clone()), "look up");
+            let of = key.clone();
+            let is_claimed = async move |store: &mut dyn Store| store.record_is_claimed(&of).await;
+            if !self.core.ask(head, is_claimed).await? {
                 return Ok(true);
             }
             if !waiting.again(None).await {

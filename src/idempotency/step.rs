@@ -10,7 +10,8 @@ use super::steps::Running;
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::check_step;
-use crate::runtime::record::RecordWork;
+use crate::runtime::job::Fate;
+use crate::runtime::verbs::step::{BeginStep, FinishStep};
 use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun};
 
@@ -298,9 +299,9 @@ impl IdempotencyGuard {
         }
         let number = (!repeatable).then(|| running.next());
         let ask = self.ask_step(&running.step, number);
-        let core = Arc::clone(&self.inner.core);
-        let begin = |reply| RecordWork::StepBegin(ask.clone(), core, reply);
-        let begun = match self.inner.core.record(begin).await {
+        let core = &self.inner.core;
+        let begin = |reply| BeginStep::task(core, ask.clone(), reply);
+        let begun = match core.answer(begin).await {
             Ok((begun, undo)) => {
                 undo.disarm();
                 begun
@@ -308,7 +309,7 @@ impl IdempotencyGuard {
             Err(error) => {
                 // Whether it was begun is not known, but nothing has run.
                 if !repeatable {
-                    self.inner.core.forget_step(ask);
+                    core.forget_step(ask);
                 }
                 return Err(error);
             }
@@ -356,8 +357,10 @@ impl IdempotencyGuard {
     }
 
     async fn settle(&self, ask: StepAsk, outcome: Option<Outcome>) -> Result<(), Error> {
-        let keep = |reply| RecordWork::StepFinish(ask, outcome, Some(reply));
-        match self.inner.core.record(keep).await? {
+        let core = &self.inner.core;
+        let fate = Fate::within(core.settings.patience);
+        let keep = |reply| FinishStep::task(ask, outcome, Some(reply), fate);
+        match core.answer(keep).await? {
             Finished::Ended => Ok(()),
             Finished::Superseded | Finished::Locked => Err(self.superseded("keep a step of")),
         }

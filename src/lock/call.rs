@@ -10,8 +10,9 @@ use crate::lock::Locked;
 use crate::model::{Busy, Engine, Error, Moment, Name, Subject};
 use crate::runtime::Core;
 use crate::runtime::timer::sleep_until;
+use crate::store::TxStore;
 use crate::store::fault::Fault;
-use crate::store::in_tx::{InTxStore, Told, TxAsk, TxTaken, TxWaited};
+use crate::store::in_tx::{Told, TxAsk, TxTaken, TxWaited};
 use crate::transaction::Context;
 use crate::transaction::Transaction;
 
@@ -67,7 +68,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         })
     }
 
-    pub(super) fn connection(&mut self) -> &mut T::Connection {
+    pub(super) fn connection(&mut self) -> &mut dyn TxStore {
         self.tx.connection()
     }
 

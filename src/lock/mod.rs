@@ -10,7 +10,6 @@ mod pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use uuid::Uuid;
 
 pub use lease::Held;
@@ -20,8 +19,8 @@ pub use pessimistic::{InTx, LockInTx, Locked, TryLock};
 
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_ttl, check_wait, within};
 use crate::model::{Busy, Error, Moment, Name};
-use crate::runtime::op::{Attempt, Fate, Op, Take};
 use crate::runtime::timer::sleep_until;
+use crate::runtime::verbs::take::{Attempt, Take};
 use crate::runtime::{Core, wait};
 use crate::store::lease::TakeAsk;
 
@@ -246,26 +245,16 @@ impl Lock {
 
     /// Asks for a fresh grant.
     async fn take(&self, name: &Name, give_up: Moment) -> Result<Attempt, Error> {
-        let (reply, outcome) = oneshot::channel();
-        let take = Take {
-            ask: TakeAsk {
-                name: name.clone(),
-                owner: Uuid::new_v4(),
-                ttl: self
-                    .max_hold
-                    .map_or(self.ttl, |max_hold| self.ttl.min(max_hold)),
-                holder: self
-                    .holder
-                    .clone()
-                    .unwrap_or_else(|| Arc::clone(&self.core.settings.holder)),
-            },
-            max_hold: self.max_hold,
-            core: Arc::clone(&self.core),
-            reply,
-            fate: Fate::until(give_up),
+        let (core, max_hold) = (&self.core, self.max_hold);
+        let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
+        let ask = TakeAsk {
+            name: name.clone(),
+            owner: Uuid::new_v4(),
+            ttl: max_hold.map_or(self.ttl, |max_hold| self.ttl.min(max_hold)),
+            holder: Arc::clone(holder),
         };
-        self.core.send(Op::Take(take));
-        outcome.await.unwrap_or_else(|_| Err(self.core.stopped()))
+        core.answer(|reply| Take::task(core, ask, max_hold, reply, give_up))
+            .await
     }
 }
 

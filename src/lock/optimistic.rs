@@ -29,7 +29,7 @@ use uuid::Uuid;
 use crate::lock::call::{InTransaction, conflict};
 use crate::model::{Error, LockInfo, Name};
 use crate::runtime::Core;
-use crate::store::in_tx::{InTxStore, TxTaken};
+use crate::store::in_tx::TxTaken;
 use crate::store::row::LockRow;
 use crate::transaction::Transaction;
 

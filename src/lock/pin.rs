@@ -32,11 +32,12 @@
 
 use crate::lock::Held;
 use crate::lock::call::InTransaction;
-use crate::model::{Error, Loss, Moment};
+use crate::model::{Error, Loss, Moment, Subject};
 use crate::runtime::backoff;
-use crate::runtime::op::LookAt;
 use crate::runtime::timer::sleep_until;
-use crate::store::in_tx::{InTxStore, PinAsk, Pinned};
+use crate::store::Store;
+use crate::store::in_tx::{PinAsk, Pinned};
+use crate::store::row::LockRow;
 use crate::transaction::Transaction;
 
 impl Held {
@@ -137,8 +138,11 @@ impl Held {
             }
             // It is somebody else's; or a renewal of our own is just at it; or the server of this transaction
             // does not know yet what another one has granted or renewed.
-            let look = |reply| LookAt::Inspect(name.clone(), reply);
-            let holder = here.outside(core.look_aside(look)).await?;
+            let head = core.look_beside(Subject::Lock(name.clone()), "inspect");
+            let inspected = name.clone();
+            let look = async move |store: &mut dyn Store| store.lock_inspect(&inspected).await;
+            let row = here.outside(core.ask_aside(head, look)).await?;
+            let holder = row.map(LockRow::info).transpose()?;
             if holder.is_none_or(|holder| holder.owner != grant.id) {
                 let expired = missed == Pinned::Expired;
                 grant.lose(if expired {

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Name, RecordKey};
 
 /// What an operation was about.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A lock.
     Lock(Name),

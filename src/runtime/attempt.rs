@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::Core;
 use super::grant::Grant;
-use super::op::{Fate, Op};
-use super::record::{RecordOp, RecordWork};
+use super::job::Fate;
+use super::verbs::finish::Finish;
 use crate::model::{Error, Loss, Moment, RecordKey};
 use crate::store::record::{ClaimAsk, FinishAsk, Finished, RecordEnd};
 
@@ -121,10 +121,11 @@ impl RecordGuard {
     /// Ends the attempt. Dropping the future does not stop it. After an error it may be tried again.
     pub(crate) async fn finish(&self, end: RecordEnd) -> Result<Finished, Error> {
         let ask = self.ask(end);
-        let work = |reply| RecordWork::Finish(ask, Some(reply));
+        let fate = Fate::within(self.core.settings.patience);
+        let finish = |reply| Finish::task(ask, Some(reply), fate);
         // Whoever drops this future, and then the guard, must not free what is being completed.
         self.ending.store(true, Ordering::Release);
-        let finished = self.core.record(work).await;
+        let finished = self.core.answer(finish).await;
         self.ending.store(false, Ordering::Release);
         let finished = finished?;
         if finished != Finished::Locked {
@@ -162,9 +163,6 @@ impl Drop for RecordGuard {
         // In the background there is time until the lease ends by itself.
         fate.give_up = fate.give_up.max(self.grant.status().deadline);
         self.end();
-        self.core.send(Op::Record(RecordOp {
-            work: RecordWork::Finish(ask, None),
-            fate,
-        }));
+        self.core.send(Finish::task(ask, None, fate));
     }
 }

@@ -25,8 +25,8 @@ use tokio::sync::Notify;
 use super::link::Link;
 use crate::model::Moment;
 use crate::runtime::timer::sleep_until;
-use crate::store::Connector;
-use crate::store::clean::{CleanStore, CleanedRows};
+use crate::store::Store;
+use crate::store::clean::CleanedRows;
 use crate::store::fault::Fault;
 
 /// How much longer than a batch the pause after it is: others need the server, too.
@@ -71,12 +71,7 @@ impl Drop for Cleaner {
 }
 
 /// Cleans every so often; never, without a time.
-pub(super) async fn run<C: Connector>(
-    mut link: Link<C>,
-    shared: &Shared,
-    every: Option<Duration>,
-    target: &str,
-) {
+pub(super) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>, target: &str) {
     let Some(every) = every else {
         return;
     };
@@ -100,11 +95,7 @@ pub(super) async fn run<C: Connector>(
     }
 }
 
-async fn round<C: Connector>(
-    link: &mut Link<C>,
-    shared: &Shared,
-    after: &mut Vec<u8>,
-) -> Result<(), Fault> {
+async fn round(link: &mut Link, shared: &Shared, after: &mut Vec<u8>) -> Result<(), Fault> {
     while shared.wanted.load(Ordering::Acquire) {
         let cleaned = batch(link, shared, async |conn| conn.clean(BATCH).await).await?;
         if !cleaned.is_some_and(|cleaned| cleaned.is_full(BATCH)) {
@@ -113,7 +104,7 @@ async fn round<C: Connector>(
     }
     let mut looks = LOOKS;
     while looks > 0 {
-        let walk = async |conn: &mut C::Connection| conn.lock_clean(after, BATCH).await;
+        let walk = async |conn: &mut dyn Store| conn.lock_clean(after, BATCH).await;
         let Some(cleaned) = batch(link, shared, walk).await? else {
             break;
         };
@@ -130,10 +121,10 @@ async fn round<C: Connector>(
 }
 
 /// Runs one batch, and rests. `None`: the client is closed.
-async fn batch<C: Connector, T>(
-    link: &mut Link<C>,
+async fn batch<T>(
+    link: &mut Link,
     shared: &Shared,
-    work: impl AsyncFnOnce(&mut C::Connection) -> Result<T, Fault>,
+    work: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
 ) -> Result<Option<T>, Fault> {
     if shared.closed.load(Ordering::Acquire) {
         return Ok(None);
@@ -159,6 +150,8 @@ mod tests {
 
     use super::*;
     use crate::model::{Fingerprint, Name};
+    use crate::store::Connector;
+    use crate::store::clean::CleanStore;
     use crate::store::form_token::{FormTokenStore, TokenAsk};
     use crate::store::lease::LeaseStore;
     use crate::store::schema::SchemaStore;
@@ -166,7 +159,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    async fn new(dir: &tempfile::TempDir) -> (Link<Sqlite>, sqlx::SqliteConnection, Shared) {
+    async fn new(dir: &tempfile::TempDir) -> (Link, sqlx::SqliteConnection, Shared) {
         let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
         let sqlite = Sqlite::from_url(&url).unwrap();
         let mut conn = sqlite.connect(0, PATIENCE).await.unwrap();

@@ -1,7 +1,7 @@
 //! Errands: what may take long, each on a connection of its own.
 //!
 //! A forced release waits for the transaction that has the row locked; a list reads a whole table, and so does cleaning. On a
-//! lane they would hold up other operations, and beside the lanes the looks that open transactions wait for. Each has a thread
+//! lane they would hold up other jobs, and beside the lanes the looks that open transactions wait for. Each has a thread
 //! for as long as it runs: what a list of many rows brings is work for this process, too.
 //!
 //! Cleanings take one place at most, one after the other: nobody is in a hurry for them, and together they could keep a list or
@@ -14,20 +14,27 @@ use tokio::select;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinSet};
 
-use super::lanes::Lane;
-use super::op::Op;
+use super::job::Job;
+use super::lanes::{Lane, Message};
 use super::threads::own_runtime;
 use crate::model::Moment;
-use crate::store::Connector;
 
 /// How many run at a time, each with a connection; the others wait for their turn.
 const MOST: usize = 4;
 
-/// Gives each operation a lane that ends with it, until all senders are gone and everything is done. Its time counts from
+/// What may take long.
+#[derive(Debug)]
+pub(crate) enum Errand {
+    /// It removes rows that are needed no longer.
+    Cleaning(Job),
+    Any(Job),
+}
+
+/// Gives each errand a lane that ends with it, until all senders are gone and everything is done. Its time counts from
 /// when its turn comes.
-pub(super) async fn run<C: Connector>(
-    mut queue: mpsc::UnboundedReceiver<Op>,
-    lane: impl Fn(mpsc::UnboundedReceiver<Op>) -> Lane<C> + 'static,
+pub(super) async fn run(
+    mut queue: mpsc::UnboundedReceiver<Errand>,
+    lane: impl Fn(mpsc::UnboundedReceiver<Message>) -> Lane + 'static,
     patience: Duration,
 ) {
     let mut running = JoinSet::new();
@@ -37,12 +44,12 @@ pub(super) async fn run<C: Connector>(
     let mut is_open = true;
     while is_open || !running.is_empty() {
         let next = select! {
-            op = queue.recv(), if is_open && running.len() < MOST => match op {
-                Some(op) if op.cleans() && cleaning.is_some() => {
-                    cleanings.push_back(op);
+            errand = queue.recv(), if is_open && running.len() < MOST => match errand {
+                Some(errand @ Errand::Cleaning(_)) if cleaning.is_some() => {
+                    cleanings.push_back(errand);
                     None
                 }
-                Some(op) => Some(op),
+                Some(errand) => Some(errand),
                 None => {
                     is_open = false;
                     None
@@ -57,16 +64,15 @@ pub(super) async fn run<C: Connector>(
                 }
             }
         };
-        let Some(mut op) = next else {
-            continue;
+        let (mut job, cleans) = match next {
+            Some(Errand::Cleaning(job)) => (job, true),
+            Some(Errand::Any(job)) => (job, false),
+            None => continue,
         };
-        let cleans = op.cleans();
-        if let Some(fate) = op.fate_mut() {
-            fate.give_up = Moment::now() + patience;
-        }
+        job.head_mut().fate.give_up = Moment::now() + patience;
         let (sender, alone) = mpsc::unbounded_channel();
         // The receiver is right here.
-        let _ = sender.send(op);
+        let _ = sender.send(Message::Job(job));
         let lane = lane(alone);
         let started = running.spawn_blocking(move || match own_runtime() {
             Ok(runtime) => runtime.block_on(lane.work()),

@@ -7,10 +7,10 @@ use tokio::sync::{Mutex, oneshot};
 
 use super::Core;
 use super::grant::Grant;
-use super::op::{Fate, Op, Release, Reply};
+use super::job::{Fate, Reply};
+use super::verbs::release;
 use crate::model::Moment;
 use crate::model::{Error, Loss, ReleaseOutcome};
-use crate::store::lease::ReleaseAsk;
 
 /// One hold of a grant. Dropping it hands the release to the lane and returns at once.
 #[derive(Debug)]
@@ -108,21 +108,10 @@ impl Guard {
             // In the background there is time until the lease ends by itself.
             fate.give_up = fate.give_up.max(grant.status().deadline);
         }
-        // An earlier release that failed goes on in the background (`lanes/undo.rs`).
+        // An earlier release that failed goes on in the background (`verbs/release.rs`).
         fate.sent = self.failed.load(Ordering::Acquire);
-        let op = Release {
-            ask: ReleaseAsk {
-                name: grant.name.clone(),
-                owner: grant.id,
-                fence: grant.fence,
-            },
-            grant: Some(Arc::clone(grant)),
-            late: grant.late,
-            repeated: false,
-            reply,
-            fate,
-        };
-        self.core.send(Op::Release(op));
+        let release = release::of(grant, &self.core.lines, reply, fate);
+        self.core.send(release);
     }
 
     /// Resolves when the lease is lost; never, when this hold is released instead.

@@ -1,14 +1,16 @@
 //! A connection that is bounded, thrown away when in doubt, and made anew.
 
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::time::timeout;
 
 use crate::model::FaultKind;
-use crate::store::Connector;
 use crate::store::fault::Fault;
+use crate::store::{Connector, Session, Store};
 
 /// A connection of our own, outside every pool.
 ///
@@ -16,11 +18,30 @@ use crate::store::fault::Fault;
 /// every await here has a bound, and a connection on which something was cut off is dropped, never
 /// used again.
 #[derive(Debug)]
-pub(crate) struct Link<C: Connector> {
-    connector: C,
+pub(crate) struct Link {
+    dialer: Arc<dyn Dialer>,
     patience: Duration,
     way: Arc<Way>,
-    conn: Option<C::Connection>,
+    session: Option<Box<dyn Session>>,
+}
+
+/// A [`Connector`] of whatever brand.
+#[async_trait]
+trait Dialer: fmt::Debug + Send + Sync {
+    fn servers(&self) -> usize;
+
+    async fn connect(&self, server: usize, patience: Duration) -> Result<Box<dyn Session>, Fault>;
+}
+
+#[async_trait]
+impl<C: Connector> Dialer for C {
+    fn servers(&self) -> usize {
+        Connector::servers(self)
+    }
+
+    async fn connect(&self, server: usize, patience: Duration) -> Result<Box<dyn Session>, Fault> {
+        Ok(Box::new(Connector::connect(self, server, patience).await?))
+    }
 }
 
 /// What the links of a client share of how they reach it.
@@ -50,19 +71,24 @@ impl Way {
     }
 }
 
-impl<C: Connector> Link<C> {
-    pub(crate) fn new(connector: C, patience: Duration, way: &Arc<Way>) -> Self {
+impl Link {
+    pub(crate) fn new(connector: impl Connector, patience: Duration, way: &Arc<Way>) -> Self {
         Self {
-            connector,
+            dialer: Arc::new(connector),
             patience,
             way: Arc::clone(way),
-            conn: None,
+            session: None,
         }
     }
 
     /// Another one to the same servers.
     pub(crate) fn another(&self) -> Self {
-        Self::new(self.connector.clone(), self.patience, &self.way)
+        Self {
+            dialer: Arc::clone(&self.dialer),
+            patience: self.patience,
+            way: Arc::clone(&self.way),
+            session: None,
+        }
     }
 
     pub(crate) fn patience(&self) -> Duration {
@@ -70,72 +96,82 @@ impl<C: Connector> Link<C> {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.conn.is_some()
+        self.session.is_some()
     }
 
     /// One attempt to make a connection, bounded by the patience: each server in turn, until one is a primary.
     /// Dropping the future drops the half-made connection.
-    pub(crate) fn dial(&self) -> impl Future<Output = Result<C::Connection, Fault>> + 'static {
-        let (connector, patience) = (self.connector.clone(), self.patience);
+    pub(crate) fn dial(&self) -> impl Future<Output = Result<Box<dyn Session>, Fault>> + 'static {
+        let (dialer, patience) = (Arc::clone(&self.dialer), self.patience);
         let way = Arc::clone(&self.way);
         async move {
-            let made = timeout(patience, dial_each(&connector, patience, &way.turn)).await;
+            let made = timeout(patience, dial_each(&*dialer, patience, &way.turn)).await;
             let made = made.unwrap_or_else(|_| Err(Fault::timed_out()));
             way.dialed(&made);
             made
         }
     }
 
-    pub(crate) fn put(&mut self, conn: C::Connection) {
-        self.conn = Some(conn);
+    pub(crate) fn put(&mut self, session: Box<dyn Session>) {
+        self.session = Some(session);
     }
 
     /// Lets the connection go.
     pub(crate) fn hang_up(&mut self) {
-        self.conn = None;
+        self.session = None;
     }
 
     /// Dials, unless there is a connection.
     pub(crate) async fn connect(&mut self) -> Result<(), Fault> {
-        if self.conn.is_none() {
-            self.conn = Some(self.dial().await?);
+        if self.session.is_none() {
+            self.session = Some(self.dial().await?);
         }
         Ok(())
     }
 
-    /// Runs one verb, bounded by `bound`. After a failure that leaves the connection in doubt it is
+    /// Runs one verb, bounded by `bound`. After a failure that leaves the connection in doubt, the connection is
     /// gone. Dropping the future drops the connection.
     pub(crate) async fn run<T>(
         &mut self,
         bound: Duration,
-        verb: impl AsyncFnOnce(&mut C::Connection) -> Result<T, Fault>,
+        verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let Some(mut conn) = self.conn.take() else {
+        self.lend(bound, async |session| session.call(verb).await)
+            .await
+    }
+
+    /// The same for work that needs the whole session.
+    pub(crate) async fn lend<T>(
+        &mut self,
+        bound: Duration,
+        work: impl AsyncFnOnce(&mut dyn Session) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let Some(mut session) = self.session.take() else {
             return Err(Fault::timed_out());
         };
-        let result = timeout(bound, verb(&mut conn)).await;
+        let result = timeout(bound, work(&mut *session)).await;
         let result = result.unwrap_or_else(|_| Err(Fault::timed_out()));
         if !matches!(&result, Err(fault) if fault.kind.ends_connection()) {
-            self.conn = Some(conn);
+            self.session = Some(session);
         }
         result
     }
 }
 
 /// Each server gets its share of the patience: one that is silent must not keep us from the next.
-async fn dial_each<C: Connector>(
-    connector: &C,
+async fn dial_each(
+    dialer: &dyn Dialer,
     patience: Duration,
     turn: &AtomicUsize,
-) -> Result<C::Connection, Fault> {
-    let count = connector.servers();
+) -> Result<Box<dyn Session>, Fault> {
+    let count = dialer.servers();
     let share = patience / u32::try_from(count).unwrap_or(u32::MAX).max(1);
     let first = turn.load(Ordering::Relaxed);
     let mut faults = Vec::new();
     for server in (0..count).map(|step| (first + step) % count) {
         // Whoever is cut off here goes on with the next one.
         turn.store((server + 1) % count, Ordering::Relaxed);
-        let made = timeout(share, connector.connect(server, patience)).await;
+        let made = timeout(share, dialer.connect(server, patience)).await;
         match made.unwrap_or_else(|_| Err(Fault::timed_out())) {
             Err(fault) if matches!(fault.kind, FaultKind::Disconnected | FaultKind::ReadOnly) => {
                 faults.push((server, fault));

@@ -8,7 +8,7 @@ use crate::store::postgres::Postgres;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-async fn servers(patience: Duration) -> ([TcpListener; 3], Link<Postgres>) {
+async fn servers(patience: Duration) -> ([TcpListener; 3], Link) {
     let bind = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
     let servers = [bind().await, bind().await, bind().await];
     let hosts = servers.each_ref().map(|server| {
@@ -30,7 +30,7 @@ async fn asked([a, b, c]: &[TcpListener; 3]) -> usize {
 }
 
 /// Dials until a server is asked, and is cut off there.
-async fn cut_off(servers: &[TcpListener; 3], link: &Link<Postgres>) -> usize {
+async fn cut_off(servers: &[TcpListener; 3], link: &Link) -> usize {
     select! {
         _ = link.dial() => panic!("no server speaks"),
         asked = asked(servers) => asked,

@@ -17,15 +17,14 @@
 pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub(crate) mod clean;
-mod errands;
+pub(crate) mod errands;
 pub(crate) mod grant;
 pub(crate) mod guard;
+pub(crate) mod job;
 mod lanes;
 mod line;
 mod link;
 pub(crate) mod met;
-pub(crate) mod op;
-pub(crate) mod record;
 mod renew;
 mod rows;
 pub(crate) mod schema;
@@ -35,6 +34,7 @@ mod tasks;
 mod threads;
 pub(crate) mod timer;
 pub(crate) mod token;
+pub(crate) mod verbs;
 pub(crate) mod wait;
 
 use std::collections::HashMap;
@@ -45,12 +45,17 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use crate::model::{Engine, Error, Moment, Name};
+use crate::model::{Engine, Error, Moment, Name, RecordKey, Subject};
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::record::RecordRow;
 use clean::Cleaner;
+use errands::Errand;
+use job::{Fate, Head, Job, Manner, Reply, Task};
+use lanes::Message;
 use line::Lines;
 use link::Way;
 use met::{Met, Running};
-use op::{Fate, Look, LookAt, Op, Reply};
 use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
@@ -59,6 +64,8 @@ pub(crate) use settings::Settings;
 pub(crate) use tasks::detached;
 pub(crate) use tasks::finished;
 use timer::sleep_until;
+use verbs::alone::Alone;
+use verbs::read::Read;
 
 /// What is looked at aside is read at once, or cannot be read before the caller's transaction ends (a database in
 /// memory, whose tables are locked whole).
@@ -67,11 +74,11 @@ const ASIDE_PATIENCE: Duration = Duration::from_millis(250);
 /// A running client: the way in to its lanes and its renewals.
 #[derive(Debug)]
 pub(crate) struct Core {
-    lanes: Vec<mpsc::UnboundedSender<Op>>,
+    lanes: Vec<mpsc::UnboundedSender<Message>>,
     /// Beside the lanes, for looks: a long one holds up no operation, and a caller's open transaction that keeps the
     /// lanes from writing does not keep it from looking.
-    aside: mpsc::UnboundedSender<Op>,
-    errands: mpsc::UnboundedSender<Op>,
+    aside: mpsc::UnboundedSender<Message>,
+    errands: mpsc::UnboundedSender<Errand>,
     /// Whether a caller's open transaction may keep the lanes from writing.
     transaction_blocks_lanes: bool,
     pub(crate) renewals: Renewals,
@@ -97,30 +104,17 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Hands `op` to the lane of what it is about, always the same one, so that the operations on it keep their
-    /// order. Looks go to the lane beside the others, and an administrator's orders are errands.
-    pub(crate) fn send(&self, op: Op) {
-        let lane = match &op {
-            Op::Look(look) => match look.what {
-                LookAt::ForceRelease(..) | LookAt::List(_) => &self.errands,
-                LookAt::Inspect(..) | LookAt::Row(_, false, _) => &self.aside,
-                LookAt::Row(_, true, _) => self.lane(&op),
-            },
-            Op::Record(op) if op.work.is_errand() => &self.errands,
-            _ => self.lane(&op),
-        };
-        // A lane ends before its senders only when its thread panicked; the reply channel inside
-        // `op` is then dropped here, and its caller learns it.
-        let _ = lane.send(op);
-    }
-
-    fn lane(&self, op: &Op) -> &mpsc::UnboundedSender<Op> {
-        let number = op.subject().map_or(0, |subject| {
+    /// Hands `job` to the lane of its subject, always the same one, so that the jobs on it keep their order.
+    pub(crate) fn send(&self, job: impl Into<Job>) {
+        let job = job.into();
+        let number = job.head().subject.as_ref().map_or(0, |subject| {
             let mut hasher = DefaultHasher::new();
             subject.hash(&mut hasher);
             usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or(0)
         });
-        &self.lanes[number]
+        // A lane ends before its senders only when its thread panicked; the reply channel inside
+        // `job` is then dropped here, and its caller learns it.
+        let _ = self.lanes[number].send(Message::Job(job));
     }
 
     /// Why the last connection could not be made; `None` when it was, or when there was no answer at all.
@@ -129,44 +123,101 @@ impl Core {
         Some(fault.into_error(doing, &self.target))
     }
 
-    /// Hands a look in, and waits for what it finds.
-    pub(crate) async fn look<T>(&self, what: impl FnOnce(Reply<T>) -> LookAt) -> Result<T, Error> {
-        self.look_within(self.settings.patience, what).await
+    /// Hands a job in, and waits for the answer. Dropping the future does not stop the job.
+    pub(crate) async fn answer<T, J: Into<Job>>(
+        &self,
+        job: impl FnOnce(Reply<T>) -> J,
+    ) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.send(job(reply));
+        self.heard(answer).await
     }
 
-    /// The same for a look that changes nothing, while a transaction of the caller's is open.
-    pub(crate) async fn look_aside<T>(
+    async fn heard<T>(&self, answer: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
+        answer.await.unwrap_or_else(|_| Err(self.stopped()))
+    }
+
+    /// Runs a verb that shares no statement, in its turn among all that is about `subject`.
+    pub(crate) async fn ask<T: Send + 'static>(
         &self,
-        what: impl FnOnce(Reply<T>) -> LookAt,
+        head: Head,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
+        self.answer(|reply| alone(head, verb, reply)).await
+    }
+
+    /// Runs a verb that changes nothing beside the lanes: a long one holds up no other job.
+    pub(crate) async fn ask_aside<T: Send + 'static>(
+        &self,
+        head: Head,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        let job = alone(head, verb, reply).into();
+        let _ = self.aside.send(Message::Job(job));
+        self.heard(answer).await
+    }
+
+    /// Runs a verb that may take long.
+    pub(crate) async fn run_errand<T: Send + 'static>(
+        &self,
+        head: Head,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.errand(|reply| Errand::Any(alone(head, verb, reply).into()))
+            .await
+    }
+
+    /// The same for one that removes rows.
+    pub(crate) async fn clean<T: Send + 'static>(
+        &self,
+        head: Head,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.errand(|reply| Errand::Cleaning(alone(head, verb, reply).into()))
+            .await
+    }
+
+    /// Hands an errand in, and waits for the answer.
+    pub(crate) async fn errand<T>(
+        &self,
+        errand: impl FnOnce(Reply<T>) -> Errand,
+    ) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.errands.send(errand(reply));
+        self.heard(answer).await
+    }
+
+    /// The head of a job that changes something.
+    pub(crate) fn wish(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
+        let fate = Fate::within(self.settings.patience);
+        Head::new(subject, doing, Manner::Wish, fate)
+    }
+
+    /// The head of a job that changes nothing.
+    pub(crate) fn look(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
+        let fate = Fate::within(self.settings.patience);
+        Head::new(subject, doing, Manner::Look, fate)
+    }
+
+    /// The same while a transaction of the caller's is open.
+    pub(crate) fn look_beside(
+        &self,
+        subject: impl Into<Option<Subject>>,
+        doing: &'static str,
+    ) -> Head {
         let patience = if self.transaction_blocks_lanes {
             ASIDE_PATIENCE
         } else {
             self.settings.patience
         };
-        self.look_within(patience, what).await
+        Head::new(subject, doing, Manner::Look, Fate::within(patience))
     }
 
-    async fn look_within<T>(
-        &self,
-        patience: Duration,
-        what: impl FnOnce(Reply<T>) -> LookAt,
-    ) -> Result<T, Error> {
-        let (op, answer) = Self::looking(patience, what);
-        self.send(op);
-        answer.await.unwrap_or_else(|_| Err(self.stopped()))
-    }
-
-    fn looking<T>(
-        patience: Duration,
-        what: impl FnOnce(Reply<T>) -> LookAt,
-    ) -> (Op, oneshot::Receiver<Result<T, Error>>) {
-        let (reply, answer) = oneshot::channel();
-        let op = Op::Look(Look {
-            what: what(reply),
-            fate: Fate::within(patience),
-        });
-        (op, answer)
+    /// The record of a key.
+    pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
+        let fate = Fate::within(self.settings.patience);
+        self.answer(|reply| Read::task(key, fate, reply)).await
     }
 
     /// Waits until everything that was handed in so far is done, but for no longer than an operation may take: what is
@@ -178,7 +229,7 @@ impl Core {
             .iter()
             .map(|lane| {
                 let (reply, done) = oneshot::channel();
-                let _ = lane.send(Op::Flush(reply));
+                let _ = lane.send(Message::Flush(reply));
                 done
             })
             .collect();
@@ -199,6 +250,11 @@ impl Core {
     pub(crate) fn stopped(&self) -> Error {
         stopped(&self.target)
     }
+}
+
+fn alone<F, T>(head: Head, verb: F, reply: Reply<T>) -> Task<Alone<F, T>> {
+    let verb = Alone { verb, reply };
+    Task { head, verb }
 }
 
 fn stopped(target: &str) -> Error {

@@ -5,12 +5,42 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::op::{LookAt, Seen};
-use super::{ASIDE_PATIENCE, Core};
-use crate::model::{Error, Name};
+use super::job::{Fate, Head, Manner};
+use super::{ASIDE_PATIENCE, Core, alone};
+use crate::model::{Error, LockInfo, Name, Subject};
+use crate::store::Store;
+use crate::store::row::LockRow;
 
 /// How many names a client remembers to have rows.
 const MAX_ROWS: usize = 10_000;
+
+const LOOK: &str = "look up";
+
+/// Where a row will be.
+type Row = oneshot::Receiver<Result<Option<LockRow>, Error>>;
+
+/// The row of a name.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) fence: i64,
+    /// Who has the row: a lease that has run out may still be pinned.
+    pub(crate) owner: Option<LockInfo>,
+}
+
+impl Seen {
+    fn of(row: LockRow) -> Result<Self, Error> {
+        let fence = row.fence;
+        let owner = row.owned()?;
+        Ok(Self { fence, owner })
+    }
+
+    /// Who has a live lease.
+    pub(crate) fn holder(&self) -> Option<&LockInfo> {
+        self.owner
+            .as_ref()
+            .filter(|owner| !owner.remaining.is_zero())
+    }
+}
 
 /// What a client remembers of a name that a transaction asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,24 +58,27 @@ impl Core {
         self.made_row(name, making).await
     }
 
-    fn make_row(&self, name: &Name) -> oneshot::Receiver<Result<Option<Seen>, Error>> {
-        let look = |reply| LookAt::Row(name.clone(), true, reply);
-        let (op, answer) = Self::looking(self.settings.patience, look);
-        self.send(op);
-        answer
+    fn make_row(&self, name: &Name) -> Row {
+        self.make_row_until(name, Fate::within(self.settings.patience))
     }
 
-    async fn made_row(
-        &self,
-        name: &Name,
-        making: oneshot::Receiver<Result<Option<Seen>, Error>>,
-    ) -> Result<Seen, Error> {
-        let Some(seen) = making.await.unwrap_or_else(|_| Err(self.stopped()))? else {
+    fn make_row_until(&self, name: &Name, fate: Fate) -> Row {
+        let (reply, row) = oneshot::channel();
+        let head = Head::new(Subject::Lock(name.clone()), LOOK, Manner::Look, fate);
+        let name = name.clone();
+        let make = async move |store: &mut dyn Store| store.lock_row(&name, true).await;
+        self.send(alone(head, make, reply));
+        row
+    }
+
+    async fn made_row(&self, name: &Name, row: Row) -> Result<Seen, Error> {
+        let Some(row) = self.heard(row).await? else {
             return Err(Error::CorruptRow {
                 name: name.as_str().into(),
                 what: "somebody removes it as soon as it is made",
             });
         };
+        let seen = Seen::of(row)?;
         self.rows().entry(name.clone()).or_default().leased |= seen.holder().is_some();
         Ok(seen)
     }
@@ -53,29 +86,33 @@ impl Core {
     /// The same for a version. Where a transaction of the caller's may keep the lane from writing, what there is is
     /// looked at beside it first.
     pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
-        if self.transaction_blocks_lanes {
-            let look = |reply| LookAt::Row(name.clone(), false, reply);
-            if let Ok(Some(seen)) = self.look_aside(look).await {
-                if seen.owner.is_none() || seen.holder().is_some() {
-                    return Ok(seen);
-                }
-                // To be freed, unless a transaction has the file: then it may have the lease pinned.
-                let make = |reply| LookAt::Row(name.clone(), true, reply);
-                let (op, answer) = Self::looking(ASIDE_PATIENCE, make);
-                self.send(op);
-                return match answer.await {
-                    Ok(Ok(Some(freed))) => Ok(freed),
-                    _ => Ok(seen),
-                };
+        if self.transaction_blocks_lanes
+            && let Ok(Some(seen)) = self.look_at_row(name).await
+        {
+            if seen.owner.is_none() || seen.holder().is_some() {
+                return Ok(seen);
             }
+            // To be freed, unless a transaction has the file: then it may have the lease pinned.
+            let freed = self.make_row_until(name, Fate::within(ASIDE_PATIENCE));
+            return match self.heard(freed).await {
+                Ok(Some(freed)) => Seen::of(freed),
+                _ => Ok(seen),
+            };
         }
         self.row(name).await
     }
 
     /// The fence of `name` as everybody sees it; `None` when there is no row.
     pub(crate) async fn committed_fence(&self, name: &Name) -> Result<Option<i64>, Error> {
-        let look = |reply| LookAt::Row(name.clone(), false, reply);
-        Ok(self.look_aside(look).await?.map(|seen| seen.fence))
+        Ok(self.look_at_row(name).await?.map(|seen| seen.fence))
+    }
+
+    async fn look_at_row(&self, name: &Name) -> Result<Option<Seen>, Error> {
+        let head = self.look_beside(Subject::Lock(name.clone()), LOOK);
+        let name = name.clone();
+        let look = async move |store: &mut dyn Store| store.lock_row(&name, false).await;
+        let row = self.ask_aside(head, look).await?;
+        row.map(Seen::of).transpose()
     }
 
     /// What this client knows of the row of `name`.

@@ -15,6 +15,27 @@ fn url(dir: &tempfile::TempDir) -> String {
     format!("sqlite:{}", dir.path().join("a.db").display())
 }
 
+#[test]
+fn a_row_is_held_while_its_lease_lasts() {
+    let seen = |remaining| Seen {
+        fence: 1,
+        owner: Some(LockInfo {
+            name: Name::new("a").unwrap(),
+            owner: uuid::Uuid::nil(),
+            fence: 1,
+            holder: "a test".into(),
+            acquired_at: chrono::DateTime::UNIX_EPOCH,
+            expires_at: chrono::DateTime::UNIX_EPOCH,
+            remaining,
+        }),
+    };
+    assert!(seen(std::time::Duration::from_micros(1)).holder().is_some());
+    // It may be pinned.
+    assert!(seen(std::time::Duration::ZERO).holder().is_none());
+    let (fence, owner) = (1, None);
+    assert!(Seen { fence, owner }.holder().is_none());
+}
+
 pub(in crate::runtime) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
     let settings = Settings {
         holder: "test".into(),

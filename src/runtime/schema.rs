@@ -7,7 +7,7 @@ use refinery_core::Migration;
 use super::backoff;
 use super::timer::sleep_until;
 use crate::model::{Engine, Error, Moment};
-use crate::store::Store;
+use crate::store::Session;
 use crate::store::migrate::{HISTORY_TABLE, changed, newer, runner};
 use crate::store::schema::Applied;
 
@@ -27,8 +27,8 @@ enum Schema {
 ///
 /// The lock under which migrations run is one of the server, and a cluster has several: whoever loses against a
 /// migration through another one of them looks again what is left to do.
-pub(crate) async fn prepare<S: Store>(
-    conn: &mut S,
+pub(crate) async fn prepare(
+    session: &mut dyn Session,
     engine: Engine,
     target: &str,
     migrate: bool,
@@ -37,8 +37,8 @@ pub(crate) async fn prepare<S: Store>(
     let mut pauses = backoff::reconnect();
     let mut applied = Vec::new();
     loop {
-        let history = conn
-            .schema_history()
+        let history = session
+            .call(async |store| store.schema_history().await)
             .await
             .map_err(|fault| fault.into_error("read the schema", target))?;
         // An up-to-date schema is left alone: the rights to create anything are not needed to start.
@@ -59,7 +59,7 @@ pub(crate) async fn prepare<S: Store>(
                 });
             }
         }
-        match conn.migrate().await {
+        match session.migrate().await {
             Ok(more) => {
                 applied.extend(more);
                 return Ok(applied);

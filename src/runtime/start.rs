@@ -14,10 +14,10 @@ use super::met::Met;
 use super::renew::Renewals;
 use super::settings::Settings;
 use super::threads::{own_runtime, spawn};
-use super::{Core, errands, schema, stopped};
+use super::{Core, errands, renew, schema, stopped};
 use crate::model::Error;
 use crate::store::Connector;
-use crate::store::schema::{SchemaStore, Server};
+use crate::store::schema::Server;
 
 /// Migrating waits for other processes that migrate, and for DDL.
 const MIGRATION_PATIENCE: Duration = Duration::from_mins(2);
@@ -40,10 +40,10 @@ impl Core {
         let way: Arc<Way> = Arc::default();
         let lane = {
             let (connector, patience) = (connector.clone(), settings.patience);
-            let (lines, target, way) = (Arc::clone(&lines), Arc::clone(&target), Arc::clone(&way));
+            let (target, way) = (Arc::clone(&target), Arc::clone(&way));
             move |queue| {
                 let link = Link::new(connector.clone(), patience, &way);
-                Lane::new(link, queue, Arc::clone(&lines), Arc::clone(&target))
+                Lane::new(link, queue, C::REQUEST, Arc::clone(&target))
             }
         };
         let (migrate, patience) = (settings.migrate, settings.patience);
@@ -63,7 +63,8 @@ impl Core {
         let shared = Arc::default();
         let cleaner = Cleaner::new(&shared);
         let cleaning = (cleaning, shared, settings.clean_every);
-        let renewals = Renewals::start(link, cleaning, &target)?;
+        let spare = renew::spare::<C>(&link);
+        let renewals = Renewals::start(link, spare, C::RENEWALS, cleaning, &target)?;
         let core = Self {
             lanes: senders,
             aside,
@@ -99,8 +100,8 @@ struct Begun {
 
 type Started = Result<Begun, Error>;
 
-fn run_lanes<C: Connector>(
-    mut lanes: Vec<Lane<C>>,
+fn run_lanes(
+    mut lanes: Vec<Lane>,
     errands: impl Future<Output = ()> + 'static,
     migrate: bool,
     ready: oneshot::Sender<Started>,
@@ -130,23 +131,15 @@ fn run_lanes<C: Connector>(
 }
 
 /// The first connection: is this a server that we know, and are its tables ours?
-async fn begin<C: Connector>(link: &mut Link<C>, target: &str, migrate: bool) -> Started {
+async fn begin(link: &mut Link, target: &str, migrate: bool) -> Started {
     link.connect()
         .await
         .map_err(|fault| fault.into_error("connect", target))?;
     let patience = link.patience();
-    let mut server = link
-        .run(patience, async |conn: &mut C::Connection| {
-            conn.server().await
-        })
-        .await;
+    let mut server = link.run(patience, async |store| store.server().await).await;
     // The first statement may show what kind of connection it is that is needed.
     if !link.is_connected() && link.connect().await.is_ok() {
-        server = link
-            .run(patience, async |conn: &mut C::Connection| {
-                conn.server().await
-            })
-            .await;
+        server = link.run(patience, async |store| store.server().await).await;
     }
     let server = server.map_err(|fault| fault.into_error("connect", target))?;
     if let Some(needed) = server.too_old {
@@ -158,8 +151,8 @@ async fn begin<C: Connector>(link: &mut Link<C>, target: &str, migrate: bool) ->
     }
     let engine = server.engine;
     let applied = link
-        .run(MIGRATION_PATIENCE, async |conn: &mut C::Connection| {
-            Ok(schema::prepare(conn, engine, target, migrate).await)
+        .lend(MIGRATION_PATIENCE, async |session| {
+            Ok(schema::prepare(session, engine, target, migrate).await)
         })
         .await
         .map_err(|fault| fault.into_error("migrate", target))??;
@@ -167,15 +160,11 @@ async fn begin<C: Connector>(link: &mut Link<C>, target: &str, migrate: bool) ->
         tracing::info!(%target, %migration, "migration applied");
     }
     let database = link
-        .run(link.patience(), async |conn: &mut C::Connection| {
-            conn.database_id().await
-        })
+        .run(link.patience(), async |store| store.database_id().await)
         .await
         .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
     let largest_outcome = link
-        .run(link.patience(), async |conn: &mut C::Connection| {
-            conn.largest_outcome().await
-        })
+        .run(link.patience(), async |store| store.largest_outcome().await)
         .await
         .map_err(|fault| fault.into_error("read max_allowed_packet", target))?;
     Ok(Begun {

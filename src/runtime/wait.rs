@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::Core;
 use super::backoff;
 use super::guard::Guard;
-use super::op::Attempt;
+use super::verbs::take::Attempt;
 use crate::model::Moment;
 use crate::model::{Busy, Error, Name};
 use crate::runtime::timer::sleep_until;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::fault::Fault;
+use async_trait::async_trait;
 
 /// The verbs for cleaning.
+#[async_trait]
 pub(crate) trait CleanStore {
     /// Looks at the next `limit` lock rows after the name `after` (empty: from the first one), and removes those
     /// that nobody has used for [`IDLE`]: free ones whose last grant is older, and leases that ran out before.
@@ -12,16 +14,12 @@ pub(crate) trait CleanStore {
     ///
     /// The fence of a row is a time of the clock or later. A row is removed only when the clock is past its
     /// fence, so the row that is made after it begins with a greater one.
-    fn lock_clean(
-        &mut self,
-        after: &[u8],
-        limit: u32,
-    ) -> impl Future<Output = Result<CleanedLocks, Fault>> + Send;
+    async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault>;
 
     /// Removes what is over: outcomes past their retention, with what the steps came to; records and tokens past their
     /// time; at most `limit` of each. What somebody has locked is passed over, and so is what is running, in doubt or
     /// unknown.
-    fn clean(&mut self, limit: u32) -> impl Future<Output = Result<CleanedRows, Fault>> + Send;
+    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault>;
 }
 
 /// How long a lock row is kept after its last use. Not a whole number of weeks: a weekly job would find its row being

@@ -6,24 +6,20 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::in_tx::Told;
 use crate::model::Fingerprint;
+use async_trait::async_trait;
 
 /// The verbs for form tokens.
+#[async_trait]
 pub(crate) trait FormTokenStore {
     /// Makes a form token. Never sent twice with one digest: a late sending would make a token that was used good again.
-    fn token_issue(&mut self, ask: &TokenAsk) -> impl Future<Output = Result<(), Fault>> + Send;
+    async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault>;
 
     /// In the caller's transaction: makes a form token. A transaction that is over is a fault.
-    fn tx_token_issue(
-        &mut self,
-        ask: &TokenAsk,
-    ) -> impl Future<Output = Result<Told<()>, Fault>> + Send;
+    async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault>;
 
     /// In the caller's transaction: uses a form token up, by one DELETE; whether there was one. A transaction that
     /// is over is a fault.
-    fn tx_token_consume(
-        &mut self,
-        ask: &TokenAsk,
-    ) -> impl Future<Output = Result<Told<bool>, Fault>> + Send;
+    async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault>;
 }
 
 #[derive(Debug, Clone)]

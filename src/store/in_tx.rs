@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
@@ -9,13 +10,14 @@ use super::row::LockRow;
 use crate::model::Name;
 
 /// The verbs for locks in the caller's transaction.
+#[async_trait]
 pub(crate) trait InTxStore {
     /// In the caller's transaction: keeps the row of a lease, if it is live and still the asked grant's,
     /// from being taken over until that transaction ends. Several transactions may pin one lease. (Where the ask says
     /// that it is to be written: of a takeover through another server and this transaction, only one commits.)
     ///
     /// Waits for nobody. A transaction that is over is a fault, on every brand.
-    fn tx_pin(&mut self, ask: &PinAsk) -> impl Future<Output = Result<Told<Pinned>, Fault>> + Send;
+    async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault>;
 
     /// In the caller's transaction: grants all of the names, or none, where they have no live lease
     /// (and, where a version is asked for, no newer one), under the next fence, and keeps their rows until
@@ -23,26 +25,17 @@ pub(crate) trait InTxStore {
     ///
     /// Waits for nobody, and locks in the order of the names. Where the transaction's reads are of one
     /// snapshot, that is not taken before the rows are locked.
-    fn tx_take(
-        &mut self,
-        asks: &[TxAsk],
-    ) -> impl Future<Output = Result<Told<TxTaken>, Fault>> + Send;
+    async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault>;
 
     /// In the caller's transaction: waits until no other transaction has the rows locked, and locks them.
     /// `None` waits for as long as the server's own limit allows. A lease that is granted while it waits stays its
     /// holder's: what was locked is given back. (MySQL and MariaDB cannot; [`tx_take`](Self::tx_take) tells there.)
-    fn tx_wait(
-        &mut self,
-        names: &[Name],
-        limit: Option<Duration>,
-    ) -> impl Future<Output = Result<TxWaited, Fault>> + Send;
+    async fn tx_wait(&mut self, names: &[Name], limit: Option<Duration>)
+    -> Result<TxWaited, Fault>;
 
     /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes it and frees it as
     /// [`lock_row`](super::lease::LeaseStore::lock_row) does: nobody else could.)
-    fn tx_row(
-        &mut self,
-        name: &Name,
-    ) -> impl Future<Output = Result<Told<Option<LockRow>>, Fault>> + Send;
+    async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault>;
 }
 
 /// What a caller's transaction found, and in which database.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
@@ -10,6 +11,7 @@ use super::row::LockRow;
 use crate::model::Name;
 
 /// The verbs for leases, and for the rows of locks.
+#[async_trait]
 pub(crate) trait LeaseStore {
     /// Grants a lease where the name has none that is live, under the next fence:
     /// `max(previous + 1, microseconds of the clock)`.
@@ -17,55 +19,39 @@ pub(crate) trait LeaseStore {
     /// One outcome per ask, in the order of the asks. A name that is held, or whose row somebody has
     /// locked, is `Busy`; when the holder that is reported is the ask's own grant, an earlier
     /// sending of this ask was what took it.
-    fn lease_take(
-        &mut self,
-        asks: &[TakeAsk],
-    ) -> impl Future<Output = Result<Vec<Taken>, Fault>> + Send;
+    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault>;
 
     /// Extends leases that are live and still the asked grants'. An
     /// expiry never moves back. A lease that has run out is not revived, even if nobody took it.
     ///
     /// One outcome per ask, in the order of the asks.
-    fn lease_renew(
-        &mut self,
-        asks: &[RenewAsk],
-    ) -> impl Future<Output = Result<Vec<Renewed>, Fault>> + Send;
+    async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault>;
 
     /// Frees leases that are live and still the asked grants'. Need not survive a crash of the
     /// server: a lost release only leaves a row that expires.
     ///
     /// One outcome per ask, in the order of the asks.
-    fn lease_release(
-        &mut self,
-        asks: &[ReleaseAsk],
-    ) -> impl Future<Output = Result<Vec<Freed>, Fault>> + Send;
+    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
 
     /// Frees a name, whoever holds it, and tells who did. A row that is locked is waited for, for less
     /// than `patience`, also when nobody waits for the answer any more; a row that cannot be read is
     /// freed too.
-    fn lease_force_release(
+    async fn lease_force_release(
         &mut self,
         name: &Name,
         patience: Duration,
-    ) -> impl Future<Output = Result<Option<LockRow>, Fault>> + Send;
+    ) -> Result<Option<LockRow>, Fault>;
 
     /// The live holder of one name.
-    fn lock_inspect(
-        &mut self,
-        name: &Name,
-    ) -> impl Future<Output = Result<Option<LockRow>, Fault>> + Send;
+    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault>;
 
     /// The live holders of all names, by name.
-    fn lock_list(&mut self) -> impl Future<Output = Result<Vec<LockRow>, Fault>> + Send;
+    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault>;
 
     /// The row of a name. When there is none and `make` says so, it is made: free, with the clock as its
     /// fence. `make` also frees one whose lease has run out, unless somebody has it locked: he may have it
     /// pinned.
-    fn lock_row(
-        &mut self,
-        name: &Name,
-        make: bool,
-    ) -> impl Future<Output = Result<Option<LockRow>, Fault>> + Send;
+    async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault>;
 }
 
 #[derive(Debug, Clone)]

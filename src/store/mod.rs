@@ -39,14 +39,18 @@ pub(crate) mod sqlite;
 pub(crate) mod step;
 mod url;
 
-use std::future::Future;
+use std::fmt;
+use std::pin::Pin;
 use std::time::Duration;
+
+use async_trait::async_trait;
 
 use clean::CleanStore;
 use fault::Fault;
 use form_token::FormTokenStore;
 use in_tx::InTxStore;
 use lease::LeaseStore;
+use migrate::MigrateFault;
 use record::RecordStore;
 use record_in_tx::RecordInTxStore;
 pub(crate) use request::RequestLimit;
@@ -54,8 +58,8 @@ use schema::SchemaStore;
 use step::StepStore;
 
 /// How a brand is reached: what a lane needs to open its connection, again and again.
-pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
-    type Connection: Store;
+pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
+    type Connection: Session;
 
     /// How many lanes make sense: more only where the server works on several at once.
     const LANES: usize;
@@ -88,38 +92,79 @@ pub(crate) trait Connector: std::fmt::Debug + Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 }
 
-/// The atomic decisions, on a connection: the verbs of all concerns.
+/// A connection of rowlock's own: verbs run on it one after the other.
+#[async_trait(?Send)]
+pub(crate) trait Session: fmt::Debug + Send + 'static {
+    /// Runs one verb, with what this brand's sessions need before and after it.
+    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault>;
+
+    /// [`SchemaStore::migrate`], which is no single verb: it begins transactions of its own.
+    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault>;
+}
+
+impl dyn Session {
+    /// Runs one verb, and returns what it found.
+    pub(crate) async fn call<T>(
+        &mut self,
+        verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let mut once = Once::Called(verb);
+        self.run(&mut once).await?;
+        match once {
+            Once::Found(found) => Ok(found),
+            // A session that does not run what it is given is a broken one.
+            _ => Err(Fault::timed_out()),
+        }
+    }
+}
+
+/// A verb that is called once, then what it found.
+enum Once<V, T> {
+    Called(V),
+    Running,
+    Found(T),
+}
+
+impl<V, T> Call for Once<V, T>
+where
+    V: AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
+{
+    fn on<'a>(
+        &'a mut self,
+        store: &'a mut dyn Store,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>> {
+        Box::pin(async move {
+            if let Self::Called(verb) = std::mem::replace(self, Self::Running) {
+                *self = Self::Found(verb(store).await?);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// One call of a verb. It keeps what the verb returns.
+pub(crate) trait Call {
+    fn on<'a>(
+        &'a mut self,
+        store: &'a mut dyn Store,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>>;
+}
+
+/// The verbs that rowlock sends on connections of its own.
 pub(crate) trait Store:
-    LeaseStore
-    + InTxStore
-    + RecordStore
-    + RecordInTxStore
-    + StepStore
-    + FormTokenStore
-    + CleanStore
-    + SchemaStore
-    + std::fmt::Debug
-    + Send
-    + Sized
-    + 'static
+    LeaseStore + RecordStore + StepStore + FormTokenStore + CleanStore + SchemaStore + Send
 {
 }
 
 impl<T> Store for T where
-    T: LeaseStore
-        + InTxStore
-        + RecordStore
-        + RecordInTxStore
-        + StepStore
-        + FormTokenStore
-        + CleanStore
-        + SchemaStore
-        + std::fmt::Debug
-        + Send
-        + Sized
-        + 'static
+    T: LeaseStore + RecordStore + StepStore + FormTokenStore + CleanStore + SchemaStore + Send
 {
 }
+
+/// The verbs in a caller's transaction.
+pub(crate) trait TxStore: InTxStore + RecordInTxStore + FormTokenStore + Send {}
+
+impl<T: InTxStore + RecordInTxStore + FormTokenStore + Send> TxStore for T {}
 
 /// Microseconds from the database; a negative number is zero.
 pub(crate) fn micros(us: i64) -> Duration {

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
@@ -18,29 +19,23 @@ use super::to_micros;
 use crate::model::{Fingerprint, Outcome, RecordKey};
 
 /// The verbs for records.
+#[async_trait]
 pub(crate) trait RecordStore {
     /// The records of these keys, in the order of the keys. An outcome of more than `largest` bytes stays where it is:
     /// only its size is told.
-    fn record_read(
+    async fn record_read(
         &mut self,
         keys: &[RecordKey],
         largest: usize,
-    ) -> impl Future<Output = Result<Vec<Option<RecordRow>>, Fault>> + Send;
+    ) -> Result<Vec<Option<RecordRow>>, Fault>;
 
     /// Whether a transaction that has not ended has claimed the key, or has its record locked; without waiting for it.
     /// (False on SQLite, where only the file tells that there is a writer.)
-    fn record_is_claimed(
-        &mut self,
-        key: &RecordKey,
-    ) -> impl Future<Output = Result<bool, Fault>> + Send;
+    async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault>;
 
     /// Removes a record whose time is over, if it is still the attempt that was seen, with its steps, in one transaction.
     /// One that is locked is left alone; one that runs, too, before its lease is over or while it is in doubt.
-    fn record_forget(
-        &mut self,
-        key: &RecordKey,
-        attempt: i64,
-    ) -> impl Future<Output = Result<(), Fault>> + Send;
+    async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault>;
 
     /// Begins an attempt where there is no record, or where there is the one that the ask has seen and it may be
     /// run again: it is free; or running, past its lease, and not in doubt. The attempt's number is
@@ -48,40 +43,25 @@ pub(crate) trait RecordStore {
     /// that one has begun: the key is bound to its request.
     ///
     /// One outcome per ask, in the order of the asks.
-    fn record_claim(
-        &mut self,
-        asks: &[ClaimAsk],
-    ) -> impl Future<Output = Result<Vec<Claimed>, Fault>> + Send;
+    async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault>;
 
     /// Extends the leases of attempts that run. A lease that has run out is extended, too, as long as nobody has
     /// taken over.
     ///
     /// One outcome per ask, in the order of the asks.
-    fn record_renew(
-        &mut self,
-        asks: &[KeepAsk],
-    ) -> impl Future<Output = Result<Vec<Renewed>, Fault>> + Send;
+    async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault>;
 
     /// Ends attempts that run: with an outcome, or by freeing their keys. A record that is in doubt is not freed,
     /// but becomes unknown, unless the attempt knows that nothing has happened. Lease or no lease: what has not been taken over may end.
     ///
     /// One outcome per ask, in the order of the asks.
-    fn record_finish(
-        &mut self,
-        asks: &[FinishAsk],
-    ) -> impl Future<Output = Result<Vec<Finished>, Fault>> + Send;
+    async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault>;
 
     /// Records in the order of their scopes and keys, without their outcomes.
-    fn record_list(
-        &mut self,
-        filter: &ListAsk,
-    ) -> impl Future<Output = Result<Vec<RecordRow>, Fault>> + Send;
+    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault>;
 
     /// Changes a record that nobody is working on from outside, if it is still what was seen. False: it is not.
-    fn record_decide(
-        &mut self,
-        ask: &DecideAsk,
-    ) -> impl Future<Output = Result<bool, Fault>> + Send;
+    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault>;
 }
 
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! Which server and which database this is, and its schema.
 
+use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
@@ -7,26 +8,25 @@ use super::migrate::MigrateFault;
 use crate::model::Engine;
 
 /// The verbs for what is there before any lock: the server, and the schema.
+#[async_trait]
 pub(crate) trait SchemaStore {
     /// Which server this is, and its version. Asked once, when the client starts.
-    fn server(&mut self) -> impl Future<Output = Result<Server, Fault>> + Send;
+    async fn server(&mut self) -> Result<Server, Fault>;
 
     /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: it may
     /// be another server, or set otherwise by now.
-    fn largest_outcome(&mut self) -> impl Future<Output = Result<usize, Fault>> + Send {
-        std::future::ready(Ok(usize::MAX))
+    async fn largest_outcome(&mut self) -> Result<usize, Fault> {
+        Ok(usize::MAX)
     }
 
     /// The applied migrations, oldest first; `None` when there is no history table.
-    fn schema_history(
-        &mut self,
-    ) -> impl Future<Output = Result<Option<Vec<Applied>>, Fault>> + Send;
+    async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault>;
 
     /// Applies the migrations that are missing, under a lock in the database, and names them.
-    fn migrate(&mut self) -> impl Future<Output = Result<Vec<String>, MigrateFault>> + Send;
+    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault>;
 
     /// The database's own id, which tells it from every other one.
-    fn database_id(&mut self) -> impl Future<Output = Result<Uuid, Fault>> + Send;
+    async fn database_id(&mut self) -> Result<Uuid, Fault>;
 }
 
 /// What the server said of itself.

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
@@ -10,27 +11,22 @@ use super::record::Finished;
 use crate::model::{Outcome, RecordKey};
 
 /// The verbs for steps. What holds of those for [records](super::record) holds of these.
+#[async_trait]
 pub(crate) trait StepStore {
     /// What to do about a step: nothing, if it was finished in this or an earlier attempt. One that is not
     /// repeatable puts the record in doubt, unless a later beginning has. (The doubt of an earlier one is over.)
-    fn step_begin(
-        &mut self,
-        ask: &StepAsk,
-    ) -> impl Future<Output = Result<StepBegun, Fault>> + Send;
+    async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault>;
 
     /// Keeps what a step came to, or that it did not happen, and ends the doubt about this beginning of it and about
     /// earlier ones: a late sending does not touch the doubt of the same step begun again.
-    fn step_finish(
+    async fn step_finish(
         &mut self,
         ask: &StepAsk,
         outcome: Option<&Outcome>,
-    ) -> impl Future<Output = Result<Finished, Fault>> + Send;
+    ) -> Result<Finished, Fault>;
 
     /// The finished steps of a record, oldest first.
-    fn step_list(
-        &mut self,
-        key: &RecordKey,
-    ) -> impl Future<Output = Result<Vec<StepRow>, Fault>> + Send;
+    async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault>;
 }
 
 #[derive(Debug, Clone)]

@@ -29,19 +29,17 @@ mod sealed {
 
     use crate::model::{Engine, Name};
     use crate::runtime::Core;
-    use crate::store::Store;
+    use crate::store::TxStore;
 
     /// What is to be done when a transaction has ended.
     pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;
 
     pub trait Sealed: Send {
-        #[allow(private_bounds, reason = "sealed")]
-        type Connection: Store;
-
         /// The engine, or one of those that share its protocol.
         const ENGINE: Engine;
 
-        fn connection(&mut self) -> &mut Self::Connection;
+        #[allow(private_interfaces, reason = "sealed")]
+        fn connection(&mut self) -> &mut dyn TxStore;
 
         /// Runs `then` when the transaction has ended; never, where nobody tells.
         fn at_end(&mut self, then: AtEnd) {
@@ -57,15 +55,14 @@ mod sealed {
 }
 
 macro_rules! transaction {
-    ($feature:literal, $brand:ty, $connection:ty, $engine:expr) => {
+    ($feature:literal, $brand:ty, $engine:expr) => {
         #[cfg(feature = $feature)]
         impl sealed::Sealed for sqlx::Transaction<'_, $brand> {
-            type Connection = $connection;
-
             const ENGINE: Engine = $engine;
 
-            fn connection(&mut self) -> &mut $connection {
-                self
+            #[allow(private_interfaces, reason = "sealed")]
+            fn connection(&mut self) -> &mut dyn crate::store::TxStore {
+                &mut **self
             }
         }
 
@@ -74,16 +71,6 @@ macro_rules! transaction {
     };
 }
 
-transaction!(
-    "postgres",
-    sqlx::Postgres,
-    sqlx::PgConnection,
-    Engine::Postgres
-);
-transaction!("mysql", sqlx::MySql, sqlx::MySqlConnection, Engine::MySql);
-transaction!(
-    "sqlite",
-    sqlx::Sqlite,
-    sqlx::SqliteConnection,
-    Engine::Sqlite
-);
+transaction!("postgres", sqlx::Postgres, Engine::Postgres);
+transaction!("mysql", sqlx::MySql, Engine::MySql);
+transaction!("sqlite", sqlx::Sqlite, Engine::Sqlite);

@@ -10,6 +10,7 @@ use super::sealed::{self, AtEnd};
 use super::{Pool, Transaction};
 use crate::model::{Engine, Error, FaultKind, Name};
 use crate::runtime::{self, Core};
+use crate::store::TxStore;
 use crate::store::fault::classify;
 
 /// The rows that a transaction could not have made while it kept its connection.
@@ -156,11 +157,10 @@ impl<T> Drop for RetryTx<T> {
 }
 
 impl<T: Transaction> sealed::Sealed for RetryTx<T> {
-    type Connection = T::Connection;
-
     const ENGINE: Engine = T::ENGINE;
 
-    fn connection(&mut self) -> &mut T::Connection {
+    #[allow(private_interfaces, reason = "sealed")]
+    fn connection(&mut self) -> &mut dyn TxStore {
         T::connection(self)
     }
 

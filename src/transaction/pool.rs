@@ -16,12 +16,10 @@ pub trait Pool: sealed::Sealed {}
 )]
 mod sealed {
     use crate::model::{Engine, Error};
-    use crate::store::{Connector, Store};
+    use crate::store::{Connector, TxStore};
 
     pub trait Sealed: Sync + 'static {
         type Brand: sqlx::Database;
-
-        type Connection: Store;
 
         /// The engine, or one of those that share its protocol.
         const ENGINE: Engine;
@@ -33,7 +31,7 @@ mod sealed {
 
         fn connection<'t>(
             tx: &'t mut sqlx::Transaction<'static, Self::Brand>,
-        ) -> &'t mut Self::Connection;
+        ) -> &'t mut dyn TxStore;
 
         /// How connections of rowlock's own are opened to the pool's database.
         fn connector(&self) -> Result<impl Connector, Error>;
@@ -42,7 +40,6 @@ mod sealed {
     #[cfg(feature = "postgres")]
     impl Sealed for sqlx::PgPool {
         type Brand = sqlx::Postgres;
-        type Connection = sqlx::PgConnection;
 
         const ENGINE: Engine = Engine::Postgres;
 
@@ -54,8 +51,8 @@ mod sealed {
 
         fn connection<'t>(
             tx: &'t mut sqlx::Transaction<'static, sqlx::Postgres>,
-        ) -> &'t mut sqlx::PgConnection {
-            tx
+        ) -> &'t mut dyn TxStore {
+            &mut **tx
         }
 
         fn connector(&self) -> Result<impl Connector, Error> {
@@ -67,7 +64,6 @@ mod sealed {
     #[cfg(feature = "mysql")]
     impl Sealed for sqlx::MySqlPool {
         type Brand = sqlx::MySql;
-        type Connection = sqlx::MySqlConnection;
 
         const ENGINE: Engine = Engine::MySql;
 
@@ -79,8 +75,8 @@ mod sealed {
 
         fn connection<'t>(
             tx: &'t mut sqlx::Transaction<'static, sqlx::MySql>,
-        ) -> &'t mut sqlx::MySqlConnection {
-            tx
+        ) -> &'t mut dyn TxStore {
+            &mut **tx
         }
 
         fn connector(&self) -> Result<impl Connector, Error> {
@@ -92,7 +88,6 @@ mod sealed {
     #[cfg(feature = "sqlite")]
     impl Sealed for sqlx::SqlitePool {
         type Brand = sqlx::Sqlite;
-        type Connection = sqlx::SqliteConnection;
 
         const ENGINE: Engine = Engine::Sqlite;
 
@@ -104,8 +99,8 @@ mod sealed {
 
         fn connection<'t>(
             tx: &'t mut sqlx::Transaction<'static, sqlx::Sqlite>,
-        ) -> &'t mut sqlx::SqliteConnection {
-            tx
+        ) -> &'t mut dyn TxStore {
+            &mut **tx
         }
 
         fn connector(&self) -> Result<impl Connector, Error> {

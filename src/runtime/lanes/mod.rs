@@ -3,7 +3,7 @@
 //! # Overview
 //!
 //! A lane is a task with a connection of its own. It takes every operation that has arrived, at most
-//! one per name, and runs each kind as one statement; what arrives in the meantime is the next
+//! one per name, and runs each verb as one statement; what arrives in the meantime is the next
 //! batch. There is no timer and no added delay: alone, an operation leaves at once.
 //!
 //! Reads of one record that wait together share one answer, and so do claims of it. Large outcomes are read in bounded
@@ -13,8 +13,7 @@
 //!
 //! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it
 //!   is, after growing pauses, until the operation's patience ends.
-//! - *The statement was refused for good*: acquires and releases are sent again in halves, operations on records one by
-//!   one, so that only the guilty one fails.
+//! - *The statement was refused for good*: its jobs are sent again in halves, so that only the guilty one fails.
 //! - *The connection broke*: the outcome of all of them is in doubt. They are sent again on the next
 //!   connection; every verb finds what an earlier sending of the same grant did. What cannot be
 //!   found out before the patience ends is reported as unknown, and an acquire is undone. What breaks it
@@ -28,41 +27,43 @@
 //!   ends: given up, refused, or granted by a later sending and released. An undo that finds nothing to undo is
 //!   repeated, with growing pauses, for as long as the lease could last (10 minutes at most).
 
+mod batch;
 mod pending;
-mod records;
-mod statements;
+mod place;
 #[cfg(test)]
 mod tests;
 mod trouble;
-mod undo;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::select;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::line::Lines;
+use super::job::{Job, Manner};
 use super::link::Link;
-use super::op::Op;
-use crate::model::Moment;
-use crate::model::{Error, FaultKind};
+use crate::model::{Error, FaultKind, Moment};
 use crate::runtime::timer::sleep_until;
-use crate::store::Connector;
 use crate::store::fault::Fault;
-use crate::store::schema::SchemaStore;
+use crate::store::{RequestLimit, Session};
 use pending::Pending;
 use trouble::Trouble;
-use undo::MAX_UNDO;
+
+/// What is sent to a lane.
+#[derive(Debug)]
+pub(crate) enum Message {
+    Job(Job),
+    /// Answered when everything before it is done.
+    Flush(oneshot::Sender<()>),
+}
 
 #[derive(Debug)]
-pub(crate) struct Lane<C: Connector> {
-    pub(crate) link: Link<C>,
+pub(crate) struct Lane {
+    pub(crate) link: Link,
     pub(crate) target: Arc<str>,
-    queue: mpsc::UnboundedReceiver<Op>,
+    queue: mpsc::UnboundedReceiver<Message>,
     pending: Pending,
-    lines: Arc<Lines>,
     trouble: Trouble,
     /// The largest outcome that the server takes, in bytes.
     largest: usize,
@@ -75,19 +76,19 @@ pub(crate) struct Lane<C: Connector> {
     jitter: f64,
 }
 
-impl<C: Connector> Lane<C> {
+impl Lane {
+    /// `limit` is for requests to the server.
     pub(crate) fn new(
-        link: Link<C>,
-        queue: mpsc::UnboundedReceiver<Op>,
-        lines: Arc<Lines>,
+        link: Link,
+        queue: mpsc::UnboundedReceiver<Message>,
+        limit: RequestLimit,
         target: Arc<str>,
     ) -> Self {
         Self {
             link,
             target,
             queue,
-            pending: Pending::within(C::REQUEST),
-            lines,
+            pending: Pending::within(limit),
             trouble: Trouble::none(Moment::now()),
             largest: usize::MAX,
             refused: false,
@@ -115,11 +116,11 @@ impl<C: Connector> Lane<C> {
             }
             match self.pending.wakes_at() {
                 None => match self.queue.recv().await {
-                    Some(op) => self.pending.arrive(op),
+                    Some(message) => self.arrive(message),
                     None => return false,
                 },
                 Some(at) => select! {
-                    Some(op) = self.queue.recv() => self.pending.arrive(op),
+                    Some(message) = self.queue.recv() => self.arrive(message),
                     () = sleep_until(at) => {}
                 },
             }
@@ -129,10 +130,17 @@ impl<C: Connector> Lane<C> {
     /// Everything that has arrived, or has waited long enough.
     fn take_in(&mut self) {
         self.pending.wake(Moment::now());
-        while let Ok(op) = self.queue.try_recv() {
-            self.pending.arrive(op);
+        while let Ok(message) = self.queue.try_recv() {
+            self.arrive(message);
         }
         self.pending.answer_flushes();
+    }
+
+    fn arrive(&mut self, message: Message) {
+        match message {
+            Message::Job(job) => self.pending.arrive(job),
+            Message::Flush(reply) => self.pending.flush(reply),
+        }
     }
 
     /// Makes the connection, as often as it takes, while operations wait for it. False: the
@@ -151,7 +159,7 @@ impl<C: Connector> Lane<C> {
             }
             let attempt = dialing.get_or_insert_with(|| {
                 let patience = self.link.patience();
-                Box::pin(meet::<C>(self.link.dial(), patience))
+                Box::pin(meet(self.link.dial(), patience))
             });
             let made = select! {
                 made = attempt => made,
@@ -159,8 +167,8 @@ impl<C: Connector> Lane<C> {
             };
             dialing = None;
             match made {
-                Ok((conn, largest)) => {
-                    self.link.put(conn);
+                Ok((session, largest)) => {
+                    self.link.put(session);
                     self.largest = largest;
                 }
                 Err(fault) => {
@@ -188,45 +196,45 @@ impl<C: Connector> Lane<C> {
     }
 
     fn give_up_in_time(&mut self, now: Moment) {
-        for op in self.pending.expire(now) {
-            let error = self.gave_up(&op);
-            op.fail(error);
+        for job in self.pending.expire(now) {
+            let error = self.gave_up(&job);
+            job.fail(error);
         }
     }
 
-    /// The error for an operation that is given up.
-    fn gave_up(&self, op: &Op) -> Error {
-        let in_doubt = op.fate().is_some_and(|fate| fate.in_doubt());
-        match (in_doubt, op.subject()) {
-            (true, Some(on)) => Error::OutcomeUnknown {
-                doing: op.doing(),
-                on,
+    /// The error for a job that is given up.
+    fn gave_up(&self, job: &Job) -> Error {
+        let head = job.head();
+        match &head.subject {
+            Some(on) if head.fate.in_doubt() => Error::OutcomeUnknown {
+                doing: head.doing,
+                on: on.clone(),
                 target: self.target.to_string(),
                 detail: self.trouble.detail(),
             },
-            _ => self.trouble.error(op.doing(), &self.target),
+            _ => self.trouble.error(head.doing, &self.target),
         }
     }
 
     /// Acquires that a server refused because it takes no writes are answered at once: a caller who may wait tries again.
     /// What was sent is undone all the same: it may have been granted before the server took no writes any more (MySQL
     /// makes missing rows in a statement of its own, and a late grant is confirmed in another one). Returns the other
-    /// operations, and what an earlier sending may have done.
-    fn refuse_takes(&mut self, ops: impl IntoIterator<Item = Op>, fault: &Fault) -> Vec<Op> {
+    /// jobs, and what an earlier sending may have done.
+    fn refuse_takes(&mut self, jobs: impl IntoIterator<Item = Job>, fault: &Fault) -> Vec<Job> {
         let mut others = Vec::new();
-        for op in ops {
-            match &op {
-                Op::Take(take) if !take.fate.in_doubt() => {
-                    let error = fault.clone().into_error(op.doing(), &self.target);
-                    // Nobody waits for it: it may be long until the server takes writes again, and mostly nothing was granted.
-                    if take.fate.sent {
-                        let late = undo::late(&take.ask, take.fate.doubts, Moment::now());
-                        self.pending.push_back(late);
-                    }
-                    op.fail(error);
-                }
-                _ => others.push(op),
+        for job in jobs {
+            let head = job.head();
+            if head.manner != Manner::Acquire || head.fate.in_doubt() {
+                others.push(job);
+                continue;
             }
+            let error = fault.clone().into_error(head.doing, &self.target);
+            // Nobody waits for it: it may be long until the server takes writes again, and mostly nothing was granted.
+            if let Some(mut late) = job.undo(Moment::now()) {
+                late.head_mut().manner = Manner::Vigil;
+                self.pending.push_back(late);
+            }
+            job.fail(error);
         }
         others
     }
@@ -235,154 +243,118 @@ impl<C: Connector> Lane<C> {
     fn refuse_waiting_takes(&mut self, fault: &Fault) {
         let ready = self.pending.take_ready();
         let others = self.refuse_takes(ready, fault);
-        self.not_sent(others.into_iter());
+        self.not_sent(others);
     }
 
     /// Answers with an error. An acquire that may have happened is undone.
-    fn fail(&mut self, op: Op, error: Error) {
-        if let Some(undo) = undo::of(&op, Moment::now()) {
+    fn fail(&mut self, job: Job, error: Error) {
+        if let Some(undo) = job.undo(Moment::now()) {
             self.pending.push_back(undo);
         }
-        op.fail(error);
+        job.fail(error);
     }
 
     /// The next batch.
-    fn pick(&mut self) -> Vec<Op> {
+    fn pick(&mut self) -> Vec<Job> {
         let now = Moment::now();
         self.give_up_in_time(now);
         self.pending.pick(now)
     }
 
-    async fn execute(&mut self, batch: Vec<Op>) {
-        let (mut takes, mut releases) = (Vec::new(), Vec::new());
-        let (mut looks, mut records) = (Vec::new(), Vec::new());
-        for op in batch {
-            match op {
-                Op::Take(op) => takes.push(op),
-                Op::Release(op) => releases.push(op),
-                Op::Look(op) => looks.push(op),
-                Op::Record(op) => records.push(op),
-                Op::Flush(reply) => drop(reply.send(())), // never picked: `Pending` keeps them apart
-            }
-        }
-        self.refused = false;
-        self.read_only = None;
-        self.jitter = fastrand::f64();
-        self.release(releases).await;
-        let (again, mut fresh): (Vec<_>, Vec<_>) = takes.into_iter().partition(|op| op.fate.sent);
-        if let Some(fault) = self.read_only.take() {
-            // They would be refused, too, and need not wait for the releases.
-            self.refuse_takes(fresh.drain(..).map(Op::Take), &fault);
-        }
-        self.take(fresh).await;
-        self.resolve(again).await;
-        self.records(records).await;
-        for look in looks {
-            self.look(look).await;
+    /// Takes back jobs that were not sent, because the batch ended before their turn.
+    fn not_sent(&mut self, jobs: Vec<Job>) {
+        for job in jobs.into_iter().rev() {
+            self.pending.push_front(job.again());
         }
     }
 
-    /// Whether this batch goes on.
-    fn goes_on(&self) -> bool {
-        self.link.is_connected() && !self.refused
-    }
-
-    /// Takes back operations that were not sent, because the batch ended before their turn.
-    fn not_sent(&mut self, ops: impl DoubleEndedIterator<Item = Op>) {
-        for op in ops.rev() {
-            self.pending.push_front(op);
-        }
-    }
-
-    /// What becomes of operations whose statement failed. Returns those that are to be sent again in smaller
+    /// What becomes of jobs whose statement failed. Returns those that are to be sent again in smaller
     /// statements.
-    fn failed(&mut self, mut ops: Vec<Op>, fault: Fault) -> Vec<Op> {
+    fn failed(&mut self, mut jobs: Vec<Job>, fault: Fault) -> Vec<Job> {
         let kind = fault.kind;
-        tracing::debug!(target = %self.target, error = %fault, ?kind, count = ops.len(), "statement failed");
-        for fate in ops.iter_mut().filter_map(Op::fate_mut) {
-            fate.sent = true;
+        tracing::debug!(target = %self.target, error = %fault, ?kind, count = jobs.len(), "statement failed");
+        for job in &mut jobs {
+            job.head_mut().fate.sent = true;
         }
         match kind {
             FaultKind::Disconnected => {
                 self.strike(fault);
-                ops.iter_mut().for_each(Op::doubt);
-                let alone = ops.len() == 1;
-                isolate(&mut ops, PATIENT);
+                jobs.iter_mut().for_each(|job| job.head_mut().doubt());
+                let alone = jobs.len() == 1;
+                isolate(&mut jobs, PATIENT);
                 // A forced release names no grant: sent again, it might free the next holder.
-                let (forced, ops): (Vec<_>, Vec<_>) = ops.into_iter().partition(Op::is_forced);
-                for op in forced {
-                    let error = self.gave_up(&op);
-                    op.fail(error);
+                let is_order = |job: &Job| job.head().manner == Manner::Order;
+                let (orders, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_order);
+                for job in orders {
+                    let error = self.gave_up(&job);
+                    job.fail(error);
                 }
-                for op in ops.into_iter().rev() {
-                    if alone && op.fate().is_some_and(|fate| fate.breaks >= PATIENT) {
-                        self.put_off(op);
-                    } else {
-                        self.pending.push_front(op);
-                    }
-                }
+                let (guilty, jobs): (Vec<_>, Vec<_>) = jobs
+                    .into_iter()
+                    .partition(|job| alone && job.head().fate.breaks >= PATIENT);
+                self.not_sent(jobs);
+                self.put_off_all(guilty);
             }
-            FaultKind::TooLarge if ops.len() > 1 => {
-                isolate(&mut ops, 1);
-                self.not_sent(ops.into_iter());
+            FaultKind::TooLarge if jobs.len() > 1 => {
+                isolate(&mut jobs, 1);
+                self.not_sent(jobs);
             }
             FaultKind::ReadOnly => {
-                let ops = self.refuse_takes(ops, &fault);
+                let jobs = self.refuse_takes(jobs, &fault);
                 self.refuse_waiting_takes(&fault);
                 self.read_only = Some(fault.clone());
                 self.strike(fault);
-                for op in ops {
-                    self.put_off(op);
-                }
+                self.put_off_all(jobs);
             }
             _ if kind.is_retryable() => {
                 self.trouble.refused(fault);
                 self.refused = true;
-                for op in ops {
-                    self.put_off(op);
-                }
+                self.put_off_all(jobs);
             }
-            _ if ops.len() > 1 => return ops,
+            _ if jobs.len() > 1 => return jobs,
             _ => {
-                for op in ops {
-                    let error = fault.clone().into_error(op.doing(), &self.target);
-                    self.fail(op, error);
+                for job in jobs {
+                    let error = fault.clone().into_error(job.head().doing, &self.target);
+                    self.fail(job, error);
                 }
             }
         }
         Vec::new()
     }
 
+    fn put_off_all(&mut self, jobs: Vec<Job>) {
+        for job in jobs {
+            self.put_off(job.again());
+        }
+    }
+
     /// Not now: a row is locked, or the statement lost against another transaction.
-    fn put_off(&mut self, op: Op) {
-        self.pending.put_off(op, Moment::now(), self.jitter);
-    }
-
-    /// A statement succeeded: whatever was wrong is over.
-    fn calm(&mut self) {
-        self.trouble.calm();
+    fn put_off(&mut self, job: Job) {
+        self.pending.put_off(job, Moment::now(), self.jitter);
     }
 }
 
-/// A connection, and how large the outcomes are that its server takes. (Not through [`Lane::run`]: it is no sign that the
-/// trouble is over.) Both are one attempt, so that nobody whose patience ends waits for a server that accepts and is silent.
-async fn meet<C: Connector>(
-    dial: impl Future<Output = Result<C::Connection, Fault>>,
+/// A connection, and how large the outcomes are that its server takes. (That succeeds also while statements fail, and is no
+/// sign that the trouble is over.) Both are one attempt, so that a job whose patience ends does not wait for a server that
+/// accepts and is silent.
+async fn meet(
+    dial: impl Future<Output = Result<Box<dyn Session>, Fault>>,
     patience: Duration,
-) -> Result<(C::Connection, usize), Fault> {
-    let mut conn = dial.await?;
-    let largest = timeout(patience, conn.largest_outcome()).await;
+) -> Result<(Box<dyn Session>, usize), Fault> {
+    let mut session = dial.await?;
+    let largest = session.call(async |store| store.largest_outcome().await);
+    let largest = timeout(patience, largest).await;
     let largest = largest.unwrap_or_else(|_| Err(Fault::timed_out()))?;
-    Ok((conn, largest))
+    Ok((session, largest))
 }
 
-/// How often the connection has to break under an operation before that may be its doing.
+/// How often the connection has to break under a job before that may be the job's doing.
 const PATIENT: u32 = 2;
 
 /// The connection broke under a statement with all of them.
-fn isolate(ops: &mut [Op], patient: u32) {
-    let together = ops.len();
-    for fate in ops.iter_mut().filter_map(Op::fate_mut) {
-        fate.broke(together, patient);
+fn isolate(jobs: &mut [Job], patient: u32) {
+    let together = jobs.len();
+    for job in jobs {
+        job.head_mut().fate.broke(together, patient);
     }
 }

@@ -1,4 +1,4 @@
-//! The operations of a lane that are in no statement just now, in their order, and the flushes that wait for them.
+//! The jobs of a lane that are in no statement just now, in their order, and the flushes that wait for them.
 //!
 //! Nothing here reads a clock: every method that needs the time is told it.
 
@@ -7,18 +7,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::records::place;
-use super::undo;
+use super::place::{self, Place};
 use crate::model::{Moment, Subject};
 use crate::runtime::backoff;
-use crate::runtime::op::Op;
+use crate::runtime::job::{AnyTask, Job, MAX_BYTES, Manner, Turn};
 use crate::store::RequestLimit;
 
-/// The most operations in one statement.
+/// The most jobs in one statement.
 pub(super) const MAX_BATCH: usize = 256;
-/// The outcomes in one statement have little more than so many bytes: servers limit a statement (MariaDB to 16 MiB).
-pub(super) const MAX_BYTES: usize = 1 << 20;
-/// The longest pause before an operation is sent again, and before an undo is repeated. (Up to as much comes on top by chance.)
+/// The longest pause before a job is sent again, and before an undo is repeated. (Up to as much comes on top by chance.)
 pub(super) const MAX_PAUSE: Duration = Duration::from_millis(200);
 pub(super) const MAX_UNDO_PAUSE: Duration = Duration::from_secs(30);
 /// What is to be sent again within so short a time is sent together; timers are no finer.
@@ -27,14 +24,14 @@ const TOGETHER: Duration = Duration::from_millis(1);
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// To be sent, oldest first.
-    ready: VecDeque<Op>,
-    /// Operations that wait for a moment before they are sent again.
-    later: Vec<(Moment, Op)>,
+    ready: VecDeque<Job>,
+    /// Jobs that wait for a moment before they are sent again.
+    later: Vec<(Moment, Job)>,
     flushes: Vec<Flush>,
     limit: RequestLimit,
-    /// How many operations have arrived.
+    /// How many jobs have arrived.
     arrived: u64,
-    /// The last batch was an operation that may go alone only.
+    /// The last batch was a job that may go alone only.
     went_alone: bool,
 }
 
@@ -42,7 +39,7 @@ pub(super) struct Pending {
 #[derive(Debug)]
 struct Flush {
     reply: oneshot::Sender<()>,
-    /// The last operation that it waits for.
+    /// The last job that it waits for.
     mark: u64,
     /// What was in flight may have left something to undo: everything is waited for twice.
     second: bool,
@@ -57,35 +54,34 @@ impl Pending {
         }
     }
 
-    /// A new operation.
-    pub(super) fn arrive(&mut self, mut op: Op) {
-        if let Op::Flush(reply) = op {
-            self.flushes.push(Flush {
-                reply,
-                mark: self.arrived,
-                second: false,
-            });
-            return;
-        }
+    /// A caller waits until everything that has arrived is done.
+    pub(super) fn flush(&mut self, reply: oneshot::Sender<()>) {
+        self.flushes.push(Flush {
+            reply,
+            mark: self.arrived,
+            second: false,
+        });
+    }
+
+    /// A new job.
+    pub(super) fn arrive(&mut self, mut job: Job) {
         self.arrived += 1;
-        if let Some(fate) = op.fate_mut() {
-            fate.number = self.arrived;
-        }
-        self.ready.push_back(op);
+        job.head_mut().fate.number = self.arrived;
+        self.ready.push_back(job);
     }
 
     /// What has not arrived from outside, and is to be sent after everything else.
-    pub(super) fn push_back(&mut self, op: Op) {
-        self.ready.push_back(op);
+    pub(super) fn push_back(&mut self, job: Job) {
+        self.ready.push_back(job);
     }
 
     /// What is to be sent before everything else.
-    pub(super) fn push_front(&mut self, op: Op) {
-        self.ready.push_front(op);
+    pub(super) fn push_front(&mut self, job: Job) {
+        self.ready.push_front(job);
     }
 
     /// Removes what is to be sent now.
-    pub(super) fn take_ready(&mut self) -> VecDeque<Op> {
+    pub(super) fn take_ready(&mut self) -> VecDeque<Job> {
         std::mem::take(&mut self.ready)
     }
 
@@ -107,110 +103,112 @@ impl Pending {
         self.later = later;
         // They came before what has arrived since.
         let arrived = std::mem::take(&mut self.ready);
-        self.ready.extend(ready.into_iter().map(|(_, op)| op));
+        self.ready.extend(ready.into_iter().map(|(_, job)| job));
         self.ready.extend(arrived);
     }
 
     /// Not now: a row is locked, or the statement lost against another transaction. `jitter` is from 0 to 1: the part of the
     /// pause that comes on top, so that what fails together in several processes does not come back together. What one
     /// statement has left undone has the same one, and shares the next statement, too.
-    pub(super) fn put_off(&mut self, mut op: Op, now: Moment, jitter: f64) {
-        let longest = if op.is_repeated_undo() {
+    pub(super) fn put_off(&mut self, mut job: Job, now: Moment, jitter: f64) {
+        let longest = if job.head().manner == Manner::Vigil {
             MAX_UNDO_PAUSE
         } else {
             MAX_PAUSE
         };
-        let tries = op.fate_mut().map_or(0, |fate| {
-            fate.tries += 1;
-            fate.tries
-        });
-        let pause = backoff::pause(tries, longest).mul_f64(1.0 + jitter);
-        self.later.push((now + pause, op));
+        let tries = &mut job.head_mut().fate.tries;
+        *tries += 1;
+        let pause = backoff::pause(*tries, longest).mul_f64(1.0 + jitter);
+        self.later.push((now + pause, job));
     }
 
-    /// Removes the operations whose patience has ended, and returns them. The undo of an acquire that may have happened
-    /// takes its place, so that the operations on its name that come after it find what it leaves.
-    pub(super) fn expire(&mut self, now: Moment) -> Vec<Op> {
+    /// Removes the jobs whose patience has ended, and returns them. The undo of an acquire that may have happened
+    /// takes its place, so that the jobs on its name that come after it find what it leaves.
+    pub(super) fn expire(&mut self, now: Moment) -> Vec<Job> {
         let mut expired = Vec::new();
-        for op in std::mem::take(&mut self.ready) {
-            if op.is_abandoned() {
+        for job in std::mem::take(&mut self.ready) {
+            if job.is_abandoned() {
                 continue;
             }
-            if op.fate().is_some_and(|fate| fate.give_up <= now) {
-                self.ready.extend(undo::of(&op, now));
-                expired.push(op);
+            if job.head().fate.give_up <= now {
+                self.ready.extend(job.undo(now));
+                expired.push(job);
             } else {
-                self.ready.push_back(op);
+                self.ready.push_back(job);
             }
         }
         expired
     }
 
-    /// When the patience of the next operation ends.
+    /// When the patience of the next job ends.
     pub(super) fn gives_up_at(&self) -> Option<Moment> {
-        let fates = self.ready.iter().filter_map(Op::fate);
-        fates.map(|fate| fate.give_up).min()
+        let moments = self.ready.iter().map(|job| job.head().fate.give_up);
+        moments.min()
     }
 
-    /// The next batch, oldest first: at most one operation per name or record (and those that share it), so that the
-    /// operations on it keep their order and never meet in a statement.
+    /// The next batch, oldest first: at most one job per name or record (and those that share it), so that the
+    /// jobs on it keep their order and never meet in a statement.
     ///
-    /// What may go alone only (see [`Fate::company`](crate::runtime::op::Fate)) takes turns with all else, and the one under
+    /// What may go alone only (see [`Fate::company`](crate::runtime::job::Fate)) takes turns with all else, and the one under
     /// which the connection broke least often goes first: the guilty one comes last.
-    pub(super) fn pick(&mut self, now: Moment) -> Vec<Op> {
-        let breaks = |op: &Op| {
-            op.fate()
-                .filter(|fate| fate.company == 1)
-                .map(|fate| fate.breaks)
+    pub(super) fn pick(&mut self, now: Moment) -> Vec<Job> {
+        let breaks = |job: &dyn AnyTask| {
+            let fate = job.head().fate;
+            (fate.company == 1).then_some(fate.breaks)
         };
-        let least = self.ready.iter().filter_map(breaks).min();
-        let others_turn = self.went_alone && self.ready.iter().any(|op| breaks(op).is_none());
-        let makes_way = |op: &Op| breaks(op).is_some() && (others_turn || breaks(op) > least);
+        let least = self.ready.iter().filter_map(|job| breaks(&**job)).min();
+        let has_others = self.ready.iter().any(|job| breaks(&**job).is_none());
+        let others_turn = self.went_alone && has_others;
+        let makes_way =
+            |job: &dyn AnyTask| breaks(job).is_some() && (others_turn || breaks(job) > least);
         let mut batch = self.pick_but(now, makes_way);
         if batch.is_empty() {
             // What is left waits for what has made way.
             batch = self.pick_but(now, |_| false);
         }
-        self.went_alone = batch.iter().any(|op| breaks(op).is_some());
+        self.went_alone = batch.iter().any(|job| breaks(&**job).is_some());
         batch
     }
 
-    fn pick_but(&mut self, now: Moment, makes_way: impl Fn(&Op) -> bool) -> Vec<Op> {
-        let mut batch: Vec<Op> = Vec::new();
+    fn pick_but(&mut self, now: Moment, makes_way: impl Fn(&dyn AnyTask) -> bool) -> Vec<Job> {
+        let mut batch: Vec<Job> = Vec::new();
         let mut room = Room::of(self.limit);
-        let mut places: HashMap<Subject, place::Place> = HashMap::new();
+        let mut places: HashMap<Subject, Place> = HashMap::new();
         let mut company = usize::MAX;
         let put_off = place::put_off(&self.later);
-        for op in std::mem::take(&mut self.ready) {
-            if op.is_abandoned() {
+        for mut job in std::mem::take(&mut self.ready) {
+            if job.is_abandoned() {
                 continue;
             }
-            let op = match &op {
-                Op::Take(take) if take.reply.is_closed() => undo::of(&op, now).unwrap_or(op),
-                _ => op,
-            };
-            if let Some(at) = place::ordered(&op).and_then(|key| put_off.get(key)) {
-                self.later.push((*at, op));
+            // Its caller has gone, and it was sent.
+            if job.is_closed()
+                && let Some(undo) = job.undo(now)
+            {
+                job = undo;
+            }
+            if let Some(at) = place::ordered(&*job).and_then(|key| put_off.get(key)) {
+                self.later.push((*at, job));
                 continue;
             }
-            let its_company = op.fate().map_or(usize::MAX, |fate| fate.company);
-            let mut admit = |op: &Op| {
-                !makes_way(op) && room.operations < company.min(its_company) && room.take(op)
+            let its_company = job.head().fate.company;
+            let mut admit = |job: &dyn AnyTask| {
+                !makes_way(job) && room.jobs < company.min(its_company) && room.take(job)
             };
-            let picked = match op.subject() {
-                None => admit(&op),
+            let picked = match job.head().subject.clone() {
+                None => admit(&*job),
                 Some(subject) => {
                     let place = places.entry(subject).or_default();
-                    let picked = place.joins(&op, &batch) || (place.admits(&op) && admit(&op));
-                    place.pass(&op, picked.then_some(batch.len()));
+                    let joins = place.joins(&*job, &batch);
+                    let picked = joins || (place.admits(&*job) && admit(&*job));
+                    place.pass(&*job, picked.then_some(batch.len()));
                     picked
                 }
             };
             if picked {
                 company = company.min(its_company);
-                batch.push(op);
+                batch.push(job);
             } else {
-                self.ready.push_back(op);
+                self.ready.push_back(job);
             }
         }
         batch
@@ -221,14 +219,12 @@ impl Pending {
         if self.flushes.is_empty() {
             return;
         }
-        let later = self.later.iter().map(|(_, op)| op);
-        let waiting = self.ready.iter().chain(later);
+        let later = self.later.iter().map(|(_, job)| job);
+        let heads = self.ready.iter().chain(later).map(|job| job.head());
         // A repeated undo waits for what may never come.
-        let waiting = waiting.filter(|op| !op.is_repeated_undo());
-        let oldest = waiting
-            .filter_map(|op| Some(op.fate()?.number))
-            .min()
-            .unwrap_or(u64::MAX);
+        let waiting = heads.filter(|head| head.manner != Manner::Vigil);
+        let numbers = waiting.map(|head| head.fate.number);
+        let oldest = numbers.min().unwrap_or(u64::MAX);
         for mut flush in std::mem::take(&mut self.flushes) {
             if oldest > flush.mark && !flush.second {
                 flush.mark = self.arrived;
@@ -247,10 +243,9 @@ impl Pending {
 #[derive(Debug)]
 struct Room {
     limit: RequestLimit,
-    operations: usize,
-    /// Bytes of the statements that acquire and release.
-    takes: usize,
-    releases: usize,
+    jobs: usize,
+    /// Bytes of the statements whose requests are bounded.
+    requests: HashMap<Turn, usize>,
     /// Bytes of outcomes that are written.
     written: usize,
     /// Bytes of outcomes that are read, as far as they are known to be large.
@@ -261,42 +256,36 @@ impl Room {
     fn of(limit: RequestLimit) -> Self {
         Self {
             limit,
-            operations: 0,
-            takes: 0,
-            releases: 0,
+            jobs: 0,
+            requests: HashMap::new(),
             written: 0,
             read: 0,
         }
     }
 
-    fn take(&mut self, op: &Op) -> bool {
-        if self.operations == MAX_BATCH {
+    fn take(&mut self, job: &dyn AnyTask) -> bool {
+        if self.jobs == MAX_BATCH {
             return false;
         }
-        let in_one_piece = match op {
-            Op::Take(op) => {
-                let (name, holder) = (op.ask.name.as_bytes().len(), op.ask.holder.len());
-                self.limit.admits(&mut self.takes, name, holder)
+        if let Some((name, rest)) = job.head().request {
+            let used = self.requests.entry(job.turn()).or_default();
+            if !self.limit.admits(used, name, rest) {
+                return false;
             }
-            Op::Release(op) => {
-                let name = op.ask.name.as_bytes().len();
-                self.limit.admits(&mut self.releases, name, 0)
-            }
-            _ => true,
-        };
-        in_one_piece && self.take_outcome(op)
+        }
+        self.take_outcome(job)
     }
 
-    fn take_outcome(&mut self, op: &Op) -> bool {
-        let size = place::size(op);
-        let bytes = if place::only_looks(op) {
+    fn take_outcome(&mut self, job: &dyn AnyTask) -> bool {
+        let size = job.head().bytes;
+        let bytes = if job.head().manner == Manner::Look {
             &mut self.read
         } else {
             &mut self.written
         };
         let fits = size == 0 || *bytes <= MAX_BYTES;
         if fits {
-            self.operations += 1;
+            self.jobs += 1;
             *bytes += size;
         }
         fits

@@ -1,45 +1,52 @@
 //! Which operations share a batch, and when they are sent.
 
+use std::sync::Arc;
+
 use tokio::sync::oneshot::Receiver;
 use uuid::Uuid;
 
 use super::*;
-use crate::model::{Error, LockInfo, Name, Outcome, RecordKey};
-use crate::runtime::op::{Fate, Look, LookAt, Release};
-use crate::runtime::record::{Read, RecordOp, RecordWork};
-use crate::store::lease::ReleaseAsk;
+use crate::model::{ClockError, Error, Name, Outcome, RecordKey};
+use crate::runtime::grant::Grant;
+use crate::runtime::job::{Fate, Head, Task};
+use crate::runtime::verbs::alone::Alone;
+use crate::runtime::verbs::finish::Finish;
+use crate::runtime::verbs::release;
+use crate::store::Store;
 use crate::store::record::{FinishAsk, RecordEnd};
+use crate::store::row::LockRow;
 
 const MS: Duration = Duration::from_millis(1);
 const NS: Duration = Duration::from_nanos(1);
 
-fn release(name: &str, give_up: Moment, repeated: bool) -> Op {
-    Op::Release(Release {
-        ask: ReleaseAsk {
-            name: Name::new(name).unwrap(),
-            owner: Uuid::nil(),
-            fence: 0,
-        },
-        grant: None,
-        late: 0,
-        repeated,
-        reply: None,
-        fate: Fate::until(give_up),
-    })
+fn release(name: &str, give_up: Moment, repeated: bool) -> Job {
+    let name = Name::new(name).unwrap();
+    let exact = ClockError::new(Duration::ZERO);
+    let grant = Grant::new(name, Uuid::nil(), 1, MS, exact, None, give_up);
+    let fate = Fate::until(give_up);
+    let release = release::of(&Arc::new(grant), &Arc::default(), None, fate);
+    if repeated {
+        release.repeated().into()
+    } else {
+        release.into()
+    }
 }
 
-type Found = Receiver<Result<Option<LockInfo>, Error>>;
+type Found = Receiver<Result<Option<LockRow>, Error>>;
 
-fn look(name: &str, give_up: Moment) -> (Op, Found) {
+fn look(name: &str, give_up: Moment) -> (Job, Found) {
     let (reply, found) = oneshot::channel();
-    let look = Look {
-        what: LookAt::Inspect(Name::new(name).unwrap(), reply),
-        fate: Fate::until(give_up),
+    let name = Name::new(name).unwrap();
+    let subject = Subject::Lock(name.clone());
+    let head = Head::new(subject, "inspect", Manner::Look, Fate::until(give_up));
+    let verb = Alone {
+        verb: async move |store: &mut dyn Store| store.lock_inspect(&name).await,
+        reply,
     };
-    (Op::Look(look), found)
+    (Task { head, verb }.into(), found)
 }
 
-fn outcome(key: &str, bytes: usize, give_up: Moment) -> Op {
+fn outcome(key: &str, bytes: usize, give_up: Moment) -> Job {
     let ask = FinishAsk {
         key: RecordKey::new("scope", key).unwrap(),
         owner: Uuid::nil(),
@@ -50,15 +57,12 @@ fn outcome(key: &str, bytes: usize, give_up: Moment) -> Op {
             forget: MS,
         },
     };
-    Op::Record(RecordOp {
-        work: RecordWork::Finish(ask, None),
-        fate: Fate::until(give_up),
-    })
+    Finish::task(ask, None, Fate::until(give_up)).into()
 }
 
 fn flush(pending: &mut Pending) -> Receiver<()> {
     let (reply, done) = oneshot::channel();
-    pending.arrive(Op::Flush(reply));
+    pending.flush(reply);
     done
 }
 
@@ -67,19 +71,19 @@ fn is_answered(done: &mut Receiver<()>) -> bool {
 }
 
 /// What was given up, or is in a batch, by name.
-fn names(ops: &[Op]) -> Vec<String> {
-    let name = |op: &Op| match op.subject() {
+fn names(jobs: &[Job]) -> Vec<String> {
+    let name = |job: &Job| match &job.head().subject {
         Some(Subject::Lock(name)) => name.to_string(),
         Some(Subject::Record(key)) => String::from_utf8_lossy(key.key()).into(),
         _ => "nothing".into(),
     };
-    ops.iter().map(name).collect()
+    jobs.iter().map(name).collect()
 }
 
-fn filled(ops: impl IntoIterator<Item = Op>) -> Pending {
+fn filled(jobs: impl IntoIterator<Item = Job>) -> Pending {
     let mut pending = Pending::default();
-    for op in ops {
-        pending.arrive(op);
+    for job in jobs {
+        pending.arrive(job);
     }
     pending
 }
@@ -89,17 +93,17 @@ fn what_is_put_off_pauses_longer_each_time_up_to_a_limit() {
     let now = Moment::now();
     let far = now + Duration::from_hours(1);
     for (repeated, longest) in [(false, 200), (true, 30_000)] {
-        let mut op = release("a", far, repeated);
+        let mut job = release("a", far, repeated);
         let mut expected = 2;
         for tries in 1..20 {
             let mut pending = Pending::default();
-            pending.put_off(op, now, 0.0);
+            pending.put_off(job, now, 0.0);
             assert_eq!(pending.wakes_at(), Some(now + MS * expected));
             assert!(pending.is_idle());
             pending.wake(now + MS * expected);
             assert_eq!(pending.wakes_at(), None);
-            op = pending.pick(now).pop().unwrap();
-            assert_eq!(op.fate().unwrap().tries, tries);
+            job = pending.pick(now).pop().unwrap();
+            assert_eq!(job.head().fate.tries, tries);
             expected = (expected * 2).min(longest);
         }
     }
@@ -133,8 +137,8 @@ fn nothing_wakes_before_its_moment_but_for_what_is_due_with_it() {
 #[test]
 fn a_batch_has_one_operation_per_name_in_their_order() {
     let far = Moment::now() + 60 * MS;
-    let ops = ["b", "a", "b", "c", "b"].map(|name| release(name, far, false));
-    let mut pending = filled(ops);
+    let jobs = ["b", "a", "b", "c", "b"].map(|name| release(name, far, false));
+    let mut pending = filled(jobs);
     assert!(!pending.is_idle());
     pending.push_front(release("first", far, false));
     pending.push_back(release("last", far, false));
@@ -251,21 +255,17 @@ fn a_flush_waits_for_what_was_put_off_but_not_for_a_repeated_undo() {
 fn what_is_read_takes_no_room_from_what_is_written() {
     let now = Moment::now();
     let read = |size| {
-        let (reply, _) = oneshot::channel();
-        let key = RecordKey::new("scope", "k").unwrap();
-        let size = Some(size);
-        Op::Record(RecordOp {
-            work: RecordWork::Read(Read { key, size, reply }),
-            fate: Fate::until(now),
-        })
+        let (mut job, _) = look("k", now);
+        job.head_mut().bytes = size;
+        job
     };
     let mut room = Room::of(RequestLimit::NONE);
-    assert!(room.take(&outcome("a", MAX_BYTES + 1, now)));
-    assert!(!room.take(&outcome("b", 1, now)));
-    assert!(room.take(&read(MAX_BYTES + 1)));
-    assert!(!room.take(&read(1)));
+    assert!(room.take(&*outcome("a", MAX_BYTES + 1, now)));
+    assert!(!room.take(&*outcome("b", 1, now)));
+    assert!(room.take(&*read(MAX_BYTES + 1)));
+    assert!(!room.take(&*read(1)));
     // What brings nothing fits.
-    assert!(room.take(&release("a", now, false)));
+    assert!(room.take(&*release("a", now, false)));
 }
 
 #[test]

@@ -39,10 +39,10 @@ use super::link::Link;
 use crate::model::Moment;
 use crate::model::{Error, Loss, RecordKey};
 use crate::runtime::timer::sleep_until;
-use crate::store::Connector;
 use crate::store::fault::Fault;
-use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
-use crate::store::record::{KeepAsk, RecordStore};
+use crate::store::lease::{RenewAsk, Renewed};
+use crate::store::record::KeepAsk;
+use crate::store::{Connector, RequestLimit, Store};
 use kept::Kept;
 use schedule::{ALONE, Chunk, Schedule};
 
@@ -83,15 +83,16 @@ impl Shared {
 }
 
 impl Renewals {
-    /// The cleaner runs on the same thread.
-    pub(crate) fn start<C: Connector>(
-        link: Link<C>,
-        cleaning: (Link<C>, Arc<clean::Shared>, Option<Duration>),
+    /// `spare` is a second connection, where several can write at a time. The cleaner runs on the same thread.
+    pub(crate) fn start(
+        link: Link,
+        spare: Option<Link>,
+        limit: RequestLimit,
+        cleaning: (Link, Arc<clean::Shared>, Option<Duration>),
         target: &Arc<str>,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
-        shared.state().schedule = Schedule::within(C::RENEWALS);
-        let spare = spare(&link);
+        shared.state().schedule = Schedule::within(limit);
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
         super::threads::spawn("rowlock-renew", target, move || {
             let runtime = super::threads::own_runtime()?;
@@ -148,7 +149,7 @@ impl Drop for Renewals {
 }
 
 /// The spare connection, where several can write at a time.
-fn spare<C: Connector>(link: &Link<C>) -> Option<Link<C>> {
+pub(super) fn spare<C: Connector>(link: &Link) -> Option<Link> {
     (C::LANES > 1).then(|| link.another())
 }
 
@@ -189,7 +190,7 @@ async fn pause(at: Option<Moment>, news: &Notify) {
     }
 }
 
-async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
+async fn renew(mut link: Link, shared: &Shared, target: &str) {
     let mut backoff = backoff::reconnect();
     // Failures in a row.
     let mut failures = 0;
@@ -241,7 +242,7 @@ async fn renew<C: Connector>(mut link: Link<C>, shared: &Shared, target: &str) {
 }
 
 /// Renews over the spare connection what must not wait for the statement that is in flight on the first one.
-async fn help<C: Connector>(link: Option<Link<C>>, shared: &Shared, target: &str) {
+async fn help(link: Option<Link>, shared: &Shared, target: &str) {
     let Some(mut link) = link else {
         return;
     };
@@ -279,18 +280,14 @@ async fn help<C: Connector>(link: Option<Link<C>>, shared: &Shared, target: &str
     }
 }
 
-async fn dial<C: Connector>(link: &mut Link<C>, patience: Duration) -> Result<(), Fault> {
+async fn dial(link: &mut Link, patience: Duration) -> Result<(), Fault> {
     let bound = patience.max(MIN_DIAL_BOUND);
     let made = tokio::time::timeout(bound, link.connect()).await;
     made.unwrap_or_else(|_| Err(Fault::timed_out()))
 }
 
 /// Renews the leases of a chunk in one statement and its attempts in another. Each is settled by itself.
-async fn send<C: Connector>(
-    link: &mut Link<C>,
-    shared: &Shared,
-    chunk: Chunk,
-) -> Result<(), Fault> {
+async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Fault> {
     let (mut leases, mut attempts) = (Vec::new(), Vec::new());
     for kept in chunk.kept {
         match kept {
@@ -314,7 +311,7 @@ async fn send<C: Connector>(
         shared,
         leases,
         chunk.bound,
-        async |conn: &mut C::Connection| conn.lease_renew(&asks).await,
+        async |conn: &mut dyn Store| conn.lease_renew(&asks).await,
     )
     .await;
     let attempts = newest_only(attempts);
@@ -332,19 +329,19 @@ async fn send<C: Connector>(
         shared,
         attempts,
         chunk.bound,
-        async |conn: &mut C::Connection| conn.record_renew(&asks).await,
+        async |conn: &mut dyn Store| conn.record_renew(&asks).await,
     )
     .await;
     renewed.and(kept)
 }
 
 /// One statement, and what becomes of those that it renews.
-async fn part<C: Connector>(
-    link: &mut Link<C>,
+async fn part(
+    link: &mut Link,
     shared: &Shared,
     kept: Vec<Kept>,
     bound: Duration,
-    verb: impl AsyncFnOnce(&mut C::Connection) -> Result<Vec<Renewed>, Fault>,
+    verb: impl AsyncFnOnce(&mut dyn Store) -> Result<Vec<Renewed>, Fault>,
 ) -> Result<(), Fault> {
     if kept.is_empty() {
         return Ok(());

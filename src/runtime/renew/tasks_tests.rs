@@ -5,7 +5,7 @@ use sqlx::{Connection, SqliteConnection};
 use super::*;
 use crate::model::ClockError;
 use crate::model::{FaultKind, Name};
-use crate::store::lease::{TakeAsk, Taken};
+use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::sqlite::Sqlite;
 
 /// A test that waits for longer has failed.
@@ -32,7 +32,7 @@ impl House {
         format!("sqlite:{}?mode=rwc", file.display())
     }
 
-    fn link(&self) -> Link<Sqlite> {
+    fn link(&self) -> Link {
         Link::new(
             Sqlite::from_url(&self.url()).unwrap(),
             LONG,
@@ -135,7 +135,7 @@ async fn what_was_not_sent_because_the_connection_is_gone_is_due_again() {
     let Chunk { kept, bound } = house.chunk();
     assert_eq!(house.shared.state().schedule.next(), None);
     let mut gone = house.link();
-    let unsent = async |_: &mut SqliteConnection| unreachable!("there is no connection");
+    let unsent = async |_: &mut dyn Store| unreachable!("there is no connection");
     part(&mut gone, &house.shared, kept, bound, unsent)
         .await
         .unwrap();
@@ -152,7 +152,7 @@ async fn a_statement_that_is_refused_at_once_is_not_slow_and_one_that_is_cut_off
         let kept = house.chunk().kept;
         let mut link = house.link();
         link.connect().await.unwrap();
-        let verb = async |_: &mut SqliteConnection| {
+        let verb = async |_: &mut dyn Store| {
             if silent {
                 std::future::pending::<()>().await;
             }
@@ -185,11 +185,11 @@ fn only_an_engine_with_several_writers_has_a_spare_connection() {
         LONG,
         &Arc::default(),
     );
-    assert!(spare(&sqlite).is_none());
+    assert!(spare::<Sqlite>(&sqlite).is_none());
     #[cfg(feature = "postgres")]
     {
         use crate::store::postgres::Postgres;
         let postgres = Postgres::from_url("postgres://user@localhost/db").unwrap();
-        assert!(spare(&Link::new(postgres, LONG, &Arc::default())).is_some());
+        assert!(spare::<Postgres>(&Link::new(postgres, LONG, &Arc::default())).is_some());
     }
 }

@@ -1,5 +1,6 @@
 //! Cleaning: the statements.
 
+use async_trait::async_trait;
 use sqlx::{Connection, FromRow, MySqlConnection};
 
 use super::connect::{fill, read_alone};
@@ -64,6 +65,7 @@ DELETE l
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
 
+#[async_trait]
 impl CleanStore for MySqlConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
         let age = to_micros(IDLE);

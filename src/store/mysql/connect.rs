@@ -3,13 +3,16 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::in_tx::text;
 use crate::model::{Error, FaultKind};
 use crate::store::fault::Fault;
-use crate::store::{Connector, RequestLimit, servers, url};
+use crate::store::migrate::MigrateFault;
+use crate::store::schema::SchemaStore;
+use crate::store::{Call, Connector, RequestLimit, Session, servers, url};
 
 const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -123,6 +126,17 @@ impl Connector for MySql {
                 .await?;
         }
         Ok(conn)
+    }
+}
+
+#[async_trait(?Send)]
+impl Session for MySqlConnection {
+    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
+        call.on(self).await
+    }
+
+    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+        SchemaStore::migrate(self).await
     }
 }
 

@@ -1,5 +1,6 @@
 //! Form tokens: the statements.
 
+use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
 
 use super::in_tx::{hex, rows};
@@ -36,6 +37,7 @@ fn tx_consume_text(ask: &TokenAsk) -> String {
     )
 }
 
+#[async_trait]
 impl FormTokenStore for MySqlConnection {
     async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
         let issue = sqlx::query(ISSUE)

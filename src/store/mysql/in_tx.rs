@@ -22,6 +22,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
@@ -120,6 +121,7 @@ fn wait_text(names: &str, limit: Option<Duration>) -> String {
     )
 }
 
+#[async_trait]
 impl InTxStore for MySqlConnection {
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
         let row = send(self, pin_text(ask))

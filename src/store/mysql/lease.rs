@@ -15,6 +15,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, FromRow, MySqlConnection};
 
@@ -205,6 +206,7 @@ fn renew_text(asks: &[RenewAsk]) -> String {
     fill(RENEW, &[quoted(&json::renewals(asks))])
 }
 
+#[async_trait]
 impl LeaseStore for MySqlConnection {
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         let (take, read) = take_text(asks);

@@ -6,6 +6,7 @@
 //! would wait for that transaction. A lane asks for the lock of such a key with NOWAIT first. (Behind it another
 //! transaction may insert the key in the same instant; the wait for that one is bounded by the lane's time-out.)
 
+use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection, Row};
 
 use super::connect::{fill, quoted, read_alone};
@@ -246,6 +247,7 @@ DELETE s FROM JSON_TABLE(?, '$[*]' COLUMNS (
 STRAIGHT_JOIN rowlock_idempotency_step s FORCE INDEX (PRIMARY)
     ON s.scope = UNHEX(a.scope) AND s.idempotency_key = UNHEX(a.k)";
 
+#[async_trait]
 impl RecordStore for MySqlConnection {
     async fn record_read(
         &mut self,

@@ -6,6 +6,7 @@
 //! wait (NOWAIT), but it locks the gap in which the key is to be, under REPEATABLE READ, the default: others could
 //! not insert theirs. So the wait is made as short as the server allows: none on MariaDB, a second on MySQL.
 
+use async_trait::async_trait;
 use sqlx::mysql::MySqlQueryResult;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
@@ -99,6 +100,7 @@ fn complete_text(ask: &FinishAsk) -> String {
     )
 }
 
+#[async_trait]
 impl RecordInTxStore for MySqlConnection {
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
         let claim = match ask.seen {

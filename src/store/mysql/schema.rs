@@ -1,5 +1,6 @@
 //! The server's version, the history table, and migrating under a lock in the database.
 
+use async_trait::async_trait;
 use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
@@ -17,6 +18,7 @@ pub(crate) use embedded::migrations::runner;
 /// What a statement has beside the outcome that it carries: itself, and the longest key.
 const BESIDE_OUTCOME: i64 = 8 << 10;
 
+#[async_trait]
 impl SchemaStore for MySqlConnection {
     async fn server(&mut self) -> Result<Server, Fault> {
         let said = read_alone(self, "SELECT VERSION()").await?;

@@ -1,5 +1,6 @@
 //! Steps of idempotency records: the statements.
 
+use async_trait::async_trait;
 use sqlx::{Connection, FromRow, MySqlConnection};
 
 use super::connect::{fill, read_alone};
@@ -50,6 +51,7 @@ FROM rowlock_idempotency_step
 WHERE scope = ? AND idempotency_key = ?
 ORDER BY done_at, step";
 
+#[async_trait]
 impl StepStore for MySqlConnection {
     async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
         if let Some(begun) = ask.seen(look(self, ask).await?) {

@@ -1,5 +1,6 @@
 //! Cleaning: the statements.
 
+use async_trait::async_trait;
 use sqlx::PgConnection;
 
 use super::{query, query_as};
@@ -63,6 +64,7 @@ WITH seen AS MATERIALIZED (
 SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen),
        (SELECT name FROM seen ORDER BY name DESC LIMIT 1)";
 
+#[async_trait]
 impl CleanStore for PgConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
         let (removed, seen, last): (i64, i64, Option<Vec<u8>>) = query_as(IDLE_LOCKS)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, Row};
 
-use super::pooler::{Known, POOLER, Session, Sharing, is_shared, is_tracked, take_pooler};
+use super::pooler::{Known, POOLER, PgSession, Sharing, is_shared, is_tracked, take_pooler};
 use crate::model::{Error, FaultKind};
 use crate::store::fault::Fault;
 use crate::store::{Connector, RequestLimit, servers, url};
@@ -115,7 +115,7 @@ impl Postgres {
 }
 
 impl Connector for Postgres {
-    type Connection = Session;
+    type Connection = PgSession;
 
     const LANES: usize = 2;
 
@@ -148,7 +148,7 @@ impl Connector for Postgres {
         self.servers.len()
     }
 
-    async fn connect(&self, server: usize, _patience: Duration) -> Result<Session, Fault> {
+    async fn connect(&self, server: usize, _patience: Duration) -> Result<PgSession, Fault> {
         let options = &self.servers[server];
         let (mut conn, seen) = open(options).await?;
         if seen.standby {
@@ -162,7 +162,7 @@ impl Connector for Postgres {
         }
         let sharing = self.sharing(&mut conn, &seen, options).await?;
         let strict = seen.isolation != "read committed";
-        Ok(Session::new(conn, sharing, strict, &self.sharing))
+        Ok(PgSession::new(conn, sharing, strict, &self.sharing))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Form tokens: the statements.
 
+use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -40,6 +41,7 @@ WITH here AS MATERIALIZED (
 )
 SELECT d.id, EXISTS (SELECT FROM gone), (SELECT proven FROM here) FROM rowlock_database d";
 
+#[async_trait]
 impl FormTokenStore for PgConnection {
     async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
         let issue = query(ISSUE)

@@ -23,6 +23,7 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
@@ -161,6 +162,7 @@ pub(super) async fn prove(conn: &mut PgConnection) -> Result<(), Fault> {
     Ok(())
 }
 
+#[async_trait]
 impl InTxStore for PgConnection {
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
         in_callers(async {

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -215,6 +216,7 @@ type TakeColumns = (
     Option<i64>,
 );
 
+#[async_trait]
 impl LeaseStore for PgConnection {
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         if let [ask] = asks {

@@ -1,6 +1,6 @@
 //! PostgreSQL: `unnest` arrays carry a batch, `FOR UPDATE SKIP LOCKED` passes locked rows over.
 //!
-//! The verbs are on any connection. Those of the lanes are sent by a [`Session`](pooler::Session).
+//! The verbs are on any connection. Those of the lanes are sent by a [`PgSession`](pooler::PgSession).
 
 mod clean;
 mod connect;

@@ -14,26 +14,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, Row};
-use uuid::Uuid;
 
 use super::NAMED;
 use super::connect::{Look, open};
-use crate::model::{Error, FaultKind, Name, Outcome, RecordKey};
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows};
+use crate::model::{Error, FaultKind};
 use crate::store::fault::Fault;
-use crate::store::form_token::{FormTokenStore, TokenAsk};
-use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, TxAsk, TxTaken, TxWaited};
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::migrate::MigrateFault;
-use crate::store::record::{
-    ClaimAsk, Claimed, DecideAsk, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow, RecordStore,
-};
-use crate::store::record_in_tx::RecordInTxStore;
-use crate::store::row::LockRow;
-use crate::store::schema::{Applied, SchemaStore, Server};
-use crate::store::step::{StepAsk, StepBegun, StepRow, StepStore};
+use crate::store::schema::SchemaStore;
+use crate::store::{Call, Session};
 
 /// Who is paused between a statement and its COMMIT keeps rows, but not for long: a row that is new keeps all others waiting
 /// who make it, and what shares their statements. Who comes later finds the connection closed, and sends again what it has
@@ -187,7 +178,7 @@ fn is_mix_up(error: &sqlx::Error) -> bool {
 
 /// A connection of a client's own, and how its verbs are sent.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct PgSession {
     conn: PgConnection,
     sharing: Sharing,
     /// Each verb runs in a transaction of its own.
@@ -243,7 +234,7 @@ impl Plans {
     }
 }
 
-impl Session {
+impl PgSession {
     /// `strict`: the default isolation is not the one that the verbs rely on.
     pub(super) fn new(conn: PgConnection, sharing: Sharing, strict: bool, known: &Known) -> Self {
         Self {
@@ -275,7 +266,7 @@ impl Session {
     }
 
     /// After a verb: what only a pooler can do shows that there is one.
-    fn settled<T>(&self, done: Result<T, Fault>) -> Result<T, Fault> {
+    fn settled(&self, done: Result<(), Fault>) -> Result<(), Fault> {
         match done {
             Err(fault) if self.sharing != Sharing::Mixed && is_mix_up(fault.cause.sqlx()) => {
                 self.known.set(Sharing::Mixed);
@@ -289,99 +280,29 @@ impl Session {
     }
 }
 
-/// Sends verbs as the session has to.
-macro_rules! verbs {
-    ($($verb:ident($($given:ident: $type:ty),*) -> $ok:ty, $fault:ty;)*) => {$(
-        async fn $verb(&mut self, $($given: $type),*) -> Result<$ok, $fault> {
-            self.check()?;
-            self.plan().await?;
-            let began = Instant::now();
-            if !self.own_transactions {
-                let done = self.conn.$verb($($given),*).await;
-                self.plans.took(began.elapsed());
-                return self.settled(done);
-            }
-            let mut tx = self.conn.begin_with(BEGIN).await.map_err(Fault::from)?;
-            let named = self.sharing != Sharing::Mixed;
-            let done = NAMED.scope(named, tx.$verb($($given),*)).await;
-            let ended = if done.is_ok() { tx.commit().await } else { tx.rollback().await };
-            ended.map_err(Fault::from)?;
+#[async_trait(?Send)]
+impl Session for PgSession {
+    /// In a transaction of its own, where that is needed.
+    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
+        self.check()?;
+        self.plan().await?;
+        let began = Instant::now();
+        if !self.own_transactions {
+            let done = call.on(&mut self.conn).await;
             self.plans.took(began.elapsed());
-            self.settled(done)
+            return self.settled(done);
         }
-    )*};
-}
-
-impl LeaseStore for Session {
-    verbs! {
-        lease_take(asks: &[TakeAsk]) -> Vec<Taken>, Fault;
-        lease_renew(asks: &[RenewAsk]) -> Vec<Renewed>, Fault;
-        lease_release(asks: &[ReleaseAsk]) -> Vec<Freed>, Fault;
-        lease_force_release(name: &Name, patience: Duration) -> Option<LockRow>, Fault;
-        lock_inspect(name: &Name) -> Option<LockRow>, Fault;
-        lock_list() -> Vec<LockRow>, Fault;
-        lock_row(name: &Name, make: bool) -> Option<LockRow>, Fault;
-    }
-}
-
-impl InTxStore for Session {
-    verbs! {
-        tx_pin(ask: &PinAsk) -> Told<Pinned>, Fault;
-        tx_take(asks: &[TxAsk]) -> Told<TxTaken>, Fault;
-        tx_wait(names: &[Name], limit: Option<Duration>) -> TxWaited, Fault;
-        tx_row(name: &Name) -> Told<Option<LockRow>>, Fault;
-    }
-}
-
-impl RecordStore for Session {
-    verbs! {
-        record_read(keys: &[RecordKey], largest: usize) -> Vec<Option<RecordRow>>, Fault;
-        record_is_claimed(key: &RecordKey) -> bool, Fault;
-        record_forget(key: &RecordKey, attempt: i64) -> (), Fault;
-        record_claim(asks: &[ClaimAsk]) -> Vec<Claimed>, Fault;
-        record_renew(asks: &[KeepAsk]) -> Vec<Renewed>, Fault;
-        record_finish(asks: &[FinishAsk]) -> Vec<Finished>, Fault;
-        record_list(filter: &ListAsk) -> Vec<RecordRow>, Fault;
-        record_decide(ask: &DecideAsk) -> bool, Fault;
-    }
-}
-
-impl RecordInTxStore for Session {
-    verbs! {
-        tx_claim(ask: &ClaimAsk) -> Told<Claimed>, Fault;
-        tx_keep(ask: &ClaimAsk, outcome: &Outcome) -> Finished, Fault;
-        tx_complete(ask: &FinishAsk) -> Told<Finished>, Fault;
-    }
-}
-
-impl StepStore for Session {
-    verbs! {
-        step_begin(ask: &StepAsk) -> StepBegun, Fault;
-        step_finish(ask: &StepAsk, outcome: Option<&Outcome>) -> Finished, Fault;
-        step_list(key: &RecordKey) -> Vec<StepRow>, Fault;
-    }
-}
-
-impl FormTokenStore for Session {
-    verbs! {
-        token_issue(ask: &TokenAsk) -> (), Fault;
-        tx_token_issue(ask: &TokenAsk) -> Told<()>, Fault;
-        tx_token_consume(ask: &TokenAsk) -> Told<bool>, Fault;
-    }
-}
-
-impl CleanStore for Session {
-    verbs! {
-        lock_clean(after: &[u8], limit: u32) -> CleanedLocks, Fault;
-        clean(limit: u32) -> CleanedRows, Fault;
-    }
-}
-
-impl SchemaStore for Session {
-    verbs! {
-        server() -> Server, Fault;
-        schema_history() -> Option<Vec<Applied>>, Fault;
-        database_id() -> Uuid, Fault;
+        let mut tx = self.conn.begin_with(BEGIN).await?;
+        let named = self.sharing != Sharing::Mixed;
+        let done = NAMED.scope(named, call.on(&mut *tx)).await;
+        let ended = if done.is_ok() {
+            tx.commit().await
+        } else {
+            tx.rollback().await
+        };
+        ended?;
+        self.plans.took(began.elapsed());
+        self.settled(done)
     }
 
     /// In a transaction of the migrations' own, which is the innermost one.

@@ -8,6 +8,7 @@
 //! so that the planner expects one, and looks up by the index. Without it, a plan made when the table was small reads all of
 //! the table, and is kept until statistics are gathered.
 
+use async_trait::async_trait;
 use sqlx::{PgConnection, Row};
 
 use super::{query, query_as, query_scalar};
@@ -236,6 +237,7 @@ pub(super) fn lock(key: &RecordKey) -> i64 {
         .cast_signed()
 }
 
+#[async_trait]
 impl RecordStore for PgConnection {
     async fn record_read(
         &mut self,

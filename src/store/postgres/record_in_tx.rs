@@ -1,5 +1,6 @@
 //! Idempotency records in transactions: the statements.
 
+use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -82,6 +83,7 @@ SELECT id, pg_current_xact_id_if_assigned() IS NOT NULL
            OR COALESCE(current_setting('rowlock.here', true), '') <> ''
 FROM rowlock_database";
 
+#[async_trait]
 impl RecordInTxStore for PgConnection {
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
         in_callers(async {

@@ -1,5 +1,6 @@
 //! The server's version, the history table, and migrating under a lock in the database.
 
+use async_trait::async_trait;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
@@ -20,6 +21,7 @@ const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;
 
+#[async_trait]
 impl SchemaStore for PgConnection {
     async fn server(&mut self) -> Result<Server, Fault> {
         let (number, text): (i32, String) = query_as(

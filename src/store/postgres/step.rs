@@ -1,5 +1,6 @@
 //! Steps of idempotency records: the statements.
 
+use async_trait::async_trait;
 use sqlx::PgConnection;
 
 use super::{query, query_as, query_scalar};
@@ -49,6 +50,7 @@ FROM rowlock_idempotency_step
 WHERE scope = $1 AND idempotency_key = $2
 ORDER BY done_at, step";
 
+#[async_trait]
 impl StepStore for PgConnection {
     async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
         let seen = look(self, ask).await?;

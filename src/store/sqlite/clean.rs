@@ -1,5 +1,6 @@
 //! Cleaning: the statements.
 
+use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::record::{FORGET_STEPS, in_a_transaction};
@@ -47,6 +48,7 @@ WHERE name IN (SELECT unhex(a.value ->> 0) FROM json_each(?1) a)
         AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)
        OR expires_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)";
 
+#[async_trait]
 impl CleanStore for SqliteConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
         let age = to_micros(IDLE);

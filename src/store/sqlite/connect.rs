@@ -4,12 +4,15 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqliteConnection};
 
 use crate::model::{Error, FaultKind};
 use crate::store::fault::Fault;
-use crate::store::{Connector, RequestLimit, url};
+use crate::store::migrate::MigrateFault;
+use crate::store::schema::SchemaStore;
+use crate::store::{Call, Connector, RequestLimit, Session, url};
 
 /// A lane asks again by itself, and more often than SQLite would, whose pauses grow to a tenth of a second:
 /// whoever asks often gets the file when many write.
@@ -119,6 +122,17 @@ impl Connector for Sqlite {
         }
         sqlx::raw_sql(ASK_AGAIN).execute(&mut conn).await?;
         Ok(conn)
+    }
+}
+
+#[async_trait(?Send)]
+impl Session for SqliteConnection {
+    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
+        call.on(self).await
+    }
+
+    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+        SchemaStore::migrate(self).await
     }
 }
 

@@ -1,5 +1,6 @@
 //! Form tokens: the statements.
 
+use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::in_tx::{database, in_transaction};
@@ -17,6 +18,7 @@ DELETE FROM rowlock_form_token
 WHERE scope = ?1 AND token = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
+#[async_trait]
 impl FormTokenStore for SqliteConnection {
     async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
         let issue = sqlx::query(ISSUE)

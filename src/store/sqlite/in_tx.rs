@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use time::UtcDateTime;
 use uuid::Uuid;
@@ -48,6 +49,7 @@ SELECT d.id, l.name, l.owner, l.fence, l.holder, l.acquired_at, l.expires_at,
        l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?1";
 
+#[async_trait]
 impl InTxStore for SqliteConnection {
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
         in_transaction(self).await?;

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use crate::model::Name;
@@ -123,6 +124,7 @@ WHERE name = ?1";
 
 type Rows = HashMap<Vec<u8>, LockRow>;
 
+#[async_trait]
 impl LeaseStore for SqliteConnection {
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         let granted = grant(self, asks).await?;

@@ -3,6 +3,7 @@
 //! Whoever writes has the whole file to himself. The clock is read after BEGIN IMMEDIATE, in whole milliseconds; a
 //! lease is set to end one later.
 
+use async_trait::async_trait;
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::in_tx::BEGIN_TO_WRITE;
@@ -158,6 +159,7 @@ pub(super) async fn in_a_transaction<T>(
     }
 }
 
+#[async_trait]
 impl RecordStore for SqliteConnection {
     async fn record_read(
         &mut self,

@@ -2,6 +2,7 @@
 //!
 //! A transaction that may write has the whole file to itself: nobody else can have claimed anything.
 
+use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
@@ -28,6 +29,7 @@ SET state = 'done', doubt = NULL, tries = 0, content_type = ?4, outcome = ?5, do
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND state = 'running'";
 
+#[async_trait]
 impl RecordInTxStore for SqliteConnection {
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
         // By its savepoint the transaction is known again when the outcome is kept.

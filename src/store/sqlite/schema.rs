@@ -1,5 +1,6 @@
 //! The server's version, the history table, and migrating under a lock in the database.
 
+use async_trait::async_trait;
 use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;
 
@@ -17,6 +18,7 @@ pub(crate) use embedded::migrations::runner;
 /// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
 const OLDEST: (u32, u32, u32) = (3, 51, 3);
 
+#[async_trait]
 impl SchemaStore for SqliteConnection {
     async fn server(&mut self) -> Result<Server, Fault> {
         let text: String = sqlx::query_scalar("SELECT sqlite_version()")

@@ -1,5 +1,6 @@
 //! Steps of idempotency records: the statements.
 
+use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::record::durably;
@@ -37,6 +38,7 @@ FROM rowlock_idempotency_step
 WHERE scope = ?1 AND idempotency_key = ?2
 ORDER BY done_at, step";
 
+#[async_trait]
 impl StepStore for SqliteConnection {
     async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
         let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)

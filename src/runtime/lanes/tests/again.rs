@@ -10,7 +10,7 @@ async fn acquires_that_a_busy_file_has_refused_share_statements() {
     let mut outcomes = Vec::new();
     for n in 0..MAX_BATCH {
         let (take, outcome) = bench.take(&format!("n{n}"));
-        bench.send(Op::Take(take));
+        bench.send(take);
         outcomes.push(outcome);
     }
     bench.step().await;
@@ -56,13 +56,14 @@ async fn releases_that_a_busy_file_has_refused_share_a_statement_and_those_behin
     }
     let (look, mut found) = inspect("n0");
     let (take, mut taken) = bench.take("behind");
-    bench.send(Op::Take(take));
+    bench.send(take);
     bench.send(look);
     bench.step().await;
     // What came after the refused statement was not tried, and is in its order.
     assert!(answer(&mut taken).is_none() && answer(&mut found).is_none());
     let batch = bench.lane.pending.pick(Moment::now());
-    assert!(matches!(batch[..], [Op::Take(_), Op::Look(_)]), "{batch:?}");
+    let order: Vec<_> = batch.iter().map(|job| job.head().doing).collect();
+    assert_eq!(order, ["acquire", "inspect"]);
 
     sql(&mut other, "ROLLBACK").await;
     let before = bench.commits();
@@ -81,9 +82,9 @@ async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements(
         let (mut take, outcome) = bench.take(&format!("n{n}"));
         if n == 17 {
             // No column takes what comes of it.
-            take.ask.ttl = Duration::MAX;
+            take.verb.ask.ttl = Duration::MAX;
         }
-        bench.send(Op::Take(take));
+        bench.send(take);
         outcomes.push(outcome);
     }
     let before = bench.commits();
@@ -93,7 +94,9 @@ async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements(
     assert!((6..=2 * 6).contains(&commits), "{commits} commits");
     // It was sent, and may have happened (where a statement for many is not all or nothing).
     let batch = bench.lane.pick();
-    assert!(matches!(&batch[..], [Op::Release(undo)] if undo.ask.name.as_str() == "n17"));
+    assert_eq!(batch.len(), 1);
+    let undo = as_release(&batch[0]).expect("an undo");
+    assert_eq!(undo.verb.ask.name.as_str(), "n17");
     for (n, outcome) in outcomes.iter_mut().enumerate() {
         match outcome.try_recv().expect("an answer") {
             Ok(Attempt::Held(_)) => assert_ne!(n, 17),
@@ -112,7 +115,7 @@ async fn releases_that_are_refused_for_good_are_all_answered() {
     }
     for guard in &guards {
         let (release, outcome) = release_of(guard);
-        bench.lane.pending.arrive(release);
+        bench.lane.pending.arrive(release.into());
         outcomes.push(outcome);
     }
     sql(&mut bench.other().await, "DROP TABLE rowlock_lock").await;
@@ -131,15 +134,13 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
     let ttl = Duration::from_secs(6);
     // SQLite itself waits for the file, for as long as it takes.
     bench.lane.link.connect().await.unwrap();
-    let wait = async |conn: &mut SqliteConnection| {
-        sql(conn, "PRAGMA busy_timeout = 60000").await;
-        Ok(())
-    };
-    bench.lane.link.run(PATIENCE, wait).await.unwrap();
+    let mut waiting = bench.other().await;
+    sql(&mut waiting, "PRAGMA busy_timeout = 60000").await;
+    bench.lane.link.put(Box::new(waiting));
     sql(&mut other, BEGIN_TO_WRITE).await;
     let (mut take, mut outcome) = bench.take("a");
-    take.ask.ttl = ttl;
-    bench.send(Op::Take(take));
+    take.verb.ask.ttl = ttl;
+    bench.send(take);
     // The statement waits for the file, for more than a sixth of the TTL.
     let release = async {
         sleep_until(Moment::now() + ttl / 5).await;
@@ -159,7 +160,7 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
 async fn a_lease_with_a_cap_is_renewed_up_to_it() {
     let mut bench = Bench::new().await;
     let (mut take, outcome) = bench.take("a");
-    take.max_hold = Some(TTL * 2);
+    take.verb.max_hold = Some(TTL * 2);
     let guard = bench.granted((take, outcome)).await;
     let now = Moment::now();
     let may_ask = guard.grant().renewal_ttl(now);
@@ -176,20 +177,27 @@ async fn a_broken_connection_leaves_all_of_a_batch_in_doubt_but_looks() {
     let (take, _outcome) = bench.take("a");
     let (look, _found) = inspect("b");
     let (reply, mut forced) = oneshot::channel();
-    let what = LookAt::ForceRelease(Name::new("c").unwrap(), reply);
+    let name = Name::new("c").unwrap();
     let fate = Fate::within(PATIENCE);
-    let ops = vec![Op::Take(take), look, Op::Look(Look { what, fate })];
-    assert!(bench.lane.failed(ops, Fault::timed_out()).is_empty());
+    let head = Head::new(
+        Subject::Lock(name.clone()),
+        "force release",
+        Manner::Order,
+        fate,
+    );
+    let free = async move |store: &mut dyn Store| store.lease_force_release(&name, PATIENCE).await;
+    let jobs = vec![take.into(), look, alone(head, free, reply).into()];
+    assert!(bench.lane.failed(jobs, Fault::timed_out()).is_empty());
     // A forced release names no grant, and is never sent twice.
     let error = forced.try_recv().unwrap().unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
     let batch = bench.lane.pick();
-    let fates: Vec<_> = batch.iter().filter_map(Op::fate).collect();
+    let fates: Vec<_> = batch.iter().map(|job| job.head().fate).collect();
     let doubts: Vec<_> = fates.iter().map(|fate| (fate.sent, fate.doubts)).collect();
     assert_eq!(doubts, [(true, 1), (true, 0)]);
     // Broken again, there is one sending more that may come.
     bench.lane.failed(batch, Fault::timed_out());
-    assert_eq!(bench.lane.pick()[0].fate().unwrap().doubts, 2);
+    assert_eq!(bench.lane.pick()[0].head().fate.doubts, 2);
 }
 
 /// A server ends the connection under whatever statement has the guilty one in it.
@@ -198,10 +206,11 @@ async fn with_a_guilty_one(kind: FaultKind, expected: &[usize]) {
     let mut outcomes = Vec::new();
     for n in 0..64 {
         let (take, outcome) = bench.take(&format!("n{n}"));
-        bench.send(Op::Take(take));
+        bench.send(take);
         outcomes.push(outcome);
     }
-    let is_guilty = |op: &Op| matches!(op, Op::Take(take) if take.ask.name.as_str() == "n17");
+    let guilty = Some(Subject::Lock(Name::new("n17").unwrap()));
+    let is_guilty = |job: &Job| job.head().subject == guilty;
     let (mut broken, mut answered) = (Vec::new(), 0);
     while answered < 63 {
         assert!(bench.lane.gather().await && bench.lane.connect().await);
@@ -265,14 +274,14 @@ async fn a_server_that_takes_no_writes_refuses_an_acquire_at_once_and_is_asked_a
         ..Fault::timed_out()
     };
     let before = Moment::now();
-    let ops = vec![Op::Take(take), release];
-    assert!(bench.lane.failed(ops, fault).is_empty());
+    let jobs = vec![take.into(), release.into()];
+    assert!(bench.lane.failed(jobs, fault).is_empty());
     assert!(bench.lane.trouble.dial_at() > before, "a strike");
     let refused = outcome.try_recv().expect("an answer").unwrap_err();
     assert!(matches!(refused, Error::ReadOnly { .. }), "{refused}");
     let at = bench.lane.pending.wakes_at().expect("it is put off");
     bench.lane.pending.wake(at);
-    assert_eq!(bench.lane.pick()[0].fate().unwrap().doubts, 0);
+    assert_eq!(bench.lane.pick()[0].head().fate.doubts, 0);
 }
 
 #[tokio::test]
@@ -283,7 +292,7 @@ async fn acquires_do_not_wait_for_a_release_that_a_server_without_writes_has_ref
     let (release, _released) = release_of(&guard);
     bench.send(release);
     let (take, mut outcome) = bench.take("held");
-    bench.send(Op::Take(take));
+    bench.send(take);
     bench.lane.take_in();
     let batch = bench.lane.pick();
     assert_eq!(batch.len(), 1, "the release goes first");
@@ -319,8 +328,13 @@ async fn a_statement_that_succeeds_ends_the_trouble() {
 #[test]
 fn an_answer_is_late_after_a_sixth_of_the_ttl() {
     let ttl = Duration::from_millis(600);
-    assert!(!is_stale(Duration::from_millis(100), ttl));
-    assert!(is_stale(Duration::from_millis(101), ttl));
+    let sent = Moment::now();
+    let after = |ms| Answered {
+        sent,
+        took: Duration::from_millis(ms),
+    };
+    assert!(!after(100).is_stale(ttl));
+    assert!(after(101).is_stale(ttl));
 }
 
 #[tokio::test]
@@ -330,11 +344,11 @@ async fn an_error_says_what_was_tried() {
     let guard = bench.granted(take).await;
     let (take, _outcome) = bench.take("b");
     let (look, _found) = inspect("a");
-    for (op, doing) in [
-        (Op::Take(take), "acquire"),
-        (release_of(&guard).0, "release"),
+    for (job, doing) in [
+        (Job::from(take), "acquire"),
+        (release_of(&guard).0.into(), "release"),
         (look, "inspect"),
     ] {
-        assert_eq!(op.doing(), doing);
+        assert_eq!(job.head().doing, doing);
     }
 }

@@ -11,7 +11,7 @@ async fn acquires_leave_in_requests_of_one_piece() {
     let mut outcomes = Vec::new();
     for n in 0..40 {
         let (take, outcome) = bench.take(&format!("n{n}"));
-        bench.lane.pending.arrive(Op::Take(take));
+        bench.lane.pending.arrive(take.into());
         outcomes.push(outcome);
     }
     let batch = bench.lane.pending.pick(Moment::now());
@@ -22,12 +22,12 @@ async fn acquires_leave_in_requests_of_one_piece() {
 async fn what_breaks_the_connection_alone_is_put_off_from_the_second_time_on() {
     let mut bench = Bench::new().await;
     let (take, _outcome) = bench.take("a");
-    let mut op = Op::Take(take);
+    let mut job = Job::from(take);
     for time in 1..=3 {
-        assert!(bench.lane.failed(vec![op], Fault::timed_out()).is_empty());
+        assert!(bench.lane.failed(vec![job], Fault::timed_out()).is_empty());
         assert_eq!(bench.lane.pending.wakes_at().is_some(), time > 1, "{time}");
         bench.lane.pending.wake(Moment::now() + PATIENCE);
-        op = bench.lane.pending.take_ready().pop_front().unwrap();
+        job = bench.lane.pending.take_ready().pop_front().unwrap();
     }
 }
 
@@ -39,7 +39,7 @@ async fn an_acquire_waits_for_a_server_that_is_away() {
     let nowhere = Sqlite::from_url(&format!("sqlite:{}", nowhere.display())).unwrap();
     bench.lane.link = Link::new(nowhere, PATIENCE, &way);
     let (take, mut outcome) = bench.take("a");
-    bench.send(Op::Take(take));
+    bench.send(take);
     assert!(bench.lane.gather().await);
     let dialed = async {
         while way.refusal().is_none() {

@@ -7,7 +7,9 @@ async fn what_an_earlier_sending_was_granted_is_handed_out() {
     let mut bench = Bench::new().await;
     let take = bench.doubtful("a", 1);
     let mut other = bench.other().await;
-    let earlier = other.lease_take(std::slice::from_ref(&take.0.ask)).await;
+    let earlier = other
+        .lease_take(std::slice::from_ref(&take.0.verb.ask))
+        .await;
     let guard = bench.granted(take).await;
     let fence = guard.grant().fence;
     assert!(matches!(earlier.unwrap()[..], [Taken::Granted { fence: row }] if row == fence));
@@ -18,11 +20,11 @@ async fn what_an_earlier_sending_was_granted_is_handed_out() {
 async fn nobody_who_flushes_waits_for_an_undo_that_has_found_nothing() {
     let mut bench = Bench::new().await;
     let (mut take, _outcome) = bench.doubtful("a", 1);
-    take.fate.give_up = Moment::now();
-    bench.send(Op::Take(take));
+    take.head.fate.give_up = Moment::now();
+    bench.send(take);
     bench.step().await;
     let (reply, mut flushed) = oneshot::channel();
-    bench.send(Op::Flush(reply));
+    bench.flush(reply);
     bench.lane.take_in();
     assert!(flushed.try_recv().is_ok());
     assert!(bench.lane.pending.wakes_at().is_some(), "it is repeated");
@@ -41,7 +43,7 @@ async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() 
         let mut bench = Bench::new().await;
         let mut other = bench.other().await;
         let take = bench.doubtful("a", doubts);
-        let ask = take.0.ask.clone();
+        let ask = take.0.verb.ask.clone();
         let guard = bench.granted(take).await;
         let (release, mut outcome) = release_of(&guard);
         bench.send(release);
@@ -50,7 +52,7 @@ async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() 
         // It finds nothing at first, and nobody who flushes waits for it.
         bench.step().await;
         let (reply, mut flushed) = oneshot::channel();
-        bench.send(Op::Flush(reply));
+        bench.flush(reply);
         bench.lane.take_in();
         assert!(flushed.try_recv().is_ok());
 
@@ -71,8 +73,8 @@ async fn a_lease_that_has_run_out_accounts_for_no_sending_however_often_it_is_fo
     let mut bench = Bench::new().await;
     let mut other = bench.other().await;
     let (mut take, _outcome) = bench.doubtful("a", 2);
-    take.fate.give_up = Moment::now();
-    let ask = take.ask.clone();
+    take.head.fate.give_up = Moment::now();
+    let ask = take.verb.ask.clone();
     // One sending was granted, and its lease has run out.
     let short = TakeAsk {
         ttl: Duration::from_millis(1),
@@ -81,7 +83,7 @@ async fn a_lease_that_has_run_out_accounts_for_no_sending_however_often_it_is_fo
     let early = other.lease_take(&[short]).await.unwrap();
     assert!(matches!(early[..], [Taken::Granted { .. }]));
     while bench.holder("a").await.is_some() {}
-    bench.send(Op::Take(take));
+    bench.send(take);
     for _ in 0..4 {
         bench.step().await;
         let again = bench.lane.pending.wakes_at();
@@ -99,9 +101,9 @@ async fn a_grant_that_has_run_out_is_no_sending_that_came_late() {
     let mut bench = Bench::new().await;
     let mut other = bench.other().await;
     let (mut take, outcome) = bench.doubtful("a", 1);
-    take.ask.ttl = Duration::from_secs(3);
-    take.max_hold = Some(take.ask.ttl);
-    let ask = take.ask.clone();
+    take.verb.ask.ttl = Duration::from_secs(3);
+    take.verb.max_hold = Some(take.verb.ask.ttl);
+    let ask = take.verb.ask.clone();
     let guard = bench.granted((take, outcome)).await;
     while bench.holder("a").await.is_some() {}
     let (release, mut outcome) = release_of(&guard);
@@ -129,10 +131,10 @@ async fn what_undoes_a_release_in_time_looks_for_the_sendings_of_its_acquire_as_
         let mut bench = Bench::new().await;
         let mut other = bench.other().await;
         let take = bench.doubtful("a", doubts);
-        let ask = take.0.ask.clone();
+        let ask = take.0.verb.ask.clone();
         let guard = bench.granted(take).await;
         let (release, _outcome) = release_of(&guard);
-        bench.lane.pending.arrive(release);
+        bench.lane.pending.arrive(release.into());
         bench
             .lane
             .give_up_in_time(Moment::now() + PATIENCE + PATIENCE);
@@ -156,14 +158,14 @@ async fn a_release_that_its_caller_has_waited_for_long_enough_goes_on_without_hi
     let take = bench.take("a");
     let guard = bench.granted(take).await;
     let (release, mut outcome) = release_of(&guard);
-    bench.lane.pending.arrive(release);
+    bench.lane.pending.arrive(release.into());
     let later = Moment::now() + PATIENCE + PATIENCE;
     bench.lane.give_up_in_time(later);
     assert!(outcome.try_recv().expect("an answer").is_err());
     assert!(bench.holder("a").await.is_some());
     // Nobody who flushes waits for it: the database may be away.
     let (reply, mut flushed) = oneshot::channel();
-    bench.send(Op::Flush(reply));
+    bench.flush(reply);
     bench.lane.take_in();
     assert!(flushed.try_recv().is_ok());
     assert!(!bench.lane.pending.is_idle(), "it goes on");
@@ -180,7 +182,7 @@ async fn an_acquire_that_was_in_doubt_is_undone_also_when_the_name_is_held() {
     let guard = bench.granted(take).await;
     for doubts in [0, 1] {
         let (take, mut outcome) = bench.doubtful("a", doubts);
-        bench.send(Op::Take(take));
+        bench.send(take);
         bench.step().await;
         let Some(Attempt::Busy(Busy { holder, .. })) = answer(&mut outcome) else {
             panic!("it is held");
@@ -197,13 +199,13 @@ async fn an_acquire_whose_caller_is_gone_is_undone_before_what_comes_behind() {
     // It has happened.
     let mut other = bench.other().await;
     other
-        .lease_take(std::slice::from_ref(&first.ask))
+        .lease_take(std::slice::from_ref(&first.verb.ask))
         .await
         .unwrap();
     drop(outcome);
     let (second, mut outcome) = bench.take("a");
-    bench.send(Op::Take(first));
-    bench.send(Op::Take(second));
+    bench.send(first);
+    bench.send(second);
     bench.step().await;
     bench.step().await;
     assert!(matches!(answer(&mut outcome), Some(Attempt::Held(_))));
@@ -215,14 +217,15 @@ async fn an_acquire_that_was_sent_is_picked_as_its_undo_when_its_caller_is_gone(
     let mut bench = Bench::new().await;
     let (waited_for, _outcome) = bench.doubtful("a", 1);
     let (gone, _) = bench.doubtful("b", 1);
-    let owners = [waited_for.ask.owner, gone.ask.owner];
-    bench.lane.pending.arrive(Op::Take(waited_for));
-    bench.lane.pending.arrive(Op::Take(gone));
+    let owners = [waited_for.verb.ask.owner, gone.verb.ask.owner];
+    bench.lane.pending.arrive(waited_for.into());
+    bench.lane.pending.arrive(gone.into());
     let batch = bench.lane.pending.pick(Moment::now());
-    let [Op::Take(take), Op::Release(undo)] = &batch[..] else {
+    let [take, undo] = &batch[..] else {
         panic!("{batch:?}")
     };
-    assert_eq!([take.ask.owner, undo.ask.owner], owners);
+    let (take, undo) = (as_take(take).unwrap(), as_release(undo).unwrap());
+    assert_eq!([take.verb.ask.owner, undo.verb.ask.owner], owners);
 }
 
 #[tokio::test]
@@ -231,30 +234,28 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
     // Sent: how often it is in doubt, and what its caller is told.
     for sent in [None, Some(0), Some(1)] {
         let (mut first, mut outcome) = bench.take("a");
-        first.fate.sent = sent.is_some();
-        first.fate.doubts = sent.unwrap_or(0);
-        first.fate.give_up = Moment::now();
-        let owner = first.ask.owner;
-        bench.lane.pending.arrive(Op::Take(first));
+        first.head.fate.sent = sent.is_some();
+        first.head.fate.doubts = sent.unwrap_or(0);
+        first.head.fate.give_up = Moment::now();
+        let owner = first.verb.ask.owner;
+        bench.lane.pending.arrive(first.into());
         let (second, _outcome) = bench.take("a");
-        bench.lane.pending.arrive(Op::Take(second));
+        bench.lane.pending.arrive(second.into());
 
         let batch = bench.lane.pick();
         let error = outcome.try_recv().unwrap().unwrap_err();
         let is_unknown = matches!(error, Error::OutcomeUnknown { .. });
         assert_eq!(is_unknown, sent == Some(1), "{error}");
-        match (&batch[..], sent) {
-            ([Op::Take(_)], None) => {}
-            ([Op::Release(undo)], Some(doubts)) => {
-                assert_eq!(
-                    (undo.ask.owner, undo.late, undo.repeated),
-                    (owner, doubts, false)
-                );
-                let patience = undo.fate.give_up.remaining();
-                assert!(patience <= TTL && patience > TTL / 2, "{patience:?}");
-                assert!(!bench.lane.pending.is_idle());
-            }
-            other => panic!("{other:?}"),
+        assert_eq!(batch.len(), 1);
+        if let Some(doubts) = sent {
+            let undo = as_release(&batch[0]).unwrap();
+            assert_eq!((undo.verb.ask.owner, undo.verb.late), (owner, doubts));
+            assert_eq!(undo.head.manner, Manner::Duty);
+            let patience = undo.head.fate.give_up.remaining();
+            assert!(patience <= TTL && patience > TTL / 2, "{patience:?}");
+            assert!(!bench.lane.pending.is_idle());
+        } else {
+            assert!(as_take(&batch[0]).is_some());
         }
         bench.lane.pending.pick(Moment::now());
     }
@@ -264,25 +265,16 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
 async fn an_undo_is_repeated_for_ten_minutes_at_most() {
     let bench = Bench::new().await;
     let (mut take, _outcome) = bench.doubtful("a", 1);
-    take.ask.ttl = Duration::from_hours(1);
+    take.verb.ask.ttl = Duration::from_hours(1);
     let now = Moment::now();
-    for undo in [
-        undo::of(&Op::Take(take), now),
-        Some(undo::late(&bench.take("a").0.ask, 1, now)),
-    ] {
-        let Some(Op::Release(undo)) = undo else {
-            panic!("no undo")
-        };
-        let longest = if undo.repeated {
-            TTL
-        } else {
-            Duration::from_mins(10)
-        };
-        assert_eq!(undo.fate.give_up, now + longest);
-    }
+    let undo = Job::from(take).undo(now).unwrap();
+    assert_eq!(undo.head().fate.give_up, now + Duration::from_mins(10));
+    let (take, _outcome) = bench.doubtful("b", 1);
+    let undo = Job::from(take).undo(now).unwrap();
+    assert_eq!(undo.head().fate.give_up, now + TTL);
     let (take, _outcome) = bench.take("a");
-    assert!(undo::of(&Op::Take(take), now).is_none(), "it was not sent");
-    assert!(undo::of(&inspect("a").0, now).is_none());
+    assert!(Job::from(take).undo(now).is_none(), "it was not sent");
+    assert!(inspect("a").0.undo(now).is_none());
 }
 
 #[test]
@@ -322,33 +314,24 @@ fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: Freed) -> ReleaseOutc
     let name = Name::new("a").unwrap();
     let deadline = Moment::now() + Duration::from_mins(1);
     let exact = ClockError::new(Duration::ZERO);
-    let grant = Grant::new(name.clone(), Uuid::nil(), 1, TTL, exact, None, deadline);
-    let release = Release {
-        ask: ReleaseAsk {
-            name: name.clone(),
-            owner: Uuid::nil(),
-            fence: 1,
-        },
-        grant: Some(Arc::new(grant)),
-        late: 0,
-        repeated: false,
-        reply: None,
-        fate: Fate {
-            sent,
-            doubts,
-            ..Fate::within(PATIENCE)
-        },
+    let grant = Grant::new(name, Uuid::nil(), 1, TTL, exact, None, deadline);
+    let fate = Fate {
+        sent,
+        doubts,
+        ..Fate::within(PATIENCE)
     };
-    release_outcome(&release, freed, deadline - Duration::from_secs(ahead))
+    let release = release::of(&Arc::new(grant), &Arc::default(), None, fate);
+    let now = deadline - Duration::from_secs(ahead);
+    release.verb.outcome(&release.head.fate, freed, now)
 }
 
 #[tokio::test]
 async fn the_first_in_line_hears_of_a_release() {
     let mut bench = Bench::new().await;
     let name = Name::new("a").unwrap();
-    let place = bench.lane.lines.join(&name);
+    let place = bench.core.lines.join(&name);
     let take = bench.doubtful("a", 1);
-    let ask = take.0.ask.clone();
+    let ask = take.0.verb.ask.clone();
     let guard = bench.granted(take).await;
     for round in 0..2 {
         let mut freed = pin!(place.freed());
@@ -375,13 +358,10 @@ async fn only_a_release_that_somebody_waits_for_goes_on_after_its_time() {
     let take = bench.take("a");
     let guard = bench.granted(take).await;
     let (mut release, _outcome) = release_of(&guard);
-    assert!(undo::of(&release, Moment::now()).is_some());
+    assert!(Release::undo(&release, Moment::now()).is_some());
     // Its own time is the TTL of the lease, and no sending of the acquire was in doubt.
-    let Op::Release(dropped) = &mut release else {
-        panic!("a release")
-    };
-    dropped.reply = None;
-    assert!(undo::of(&release, Moment::now()).is_none());
+    release.verb.reply = None;
+    assert!(Release::undo(&release, Moment::now()).is_none());
 }
 
 #[tokio::test]
@@ -390,12 +370,13 @@ async fn a_server_that_takes_no_writes_does_not_answer_for_an_acquire_that_may_h
     let fault = Fault::said(FaultKind::ReadOnly, "a standby");
     let (fresh, mut refused) = bench.take("a");
     let (doubtful, mut waits) = bench.doubtful("b", 1);
-    let ops = [Op::Take(fresh), Op::Take(doubtful)];
-    let others = bench.lane.refuse_takes(ops, &fault);
+    let jobs = [fresh.into(), doubtful.into()];
+    let others = bench.lane.refuse_takes(jobs, &fault);
     assert!(matches!(
         refused.try_recv(),
         Ok(Err(Error::ReadOnly { .. }))
     ));
-    assert!(matches!(&others[..], [Op::Take(take)] if take.fate.in_doubt()));
+    assert_eq!(others.len(), 1);
+    assert!(others[0].head().fate.in_doubt());
     assert!(answer(&mut waits).is_none());
 }

@@ -2,12 +2,15 @@
 //!
 //! - [`again`]: what is sent again, with how many statements, and what their answers mean.
 //! - [`batches`]: what is in a batch, and what becomes of one that failed.
+//! - [`records`]: jobs on records, which share answers and keep their order.
 //! - [`doubt`]: acquires whose first sending may have happened, or may come late.
 
 mod again;
 mod batches;
 mod doubt;
+mod records;
 
+use std::any::Any;
 use std::future::poll_fn;
 use std::path::Path;
 use std::pin::pin;
@@ -20,15 +23,18 @@ use tokio::sync::oneshot::{self, Receiver};
 use uuid::Uuid;
 
 use super::pending::MAX_BATCH;
-use super::statements::{is_stale, release_outcome};
 use super::*;
-use crate::model::{Busy, ClockError, LockInfo, Loss, Name, ReleaseOutcome};
+use crate::model::{Busy, ClockError, LockInfo, Loss, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
 use crate::runtime::guard::Guard;
-use crate::runtime::op::{Attempt, Fate, Look, LookAt, Release, Take};
-use crate::runtime::{Core, Settings};
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, TakeAsk, Taken};
+use crate::runtime::job::{Answered, Fate, Head, Task, Verb};
+use crate::runtime::verbs::release::{self, Release};
+use crate::runtime::verbs::take::{Attempt, Take};
+use crate::runtime::{Core, Settings, alone};
+use crate::store::lease::{Freed, LeaseStore, TakeAsk, Taken};
+use crate::store::row::LockRow;
 use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
+use crate::store::{Connector, Store};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_mins(5);
@@ -38,8 +44,8 @@ type Outcome = Receiver<Result<Attempt, Error>>;
 struct Bench {
     dir: tempfile::TempDir,
     core: Arc<Core>,
-    queue: mpsc::UnboundedSender<Op>,
-    lane: Lane<Sqlite>,
+    queue: mpsc::UnboundedSender<Message>,
+    lane: Lane,
 }
 
 impl Bench {
@@ -56,7 +62,7 @@ impl Bench {
         let (core, _) = Core::start(connector.clone(), settings).await.unwrap();
         let (queue, received) = mpsc::unbounded_channel();
         let link = Link::new(connector, PATIENCE, &Arc::default());
-        let lane = Lane::new(link, received, Arc::default(), "test".into());
+        let lane = Lane::new(link, received, Sqlite::REQUEST, "test".into());
         Self {
             dir,
             core,
@@ -66,7 +72,7 @@ impl Bench {
     }
 
     /// An acquire of `name`, and where its outcome will be.
-    fn take(&self, name: &str) -> (Take, Outcome) {
+    fn take(&self, name: &str) -> (Task<Take>, Outcome) {
         let (reply, outcome) = oneshot::channel();
         let ask = TakeAsk {
             name: Name::new(name).unwrap(),
@@ -74,26 +80,25 @@ impl Bench {
             ttl: TTL,
             holder: "test".into(),
         };
-        let take = Take {
-            ask,
-            max_hold: None,
-            core: Arc::clone(&self.core),
-            reply,
-            fate: Fate::within(PATIENCE),
-        };
+        let give_up = Moment::now() + PATIENCE;
+        let take = Take::task(&self.core, ask, None, reply, give_up);
         (take, outcome)
     }
 
     /// The same after the connection broke under it so many times.
-    fn doubtful(&self, name: &str, doubts: u32) -> (Take, Outcome) {
+    fn doubtful(&self, name: &str, doubts: u32) -> (Task<Take>, Outcome) {
         let (mut take, outcome) = self.take(name);
-        take.fate.sent = true;
-        take.fate.doubts = doubts;
+        take.head.fate.sent = true;
+        take.head.fate.doubts = doubts;
         (take, outcome)
     }
 
-    fn send(&self, op: Op) {
-        self.queue.send(op).unwrap();
+    fn send(&self, job: impl Into<Job>) {
+        self.queue.send(Message::Job(job.into())).unwrap();
+    }
+
+    fn flush(&self, reply: oneshot::Sender<()>) {
+        self.queue.send(Message::Flush(reply)).unwrap();
     }
 
     /// Waits for the next batch, and works on it.
@@ -106,8 +111,8 @@ impl Bench {
     }
 
     /// What the lane grants.
-    async fn granted(&mut self, (take, mut outcome): (Take, Outcome)) -> Guard {
-        self.send(Op::Take(take));
+    async fn granted(&mut self, (take, mut outcome): (Task<Take>, Outcome)) -> Guard {
+        self.send(take);
         self.step().await;
         match answer(&mut outcome).expect("an answer") {
             Attempt::Held(guard) => guard,
@@ -157,27 +162,31 @@ fn answer<T>(outcome: &mut Receiver<Result<T, Error>>) -> Option<T> {
 }
 
 /// The last release of a grant, as its guard hands it in.
-fn release_of(guard: &Guard) -> (Op, Receiver<Result<ReleaseOutcome, Error>>) {
+fn release_of(guard: &Guard) -> (Task<Release>, Receiver<Result<ReleaseOutcome, Error>>) {
     let (reply, outcome) = oneshot::channel();
-    let grant = guard.grant();
-    let release = Release {
-        ask: ReleaseAsk {
-            name: grant.name.clone(),
-            owner: grant.id,
-            fence: grant.fence,
-        },
-        grant: Some(Arc::clone(grant)),
-        late: grant.late,
-        repeated: false,
-        reply: Some(reply),
-        fate: Fate::within(PATIENCE),
-    };
-    (Op::Release(release), outcome)
+    let fate = Fate::within(PATIENCE);
+    let lines = &guard.core().lines;
+    let release = release::of(guard.grant(), lines, Some(reply), fate);
+    (release, outcome)
 }
 
-fn inspect(name: &str) -> (Op, Receiver<Result<Option<LockInfo>, Error>>) {
+fn inspect(name: &str) -> (Job, Receiver<Result<Option<LockRow>, Error>>) {
     let (reply, found) = oneshot::channel();
-    let what = LookAt::Inspect(Name::new(name).unwrap(), reply);
+    let name = Name::new(name).unwrap();
     let fate = Fate::within(PATIENCE);
-    (Op::Look(Look { what, fate }), found)
+    let head = Head::new(Subject::Lock(name.clone()), "inspect", Manner::Look, fate);
+    let look = async move |store: &mut dyn Store| store.lock_inspect(&name).await;
+    (alone(head, look, reply).into(), found)
+}
+
+fn task<V: Verb>(job: &Job) -> Option<&Task<V>> {
+    (&**job as &dyn Any).downcast_ref()
+}
+
+fn as_take(job: &Job) -> Option<&Task<Take>> {
+    task(job)
+}
+
+fn as_release(job: &Job) -> Option<&Task<Release>> {
+    task(job)
 }

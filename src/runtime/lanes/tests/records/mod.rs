@@ -7,15 +7,21 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use super::*;
-use crate::model::{ClockError, Error, Fingerprint, Outcome, RecordKey, Subject};
-use crate::runtime::Settings;
-use crate::runtime::lanes::undo;
-use crate::runtime::line::Lines;
-use crate::runtime::link::Link;
-use crate::store::record::RecordRow;
+use super::super::*;
+use crate::model::{ClockError, Fingerprint, Outcome, RecordKey, Subject};
+use crate::runtime::attempt::RecordGuard;
+use crate::runtime::job::{Fate, MAX_BYTES, Reply, Task, Verb};
+use crate::runtime::verbs::claim::{Claim, Claiming};
+use crate::runtime::verbs::finish::{self, Finish};
+use crate::runtime::verbs::read::Read;
+use crate::runtime::verbs::step::{BeginStep, FinishStep};
+use crate::runtime::{Core, Settings};
+use crate::store::Connector;
+use crate::store::record::{
+    ClaimAsk, Claimed, FinishAsk, Finished, RecordEnd, RecordRow, RecordStore,
+};
 use crate::store::sqlite::Sqlite;
-use std::time::Duration;
+use crate::store::step::{StepAsk, StepBegun, StepStore};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -23,8 +29,8 @@ type Answer<T> = oneshot::Receiver<Result<T, Error>>;
 
 struct House {
     core: Arc<Core>,
-    lane: Lane<Sqlite>,
-    to_lane: mpsc::UnboundedSender<Op>,
+    lane: Lane,
+    to_lane: mpsc::UnboundedSender<Message>,
     dir: tempfile::TempDir,
 }
 
@@ -44,7 +50,7 @@ impl House {
         let (core, _) = Core::start(connector.clone(), settings).await.unwrap();
         let (to_lane, queue) = mpsc::unbounded_channel();
         let link = Link::new(connector, PATIENCE, &Arc::default());
-        let lane = Lane::new(link, queue, Arc::new(Lines::default()), "here".into());
+        let lane = Lane::new(link, queue, Sqlite::REQUEST, "here".into());
         Self {
             core,
             lane,
@@ -70,28 +76,17 @@ impl House {
     }
 
     fn claim(&self, key: &RecordKey) -> Answer<Claiming> {
-        self.send(|reply| {
-            RecordWork::Claim(Box::new(Claim {
-                ask: self.ask(key),
-                core: Arc::clone(&self.core),
-                reply,
-            }))
-        })
+        self.ask_with(|reply| Claim::task(&self.core, self.ask(key), reply))
     }
 
     /// A claim after the connection broke under it so many times, and its ask.
-    fn doubtful(&self, key: &RecordKey, doubts: u32) -> (Op, ClaimAsk, Answer<Claiming>) {
+    fn doubtful(&self, key: &RecordKey, doubts: u32) -> (Task<Claim>, ClaimAsk, Answer<Claiming>) {
         let (reply, answer) = oneshot::channel();
         let ask = self.ask(key);
-        let work = RecordWork::Claim(Box::new(Claim {
-            ask: ask.clone(),
-            core: Arc::clone(&self.core),
-            reply,
-        }));
-        let mut fate = Fate::within(PATIENCE);
-        fate.sent = true;
-        fate.doubts = doubts;
-        (Op::Record(RecordOp { work, fate }), ask, answer)
+        let mut claim = Claim::task(&self.core, ask.clone(), reply);
+        claim.head.fate.sent = true;
+        claim.head.fate.doubts = doubts;
+        (claim, ask, answer)
     }
 
     /// A connection of its own.
@@ -118,8 +113,7 @@ impl House {
     }
 
     fn read(&self, key: &RecordKey) -> Answer<Option<RecordRow>> {
-        let (key, size) = (key.clone(), None);
-        self.send(|reply| RecordWork::Read(Read { key, size, reply }))
+        self.ask_with(|reply| Read::task(key, Fate::within(PATIENCE), reply))
     }
 
     fn finish(&self, key: &RecordKey) -> Answer<Finished> {
@@ -135,17 +129,17 @@ impl House {
                 in_doubt: false,
             },
         };
-        self.send(|reply| RecordWork::Finish(ask, Some(reply)))
+        self.ask_with(|reply| Finish::task(ask, Some(reply), Fate::within(PATIENCE)))
     }
 
-    fn send<T>(&self, work: impl FnOnce(Reply<T>) -> RecordWork) -> Answer<T> {
+    fn ask_with<T, V: Verb>(&self, task: impl FnOnce(Reply<T>) -> Task<V>) -> Answer<T> {
         let (reply, answer) = oneshot::channel();
-        let fate = Fate::within(PATIENCE);
-        let work = work(reply);
-        self.to_lane
-            .send(Op::Record(RecordOp { work, fate }))
-            .unwrap();
+        self.send(task(reply));
         answer
+    }
+
+    fn send(&self, job: impl Into<Job>) {
+        self.to_lane.send(Message::Job(job.into())).unwrap();
     }
 
     /// Takes in what was sent, and runs one batch.
@@ -161,14 +155,8 @@ impl House {
     /// A record that is done.
     async fn done(&self, key: &RecordKey, outcome: &Outcome) {
         let ask = self.ask(key);
-        let claim = |reply| {
-            RecordWork::Claim(Box::new(Claim {
-                ask,
-                core: Arc::clone(&self.core),
-                reply,
-            }))
-        };
-        let Claiming::Mine(guard) = self.core.record(claim).await.unwrap() else {
+        let claim = |reply| Claim::task(&self.core, ask, reply);
+        let Claiming::Mine(guard) = self.core.answer(claim).await.unwrap() else {
             panic!("it is new")
         };
         let end = RecordEnd::Done {
@@ -240,17 +228,14 @@ async fn reads_that_are_sent_again_share_an_answer_and_claims_do_not() {
     let (mut reads, mut claims) = (Vec::new(), Vec::new());
     for _ in 0..2 {
         let (reply, read) = oneshot::channel();
-        let (key, size) = (key("k"), None);
-        let work = RecordWork::Read(Read { key, size, reply });
         let mut fate = Fate::within(PATIENCE);
         fate.sent = true;
-        let read_again = Op::Record(RecordOp { work, fate });
-        house.to_lane.send(read_again).unwrap();
+        house.send(Read::task(&key("k"), fate, reply));
         reads.push(read);
     }
     for _ in 0..2 {
-        let (claim, _, claimed) = house.doubtful(&self::key("k"), 0);
-        house.to_lane.send(claim).unwrap();
+        let (claim, _, claimed) = house.doubtful(&key("k"), 0);
+        house.send(claim);
         claims.push(claimed);
     }
     assert_eq!(house.batch().await, 3);
@@ -271,13 +256,10 @@ async fn what_shares_an_answer_is_left_alone_with_it() {
         let batch = house.lane.pick();
         assert_eq!(batch.len(), 4);
         // The connection breaks under the batch.
-        let batch = batch.into_iter().filter_map(|op| match op {
-            Op::Record(op) => Some(op),
-            _ => None,
-        });
+        let (firsts, followers) = house.lane.statements(batch).pop().unwrap().into_jobs();
         let fault = Fault::said(FaultKind::Disconnected, "gone");
-        let shared = Shared::of(batch.collect());
-        assert!(house.lane.failed_shared(shared, fault).is_empty());
+        let again = house.lane.broke_off(firsts, followers, fault);
+        assert!(again.iter().all(Vec::is_empty));
     }
     // From now on each goes alone, and those that share an answer go together.
     assert_eq!(house.batch().await, 1);
@@ -362,15 +344,18 @@ async fn a_few_small_replays_need_one_statement() {
 #[tokio::test]
 async fn what_is_put_off_is_not_overtaken_by_the_end_of_its_attempt() {
     let mut house = House::new().await;
-    let subjects = |ops: &[Op]| ops.iter().filter_map(Op::subject).collect::<Vec<_>>();
-    let record = |name: &str| Subject::Record(key(name));
+    let subjects = |jobs: &[Job]| {
+        let subjects = jobs.iter().map(|job| job.head().subject.clone());
+        subjects.collect::<Vec<_>>()
+    };
+    let record = |name: &str| Some(Subject::Record(key(name)));
     let first = house.finish(&key("k"));
     house.lane.take_in();
-    let op = house.lane.pick().pop().unwrap();
+    let job = house.lane.pick().pop().unwrap();
     house
         .lane
         .pending
-        .put_off(op, Moment::now() + PATIENCE, 0.0);
+        .put_off(job, Moment::now() + PATIENCE, 0.0);
     let until = house.lane.pending.wakes_at().unwrap();
     // The end of another record, a look and a claim go on; the end of this one waits behind what was put off.
     let second = house.finish(&key("k"));
@@ -389,8 +374,8 @@ async fn what_is_put_off_is_not_overtaken_by_the_end_of_its_attempt() {
     house.lane.take_in();
     house.lane.pending.wake(until);
     let mut numbers = Vec::new();
-    while let Some(op) = house.lane.pick().pop() {
-        numbers.extend(op.fate().map(|fate| fate.number));
+    while let Some(job) = house.lane.pick().pop() {
+        numbers.push(job.head().fate.number);
     }
     assert_eq!(numbers, [1, 2, 6]);
     drop((first, second, third, look, claim, other));
@@ -403,7 +388,7 @@ async fn a_claim_that_was_given_up_is_undone_until_no_sending_can_come() {
     for doubts in [0, 1] {
         let key = key(&format!("k{doubts}"));
         let (claim, ask, mut claimed) = house.doubtful(&key, doubts);
-        house.lane.pending.arrive(claim);
+        house.lane.pending.arrive(claim.into());
         house.lane.give_up_in_time(Moment::now() + PATIENCE);
         let error = claimed.try_recv().unwrap().unwrap_err();
         let is_unknown = matches!(error, Error::OutcomeUnknown { .. });
@@ -416,7 +401,7 @@ async fn a_claim_that_was_given_up_is_undone_until_no_sending_can_come() {
         }
         // Neither a flush nor what another attempt says of its record waits for it.
         let (reply, mut flushed) = oneshot::channel();
-        house.to_lane.send(Op::Flush(reply)).unwrap();
+        house.to_lane.send(Message::Flush(reply)).unwrap();
         let end = house.finish(&key);
         house.lane.take_in();
         let batch = house.lane.pick();
@@ -454,7 +439,7 @@ async fn a_claim_in_doubt_is_undone_also_when_the_key_is_not_to_be_had() {
             panic!("nobody else has it")
         };
         let (claim, ask, claimed) = house.doubtful(&key, doubts);
-        house.to_lane.send(claim).unwrap();
+        house.send(claim);
         house.step().await;
         assert!(matches!(
             answered(&mut vec![claimed])[..],
@@ -498,7 +483,7 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     let second = house.ask(&key);
     let taken = other.record_claim(std::slice::from_ref(&second)).await;
     assert!(matches!(taken.unwrap()[..], [Claimed::Mine { .. }]));
-    let undo = undo::of(&claim, Moment::now()).unwrap();
+    let undo = Claim::undo(&claim, Moment::now()).unwrap();
     house.lane.pending.arrive(undo);
     house.step().await;
     let row = house.row(&key).await.unwrap();
@@ -507,13 +492,8 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     let now = Moment::now();
     for (lease, longest) in [(1, 1), (600, 600), (3_600, 600)] {
         ask.lease = Duration::from_secs(lease);
-        for repeated in [false, true] {
-            let fate = claim.fate().unwrap();
-            let undo = super::undo(&ask, &fate, repeated, now);
-            let give_up = undo.fate().unwrap().give_up;
-            assert_eq!(give_up, now + Duration::from_secs(longest));
-            assert_eq!(undo.is_repeated_undo(), repeated);
-        }
+        let undo = finish::undo(&ask, &claim.head.fate, now);
+        assert_eq!(undo.head.fate.give_up, now + Duration::from_secs(longest));
     }
 }
 

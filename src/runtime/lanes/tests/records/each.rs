@@ -1,7 +1,7 @@
 //! What each operation comes to: shared, sent again, left out, or refused for good.
 
 use super::*;
-use crate::runtime::lanes::records::place::shares;
+use crate::runtime::lanes::batch::BESIDE_OUTCOME;
 
 #[tokio::test]
 async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believed() {
@@ -17,14 +17,9 @@ async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believ
     assert!(matches!(earlier.unwrap()[..], [Claimed::Mine { .. }]));
 
     let (reply, answer) = oneshot::channel();
-    let core = Arc::clone(&house.core);
-    let work = RecordWork::Claim(Box::new(Claim { ask, core, reply }));
-    let mut fate = Fate::within(PATIENCE);
-    fate.sent = true;
-    house
-        .to_lane
-        .send(Op::Record(RecordOp { work, fate }))
-        .unwrap();
+    let mut claim = Claim::task(&house.core, ask, reply);
+    claim.head.fate.sent = true;
+    house.send(claim);
     house.batch().await;
     let claims = answered(&mut vec![answer]);
     let [Claiming::Mine(guard)] = &claims[..] else {
@@ -44,16 +39,11 @@ async fn what_nobody_waits_for_is_left_out_unless_it_may_have_changed_something(
         let mut fate = Fate::within(PATIENCE);
         fate.sent = is_sent;
         let (reply, read) = oneshot::channel();
-        let work = RecordWork::Read(Read {
-            key: key("k"),
-            size: None,
-            reply,
-        });
-        let look = Op::Record(RecordOp { work, fate });
+        let look = Job::from(Read::task(&key("k"), fate, reply));
         let (reply, claimed) = oneshot::channel();
-        let (ask, core) = (house.ask(&key("k")), Arc::clone(&house.core));
-        let work = RecordWork::Claim(Box::new(Claim { ask, core, reply }));
-        let claim = Op::Record(RecordOp { work, fate });
+        let mut claim = Claim::task(&house.core, house.ask(&key("k")), reply);
+        claim.head.fate.sent = is_sent;
+        let claim = Job::from(claim);
         assert!(!look.is_abandoned() && !claim.is_abandoned());
         drop((read, claimed));
         assert!(look.is_abandoned());
@@ -64,22 +54,19 @@ async fn what_nobody_waits_for_is_left_out_unless_it_may_have_changed_something(
 #[tokio::test]
 async fn only_what_was_not_sent_shares_an_answer_with_its_like() {
     let house = House::new().await;
-    let op = |work, is_sent| {
-        let mut fate = Fate::within(PATIENCE);
-        fate.sent = is_sent;
-        Op::Record(RecordOp { work, fate })
-    };
     let read = |is_sent| {
         let (reply, _) = oneshot::channel();
-        let (key, size) = (key("k"), None);
-        op(RecordWork::Read(Read { key, size, reply }), is_sent)
+        let mut read = Read::task(&key("k"), Fate::within(PATIENCE), reply);
+        read.head.fate.sent = is_sent;
+        Job::from(read)
     };
     let claim = |is_sent| {
         let (reply, _) = oneshot::channel();
-        let (ask, core) = (house.ask(&key("k")), Arc::clone(&house.core));
-        let claim = Claim { ask, core, reply };
-        op(RecordWork::Claim(Box::new(claim)), is_sent)
+        let mut claim = Claim::task(&house.core, house.ask(&key("k")), reply);
+        claim.head.fate.sent = is_sent;
+        Job::from(claim)
     };
+    let shares = |job: &Job, first: &Job| job.shares(&**first);
     for first_sent in [false, true] {
         assert!(shares(&read(false), &read(first_sent)));
         assert!(shares(&claim(false), &claim(first_sent)));
@@ -106,8 +93,7 @@ async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_in_no_doubt() {
         repeatable: false,
         number: 1,
     };
-    let core = Arc::clone(&house.core);
-    let begun = house.send(|reply| RecordWork::StepBegin(step, core, reply));
+    let begun = house.ask_with(|reply| BeginStep::task(&house.core, step, reply));
     house.batch().await;
     let row = other.record_read(&[key("k")], 0).await.unwrap().pop();
     let doubt = row.flatten().and_then(|row| row.doubt);
@@ -122,14 +108,11 @@ async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_in_no_doubt() {
 async fn claims_by_what_was_seen_share_a_batch_around_one_that_saw_something_else() {
     let mut house = House::new().await;
     let mut same = vec![house.claim(&key("k"))];
-    let other = house.send(|reply| {
-        let ask = ClaimAsk {
-            seen: Some(1),
-            ..house.ask(&key("k"))
-        };
-        let core = Arc::clone(&house.core);
-        RecordWork::Claim(Box::new(Claim { ask, core, reply }))
-    });
+    let ask = ClaimAsk {
+        seen: Some(1),
+        ..house.ask(&key("k"))
+    };
+    let other = house.ask_with(|reply| Claim::task(&house.core, ask, reply));
     same.push(house.claim(&key("k")));
     house.batch().await;
     let claims = answered(&mut same);
@@ -145,15 +128,12 @@ async fn claims_by_what_was_seen_share_a_batch_around_one_that_saw_something_els
 async fn a_claim_that_is_refused_for_good_fails_alone() {
     let mut house = House::new().await;
     let mut fine = vec![house.claim(&key("a"))];
-    let mut refused = house.send(|reply| {
-        // No column takes what comes of it.
-        let ask = ClaimAsk {
-            lease: Duration::MAX,
-            ..house.ask(&key("b"))
-        };
-        let core = Arc::clone(&house.core);
-        RecordWork::Claim(Box::new(Claim { ask, core, reply }))
-    });
+    // No column takes what comes of it.
+    let ask = ClaimAsk {
+        lease: Duration::MAX,
+        ..house.ask(&key("b"))
+    };
+    let mut refused = house.ask_with(|reply| Claim::task(&house.core, ask, reply));
     fine.push(house.claim(&key("c")));
     house.batch().await;
     let claims = answered(&mut fine);
@@ -177,16 +157,17 @@ fn what_a_step_came_to_counts_among_what_is_written() {
         number: 0,
     };
     let outcome = Outcome::new("a/b", vec![0; 7]).unwrap();
-    let done = RecordWork::StepFinish(ask.clone(), Some(outcome), None);
-    assert_eq!(done.written(), Some(7));
-    let failed = RecordWork::StepFinish(ask, None, None);
-    assert_eq!(failed.written(), None);
+    let fate = Fate::within(PATIENCE);
+    let done = FinishStep::task(ask.clone(), Some(outcome), None, fate);
+    assert_eq!(done.head.written(), 7);
+    let failed = FinishStep::task(ask, None, None, fate);
+    assert_eq!(failed.head.written(), 0);
 }
 
 #[tokio::test]
 async fn an_outcome_as_large_as_the_server_takes_is_sent() {
     let mut house = House::new().await;
-    let work = |bytes| {
+    let end = |bytes, reply| {
         let ask = FinishAsk {
             key: key("k"),
             owner: Uuid::new_v4(),
@@ -197,26 +178,30 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
                 forget: PATIENCE,
             },
         };
-        RecordWork::Finish(ask, None)
+        Finish::task(ask, reply, Fate::within(PATIENCE))
     };
-    let written = work(1_000).written().unwrap();
+    let written = end(1_000, None).head.written();
     house.lane.largest = written;
-    assert!(house.lane.too_large(&work(1_000)).is_none());
-    assert!(house.lane.too_large(&work(1_001)).is_some());
+    let (reply, mut answer) = oneshot::channel();
+    let sent = house.lane.statements(vec![end(1_000, Some(reply)).into()]);
+    assert_eq!(sent.len(), 1);
+    assert!(matches!(answer.try_recv(), Err(TryRecvError::Empty)));
+    let (reply, mut answer) = oneshot::channel();
+    let sent = house.lane.statements(vec![end(1_001, Some(reply)).into()]);
+    assert!(sent.is_empty());
+    let refused = answer.try_recv().unwrap().unwrap_err();
+    assert!(
+        matches!(refused, Error::OutcomeTooLarge { .. }),
+        "{refused}"
+    );
 
     // Three fill a statement, each with what goes beside it.
-    let ends = || {
-        let op = |_| RecordOp {
-            work: work(1_000),
-            fate: Fate::within(PATIENCE),
-        };
-        (0..4).map(op).collect()
-    };
-    let lens = |largest| {
-        portions(ends(), largest)
-            .iter()
-            .map(Vec::len)
-            .collect::<Vec<_>>()
+    let mut lens = |largest| {
+        house.lane.largest = largest;
+        let ends = (0..4).map(|_| end(1_000, None).into()).collect();
+        let statements = house.lane.statements(ends).into_iter();
+        let lens = statements.map(|statement| statement.into_jobs().0.len());
+        lens.collect::<Vec<_>>()
     };
     let full = 3 * (written + BESIDE_OUTCOME);
     assert_eq!(lens(full), [3, 1]);

@@ -4,10 +4,8 @@ use super::*;
 
 impl House {
     async fn guard(&self, key: &RecordKey) -> RecordGuard {
-        let ask = self.ask(key);
-        let core = Arc::clone(&self.core);
-        let claim = |reply| RecordWork::Claim(Box::new(Claim { ask, core, reply }));
-        match self.core.record(claim).await.unwrap() {
+        let claim = |reply| Claim::task(&self.core, self.ask(key), reply);
+        match self.core.answer(claim).await.unwrap() {
             Claiming::Mine(guard) => guard,
             other => panic!("{other:?}"),
         }

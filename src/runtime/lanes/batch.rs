@@ -1,0 +1,137 @@
+//! What a lane does with a batch: one statement for each verb, an answer for each caller.
+
+use super::{Lane, PATIENT};
+use crate::model::{Error, FaultKind, Moment};
+use crate::runtime::job::{Answered, Batch, Job, Next, Turn};
+use crate::store::fault::Fault;
+
+/// What the end of an attempt has beside its outcome, in bytes: no more than that.
+pub(super) const BESIDE_OUTCOME: usize = 1 << 10;
+
+impl Lane {
+    /// Works on what was picked.
+    pub(super) async fn execute(&mut self, jobs: Vec<Job>) {
+        self.refused = false;
+        self.read_only = None;
+        self.jitter = fastrand::f64();
+        for statement in self.statements(jobs) {
+            let mut then = self.run(statement).await;
+            while !then.is_empty() {
+                let mut after = Vec::new();
+                for statement in self.statements(then) {
+                    after.extend(self.run(statement).await);
+                }
+                then = after;
+            }
+        }
+    }
+
+    /// The jobs in the order of their turns, sorted by subject, as many in a statement as it may carry. A job that no statement
+    /// can carry is answered: the server would end the connection, under all others, too.
+    pub(super) fn statements(&self, mut jobs: Vec<Job>) -> Vec<Box<dyn Batch>> {
+        jobs.sort_by(|a, b| {
+            let by_turn = a.turn().cmp(&b.turn());
+            by_turn.then_with(|| a.head().subject.cmp(&b.head().subject))
+        });
+        let mut statements: Vec<Box<dyn Batch>> = Vec::new();
+        // Of the last statement.
+        let mut bytes = 0;
+        for job in jobs {
+            let written = job.head().written();
+            if written > self.largest {
+                job.fail(Error::OutcomeTooLarge {
+                    what: "the outcome",
+                    bytes: written,
+                    limit: self.largest,
+                });
+                continue;
+            }
+            // (Keys and the rest are counted as if they were a part of the outcome.)
+            let its = match job.turn() {
+                Turn::Finish => written + BESIDE_OUTCOME,
+                _ => 0,
+            };
+            let last = statements.last_mut().filter(|last| {
+                last.turn() == job.turn() && (its == 0 || bytes + its <= self.largest)
+            });
+            let left = match last {
+                Some(last) => last.join(job),
+                None => Some(job),
+            };
+            if let Some(job) = left {
+                statements.push(job.into_batch());
+                bytes = 0;
+            }
+            bytes += its;
+        }
+        statements
+    }
+
+    /// Sends one statement, and answers the callers. Returns what the next statement is for.
+    async fn run(&mut self, mut statement: Box<dyn Batch>) -> Vec<Job> {
+        if !self.link.is_connected() || self.refused {
+            let (mut jobs, followers) = statement.into_jobs();
+            jobs.extend(followers);
+            if let Some(fault) = self.read_only.clone() {
+                // They would be refused, too, and need not wait for what is before them.
+                jobs = self.refuse_takes(jobs, &fault);
+            }
+            self.not_sent(jobs);
+            return Vec::new();
+        }
+        let bound = self.link.patience();
+        let sent = Moment::now();
+        let result = self
+            .link
+            .run(bound, async |store| statement.send(store).await)
+            .await;
+        let Err(fault) = result else {
+            // Whatever was wrong is over.
+            self.trouble.calm();
+            let took = sent.elapsed();
+            return self.settle(statement.settle(Answered { sent, took }));
+        };
+        let (jobs, followers) = statement.into_jobs();
+        let mut then = Vec::new();
+        for half in self.broke_off(jobs, followers, fault) {
+            for statement in self.statements(half) {
+                then.extend(Box::pin(self.run(statement)).await);
+            }
+        }
+        then
+    }
+
+    /// What becomes of a statement that failed. What was refused is sent in two statements instead, so that the guilty job
+    /// is found; those that shared an answer are sent with one of the next.
+    pub(super) fn broke_off(
+        &mut self,
+        jobs: Vec<Job>,
+        mut followers: Vec<Job>,
+        fault: Fault,
+    ) -> [Vec<Job>; 2] {
+        if fault.kind == FaultKind::Disconnected {
+            // It would have broken under each of them.
+            for job in &mut followers {
+                job.head_mut().fate.broke(jobs.len(), PATIENT);
+            }
+        }
+        self.not_sent(followers);
+        let mut first = self.failed(jobs, fault);
+        let second = first.split_off(first.len() / 2);
+        [first, second]
+    }
+
+    fn settle(&mut self, all: Vec<Next>) -> Vec<Job> {
+        let (mut first, mut then) = (Vec::new(), Vec::new());
+        for next in all {
+            match next {
+                Next::Done => {}
+                Next::Later(job) => self.put_off(job),
+                Next::First(job) => first.push(job),
+                Next::Then(job) => then.push(job),
+            }
+        }
+        self.not_sent(first);
+        then
+    }
+}

@@ -1,0 +1,182 @@
+//! Claiming a key: the attempt to run the work of a record.
+
+use std::sync::Arc;
+
+use super::finish;
+use crate::model::{Error, Moment, Subject};
+use crate::runtime::Core;
+use crate::runtime::attempt::RecordGuard;
+use crate::runtime::grant::Grant;
+use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::lease::Renewed;
+use crate::store::record::{ClaimAsk, Claimed, KeepAsk};
+
+/// The outcome of a claim. The verb makes the guard: when no caller is there to receive it, dropping it frees the key.
+#[derive(Debug)]
+pub(crate) enum Claiming {
+    Mine(RecordGuard),
+    Missed,
+    Locked,
+}
+
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) ask: ClaimAsk,
+    pub(crate) core: Arc<Core>,
+    pub(crate) reply: Reply<Claiming>,
+}
+
+impl Claim {
+    pub(crate) fn task(core: &Arc<Core>, ask: ClaimAsk, reply: Reply<Claiming>) -> Task<Self> {
+        let subject = Subject::Record(ask.key.clone());
+        let fate = Fate::within(core.settings.patience);
+        let head = Head::new(subject, "begin", Manner::Wish, fate);
+        let core = Arc::clone(core);
+        let verb = Self { ask, core, reply };
+        Task { head, verb }
+    }
+
+    /// Hands the guard to the caller. When the caller has gone, the guard is dropped, and the key is free.
+    fn mine(self, attempt: i64, deadline: Moment) -> Next {
+        let ask = self.ask;
+        let clock_error = self.core.settings.clock_error;
+        let key = ask.key.clone();
+        let grant = Grant::new(
+            key,
+            ask.owner,
+            attempt,
+            ask.lease,
+            clock_error,
+            None,
+            deadline,
+        );
+        let guard = RecordGuard::new(Arc::new(grant), self.core, &ask);
+        let _ = self.reply.send(Ok(Claiming::Mine(guard)));
+        Next::Done
+    }
+
+    /// The key is not to be had. A sending that comes late may claim it all the same.
+    fn not_mine(self, fate: &Fate, found: Claiming) -> Next {
+        let late = fate
+            .in_doubt()
+            .then(|| finish::undo(&self.ask, fate, Moment::now()));
+        let _ = self.reply.send(Ok(found));
+        late.map_or(Next::Done, |undo| Next::Later(undo.repeated().into()))
+    }
+}
+
+impl Verb for Claim {
+    type Outcome = Claimed;
+
+    const TURN: Turn = Turn::Claim;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Claimed>, Fault> {
+        let asks: Vec<ClaimAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
+        store.record_claim(&asks).await
+    }
+
+    fn settle(task: Task<Self>, outcome: Claimed, answered: Answered) -> Next {
+        let (fate, claim) = (task.head.fate, task.verb);
+        match outcome {
+            // An earlier sending may have claimed it, or this one long ago.
+            Claimed::Mine { attempt } if fate.sent || answered.is_stale(claim.ask.lease) => {
+                let mut head = task.head;
+                head.fate.sent = true;
+                let verb = Confirm { claim, attempt };
+                Next::Then(Task { head, verb }.into())
+            }
+            Claimed::Mine { attempt } => {
+                let clock_error = claim.core.settings.clock_error;
+                let deadline = answered.sent + clock_error.trusted(claim.ask.lease);
+                claim.mine(attempt, deadline)
+            }
+            Claimed::Missed => claim.not_mine(&fate, Claiming::Missed),
+            Claimed::Locked => claim.not_mine(&fate, Claiming::Locked),
+        }
+    }
+
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+        let (fate, ask) = (&task.head.fate, &task.verb.ask);
+        fate.sent.then(|| finish::undo(ask, fate, now).into())
+    }
+
+    /// Two claims by what both saw of the record.
+    fn shares(&self, first: &Self) -> bool {
+        let (mine, first) = (&self.ask, &first.ask);
+        mine.key == first.key && mine.seen == first.seen
+    }
+
+    /// By now the record is not as the others have seen it.
+    fn echo(outcome: &Claimed) -> Option<Claimed> {
+        Some(match outcome {
+            Claimed::Mine { .. } | Claimed::Missed => Claimed::Missed,
+            Claimed::Locked => Claimed::Locked,
+        })
+    }
+}
+
+/// A claim of which it is not known how much of its lease is left.
+#[derive(Debug)]
+struct Confirm {
+    claim: Claim,
+    attempt: i64,
+}
+
+impl Verb for Confirm {
+    type Outcome = Renewed;
+
+    const TURN: Turn = Turn::Confirm;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Renewed>, Fault> {
+        let ask = |task: &Task<Self>| {
+            let ask = &task.verb.claim.ask;
+            KeepAsk {
+                key: ask.key.clone(),
+                owner: ask.owner,
+                lease: ask.lease,
+            }
+        };
+        let asks: Vec<KeepAsk> = tasks.iter().map(ask).collect();
+        store.record_renew(&asks).await
+    }
+
+    fn settle(task: Task<Self>, outcome: Renewed, answered: Answered) -> Next {
+        let (fate, Self { claim, attempt }) = (task.head.fate, task.verb);
+        match outcome {
+            Renewed::Live { remaining } => {
+                let clock_error = claim.core.settings.clock_error;
+                claim.mine(attempt, answered.sent + clock_error.trusted(remaining))
+            }
+            Renewed::Gone => claim.not_mine(&fate, Claiming::Missed),
+        }
+    }
+
+    fn fail(self, error: Error) {
+        self.claim.fail(error);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.claim.is_closed()
+    }
+
+    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+        let (fate, ask) = (&task.head.fate, &task.verb.claim.ask);
+        fate.sent.then(|| finish::undo(ask, fate, now).into())
+    }
+
+    /// The claim: sent again, it finds what it has.
+    fn again(task: Task<Self>) -> Job {
+        let (head, verb) = (task.head, task.verb.claim);
+        Task { head, verb }.into()
+    }
+}

@@ -1,0 +1,120 @@
+//! Ending an attempt, and undoing a claim whose outcome no caller will learn.
+
+use super::MAX_UNDO;
+use crate::model::{Error, Moment, Subject};
+use crate::runtime::job::{Answered, Fate, Head, Manner, Next, Reply, Task, Turn, Verb};
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::record::{ANY_ATTEMPT, ClaimAsk, FinishAsk, Finished, RecordEnd};
+
+#[derive(Debug)]
+pub(crate) struct Finish {
+    pub(crate) ask: FinishAsk,
+    end: End,
+}
+
+/// Of what.
+#[derive(Debug)]
+enum End {
+    /// Of an attempt; without a reply in the background.
+    Attempt(Option<Reply<Finished>>),
+    /// Of an attempt that a claim may have begun for no caller. It names the owner of that attempt only, and no other
+    /// job waits for it.
+    Undo {
+        /// A sending of the claim may reach the server yet.
+        late: bool,
+    },
+}
+
+impl Finish {
+    pub(crate) fn task(ask: FinishAsk, reply: Option<Reply<Finished>>, fate: Fate) -> Task<Self> {
+        let doing = match ask.end {
+            RecordEnd::Done { .. } => "complete",
+            RecordEnd::Free { .. } => "release",
+        };
+        let head = Head {
+            in_order: true,
+            bytes: ask.size(),
+            ..Head::new(Subject::Record(ask.key.clone()), doing, Manner::Duty, fate)
+        };
+        let end = End::Attempt(reply);
+        let verb = Self { ask, end };
+        Task { head, verb }
+    }
+}
+
+/// Frees what a claim whose outcome no caller will learn may have claimed. It does not count as an attempt.
+pub(crate) fn undo(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
+    let ask = FinishAsk {
+        key: claim.key.clone(),
+        owner: claim.owner,
+        attempt: ANY_ATTEMPT,
+        end: RecordEnd::Free {
+            bound: false,
+            pardon: 1,
+            forget: claim.forget,
+            begun: claim.begun,
+            in_doubt: false,
+        },
+    };
+    let subject = Subject::Record(claim.key.clone());
+    let late = fate.in_doubt();
+    let fate = Fate::until(now + claim.lease.min(MAX_UNDO));
+    Task {
+        head: Head::new(subject, "release", Manner::Duty, fate),
+        verb: Finish {
+            ask,
+            end: End::Undo { late },
+        },
+    }
+}
+
+impl Task<Finish> {
+    /// What it looks for may never come: no flush waits for it.
+    pub(super) fn repeated(mut self) -> Self {
+        self.head.manner = Manner::Vigil;
+        self
+    }
+}
+
+impl Verb for Finish {
+    type Outcome = Finished;
+
+    const TURN: Turn = Turn::Finish;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Finished>, Fault> {
+        let asks: Vec<FinishAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
+        store.record_finish(&asks).await
+    }
+
+    fn settle(mut task: Task<Self>, finished: Finished, _: Answered) -> Next {
+        if finished == Finished::Locked {
+            return Next::Later(task.into());
+        }
+        match task.verb.end {
+            End::Attempt(reply) => {
+                if let Some(reply) = reply {
+                    let _ = reply.send(Ok(finished));
+                }
+                Next::Done
+            }
+            // When one sending has ended, the others do not find what they saw.
+            End::Undo { late: true } if finished != Finished::Ended => {
+                task.head.fate = task.head.fate.innocent();
+                Next::Later(task.repeated().into())
+            }
+            End::Undo { .. } => Next::Done,
+        }
+    }
+
+    fn fail(self, error: Error) {
+        if let End::Attempt(Some(reply)) = self.end {
+            let _ = reply.send(Err(error));
+        }
+    }
+
+    /// It is done for the next attempt, too.
+    fn is_closed(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,110 @@
+//! Reading records. Large outcomes come in portions: a statement brings each record's share of what it may bring, and an
+//! outcome that is larger comes with one of the next statements.
+
+use crate::model::{Error, RecordKey, Subject};
+use crate::runtime::job::{Answered, Fate, Head, MAX_BYTES, Manner, Next, Reply, Task, Turn, Verb};
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::record::RecordRow;
+
+/// A record, with an outcome that fits into its share.
+#[derive(Debug)]
+pub(crate) struct Read {
+    key: RecordKey,
+    reply: Reply<Option<RecordRow>>,
+}
+
+impl Read {
+    pub(crate) fn task(key: &RecordKey, fate: Fate, reply: Reply<Option<RecordRow>>) -> Task<Self> {
+        let subject = Subject::Record(key.clone());
+        let key = key.clone();
+        Task {
+            head: Head::new(subject, "look up", Manner::Look, fate),
+            verb: Self { key, reply },
+        }
+    }
+}
+
+fn keys<'a>(reads: impl Iterator<Item = &'a Read>) -> Vec<RecordKey> {
+    reads.map(|read| read.key.clone()).collect()
+}
+
+impl Verb for Read {
+    type Outcome = Option<RecordRow>;
+
+    const TURN: Turn = Turn::Read;
+
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<Self::Outcome>, Fault> {
+        let share = MAX_BYTES / tasks.len().max(1);
+        let keys = keys(tasks.iter().map(|task| &task.verb));
+        store.record_read(&keys, share).await
+    }
+
+    fn settle(task: Task<Self>, row: Self::Outcome, _: Answered) -> Next {
+        if let Some(bytes) = row.as_ref().and_then(RecordRow::left_behind) {
+            let head = Head { bytes, ..task.head };
+            let verb = LargeRead(task.verb);
+            return Next::First(Task { head, verb }.into());
+        }
+        let _ = task.verb.reply.send(Ok(row));
+        Next::Done
+    }
+
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn shares(&self, first: &Self) -> bool {
+        self.key == first.key
+    }
+
+    fn echo(row: &Self::Outcome) -> Option<Self::Outcome> {
+        Some(row.clone())
+    }
+}
+
+/// A record whose outcome did not fit into its share.
+#[derive(Debug)]
+struct LargeRead(Read);
+
+impl Verb for LargeRead {
+    type Outcome = Option<RecordRow>;
+
+    const TURN: Turn = Turn::LargeRead;
+
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<Self::Outcome>, Fault> {
+        let keys = keys(tasks.iter().map(|task| &task.verb.0));
+        store.record_read(&keys, usize::MAX).await
+    }
+
+    fn settle(task: Task<Self>, row: Self::Outcome, _: Answered) -> Next {
+        let _ = task.verb.0.reply.send(Ok(row));
+        Next::Done
+    }
+
+    fn fail(self, error: Error) {
+        self.0.fail(error);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    fn shares(&self, first: &Self) -> bool {
+        self.0.shares(&first.0)
+    }
+
+    fn echo(row: &Self::Outcome) -> Option<Self::Outcome> {
+        Read::echo(row)
+    }
+}

@@ -1,0 +1,192 @@
+//! Releasing a lease, and undoing an acquire whose outcome no caller will learn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::MAX_UNDO;
+use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
+use crate::runtime::grant::Grant;
+use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::line::Lines;
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::lease::{Freed, ReleaseAsk};
+
+/// The end of a grant: its last guard is gone, or no caller will learn of it.
+#[derive(Debug)]
+pub(crate) struct Release {
+    pub(crate) ask: ReleaseAsk,
+    /// `None`: an acquire is undone whose outcome is unknown.
+    pub(crate) grant: Option<Arc<Grant>>,
+    /// How many sendings of its acquire may reach the server yet.
+    pub(crate) late: u32,
+    pub(crate) reply: Option<Reply<ReleaseOutcome>>,
+    pub(crate) lines: Arc<Lines>,
+}
+
+/// The release of a grant whose last guard is gone.
+pub(crate) fn of(
+    grant: &Arc<Grant>,
+    lines: &Arc<Lines>,
+    reply: Option<Reply<ReleaseOutcome>>,
+    fate: Fate,
+) -> Task<Release> {
+    let ask = ReleaseAsk {
+        name: grant.name.clone(),
+        owner: grant.id,
+        fence: grant.fence,
+    };
+    let verb = Release {
+        ask,
+        grant: Some(Arc::clone(grant)),
+        late: grant.late,
+        reply,
+        lines: Arc::clone(lines),
+    };
+    verb.task(fate)
+}
+
+/// Frees what an acquire was granted; and what `late` more of its sendings are granted yet.
+pub(super) fn undo(
+    name: &Name,
+    owner: Uuid,
+    ttl: Duration,
+    late: u32,
+    lines: &Arc<Lines>,
+    now: Moment,
+) -> Task<Release> {
+    let ask = ReleaseAsk {
+        name: name.clone(),
+        owner,
+        fence: 0,
+    };
+    let verb = Release {
+        ask,
+        grant: None,
+        late,
+        reply: None,
+        lines: Arc::clone(lines),
+    };
+    // It may have been granted just now; after its TTL it is free by itself.
+    verb.task(Fate::until(now + ttl.min(MAX_UNDO)))
+}
+
+impl Release {
+    fn task(self, fate: Fate) -> Task<Self> {
+        let subject = Subject::Lock(self.ask.name.clone());
+        let request = (self.ask.name.as_bytes().len(), 0);
+        let head = Head {
+            request: Some(request),
+            ..Head::new(subject, "release", Manner::Duty, fate)
+        };
+        Task { head, verb: self }
+    }
+
+    /// What is to be done after the release of a grant, whatever has come of it: while sendings of its acquire may reach the
+    /// server yet, one of them may grant the name again, to no caller.
+    fn after(&self, late: u32, now: Moment) -> Option<Job> {
+        let grant = self.grant.as_ref().filter(|_| late > 0)?;
+        let (name, lines) = (&grant.name, &self.lines);
+        let undo = undo(name, grant.id, grant.ttl, late, lines, now);
+        Some(undo.repeated().into())
+    }
+
+    pub(crate) fn outcome(&self, fate: &Fate, freed: Freed, now: Moment) -> ReleaseOutcome {
+        let Some(grant) = &self.grant else {
+            return ReleaseOutcome::Released;
+        };
+        if let Some(loss) = grant.loss() {
+            return ReleaseOutcome::Lost(loss);
+        }
+        // Until the deadline no lease or transaction takes the name over. So when the release was sent before and the name is not
+        // ours any more, that sending has released it: its answer was lost, or the statement was refused after the release.
+        // (A forced release, or a failover that loses commits, in between is not told from it.)
+        let by_earlier_sending = fate.sent && now < grant.status().deadline;
+        match freed {
+            Freed::Released => ReleaseOutcome::Released,
+            Freed::WasFree | Freed::Superseded if by_earlier_sending => ReleaseOutcome::Released,
+            // That sending may have come too late.
+            Freed::WasFree if fate.sent => ReleaseOutcome::Lost(Loss::Expired),
+            Freed::Expired => ReleaseOutcome::Lost(Loss::Expired),
+            Freed::WasFree | Freed::Superseded | Freed::Locked => {
+                ReleaseOutcome::Lost(Loss::TakenOver)
+            }
+        }
+    }
+}
+
+impl Task<Release> {
+    /// What it looks for may never come: no flush waits for it.
+    pub(crate) fn repeated(mut self) -> Self {
+        self.head.manner = Manner::Vigil;
+        self
+    }
+
+    fn released(self, freed: Freed) -> Next {
+        let Self { head, verb } = self;
+        let now = Moment::now();
+        verb.lines.freed(&verb.ask.name);
+        let next = verb.after(verb.late, now).map_or(Next::Done, Next::Later);
+        let outcome = verb.outcome(&head.fate, freed, now);
+        if let Some(reply) = verb.reply {
+            let _ = reply.send(Ok(outcome));
+        }
+        next
+    }
+
+    /// An undo has freed what one sending of its acquire was granted, or nothing. It is repeated while another sending may come.
+    /// A lease that has run out accounts for no sending: it stays in the row and is found again, and it may be that of the sending
+    /// which was answered.
+    fn undone(mut self, freed: Freed) -> Next {
+        if matches!(freed, Freed::Released | Freed::Expired) {
+            self.verb.lines.freed(&self.verb.ask.name);
+        }
+        let accounted = u32::from(freed == Freed::Released);
+        self.verb.late = self.verb.late.saturating_sub(accounted);
+        if self.verb.late == 0 {
+            return Next::Done;
+        }
+        self.head.fate = self.head.fate.innocent();
+        Next::Later(self.repeated().into())
+    }
+}
+
+impl Verb for Release {
+    type Outcome = Freed;
+
+    const TURN: Turn = Turn::Release;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Freed>, Fault> {
+        let asks: Vec<ReleaseAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
+        store.lease_release(&asks).await
+    }
+
+    fn settle(task: Task<Self>, freed: Freed, _: Answered) -> Next {
+        match freed {
+            Freed::Locked => Next::Later(task.into()),
+            _ if task.verb.grant.is_none() => task.undone(freed),
+            _ => task.released(freed),
+        }
+    }
+
+    fn fail(self, error: Error) {
+        if let Some(reply) = self.reply {
+            let _ = reply.send(Err(error));
+        }
+    }
+
+    /// It is done for the next holder, too.
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    /// When the caller has waited long enough, the name is to be free all the same: the undo frees the grant, and then
+    /// what late sendings of its acquire are granted.
+    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+        let verb = &task.verb;
+        let own = u32::from(verb.reply.is_some());
+        verb.after(verb.late + own, now)
+    }
+}

@@ -1,0 +1,177 @@
+//! Steps of an attempt: beginning one, and what came of it.
+
+use std::sync::Arc;
+
+use crate::model::{Error, Outcome, Subject};
+use crate::runtime::Core;
+use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::record::Finished;
+use crate::store::step::{StepAsk, StepBegun};
+
+#[derive(Debug)]
+pub(crate) struct BeginStep {
+    ask: StepAsk,
+    core: Arc<Core>,
+    reply: Reply<(StepBegun, UndoStep)>,
+}
+
+impl BeginStep {
+    pub(crate) fn task(
+        core: &Arc<Core>,
+        ask: StepAsk,
+        reply: Reply<(StepBegun, UndoStep)>,
+    ) -> Task<Self> {
+        let fate = Fate::within(core.settings.patience);
+        let head = head(&ask, "begin a step of", Manner::Wish, fate);
+        let core = Arc::clone(core);
+        let verb = Self { ask, core, reply };
+        Task { head, verb }
+    }
+}
+
+fn head(ask: &StepAsk, doing: &'static str, manner: Manner, fate: Fate) -> Head {
+    let subject = Subject::Record(ask.key.clone());
+    Head {
+        in_order: true,
+        ..Head::new(subject, doing, manner, fate)
+    }
+}
+
+impl Verb for BeginStep {
+    type Outcome = StepBegun;
+
+    const TURN: Turn = Turn::Alone;
+
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<StepBegun>, Fault> {
+        let mut begun = Vec::with_capacity(1);
+        for task in tasks {
+            begun.push(store.step_begin(&task.verb.ask).await?);
+        }
+        Ok(begun)
+    }
+
+    fn settle(task: Task<Self>, begun: StepBegun, _: Answered) -> Next {
+        if matches!(begun, StepBegun::Locked) {
+            return Next::Later(task.into());
+        }
+        let Self { ask, core, reply } = task.verb;
+        let in_doubt = matches!(begun, StepBegun::Fresh) && !ask.repeatable;
+        let undo = UndoStep::new(in_doubt.then(|| (core, ask.clone())));
+        if let Err(Ok((_, undo))) = reply.send(Ok((begun, undo))) {
+            undo.disarm();
+            if in_doubt {
+                // Before the end of the attempt, which may wait already.
+                return Next::First(FinishStep::task(ask, None, None, task.head.fate).into());
+            }
+        }
+        Next::Done
+    }
+
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct FinishStep {
+    ask: StepAsk,
+    /// `None`: it has not happened.
+    outcome: Option<Outcome>,
+    /// `None`: it was begun for a caller who has gone.
+    reply: Option<Reply<Finished>>,
+}
+
+impl FinishStep {
+    pub(crate) fn task(
+        ask: StepAsk,
+        outcome: Option<Outcome>,
+        reply: Option<Reply<Finished>>,
+        fate: Fate,
+    ) -> Task<Self> {
+        let head = Head {
+            bytes: outcome.as_ref().map_or(0, |outcome| outcome.bytes().len()),
+            ..head(&ask, "keep a step of", Manner::Duty, fate)
+        };
+        let verb = Self {
+            ask,
+            outcome,
+            reply,
+        };
+        Task { head, verb }
+    }
+}
+
+impl Verb for FinishStep {
+    type Outcome = Finished;
+
+    const TURN: Turn = Turn::Alone;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Finished>, Fault> {
+        let mut finished = Vec::with_capacity(1);
+        for Task { verb, .. } in tasks {
+            finished.push(store.step_finish(&verb.ask, verb.outcome.as_ref()).await?);
+        }
+        Ok(finished)
+    }
+
+    fn settle(task: Task<Self>, finished: Finished, _: Answered) -> Next {
+        if finished == Finished::Locked {
+            return Next::Later(task.into());
+        }
+        if let Some(reply) = task.verb.reply {
+            let _ = reply.send(Ok(finished));
+        }
+        Next::Done
+    }
+
+    fn fail(self, error: Error) {
+        if let Some(reply) = self.reply {
+            let _ = reply.send(Err(error));
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// Goes with the news that a step may begin: a caller who does not receive them has not begun it.
+#[derive(Debug)]
+pub(crate) struct UndoStep(Option<(Arc<Core>, StepAsk)>);
+
+impl UndoStep {
+    /// `None`: there is nothing to undo.
+    fn new(begun: Option<(Arc<Core>, StepAsk)>) -> Self {
+        Self(begun)
+    }
+
+    pub(crate) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UndoStep {
+    fn drop(&mut self) {
+        if let Some((core, ask)) = self.0.take() {
+            core.forget_step(ask);
+        }
+    }
+}
+
+impl Core {
+    /// A step was begun, and did not happen: its record is in no doubt. (When this is given up, the end of the attempt says so.)
+    pub(crate) fn forget_step(&self, ask: StepAsk) {
+        let fate = Fate::within(self.settings.patience);
+        let forget: Job = FinishStep::task(ask, None, None, fate).into();
+        self.send(forget);
+    }
+}

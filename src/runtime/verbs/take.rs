@@ -1,0 +1,214 @@
+//! Acquiring a lease.
+//!
+//! A grant is named by its own id, so that an acquire may be sent twice. What an earlier sending was granted, or what was
+//! answered late, is confirmed by a renewal: it tells how much of the lease's time is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::release::{self, Release};
+use crate::model::{Busy, Error, Moment, Subject};
+use crate::runtime::Core;
+use crate::runtime::grant::Grant;
+use crate::runtime::guard::Guard;
+use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::lease::{RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::row::LockRow;
+
+/// The outcome of an attempt to take a lease. The verb makes the guard: when no caller is there to receive it, dropping it
+/// releases the lease.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Held(Guard),
+    Busy(Busy),
+}
+
+/// A fresh grant.
+#[derive(Debug)]
+pub(crate) struct Take {
+    pub(crate) ask: TakeAsk,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) reply: Reply<Attempt>,
+}
+
+impl Take {
+    pub(crate) fn task(
+        core: &Arc<Core>,
+        ask: TakeAsk,
+        max_hold: Option<Duration>,
+        reply: Reply<Attempt>,
+        give_up: Moment,
+    ) -> Task<Self> {
+        let subject = Subject::Lock(ask.name.clone());
+        let request = (ask.name.as_bytes().len(), ask.holder.len());
+        let fate = Fate::until(give_up);
+        let head = Head {
+            request: Some(request),
+            ..Head::new(subject, "acquire", Manner::Acquire, fate)
+        };
+        let core = Arc::clone(core);
+        let verb = Self {
+            ask,
+            max_hold,
+            core,
+            reply,
+        };
+        Task { head, verb }
+    }
+
+    /// Hands the guard to the caller. When the caller has gone, the guard is dropped, and released.
+    fn granted(self, fate: &Fate, fence: i64, sent: Moment, left: Duration) -> Next {
+        let TakeAsk {
+            name, owner, ttl, ..
+        } = self.ask;
+        let clock_error = self.core.settings.clock_error;
+        let deadline = sent + clock_error.trusted(left);
+        let cap = self.max_hold.map(|max_hold| sent + max_hold);
+        let mut grant = Grant::new(name, owner, fence, ttl, clock_error, cap, deadline);
+        grant.late = fate.doubts;
+        let grant = Arc::new(grant);
+        self.core.renewals.add(&grant);
+        if let Some(guard) = Guard::new(grant, self.core) {
+            let _ = self.reply.send(Ok(Attempt::Held(guard)));
+        }
+        Next::Done
+    }
+
+    /// The name is held, or changing hands. A sending that comes late may be granted it all the same.
+    fn busy(self, fate: &Fate, row: Option<LockRow>) -> Next {
+        let late = fate.in_doubt().then(|| self.undo(fate, Moment::now()));
+        let name = self.ask.name;
+        let busy = row
+            .map(LockRow::info)
+            .transpose()
+            .map(|holder| Busy { name, holder });
+        let _ = self.reply.send(busy.map(Attempt::Busy));
+        late.map_or(Next::Done, |undo| Next::Later(undo.repeated().into()))
+    }
+
+    /// Frees what its sendings were granted, or may yet be granted.
+    fn undo(&self, fate: &Fate, now: Moment) -> Task<Release> {
+        let (ask, lines) = (&self.ask, &self.core.lines);
+        release::undo(&ask.name, ask.owner, ask.ttl, fate.doubts, lines, now)
+    }
+}
+
+impl Verb for Take {
+    type Outcome = Taken;
+
+    const TURN: Turn = Turn::Take;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Taken>, Fault> {
+        let asks: Vec<TakeAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
+        store.lease_take(&asks).await
+    }
+
+    fn settle(task: Task<Self>, outcome: Taken, answered: Answered) -> Next {
+        let (fate, take) = (task.head.fate, &task.verb);
+        match outcome {
+            Taken::Granted { fence } if fate.sent || answered.is_stale(take.ask.ttl) => {
+                Confirm::after(task, fence)
+            }
+            Taken::Granted { fence } => {
+                let ttl = take.ask.ttl;
+                task.verb.granted(&fate, fence, answered.sent, ttl)
+            }
+            // By an earlier sending.
+            Taken::Busy(Some(row)) if fate.sent && row.owner == Some(take.ask.owner) => {
+                Confirm::after(task, row.fence)
+            }
+            // The row may be locked by an earlier sending, which the server has not finished.
+            Taken::Busy(None) if fate.in_doubt() => Next::Later(task.into()),
+            Taken::Busy(row) => task.verb.busy(&fate, row),
+        }
+    }
+
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    /// An acquire that was sent may have happened.
+    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+        let fate = &task.head.fate;
+        fate.sent.then(|| task.verb.undo(fate, now).into())
+    }
+}
+
+/// A grant of which it is not known how much of its time is left.
+#[derive(Debug)]
+pub(crate) struct Confirm {
+    take: Take,
+    fence: i64,
+}
+
+impl Confirm {
+    fn after(task: Task<Take>, fence: i64) -> Next {
+        let Task {
+            mut head,
+            verb: take,
+        } = task;
+        head.fate.sent = true;
+        let verb = Self { take, fence };
+        Next::Then(Task { head, verb }.into())
+    }
+
+    fn take(task: Task<Self>) -> Task<Take> {
+        Task {
+            head: task.head,
+            verb: task.verb.take,
+        }
+    }
+}
+
+impl Verb for Confirm {
+    type Outcome = Renewed;
+
+    const TURN: Turn = Turn::Confirm;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Renewed>, Fault> {
+        let ask = |task: &Task<Self>| {
+            let ask = &task.verb.take.ask;
+            RenewAsk {
+                name: ask.name.clone(),
+                owner: ask.owner,
+                ttl: ask.ttl,
+            }
+        };
+        let asks: Vec<RenewAsk> = tasks.iter().map(ask).collect();
+        store.lease_renew(&asks).await
+    }
+
+    fn settle(task: Task<Self>, outcome: Renewed, answered: Answered) -> Next {
+        let (fate, Self { take, fence }) = (task.head.fate, task.verb);
+        match outcome {
+            Renewed::Live { remaining } => take.granted(&fate, fence, answered.sent, remaining),
+            // It was granted, and ran out in the meantime.
+            Renewed::Gone => take.busy(&fate, None),
+        }
+    }
+
+    fn fail(self, error: Error) {
+        self.take.fail(error);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.take.is_closed()
+    }
+
+    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+        let fate = &task.head.fate;
+        fate.sent.then(|| task.verb.take.undo(fate, now).into())
+    }
+
+    /// The acquire: sent again, it finds what it has.
+    fn again(task: Task<Self>) -> Job {
+        Self::take(task).into()
+    }
+}

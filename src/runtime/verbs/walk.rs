@@ -1,0 +1,81 @@
+//! A walk through the lock rows, to remove those that nobody uses, one portion after the other.
+
+use std::time::Duration;
+
+use crate::model::{Error, Moment};
+use crate::runtime::job::{Answered, Fate, Head, Manner, Next, Reply, Task, Turn, Verb};
+use crate::store::Store;
+use crate::store::clean::CleanedLocks;
+use crate::store::fault::Fault;
+
+#[derive(Debug)]
+pub(crate) struct Walk {
+    /// The rows that are looked at in one statement.
+    limit: u32,
+    /// The last name that was looked at.
+    after: Vec<u8>,
+    removed: u64,
+    /// For each portion.
+    patience: Duration,
+    reply: Reply<u64>,
+}
+
+impl Walk {
+    pub(crate) fn task(limit: u32, patience: Duration, reply: Reply<u64>) -> Task<Self> {
+        let fate = Fate::within(patience);
+        Task {
+            head: Head::new(None, "clean", Manner::Wish, fate),
+            verb: Self {
+                limit,
+                after: Vec::new(),
+                removed: 0,
+                patience,
+                reply,
+            },
+        }
+    }
+}
+
+impl Verb for Walk {
+    type Outcome = CleanedLocks;
+
+    const TURN: Turn = Turn::Alone;
+
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<CleanedLocks>, Fault> {
+        let mut cleaned = Vec::with_capacity(1);
+        for Task { verb, .. } in tasks {
+            cleaned.push(store.lock_clean(&verb.after, verb.limit).await?);
+        }
+        Ok(cleaned)
+    }
+
+    fn settle(mut task: Task<Self>, cleaned: CleanedLocks, _: Answered) -> Next {
+        let walk = &mut task.verb;
+        walk.removed += cleaned.removed;
+        match cleaned.last {
+            Some(last) if !walk.reply.is_closed() => {
+                walk.after = last;
+                task.head.fate = Fate {
+                    number: task.head.fate.number,
+                    ..Fate::until(Moment::now() + walk.patience)
+                };
+                Next::First(task.into())
+            }
+            _ => {
+                let _ = task.verb.reply.send(Ok(task.verb.removed));
+                Next::Done
+            }
+        }
+    }
+
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+}
