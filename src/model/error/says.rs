@@ -5,6 +5,7 @@ use std::fmt;
 use super::Error;
 
 impl fmt::Display for Error {
+    #[allow(clippy::too_many_lines, reason = "one message for each variant")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InvalidName(error) => fmt::Display::fmt(error, f),
