@@ -46,6 +46,8 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::model::{Engine, Error, Moment, Name};
+use crate::store::Capabilities;
+use crate::store::brands::Brand;
 use clean::Cleaner;
 use line::Lines;
 use link::Way;
@@ -72,14 +74,15 @@ pub(crate) struct Core {
     /// lanes from writing does not keep it from looking.
     aside: mpsc::UnboundedSender<Op>,
     errands: mpsc::UnboundedSender<Op>,
-    /// Whether a caller's open transaction may keep the lanes from writing.
-    transaction_blocks_lanes: bool,
+    pub(crate) capabilities: Capabilities,
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
     pub(crate) lines: Arc<Lines>,
     way: Arc<Way>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,
+    pub(crate) brand: Brand,
+    /// For people to read. What it can do is among the `capabilities`.
     pub(crate) engine: Engine,
     pub(crate) version: String,
     /// Other servers take writes, too.
@@ -139,7 +142,7 @@ impl Core {
         &self,
         what: impl FnOnce(Reply<T>) -> LookAt,
     ) -> Result<T, Error> {
-        let patience = if self.transaction_blocks_lanes {
+        let patience = if self.capabilities.one_writer {
             ASIDE_PATIENCE
         } else {
             self.settings.patience

@@ -53,7 +53,7 @@ impl Core {
     /// The same for a version. Where a transaction of the caller's may keep the lane from writing, what there is is
     /// looked at beside it first.
     pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
-        if self.transaction_blocks_lanes {
+        if self.capabilities.one_writer {
             let look = |reply| LookAt::Row(name.clone(), false, reply);
             if let Ok(Some(seen)) = self.look_aside(look).await {
                 if seen.owner.is_none() || seen.holder().is_some() {

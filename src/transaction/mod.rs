@@ -6,7 +6,7 @@ mod pool;
 mod retry;
 mod retryable;
 
-use crate::model::Engine;
+use crate::store::brands::{Brand, Supported};
 
 pub(crate) use context::Context;
 pub use open::RetryTx;
@@ -27,9 +27,10 @@ pub trait Transaction: sealed::Sealed {}
 mod sealed {
     use std::sync::Arc;
 
-    use crate::model::{Engine, Name};
+    use crate::model::Name;
     use crate::runtime::Core;
     use crate::store::Store;
+    use crate::store::brands::Brand;
 
     /// What is to be done when a transaction has ended.
     pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;
@@ -38,8 +39,8 @@ mod sealed {
         #[allow(private_bounds, reason = "sealed")]
         type Connection: Store;
 
-        /// The engine, or one of those that share its protocol.
-        const ENGINE: Engine;
+        #[allow(private_interfaces, reason = "sealed")]
+        const BRAND: Brand;
 
         fn connection(&mut self) -> &mut Self::Connection;
 
@@ -56,34 +57,16 @@ mod sealed {
     }
 }
 
-macro_rules! transaction {
-    ($feature:literal, $brand:ty, $connection:ty, $engine:expr) => {
-        #[cfg(feature = $feature)]
-        impl sealed::Sealed for sqlx::Transaction<'_, $brand> {
-            type Connection = $connection;
+#[allow(private_bounds, private_interfaces, reason = "sealed")]
+impl<B: Supported> sealed::Sealed for sqlx::Transaction<'_, B> {
+    type Connection = B::Connection;
 
-            const ENGINE: Engine = $engine;
+    const BRAND: Brand = B::BRAND;
 
-            fn connection(&mut self) -> &mut $connection {
-                self
-            }
-        }
-
-        #[cfg(feature = $feature)]
-        impl Transaction for sqlx::Transaction<'_, $brand> {}
-    };
+    fn connection(&mut self) -> &mut B::Connection {
+        self
+    }
 }
 
-transaction!(
-    "postgres",
-    sqlx::Postgres,
-    sqlx::PgConnection,
-    Engine::Postgres
-);
-transaction!("mysql", sqlx::MySql, sqlx::MySqlConnection, Engine::MySql);
-transaction!(
-    "sqlite",
-    sqlx::Sqlite,
-    sqlx::SqliteConnection,
-    Engine::Sqlite
-);
+#[allow(private_bounds, reason = "sealed")]
+impl<B: Supported> Transaction for sqlx::Transaction<'_, B> {}

@@ -8,8 +8,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::in_tx::text;
 use crate::model::{Error, FaultKind};
+use crate::store::brands::Brand;
 use crate::store::fault::Fault;
-use crate::store::{Connector, RequestLimit, servers, url};
+use crate::store::{Capabilities, Connector, RequestLimit, servers, url};
 
 const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -37,10 +38,6 @@ impl MySql {
         Self::of(options)
     }
 
-    pub(crate) fn new(options: MySqlConnectOptions) -> Result<Self, Error> {
-        Self::of(vec![options])
-    }
-
     fn of(options: Vec<MySqlConnectOptions>) -> Result<Self, Error> {
         let nameless = |o: &MySqlConnectOptions| o.get_database().is_none_or(str::is_empty);
         if options.iter().any(nameless) {
@@ -61,6 +58,17 @@ impl MySql {
 
 impl Connector for MySql {
     type Connection = MySqlConnection;
+    type Options = MySqlConnectOptions;
+
+    const BRAND: Brand = Brand::MySql;
+
+    const CAPABILITIES: Capabilities = Capabilities {
+        one_writer: false,
+        leased_rows_stay_locked: true,
+        // The search has locked the gap in which the row would stand.
+        missing_rows_can_be_made: false,
+        locks_only_its_snapshot: false,
+    };
 
     const LANES: usize = 2;
 
@@ -68,7 +76,9 @@ impl Connector for MySql {
     /// Nothing is read back.
     const RENEWALS: RequestLimit = RequestLimit::of(1_024, 54, 2);
 
-    const TRANSACTION_BLOCKS_LANES: bool = false;
+    fn from_options(options: MySqlConnectOptions) -> Result<Self, Error> {
+        Self::of(vec![options])
+    }
 
     fn target(&self) -> String {
         let host = |o: &MySqlConnectOptions| {

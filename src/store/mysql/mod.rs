@@ -13,4 +13,4 @@ mod step;
 
 pub(crate) use connect::MySql;
 pub(crate) use fault::kind as fault_kind;
-pub(crate) use schema::runner;
+pub(crate) use schema::{grants, migrations};

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, Row};
 
+use super::in_tx::BEGIN;
 use super::pooler::{Known, POOLER, Session, Sharing, is_shared, is_tracked, take_pooler};
 use crate::model::{Error, FaultKind};
+use crate::store::brands::Brand;
 use crate::store::fault::Fault;
-use crate::store::{Connector, RequestLimit, servers, url};
+use crate::store::{Capabilities, Connector, RequestLimit, servers, url};
 
 const FORM: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -59,10 +61,6 @@ impl Postgres {
             told: told.is_some(),
             ..it
         })
-    }
-
-    pub(crate) fn new(options: PgConnectOptions) -> Self {
-        Self::of(vec![options])
     }
 
     fn of(options: Vec<PgConnectOptions>) -> Self {
@@ -116,12 +114,27 @@ impl Postgres {
 
 impl Connector for Postgres {
     type Connection = Session;
+    type Options = PgConnectOptions;
+
+    const BRAND: Brand = Brand::Postgres;
+
+    const CAPABILITIES: Capabilities = Capabilities {
+        one_writer: false,
+        // A savepoint gives back what a wait has locked.
+        leased_rows_stay_locked: false,
+        missing_rows_can_be_made: true,
+        locks_only_its_snapshot: true,
+    };
+
+    const BEGIN: Option<&'static str> = Some(BEGIN);
 
     const LANES: usize = 2;
 
     const REQUEST: RequestLimit = RequestLimit::of(4_096, 40, 1);
 
-    const TRANSACTION_BLOCKS_LANES: bool = false;
+    fn from_options(options: PgConnectOptions) -> Result<Self, Error> {
+        Ok(Self::of(vec![options]))
+    }
 
     fn target(&self) -> String {
         let host = |o: &PgConnectOptions| {

@@ -16,8 +16,7 @@ mod step;
 
 pub(crate) use connect::Postgres;
 pub(crate) use fault::kind as fault_kind;
-pub(crate) use in_tx::BEGIN;
-pub(crate) use schema::runner;
+pub(crate) use schema::{grants, migrations};
 
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::{Query, QueryAs, QueryScalar};

@@ -13,5 +13,6 @@ mod step;
 
 pub(crate) use connect::Sqlite;
 pub(crate) use fault::kind as fault_kind;
+#[cfg(test)]
 pub(crate) use in_tx::BEGIN_TO_WRITE;
-pub(crate) use schema::runner;
+pub(crate) use schema::{grants, migrations};
