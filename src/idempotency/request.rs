@@ -18,7 +18,8 @@ use crate::model::bounds::{check_ttl, check_wait, within};
 use crate::model::{Fingerprint, RecordKey, check_scope};
 use crate::runtime::Core;
 use crate::runtime::record::{Claim, Claiming, RecordWork};
-use crate::store::record::{ClaimAsk, DecideAsk, Decision};
+use crate::store::record::ClaimAsk;
+use crate::store::record_admin::{DecideAsk, Decision};
 use crate::transaction::Retry;
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);

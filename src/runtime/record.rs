@@ -11,9 +11,8 @@ use super::token::NewToken;
 use crate::model::FormToken;
 use crate::model::{Error, Outcome, RecordKey};
 use crate::store::clean::CleanedRows;
-use crate::store::record::{
-    ClaimAsk, DecideAsk, Decision, FinishAsk, Finished, ListAsk, RecordEnd, RecordRow,
-};
+use crate::store::record::{ClaimAsk, FinishAsk, Finished, RecordEnd, RecordRow};
+use crate::store::record_admin::{DecideAsk, Decision, ListAsk};
 use crate::store::step::{StepAsk, StepBegun, StepRow};
 
 /// What has come of a claim. The guard is made by the lane: when nobody is there to receive it any more, dropping it

@@ -30,7 +30,9 @@ pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod record;
+pub(crate) mod record_admin;
 pub(crate) mod record_in_tx;
+pub(crate) mod record_state;
 mod request;
 pub(crate) mod row;
 pub(crate) mod schema;
@@ -51,6 +53,7 @@ use form_token::FormTokenStore;
 use in_tx::InTxStore;
 use lease::LeaseStore;
 use record::RecordStore;
+use record_admin::RecordAdminStore;
 use record_in_tx::RecordInTxStore;
 pub(crate) use request::RequestLimit;
 use schema::SchemaStore;
@@ -107,6 +110,7 @@ pub(crate) trait Store:
     LeaseStore
     + InTxStore
     + RecordStore
+    + RecordAdminStore
     + RecordInTxStore
     + StepStore
     + FormTokenStore
@@ -123,6 +127,7 @@ impl<T> Store for T where
     T: LeaseStore
         + InTxStore
         + RecordStore
+        + RecordAdminStore
         + RecordInTxStore
         + StepStore
         + FormTokenStore

@@ -24,6 +24,7 @@ use crate::store::lease::Renewed;
 use crate::store::record::{
     ANY_ATTEMPT, ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordEnd, RecordRow, RecordStore,
 };
+use crate::store::record_admin::RecordAdminStore;
 use crate::store::step::{StepAsk, StepBegun, StepStore};
 
 /// What an end has beside its outcome, in bytes: no more than that.

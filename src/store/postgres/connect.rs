@@ -7,7 +7,8 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, Row};
 
 use super::in_tx::BEGIN;
-use super::pooler::{Known, POOLER, Session, Sharing, is_shared, is_tracked, take_pooler};
+use super::pooler::{Known, POOLER, Sharing, is_shared, is_tracked, take_pooler};
+use super::session::Session;
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;

@@ -1,6 +1,6 @@
 //! PostgreSQL: `unnest` arrays carry a batch, `FOR UPDATE SKIP LOCKED` passes locked rows over.
 //!
-//! The verbs are on any connection. Those of the lanes are sent by a [`Session`](pooler::Session).
+//! The verbs are on any connection. Those of the lanes are sent by a [`Session`](session::Session).
 
 mod clean;
 mod connect;
@@ -10,8 +10,10 @@ mod in_tx;
 mod lease;
 mod pooler;
 mod record;
+mod record_admin;
 mod record_in_tx;
 mod schema;
+mod session;
 mod step;
 
 pub(crate) use connect::Postgres;
