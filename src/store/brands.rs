@@ -42,6 +42,9 @@ pub(crate) trait Connect: Sized {
 
 macro_rules! brands {
     ($($brand:ident: $feature:literal, $folder:ident, [$($scheme:literal),+], [$($engine:ident),+];)+) => {
+        #[cfg(not(any($(feature = $feature),+)))]
+        compile_error!(concat!("rowlock needs an engine: enable one of the features", $(" ", $feature),+));
+
         /// A line of the list. In a build without its feature, too.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Brand {

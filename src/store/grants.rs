@@ -18,7 +18,8 @@ pub(super) const RIGHTS: &str = "SELECT, INSERT, UPDATE, DELETE";
 /// rowlock needs at run time.
 pub(super) fn grants(target: &str) -> String {
     let of_brand = || {
-        let (scheme, rest) = target.split_once("://")?;
+        let (scheme, rest) = target.split_once(':')?;
+        let rest = rest.trim_start_matches('/');
         let (login, database) = rest.rsplit_once('/').unwrap_or((rest, ""));
         let user = login.rsplit_once('@').map_or(login, |(user, _)| user);
         brands::grants(scheme, user, database)

@@ -28,6 +28,21 @@ pub(crate) trait RecordStore {
         largest: usize,
     ) -> impl Future<Output = Result<Vec<Option<RecordRow>>, Fault>> + Send;
 
+    /// The record of one key, as [`record_read`](Self::record_read) reads it.
+    fn record_read_one(
+        &mut self,
+        key: &RecordKey,
+        largest: usize,
+    ) -> impl Future<Output = Result<Option<RecordRow>, Fault>> + Send
+    where
+        Self: Send,
+    {
+        async move {
+            let rows = self.record_read(std::slice::from_ref(key), largest).await?;
+            Ok(rows.into_iter().next().flatten())
+        }
+    }
+
     /// Whether a transaction that has not ended has claimed the key, or has its record locked; without waiting for it.
     /// (False on SQLite, where only the file tells that there is a writer.)
     fn record_is_claimed(

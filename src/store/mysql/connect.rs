@@ -81,23 +81,15 @@ impl Connector for MySql {
     }
 
     fn target(&self) -> String {
-        let host = |o: &MySqlConnectOptions| {
-            o.get_socket().map_or_else(
-                || url::shown(o.get_host(), o.get_port()),
-                |socket| socket.display().to_string(),
-            )
-        };
-        let hosts: Vec<String> = self.servers.iter().map(host).collect();
         // There is at least one, and they differ in nothing else.
         let Some(o) = self.servers.first() else {
             return String::new();
         };
         let database = o.get_database().unwrap_or_default();
-        format!(
-            "mysql://{}@{}/{database}",
-            o.get_username(),
-            hosts.join(",")
-        )
+        let address =
+            |o: &MySqlConnectOptions| url::address(o.get_socket(), o.get_host(), o.get_port());
+        let addresses = self.servers.iter().map(address);
+        url::target("mysql", o.get_username(), addresses, database)
     }
 
     fn servers(&self) -> usize {

@@ -294,8 +294,7 @@ impl RecordStore for MySqlConnection {
             // Outcomes are large: of each only that is read which has to be compared.
             let row = match row {
                 Some(row) if row.owner == ask.owner && row.state == KeptState::Done => {
-                    let key = std::slice::from_ref(&ask.key);
-                    self.record_read(key, ask.size()).await?.pop().flatten()
+                    self.record_read_one(&ask.key, ask.size()).await?
                 }
                 row => row,
             };

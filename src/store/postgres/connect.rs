@@ -138,24 +138,16 @@ impl Connector for Postgres {
     }
 
     fn target(&self) -> String {
-        let host = |o: &PgConnectOptions| {
-            o.get_socket().map_or_else(
-                || url::shown(o.get_host(), o.get_port()),
-                |socket| socket.display().to_string(),
-            )
-        };
-        let hosts: Vec<String> = self.servers.iter().map(host).collect();
         // There is at least one, and they differ in nothing else.
         let Some(o) = self.servers.first() else {
             return String::new();
         };
         // libpq's rule: without a name, the database is called like the user.
         let database = o.get_database().unwrap_or(o.get_username());
-        format!(
-            "postgres://{}@{}/{database}",
-            o.get_username(),
-            hosts.join(",")
-        )
+        let address =
+            |o: &PgConnectOptions| url::address(o.get_socket(), o.get_host(), o.get_port());
+        let addresses = self.servers.iter().map(address);
+        url::target("postgres", o.get_username(), addresses, database)
     }
 
     fn servers(&self) -> usize {

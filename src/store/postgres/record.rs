@@ -223,11 +223,7 @@ impl RecordStore for PgConnection {
             claimed.push(if let Some(&(.., attempt)) = mine.iter().find(is_mine) {
                 Claimed::Mine { attempt }
             } else {
-                let row = self
-                    .record_read(std::slice::from_ref(&ask.key), 0)
-                    .await?
-                    .pop();
-                ask.missed(row.flatten().as_ref())
+                ask.missed(self.record_read_one(&ask.key, 0).await?.as_ref())
             });
         }
         Ok(claimed)
@@ -291,11 +287,8 @@ impl RecordStore for PgConnection {
             finished.push(if rows.iter().any(is_mine) {
                 Finished::Ended
             } else {
-                let row = self
-                    .record_read(std::slice::from_ref(&ask.key), ask.size())
-                    .await?
-                    .pop();
-                RecordRow::finished(row.flatten().as_ref(), ask)
+                let row = self.record_read_one(&ask.key, ask.size()).await?;
+                RecordRow::finished(row.as_ref(), ask)
             });
         }
         Ok(finished)

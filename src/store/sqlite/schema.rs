@@ -85,3 +85,14 @@ impl SchemaStore for SqliteConnection {
             .await?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::grants::grants as of_target;
+
+    #[test]
+    fn a_file_has_rights_and_no_users() {
+        assert_eq!(of_target("sqlite:/home/me/shop.db"), RIGHTS);
+    }
+}
