@@ -59,9 +59,6 @@
     allow(dead_code, reason = "what one brand never needs, another one does")
 )]
 
-#[cfg(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")))]
-compile_error!("rowlock needs an engine: enable one of the features sqlite, postgres, mysql");
-
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

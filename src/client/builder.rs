@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use super::Rowlock;
 use super::holder::this_process;
-#[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-use crate::model::Engine;
 use crate::model::bounds::{check_holder, within};
 use crate::model::{ClockError, Error};
 use crate::runtime::{Core, Settings};
 use crate::store::Connector;
+use crate::store::brands::{self, Connect, Supported};
 use crate::transaction::Pool;
 
 /// Settings of a client; made by [`Rowlock::builder`].
@@ -118,36 +117,7 @@ impl Builder {
                 reason: "it begins or ends with a space or a line break: remove that".into(),
             });
         }
-        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-        match scheme {
-            "postgres" | "postgresql" => {
-                #[cfg(feature = "postgres")]
-                return self
-                    .start(crate::store::postgres::Postgres::from_url(url)?)
-                    .await;
-                #[cfg(not(feature = "postgres"))]
-                Err(not_built(Engine::Postgres))
-            }
-            "mysql" | "mariadb" => {
-                #[cfg(feature = "mysql")]
-                return self.start(crate::store::mysql::MySql::from_url(url)?).await;
-                #[cfg(not(feature = "mysql"))]
-                Err(not_built(Engine::MySql))
-            }
-            "sqlite" => {
-                #[cfg(feature = "sqlite")]
-                return self
-                    .start(crate::store::sqlite::Sqlite::from_url(url)?)
-                    .await;
-                #[cfg(not(feature = "sqlite"))]
-                Err(not_built(Engine::Sqlite))
-            }
-            _ => Err(Error::InvalidUrl {
-                reason: "its scheme is missing or unknown; rowlock takes postgres://, mysql://, mariadb:// \
-                         and, for a file, sqlite:PATH"
-                    .into(),
-            }),
-        }
+        brands::connect(url, self).await
     }
 
     /// See [`Rowlock::from_pool`].
@@ -160,7 +130,9 @@ impl Builder {
         reason = "it makes a client from a pool, like connect"
     )]
     pub async fn from_pool<P: Pool>(self, pool: &P) -> Result<Rowlock, Error> {
-        self.start(pool.connector()?).await
+        let options = pool.pool().connect_options();
+        let connector = <P::Brand as Supported>::Connector::from_options(options.as_ref().clone());
+        self.start(connector?).await
     }
 
     async fn start<C: Connector>(self, connector: C) -> Result<Rowlock, Error> {
@@ -191,10 +163,10 @@ impl Builder {
     }
 }
 
-#[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-fn not_built(engine: Engine) -> Error {
-    Error::EngineNotBuilt {
-        engine: engine.name(),
-        feature: engine.feature(),
+impl Connect for Builder {
+    type Connected = Rowlock;
+
+    async fn connect<C: Connector>(self, connector: C) -> Result<Rowlock, Error> {
+        self.start(connector).await
     }
 }

@@ -33,7 +33,8 @@ use crate::model::{Fingerprint, RecordKey, check_scope};
 use crate::runtime::token::NewToken;
 use crate::runtime::{self, Core};
 use crate::store::Store;
-use crate::store::form_token::TokenAsk;
+use crate::store::brands::{Brand, Supported};
+use crate::store::form_token::{FormTokenStore, TokenAsk};
 use crate::store::record::{ClaimAsk, Claimed};
 use crate::transaction::Context;
 use crate::transaction::Pool;
@@ -166,7 +167,7 @@ impl FormTokens {
         scope: impl AsRef<[u8]>,
     ) -> Result<FormToken, Error> {
         let (token, ask) = self.fresh(scope.as_ref())?.make();
-        let context = self.context(scope.as_ref(), &ask, "issue a form token for", T::ENGINE)?;
+        let context = self.context(scope.as_ref(), &ask, "issue a form token for", T::BRAND)?;
         let told = tx.connection().tx_token_issue(&ask).await;
         context.told(told)?;
         Ok(token)
@@ -189,7 +190,7 @@ impl FormTokens {
         let Some(ask) = self.ask(scope.as_ref(), token)? else {
             return Ok(false);
         };
-        let context = self.context(scope.as_ref(), &ask, "use a form token of", T::ENGINE)?;
+        let context = self.context(scope.as_ref(), &ask, "use a form token of", T::BRAND)?;
         let told = tx.connection().tx_token_consume(&ask).await;
         context.told(told)
     }
@@ -333,8 +334,8 @@ impl FormTokens {
         if !matches!(claimed, Claimed::Mine { .. }) {
             return Ok(claimed);
         }
-        let context = self.context(&ask.scope, ask, "use a form token of", P::ENGINE)?;
-        let told = P::connection(tx).tx_token_consume(ask).await;
+        let context = self.context(&ask.scope, ask, "use a form token of", P::Brand::BRAND)?;
+        let told = tx.tx_token_consume(ask).await;
         Ok(if context.told(told)? {
             claimed
         } else {
@@ -370,10 +371,10 @@ impl FormTokens {
         scope: &[u8],
         ask: &TokenAsk,
         doing: &'static str,
-        engine: crate::model::Engine,
+        of: Brand,
     ) -> Result<Context<'_>, Error> {
         debug_assert_eq!(scope, &*ask.scope);
-        Context::new(&self.core, Subject::Record(record(ask)?), doing, engine)
+        Context::new(&self.core, Subject::Record(record(ask)?), doing, of)
     }
 }
 

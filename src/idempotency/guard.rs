@@ -182,7 +182,7 @@ impl IdempotencyGuard {
         self.check_running("complete")?;
         self.check_steps()?;
         let core = &self.inner.core;
-        let context = Context::new(core, self.record().subject(), "complete", T::ENGINE)?;
+        let context = Context::new(core, self.record().subject(), "complete", T::BRAND)?;
         let told = tx.connection().tx_complete(&self.inner.ask(end)).await;
         match context.told(told)? {
             Finished::Ended => {

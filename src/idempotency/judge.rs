@@ -1,12 +1,14 @@
 //! What a record means for whoever asks for its key.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::Error;
 use crate::model::Outcome;
-use crate::model::{Fingerprint, RecordKey};
+use crate::model::{Fingerprint, RecordKey, RecordState};
 use crate::store::micros;
 use crate::store::record::RecordRow;
+use crate::store::record_state::KeptState;
 
 #[derive(Debug)]
 pub(super) enum Verdict {
@@ -47,65 +49,44 @@ pub(super) fn judge(
         return Ok(Verdict::Claim(None));
     };
     let same = row.fingerprint == fingerprint.as_bytes();
-    let over = |left: Option<i64>| left.is_some_and(|left| left <= 0);
-    let attempts = u32::try_from(row.tries).unwrap_or(0);
-    match row.state.as_str() {
-        "done" | "expired" | "free" if over(row.forget_left) => Ok(Verdict::Forgotten {
-            attempt: row.attempt,
-        }),
-        "running" if over(row.forget_left) && row.lease_left <= 0 && row.doubt.is_none() => {
-            Ok(Verdict::Forgotten {
-                attempt: row.attempt,
-            })
-        }
-        "expired" => Ok(Verdict::Expired),
-        "done" if over(row.retain_left) => Ok(Verdict::Expired),
-        "free" if same || !row.bound => {
-            if row.tries >= max_attempts {
-                Ok(Verdict::Poisoned { attempts })
-            } else {
-                Ok(Verdict::Claim(Some(row.attempt)))
-            }
-        }
-        "done" | "running" | "unknown" | "free" if !same => Ok(Verdict::Mismatch),
-        "done" => match (row.content_type, row.outcome) {
-            (Some(content_type), Some(bytes)) => {
-                Ok(Verdict::Replay(Outcome::kept(&content_type, bytes)))
-            }
-            _ => Err(corrupt(
-                &row.scope,
-                &row.key,
-                "it is done, and has no outcome",
-            )),
-        },
-        "running" if row.lease_left > 0 => Ok(Verdict::InFlight {
+    let (attempt, attempts) = (row.attempt, u32::try_from(row.tries).unwrap_or(0));
+    let damaged = |row: &RecordRow, what| Err(corrupt(&row.scope, &row.key, what));
+    let Some(state) = row.state_now(max_attempts) else {
+        return damaged(&row, NO_STATE);
+    };
+    match state {
+        RecordState::Running if same => Ok(Verdict::InFlight {
             remaining: micros(row.lease_left),
             until: row.lease_until,
             holder: row.holder,
         }),
-        "running" if row.doubt.is_some() => Ok(Verdict::Doubtful {
-            attempt: row.attempt,
-        }),
-        "running" if row.tries >= max_attempts => Ok(Verdict::Poisoned { attempts }),
-        "running" => Ok(Verdict::Claim(Some(row.attempt))),
-        "unknown" => match row.doubt {
-            Some(step) => Ok(Verdict::Unknown {
-                attempt: row.attempt,
-                step,
-            }),
-            None => Err(corrupt(
-                &row.scope,
-                &row.key,
-                "it is unknown, and has no step in doubt",
-            )),
+        RecordState::Unknown if same && row.state == KeptState::Running => {
+            Ok(Verdict::Doubtful { attempt })
+        }
+        RecordState::Unknown if same => match row.doubt {
+            Some(step) => Ok(Verdict::Unknown { attempt, step }),
+            None => damaged(&row, "it is unknown, and has no step in doubt"),
         },
-        _ => Err(corrupt(
-            &row.scope,
-            &row.key,
-            "its state is none that there is",
-        )),
+        RecordState::Running | RecordState::Unknown => Ok(Verdict::Mismatch),
+        // Nobody works on it, and nothing of it is in doubt.
+        _ if row.forget_left.is_some_and(|left| left <= 0) => Ok(Verdict::Forgotten { attempt }),
+        RecordState::Expired => Ok(Verdict::Expired),
+        // A key that was given up unbound may be used for something else.
+        _ if !same && (row.bound || row.state != KeptState::Free) => Ok(Verdict::Mismatch),
+        RecordState::Poisoned => Ok(Verdict::Poisoned { attempts }),
+        RecordState::Lapsed | RecordState::Free => Ok(Verdict::Claim(Some(attempt))),
+        RecordState::Done => match (&row.content_type, &row.outcome) {
+            (Some(content_type), Some(bytes)) => Ok(Verdict::Replay(Outcome::kept(
+                content_type,
+                Arc::clone(bytes),
+            ))),
+            _ => damaged(&row, "it is done, and has no outcome"),
+        },
     }
 }
+
+/// What is wrong with a record whose state is none of the five.
+pub(super) const NO_STATE: &str = "its state is none that there is";
 
 pub(super) fn corrupt(scope: &[u8], key: &[u8], what: &'static str) -> Error {
     let record = RecordKey::new(scope, key).map_or_else(

@@ -47,9 +47,10 @@ mod step;
 mod steps;
 mod waiting;
 
+pub use crate::model::RecordState;
 pub use begun::{Begun, InFlight, Reconciled, UnknownStep};
 pub use form_token::{FormTokens, Submitted};
 pub use guard::IdempotencyGuard;
-pub use record::{RecordInfo, RecordState, Resolution, StepInfo};
+pub use record::{RecordInfo, Resolution, StepInfo};
 pub use request::Idempotency;
 pub use step::StepFailed;

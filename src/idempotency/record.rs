@@ -1,82 +1,18 @@
 //! Records as people see them, and what an administrator can do about one.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::judge::corrupt;
+use super::judge::{NO_STATE, corrupt};
 use super::request::Idempotency;
 use crate::model::Error;
 use crate::model::Outcome;
-use crate::model::{Fingerprint, RecordKey, Subject, check_step};
+use crate::model::{Fingerprint, RecordKey, RecordState, Subject, check_step};
 use crate::store::Store;
 use crate::store::micros;
-use crate::store::record::{Decision, ListAsk, RecordRow};
-
-/// What has become of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RecordState {
-    /// Somebody runs an attempt.
-    Running,
-    /// An attempt has vanished; the next one takes over.
-    Lapsed,
-    /// So many attempts have vanished that nobody takes over, until it is reset.
-    Poisoned,
-    /// An attempt was given up; the next one runs it again.
-    Free,
-    /// Nobody knows whether a step that must not be repeated happened, until it is resolved.
-    Unknown,
-    /// It has an outcome.
-    Done,
-    /// It had one, which is not kept any more.
-    Expired,
-}
-
-impl RecordState {
-    /// As the command prints it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Lapsed => "lapsed",
-            Self::Poisoned => "poisoned",
-            Self::Free => "free",
-            Self::Unknown => "unknown",
-            Self::Done => "done",
-            Self::Expired => "expired",
-        }
-    }
-}
-
-impl fmt::Display for RecordState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for RecordState {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        let all = [
-            Self::Running,
-            Self::Lapsed,
-            Self::Poisoned,
-            Self::Free,
-            Self::Unknown,
-            Self::Done,
-            Self::Expired,
-        ];
-        let named = all.into_iter().find(|state| state.name() == name);
-        named.ok_or(Error::InvalidSetting {
-            setting: "state",
-            reason: "running, lapsed, poisoned, free, unknown, done and expired are allowed",
-        })
-    }
-}
+use crate::store::record::RecordRow;
+use crate::store::record_admin::{Decision, ListAsk};
 
 /// A record, as its row says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,19 +95,9 @@ impl RecordRow {
         let time = |us| {
             DateTime::from_timestamp_micros(us).ok_or_else(|| damaged("a time is out of range"))
         };
-        let lapsed = self.lease_left <= 0;
-        let state = match self.state.as_str() {
-            "running" if !lapsed => RecordState::Running,
-            "running" if self.doubt.is_some() => RecordState::Unknown,
-            "running" | "free" if self.tries >= self.max_tries => RecordState::Poisoned,
-            "running" => RecordState::Lapsed,
-            "free" => RecordState::Free,
-            "unknown" => RecordState::Unknown,
-            "done" if self.retain_left.is_some_and(|left| left <= 0) => RecordState::Expired,
-            "done" => RecordState::Done,
-            "expired" => RecordState::Expired,
-            _ => return Err(damaged("its state is none that there is")),
-        };
+        let state = self
+            .state_now(self.max_tries)
+            .ok_or_else(|| damaged(NO_STATE))?;
         let fingerprint = <[u8; 32]>::try_from(&self.fingerprint[..])
             .map_err(|_| damaged("its fingerprint has not 32 bytes"))?;
         let outcome = match (&self.content_type, &self.outcome) {
@@ -260,7 +186,7 @@ impl Idempotency {
     ) -> Result<Vec<RecordInfo>, Error> {
         let filter = ListAsk {
             scope: scope.map(Vec::from),
-            state: state.map(RecordState::name),
+            state,
             limit,
         };
         let head = self.core.look(None, "list records");

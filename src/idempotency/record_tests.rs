@@ -1,12 +1,13 @@
 //! What rows of records say.
 
 use super::*;
+use crate::store::record_state::KeptState;
 
 pub(in crate::idempotency) fn row(state: &str) -> RecordRow {
     RecordRow {
         scope: b"scope".to_vec(),
         key: b"k".to_vec(),
-        state: state.into(),
+        state: KeptState::parse(state),
         attempt: 1,
         tries: 1,
         max_tries: 3,

@@ -20,7 +20,8 @@ use crate::runtime::Core;
 use crate::runtime::job::Head;
 use crate::runtime::verbs::claim::{Claim, Claiming};
 use crate::store::Store;
-use crate::store::record::{ClaimAsk, DecideAsk, Decision};
+use crate::store::record::ClaimAsk;
+use crate::store::record_admin::{DecideAsk, Decision};
 use crate::transaction::Retry;
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);

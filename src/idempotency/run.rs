@@ -3,12 +3,14 @@
 use super::begun::{Begun, InFlight};
 use super::request::Idempotency;
 use super::waiting::Waiting;
+use crate::model::Error;
 use crate::model::Outcome;
-use crate::model::{Engine, Error};
 use crate::model::{Fingerprint, RecordKey, Subject, check_scope};
 use crate::runtime;
 use crate::store::Store;
+use crate::store::brands::Supported;
 use crate::store::record::{ClaimAsk, Claimed, Finished};
+use crate::store::record_in_tx::RecordInTxStore;
 use crate::transaction::Context;
 use crate::transaction::Pool;
 use crate::transaction::{Missing, Open};
@@ -63,9 +65,9 @@ impl Idempotency {
         let mut waiting = self.waiting();
         let mut attempts = self.retry.attempts_of_one()?;
         let mut misses = 0;
-        // Who is likely to get a replay looks for it, which needs no transaction. On SQLite beginning one is to wait for
-        // all who write.
-        let mut looks = self.core.engine == Engine::Sqlite || self.core.met.has(&key);
+        // A request that is likely to get a replay looks for it first, which needs no transaction. Where there is one
+        // writer, beginning a transaction waits for all others.
+        let mut looks = self.core.capabilities.one_writer || self.core.met.has(&key);
         self.core.met.remember(&key);
         let mut turn = None;
         loop {
@@ -178,8 +180,8 @@ impl Idempotency {
         tx: &mut sqlx::Transaction<'static, P::Brand>,
         ask: &ClaimAsk,
     ) -> Result<Claimed, Error> {
-        let context = Context::new(&self.core, ask.key.subject(), "begin", P::ENGINE)?;
-        let told = P::connection(tx).tx_claim(ask).await;
+        let context = Context::new(&self.core, ask.key.subject(), "begin", P::Brand::BRAND)?;
+        let told = tx.tx_claim(ask).await;
         context.told(told)
     }
 
@@ -228,9 +230,9 @@ impl Idempotency {
         ask: &ClaimAsk,
         outcome: &Outcome,
     ) -> Result<bool, Error> {
-        let context = Context::new(&self.core, ask.key.subject(), "complete", P::ENGINE)?;
+        let context = Context::new(&self.core, ask.key.subject(), "complete", P::Brand::BRAND)?;
         self.bounds().check("the outcome", outcome.bytes().len())?;
-        let kept = P::connection(tx).tx_keep(ask, outcome).await;
+        let kept = tx.tx_keep(ask, outcome).await;
         match kept.map_err(|fault| context.error(fault))? {
             Finished::Ended => Ok(true),
             Finished::Superseded | Finished::Locked => Ok(false),

@@ -7,12 +7,12 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::lock::Locked;
-use crate::model::{Busy, Engine, Error, Moment, Name, Subject};
+use crate::model::{Busy, Error, Moment, Name, Subject};
 use crate::runtime::Core;
 use crate::runtime::timer::sleep_until;
-use crate::store::TxStore;
 use crate::store::fault::Fault;
 use crate::store::in_tx::{Told, TxAsk, TxTaken, TxWaited};
+use crate::store::{Capabilities, TxStore};
 use crate::transaction::Context;
 use crate::transaction::Transaction;
 
@@ -63,7 +63,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             core,
             tx,
             names,
-            context: Context::new(core, on, doing, T::ENGINE)?,
+            context: Context::new(core, on, doing, T::BRAND)?,
             starved: None,
         })
     }
@@ -110,15 +110,15 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     /// Looks at what has to be seen from outside of the transaction, before it locks anything.
     ///
     /// Rows are made outside: inside, everybody else who makes the same one would wait for the transaction's
-    /// end. And MySQL cannot look at a lease without locking it, so where leases have been seen, they are
-    /// looked for first. On SQLite everybody waits anyway, and a transaction sees everything.
+    /// end. Where a leased row stays locked, leases are looked for first, if this client has seen one of the name. Where
+    /// there is one writer, the open transaction is it, and sees everything.
     pub(super) async fn look_first(&mut self) -> Result<Looked, Error> {
         let mut new = false;
-        let engine = self.core.engine;
-        if engine == Engine::Sqlite || self.starved.is_some() {
+        let capabilities = self.core.capabilities;
+        if capabilities.one_writer || self.starved.is_some() {
             return Ok(Looked::Free { new });
         }
-        let blocks = self.blocks();
+        let blocks = capabilities.leased_rows_stay_locked;
         for name in self.names.clone() {
             let known = self.core.known(&name);
             if known.is_some_and(|known| !(known.leased && blocks)) {
@@ -159,7 +159,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     /// fail with if it is not.
     pub(super) async fn ensure_row(&mut self) -> Result<Option<Error>, Error> {
         let name = self.first().clone();
-        if self.core.engine == Engine::Sqlite || self.core.known(&name).is_some() {
+        if self.core.capabilities.one_writer || self.core.known(&name).is_some() {
             return Ok(None);
         }
         match self.outside(self.core.row(&name)).await {
@@ -175,7 +175,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     pub(super) async fn take(&mut self) -> Result<Taking, Error> {
         let asks: Vec<TxAsk> = self.names.iter().map(|name| self.ask(name, None)).collect();
         let mut taken = self.grant(&asks).await?;
-        if matches!(taken, TxTaken::NoRow) && self.can_see_new_rows() {
+        if matches!(taken, TxTaken::NoRow) && self.can_lock_new_rows() {
             // The cleaner has removed one that this client knew: it is made anew.
             if let Looked::Leased(_) = self.look_first().await? {
                 return Ok(Taking::Missed(None));
@@ -209,10 +209,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         }
     }
 
-    /// Whether a row that is made outside now can be locked in this transaction: on PostgreSQL, where nothing was left out
-    /// because rowlock's own connection did not answer.
-    fn can_see_new_rows(&self) -> bool {
-        self.core.engine == Engine::Postgres && self.starved.is_none()
+    /// Whether a row that is made outside now can be locked in this transaction: not where rowlock's own connection did
+    /// not answer before.
+    fn can_lock_new_rows(&self) -> bool {
+        self.core.capabilities.missing_rows_can_be_made && self.starved.is_none()
     }
 
     pub(super) fn ask(&self, name: &Name, version: Option<i64>) -> TxAsk {
@@ -291,9 +291,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         Ok(true)
     }
 
-    /// Whether locking a row that turns out to be leased keeps it from being renewed.
-    pub(super) fn blocks(&self) -> bool {
-        matches!(self.core.engine, Engine::MySql | Engine::MariaDb)
+    pub(super) fn capabilities(&self) -> Capabilities {
+        self.core.capabilities
     }
 
     /// Who is in the way, as everybody sees it. When that cannot be found out in time, nobody is named.

@@ -45,7 +45,7 @@ use std::time::Duration;
 use crate::lock::call::{InTransaction, Looked, Taking, conflict};
 use crate::lock::{Advance, Version};
 use crate::model::bounds::check_wait;
-use crate::model::{Busy, Engine, Error, Moment, Name};
+use crate::model::{Busy, Error, Moment, Name};
 use crate::runtime::timer::sleep_until;
 use crate::runtime::{Core, backoff};
 use crate::store::in_tx::TxWaited;
@@ -304,8 +304,8 @@ impl<T: Transaction> LockInTx<'_, T> {
             Taking::Missed(None) | Taking::Blocking => {}
         }
         attempt.check_starved().await?;
-        // PostgreSQL's locking reads see no more than its snapshot.
-        if new && self.core.engine == Engine::Postgres && !attempt.sees_all().await? {
+        let hidden = new && attempt.capabilities().locks_only_its_snapshot;
+        if hidden && !attempt.sees_all().await? {
             return Err(attempt.invisible());
         }
         attempt.busy().await.map(TryLock::Busy)
@@ -358,7 +358,7 @@ impl<T: Transaction> LockInTx<'_, T> {
                     Taking::Missed(Some(busy)) => return Err(conflict(&busy.name)),
                     Taking::Missed(None) => {
                         attempt.check_starved().await?;
-                        may_block |= attempt.blocks() && several;
+                        may_block |= attempt.capabilities().leased_rows_stay_locked && several;
                         attempt.busy().await?
                     }
                     Taking::Blocking => return Err(attempt.blocking()),
@@ -378,7 +378,7 @@ impl<T: Transaction> LockInTx<'_, T> {
                 continue;
             }
             backoff = backoff::poll();
-            may_block |= attempt.blocks();
+            may_block |= attempt.capabilities().leased_rows_stay_locked;
             match attempt.wait(left).await? {
                 TxWaited::TimedOut if limit.is_some_and(Moment::has_passed) => {
                     return Err(timed_out(busy));

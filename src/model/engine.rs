@@ -28,15 +28,6 @@ impl Engine {
             Self::Sqlite => "sqlite",
         }
     }
-
-    /// The crate's feature that has it.
-    pub(crate) const fn feature(self) -> &'static str {
-        match self {
-            Self::Postgres => "postgres",
-            Self::MySql | Self::MariaDb => "mysql",
-            Self::Sqlite => "sqlite",
-        }
-    }
 }
 
 impl fmt::Display for Engine {

@@ -12,6 +12,7 @@ mod lock;
 mod name;
 mod outcome;
 mod record;
+mod record_state;
 mod subject;
 
 pub use cause::Cause;
@@ -34,4 +35,5 @@ pub(crate) use record::HTTP;
 pub(crate) use record::quoted;
 pub use record::{InvalidKey, RecordKey};
 pub(crate) use record::{check_scope, check_step};
+pub use record_state::RecordState;
 pub use subject::Subject;

@@ -46,9 +46,10 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::model::{Engine, Error, Moment, Name, RecordKey, Subject};
-use crate::store::Store;
+use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::record::RecordRow;
+use crate::store::{Capabilities, Store};
 use clean::Cleaner;
 use errands::Errand;
 use job::{Fate, Head, Job, Manner, Reply, Task};
@@ -79,14 +80,15 @@ pub(crate) struct Core {
     /// lanes from writing does not keep it from looking.
     aside: mpsc::UnboundedSender<Message>,
     errands: mpsc::UnboundedSender<Errand>,
-    /// Whether a caller's open transaction may keep the lanes from writing.
-    transaction_blocks_lanes: bool,
+    pub(crate) capabilities: Capabilities,
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
     pub(crate) lines: Arc<Lines>,
     way: Arc<Way>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,
+    pub(crate) brand: Brand,
+    /// For people to read. What it can do is among the `capabilities`.
     pub(crate) engine: Engine,
     pub(crate) version: String,
     /// Other servers take writes, too.
@@ -206,7 +208,7 @@ impl Core {
         subject: impl Into<Option<Subject>>,
         doing: &'static str,
     ) -> Head {
-        let patience = if self.transaction_blocks_lanes {
+        let patience = if self.capabilities.one_writer {
             ASIDE_PATIENCE
         } else {
             self.settings.patience

@@ -86,7 +86,7 @@ impl Core {
     /// The same for a version. Where a transaction of the caller's may keep the lane from writing, what there is is
     /// looked at beside it first.
     pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
-        if self.transaction_blocks_lanes
+        if self.capabilities.one_writer
             && let Ok(Some(seen)) = self.look_at_row(name).await
         {
             if seen.owner.is_none() || seen.holder().is_some() {

@@ -8,7 +8,8 @@ use super::backoff;
 use super::timer::sleep_until;
 use crate::model::{Engine, Error, Moment};
 use crate::store::Session;
-use crate::store::migrate::{HISTORY_TABLE, changed, newer, runner};
+use crate::store::brands::migrations;
+use crate::store::migrate::{HISTORY_TABLE, Migrations, changed, newer};
 use crate::store::schema::Applied;
 
 /// How long migrating is tried again.
@@ -68,16 +69,23 @@ pub(crate) async fn prepare(
                 tracing::debug!(%target, ?fault, "another process migrates");
                 applied.extend(fault.applied());
             }
-            Err(fault) => return Err(fault.into_error(engine, target)),
+            Err(fault) => {
+                let known = newest(migrations(engine)?.runner.get_migrations());
+                return Err(fault.into_error(engine, known, target));
+            }
         }
         sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
     }
 }
 
+fn newest(migrations: &[Migration]) -> i32 {
+    migrations.iter().map(Migration::version).max().unwrap_or(0)
+}
+
 fn compare(history: Option<Vec<Applied>>, engine: Engine, target: &str) -> Result<Schema, Error> {
-    let runner = runner(engine)?;
+    let runner = migrations(engine)?.runner;
     let ours = runner.get_migrations();
-    let needed = ours.iter().map(Migration::version).max().unwrap_or(0);
+    let needed = newest(ours);
     let history = history.unwrap_or_default();
     let Some(newest) = history.last() else {
         return Ok(Schema::Missing);
@@ -124,13 +132,7 @@ fn compare(history: Option<Vec<Applied>>, engine: Engine, target: &str) -> Resul
 pub fn migration_sql(engine: Engine) -> Result<String, Error> {
     use std::fmt::Write;
 
-    let now = match engine {
-        Engine::Postgres => {
-            "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')"
-        }
-        Engine::MySql | Engine::MariaDb => "DATE_FORMAT(UTC_TIMESTAMP(), '%Y-%m-%dT%H:%i:%sZ')",
-        Engine::Sqlite => "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')",
-    };
+    let Migrations { runner, now } = migrations(engine)?;
     let mut sql = format!(
         "-- rowlock: the tables for {}, for an empty database.\n\
          -- At run time rowlock needs SELECT, INSERT, UPDATE and DELETE on them, and no more.\n\n\
@@ -138,7 +140,7 @@ pub fn migration_sql(engine: Engine) -> Result<String, Error> {
          name varchar(255),\n    applied_on varchar(255),\n    checksum varchar(255)\n);\n",
         engine.name()
     );
-    for migration in runner(engine)?.get_migrations() {
+    for migration in runner.get_migrations() {
         let text = migration.sql().unwrap_or_default().trim_end();
         let _ = write!(
             sql,
@@ -166,8 +168,9 @@ mod tests {
     }
 
     fn current() -> Vec<Applied> {
-        runner(Engine::Sqlite)
+        migrations(Engine::Sqlite)
             .unwrap()
+            .runner
             .get_migrations()
             .iter()
             .map(row_of)

@@ -1,12 +1,15 @@
 //! One kind of failure for all brands. `<brand>/fault.rs` maps the vendor's codes to it, and retry
 //! reads nothing else.
+//!
+//! A driver's error is classified once, here, when it becomes a [`Fault`]. What a caller is told of a fault is decided in
+//! `fault_error.rs`.
 
 use std::fmt;
 
 use sqlx::error::DatabaseError;
 
-use crate::model::{Cause, Error, FaultKind};
-use crate::store::grants::grants;
+use super::brands;
+use crate::model::{Cause, FaultKind, said};
 
 /// A failed statement: its kind, and what the driver said.
 #[derive(Debug, Clone)]
@@ -54,46 +57,9 @@ impl Fault {
         Self::said(FaultKind::TransactionOver, over)
     }
 
-    /// The error for a caller, who tried `doing`.
-    pub(crate) fn into_error(self, doing: &'static str, target: &str) -> Error {
-        let (target, cause) = (target.to_owned(), self.cause);
-        match self.kind {
-            FaultKind::LoginRefused => Error::LoginRefused { target, cause },
-            FaultKind::NoSuchDatabase => Error::NoSuchDatabase { target, cause },
-            FaultKind::Unwritable => Error::Unwritable { target, cause },
-            FaultKind::ReadOnly => Error::ReadOnly {
-                target,
-                detail: cause.to_string(),
-            },
-            FaultKind::NoSchema => Error::NoSchema {
-                target,
-                search_path: cause.to_string(),
-            },
-            FaultKind::Disconnected
-            | FaultKind::Conflict
-            | FaultKind::Duplicate
-            | FaultKind::Deadlock
-            | FaultKind::Serialization
-            | FaultKind::LockTimeout
-            | FaultKind::Interrupted => Error::Unreachable {
-                target,
-                detail: cause.to_string(),
-            },
-            FaultKind::Denied => Error::Denied {
-                grants: grants(&target),
-                doing,
-                target,
-                cause,
-            },
-            FaultKind::NoSuchTable
-            | FaultKind::TooLarge
-            | FaultKind::TransactionOver
-            | FaultKind::Other => Error::Database {
-                doing,
-                target,
-                cause,
-            },
-        }
+    /// The same as of an error that is only lent: what it says is kept, not the error.
+    pub(crate) fn seen(error: &sqlx::Error) -> Self {
+        Self::said(classify(error), said(error))
     }
 }
 
@@ -107,18 +73,18 @@ impl From<sqlx::Error> for Fault {
     }
 }
 
-/// So that `?` works on the application's own statements where this is the error.
-impl From<sqlx::Error> for Error {
-    fn from(error: sqlx::Error) -> Self {
-        let kind = classify(&error);
-        Self::Application {
-            cause: Cause::new(error, kind),
-        }
+/// The kind of an error that the application has met, if it is one of a driver's. Behind `#[error(transparent)]`, sqlx's own
+/// error is passed over, and the database's is seen.
+pub(crate) fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<FaultKind> {
+    if let Some(error) = error.downcast_ref::<sqlx::Error>() {
+        return Some(classify(error));
     }
+    let error = error.downcast_ref::<Box<dyn DatabaseError>>()?;
+    Some(classify_database(error.as_ref()))
 }
 
 /// The kind of any driver's error: by the vendor's code where there is one.
-pub(crate) fn classify(error: &sqlx::Error) -> FaultKind {
+fn classify(error: &sqlx::Error) -> FaultKind {
     use sqlx::Error as E;
     match error {
         E::Io(_) | E::Tls(_) | E::Protocol(_) | E::WorkerCrashed | E::BeginFailed => {
@@ -129,21 +95,8 @@ pub(crate) fn classify(error: &sqlx::Error) -> FaultKind {
     }
 }
 
-/// The kind of what a database said.
-pub(crate) fn classify_database(error: &dyn DatabaseError) -> FaultKind {
-    of_vendor(error).unwrap_or(FaultKind::Other)
-}
-
-fn of_vendor(error: &dyn DatabaseError) -> Option<FaultKind> {
-    let brands: &[fn(&dyn DatabaseError) -> Option<FaultKind>] = &[
-        #[cfg(feature = "postgres")]
-        super::postgres::fault_kind,
-        #[cfg(feature = "mysql")]
-        super::mysql::fault_kind,
-        #[cfg(feature = "sqlite")]
-        super::sqlite::fault_kind,
-    ];
-    brands.iter().find_map(|kind| kind(error))
+fn classify_database(error: &dyn DatabaseError) -> FaultKind {
+    brands::fault_kind(error).unwrap_or(FaultKind::Other)
 }
 
 impl fmt::Display for Fault {

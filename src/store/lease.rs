@@ -98,7 +98,6 @@ pub(crate) struct ReleaseAsk {
 
 impl ReleaseAsk {
     /// What a row that was not freed says about this ask. `None`: there is no row.
-    #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(super) fn freed(&self, row: Option<&LockRow>) -> Freed {
         match row {
             Some(row) if row.owner == Some(self.owner) && row.is_live() => Freed::Locked,

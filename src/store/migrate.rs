@@ -3,32 +3,72 @@
 //! Refinery has no driver for sqlx and takes no lock of its own. The adapter here is its asynchronous
 //! traits on sqlx connections; the lock is each brand's `schema.rs`, which calls [`run`] under it.
 
-use refinery_core::traits::r#async::{AsyncMigrate, AsyncQuery, AsyncTransaction};
+use refinery_core::traits::r#async::AsyncMigrate;
 use refinery_core::{Migration, Report, Runner, error::Kind};
-use sqlx::{AssertSqlSafe, Connection, Row};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::model::{Engine, Error, FaultKind, said};
-use crate::store::fault::{Fault, classify};
+use crate::model::Error;
+use crate::store::fault::Fault;
 
 /// rowlock's own history: an application that uses refinery itself keeps its own.
 pub(crate) const HISTORY_TABLE: &str = "rowlock_schema_history";
 
+/// The migrations of a brand.
+pub(crate) struct Migrations {
+    pub(crate) runner: Runner,
+    /// The time by the database's clock, as the history table keeps it: an expression for SQL that a DBA applies.
+    pub(crate) now: &'static str,
+}
+
 /// Why migrating failed.
 #[derive(Debug)]
 pub(crate) enum MigrateFault {
-    /// The lock, or the connection.
-    Fault(Fault),
-    /// Somebody else has been migrating for a minute.
+    /// A statement, or the connection.
+    Fault {
+        fault: Fault,
+        /// The migrations that were applied before it.
+        applied: Vec<String>,
+    },
+    /// Another process has been migrating for a minute.
     LockNotObtained,
-    /// Refinery, or a statement of a migration.
-    Refinery(refinery_core::Error),
+    /// A migration that was applied is another one than this library's.
+    Changed(String),
+    /// A migration that was applied is of a version that this library does not know.
+    Newer(i32),
+    /// Refinery refuses for another reason.
+    Refused(String),
+}
+
+impl From<Fault> for MigrateFault {
+    fn from(fault: Fault) -> Self {
+        Self::Fault {
+            fault,
+            applied: Vec::new(),
+        }
+    }
 }
 
 impl From<sqlx::Error> for MigrateFault {
     fn from(error: sqlx::Error) -> Self {
-        Self::Fault(error.into())
+        Fault::from(error).into()
+    }
+}
+
+impl From<refinery_core::Error> for MigrateFault {
+    fn from(error: refinery_core::Error) -> Self {
+        match error.kind() {
+            Kind::DivergentVersion(theirs, _) => Self::Changed(theirs.to_string()),
+            Kind::MissingVersion(theirs) => Self::Newer(theirs.version()),
+            Kind::Connection(_, cause) => match cause.downcast_ref::<sqlx::Error>() {
+                Some(cause) => Self::Fault {
+                    fault: Fault::seen(cause),
+                    applied: error.report().map(names).unwrap_or_default(),
+                },
+                None => Self::Refused(error.to_string()),
+            },
+            _ => Self::Refused(error.to_string()),
+        }
     }
 }
 
@@ -38,10 +78,7 @@ where
     Adapter<C>: AsyncMigrate,
 {
     runner.set_migration_table_name(HISTORY_TABLE);
-    let report = runner
-        .run_async(&mut Adapter(conn))
-        .await
-        .map_err(MigrateFault::Refinery)?;
+    let report = runner.run_async(&mut Adapter(conn)).await?;
     Ok(names(&report))
 }
 
@@ -52,93 +89,78 @@ fn names(report: &Report) -> Vec<String> {
 
 /// Refinery's traits on a connection.
 #[derive(Debug)]
-pub(crate) struct Adapter<C>(C);
+pub(crate) struct Adapter<C>(pub(crate) C);
 
-// A generic implementation would have to bound sqlx's executors for every brand; three lines of
-// macro say the same.
+// A generic implementation would have to bound sqlx's executors. Each brand's `schema.rs` calls this for its connection.
 macro_rules! adapter {
     ($connection:ty) => {
-        impl AsyncTransaction for Adapter<&mut $connection> {
-            type Error = sqlx::Error;
+        const _: () = {
+            use refinery_core::Migration;
+            use refinery_core::traits::r#async::{AsyncMigrate, AsyncQuery, AsyncTransaction};
+            use sqlx::{AssertSqlSafe, Connection, Row};
+            use $crate::store::migrate::{Adapter, applied};
 
-            async fn execute<'a, T>(&'a mut self, queries: T) -> Result<usize, sqlx::Error>
-            where
-                T: Iterator<Item = &'a str> + Send + 'a,
-            {
-                let mut tx = self.0.begin().await?; // a savepoint inside the brand's transaction
-                let mut count = 0;
-                for query in queries {
-                    sqlx::raw_sql(AssertSqlSafe(query))
-                        .execute(&mut *tx)
-                        .await?;
-                    count += 1;
+            impl AsyncTransaction for Adapter<&mut $connection> {
+                type Error = sqlx::Error;
+
+                async fn execute<'a, T>(&'a mut self, queries: T) -> Result<usize, sqlx::Error>
+                where
+                    T: Iterator<Item = &'a str> + Send + 'a,
+                {
+                    let mut tx = self.0.begin().await?; // a savepoint inside the brand's transaction
+                    let mut count = 0;
+                    for query in queries {
+                        sqlx::raw_sql(AssertSqlSafe(query))
+                            .execute(&mut *tx)
+                            .await?;
+                        count += 1;
+                    }
+                    tx.commit().await?;
+                    Ok(count)
                 }
-                tx.commit().await?;
-                Ok(count)
             }
-        }
 
-        impl AsyncQuery<Vec<Migration>> for Adapter<&mut $connection> {
-            async fn query<'a>(
-                &'a mut self,
-                query: &'a str,
-            ) -> Result<Vec<Migration>, sqlx::Error> {
-                // Not alone: a proxy that splits reads from writes would ask a replica.
-                let mut tx = self.0.begin().await?;
-                let rows = sqlx::raw_sql(AssertSqlSafe(query))
-                    .fetch_all(&mut *tx)
-                    .await?;
-                tx.commit().await?;
-                rows.iter()
-                    .map(|row| {
-                        applied(
-                            row.try_get(0)?,
-                            row.try_get(1)?,
-                            row.try_get(2)?,
-                            row.try_get(3)?,
-                        )
-                    })
-                    .collect()
+            impl AsyncQuery<Vec<Migration>> for Adapter<&mut $connection> {
+                async fn query<'a>(
+                    &'a mut self,
+                    query: &'a str,
+                ) -> Result<Vec<Migration>, sqlx::Error> {
+                    // Not alone: a proxy that splits reads from writes would ask a replica.
+                    let mut tx = self.0.begin().await?;
+                    let rows = sqlx::raw_sql(AssertSqlSafe(query))
+                        .fetch_all(&mut *tx)
+                        .await?;
+                    tx.commit().await?;
+                    rows.iter()
+                        .map(|row| {
+                            applied(
+                                row.try_get(0)?,
+                                row.try_get(1)?,
+                                row.try_get(2)?,
+                                row.try_get(3)?,
+                            )
+                        })
+                        .collect()
+                }
             }
-        }
 
-        impl AsyncMigrate for Adapter<&mut $connection> {}
+            impl AsyncMigrate for Adapter<&mut $connection> {}
+        };
     };
 }
+pub(crate) use adapter;
 
-#[cfg(feature = "postgres")]
-adapter!(sqlx::PgConnection);
-#[cfg(feature = "mysql")]
-adapter!(sqlx::MySqlConnection);
-#[cfg(feature = "sqlite")]
-adapter!(sqlx::SqliteConnection);
-
-fn applied(version: i32, name: String, on: &str, checksum: &str) -> Result<Migration, sqlx::Error> {
+pub(crate) fn applied(
+    version: i32,
+    name: String,
+    on: &str,
+    checksum: &str,
+) -> Result<Migration, sqlx::Error> {
     let on = OffsetDateTime::parse(on, &Rfc3339).map_err(|e| sqlx::Error::Decode(e.into()))?;
     let checksum = checksum
         .parse()
         .map_err(|e| sqlx::Error::Decode(Box::new(e)))?;
     Ok(Migration::applied(version, name, on, checksum))
-}
-
-/// The migrations of an engine.
-pub(crate) fn runner(engine: Engine) -> Result<Runner, Error> {
-    match engine {
-        #[cfg(feature = "postgres")]
-        Engine::Postgres => Ok(crate::store::postgres::runner()),
-        #[cfg(feature = "mysql")]
-        Engine::MySql | Engine::MariaDb => Ok(crate::store::mysql::runner()),
-        #[cfg(feature = "sqlite")]
-        Engine::Sqlite => Ok(crate::store::sqlite::runner()),
-        #[allow(
-            unreachable_patterns,
-            reason = "reachable in a build without some engine"
-        )]
-        _ => Err(Error::EngineNotBuilt {
-            engine: engine.name(),
-            feature: engine.feature(),
-        }),
-    }
 }
 
 pub(crate) fn newer(target: &str, found: i32, known: i32) -> Error {
@@ -160,70 +182,14 @@ pub(crate) fn changed(target: &str, migration: String) -> Error {
 impl MigrateFault {
     /// Whether another process has got in the way.
     pub(crate) fn is_retryable(&self) -> bool {
-        match self {
-            Self::Fault(fault) => fault.kind.is_retryable(),
-            Self::LockNotObtained => false,
-            Self::Refinery(error) => match error.kind() {
-                Kind::Connection(_, cause) => cause
-                    .downcast_ref::<sqlx::Error>()
-                    .is_some_and(|cause| classify(cause).is_retryable()),
-                _ => false,
-            },
-        }
+        matches!(self, Self::Fault { fault, .. } if fault.kind.is_retryable())
     }
 
     /// What was applied before it.
-    pub(crate) fn applied(&self) -> Vec<String> {
+    pub(crate) fn applied(self) -> Vec<String> {
         match self {
-            Self::Refinery(error) => error.report().map(names).unwrap_or_default(),
-            Self::Fault(_) | Self::LockNotObtained => Vec::new(),
-        }
-    }
-
-    pub(crate) fn into_error(self, engine: Engine, target: &str) -> Error {
-        let failed = |detail: String| Error::MigrationFailed {
-            target: target.into(),
-            detail,
-        };
-        let (kind, detail) = match self {
-            Self::Fault(fault) => (fault.kind, fault.to_string()),
-            Self::LockNotObtained => {
-                return failed("another process has been migrating for 60 s; try again".into());
-            }
-            Self::Refinery(error) => match error.kind() {
-                Kind::DivergentVersion(theirs, _) => return changed(target, theirs.to_string()),
-                Kind::MissingVersion(theirs) => {
-                    let known = runner(engine).map_or(0, |r| {
-                        r.get_migrations()
-                            .iter()
-                            .map(Migration::version)
-                            .max()
-                            .unwrap_or(0)
-                    });
-                    return newer(target, theirs.version(), known);
-                }
-                Kind::Connection(_, cause) => match cause.downcast_ref::<sqlx::Error>() {
-                    Some(cause) => (classify(cause), said(cause)),
-                    None => return failed(error.to_string()),
-                },
-                _ => return failed(error.to_string()),
-            },
-        };
-        match kind {
-            FaultKind::Denied => Error::MigrationDenied {
-                target: target.into(),
-                engine,
-                detail,
-            },
-            FaultKind::Disconnected => Error::Unreachable {
-                target: target.into(),
-                detail,
-            },
-            FaultKind::ReadOnly => Error::ReadOnly {
-                target: target.into(),
-                detail,
-            },
-            _ => failed(detail),
+            Self::Fault { applied, .. } => applied,
+            _ => Vec::new(),
         }
     }
 }

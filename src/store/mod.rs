@@ -14,12 +14,14 @@
 //! - *repeating*: every verb but `lease_force_release` may be sent again after a broken connection. A grant is named by its
 //!   own id, so that the second sending finds what the first one did.
 
+pub(crate) mod brands;
+mod capabilities;
 pub(crate) mod clean;
 pub(crate) mod fault;
+pub(crate) mod fault_error;
 pub(crate) mod form_token;
 mod grants;
 pub(crate) mod in_tx;
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod json;
 pub(crate) mod lease;
 pub(crate) mod migrate;
@@ -28,11 +30,12 @@ pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod record;
+pub(crate) mod record_admin;
 pub(crate) mod record_in_tx;
+pub(crate) mod record_state;
 mod request;
 pub(crate) mod row;
 pub(crate) mod schema;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
@@ -45,6 +48,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use brands::Brand;
+pub(crate) use capabilities::Capabilities;
 use clean::CleanStore;
 use fault::Fault;
 use form_token::FormTokenStore;
@@ -52,14 +57,27 @@ use in_tx::InTxStore;
 use lease::LeaseStore;
 use migrate::MigrateFault;
 use record::RecordStore;
+use record_admin::RecordAdminStore;
 use record_in_tx::RecordInTxStore;
 pub(crate) use request::RequestLimit;
 use schema::SchemaStore;
 use step::StepStore;
 
+use crate::model::Error;
+
 /// How a brand is reached: what a lane needs to open its connection, again and again.
 pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     type Connection: Session;
+
+    /// How sqlx reaches such a database.
+    type Options;
+
+    const BRAND: Brand;
+
+    const CAPABILITIES: Capabilities;
+
+    /// How a transaction of the application's that may write is begun; `None`: by plain BEGIN.
+    const BEGIN: Option<&'static str> = None;
 
     /// How many lanes make sense: more only where the server works on several at once.
     const LANES: usize;
@@ -70,9 +88,8 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     /// The same for renewals of leases.
     const RENEWALS: RequestLimit = Self::REQUEST;
 
-    /// Whether a caller's open transaction may keep every lane from writing. A lane would then wait for it, and it must
-    /// not wait long for the lane.
-    const TRANSACTION_BLOCKS_LANES: bool;
+    /// For the database of a pool of the application's.
+    fn from_options(options: Self::Options) -> Result<Self, Error>;
 
     /// The database, for messages: never with its password.
     fn target(&self) -> String;
@@ -152,12 +169,26 @@ pub(crate) trait Call {
 
 /// The verbs that rowlock sends on connections of its own.
 pub(crate) trait Store:
-    LeaseStore + RecordStore + StepStore + FormTokenStore + CleanStore + SchemaStore + Send
+    LeaseStore
+    + RecordStore
+    + RecordAdminStore
+    + StepStore
+    + FormTokenStore
+    + CleanStore
+    + SchemaStore
+    + Send
 {
 }
 
 impl<T> Store for T where
-    T: LeaseStore + RecordStore + StepStore + FormTokenStore + CleanStore + SchemaStore + Send
+    T: LeaseStore
+        + RecordStore
+        + RecordAdminStore
+        + StepStore
+        + FormTokenStore
+        + CleanStore
+        + SchemaStore
+        + Send
 {
 }
 

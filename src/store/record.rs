@@ -15,12 +15,13 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::lease::Renewed;
+use super::record_state::KeptState;
 use super::to_micros;
 use crate::model::{Fingerprint, Outcome, RecordKey};
 
 /// The verbs for records.
 #[async_trait]
-pub(crate) trait RecordStore {
+pub(crate) trait RecordStore: Send {
     /// The records of these keys, in the order of the keys. An outcome of more than `largest` bytes stays where it is:
     /// only its size is told.
     async fn record_read(
@@ -28,6 +29,16 @@ pub(crate) trait RecordStore {
         keys: &[RecordKey],
         largest: usize,
     ) -> Result<Vec<Option<RecordRow>>, Fault>;
+
+    /// The record of one key, as [`record_read`](Self::record_read) reads it.
+    async fn record_read_one(
+        &mut self,
+        key: &RecordKey,
+        largest: usize,
+    ) -> Result<Option<RecordRow>, Fault> {
+        let rows = self.record_read(std::slice::from_ref(key), largest).await?;
+        Ok(rows.into_iter().next().flatten())
+    }
 
     /// Whether a transaction that has not ended has claimed the key, or has its record locked; without waiting for it.
     /// (False on SQLite, where only the file tells that there is a writer.)
@@ -56,12 +67,6 @@ pub(crate) trait RecordStore {
     ///
     /// One outcome per ask, in the order of the asks.
     async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault>;
-
-    /// Records in the order of their scopes and keys, without their outcomes.
-    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault>;
-
-    /// Changes a record that nobody is working on from outside, if it is still what was seen. False: it is not.
-    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault>;
 }
 
 #[derive(Debug, Clone)]
@@ -147,41 +152,13 @@ pub(crate) enum Finished {
     Locked,
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct ListAsk {
-    pub(crate) scope: Option<Vec<u8>>,
-    /// By its name, as it is now by the clock.
-    pub(crate) state: Option<&'static str>,
-    pub(crate) limit: u32,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct DecideAsk {
-    pub(crate) key: RecordKey,
-    /// The attempt that was seen.
-    pub(crate) attempt: i64,
-    pub(crate) decision: Decision,
-    /// How long the key is remembered once it is free.
-    pub(crate) forget: Duration,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Decision {
-    /// Running, past its lease and in doubt: unknown from now on.
-    Unknown,
-    /// Unknown: the step in doubt happened, and this is what it came to; or it did not happen. The key is free.
-    Resolve(Option<Outcome>),
-    /// Running past its lease, or free: free, and no attempt is held against it. (In doubt, it becomes unknown.)
-    Reset,
-}
-
 /// What a row says, before it is known to make sense. Times left are microseconds, by the database's clock when
 /// the row was read; the others are since 1970-01-01 UTC.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordRow {
     pub(crate) scope: Vec<u8>,
     pub(crate) key: Vec<u8>,
-    pub(crate) state: String,
+    pub(crate) state: KeptState,
     pub(crate) attempt: i64,
     pub(crate) tries: i32,
     pub(crate) max_tries: i32,
@@ -206,6 +183,11 @@ pub(crate) struct RecordRow {
 impl RecordRow {
     pub(crate) fn is_of(&self, key: &RecordKey) -> bool {
         self.key == key.key() && self.scope == key.scope()
+    }
+
+    /// Whether the attempt of this owner has neither ended nor been taken over.
+    pub(crate) fn runs_for(&self, owner: Uuid) -> bool {
+        self.owner == owner && self.state == KeptState::Running
     }
 
     /// The size of an outcome that has stayed where it is.
@@ -235,10 +217,12 @@ impl RecordRow {
         match row {
             Some(row) if row.owner != ask.owner => Finished::Superseded,
             Some(row) if ![row.attempt, ANY_ATTEMPT].contains(&ask.attempt) => Finished::Superseded,
-            Some(row) => match (row.state.as_str(), &ask.end) {
-                ("running", _) => Finished::Locked,
-                ("done", RecordEnd::Done { outcome, .. }) if row.has(outcome) => Finished::Ended,
-                ("free" | "unknown", RecordEnd::Free { .. }) => Finished::Ended,
+            Some(row) => match (row.state, &ask.end) {
+                (KeptState::Running, _) => Finished::Locked,
+                (KeptState::Done, RecordEnd::Done { outcome, .. }) if row.has(outcome) => {
+                    Finished::Ended
+                }
+                (KeptState::Free | KeptState::Unknown, RecordEnd::Free { .. }) => Finished::Ended,
                 // Another outcome counts, too: the one that a transaction has kept.
                 _ => Finished::Superseded,
             },
@@ -261,7 +245,7 @@ impl ClaimAsk {
     /// What a claim that changed nothing has come to.
     pub(crate) fn missed(&self, row: Option<&RecordRow>) -> Claimed {
         match row {
-            Some(row) if row.owner == self.owner && row.state == "running" => Claimed::Mine {
+            Some(row) if row.runs_for(self.owner) => Claimed::Mine {
                 attempt: row.attempt,
             },
             // As it was seen, and yet not to be had.
@@ -295,7 +279,7 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
                 retain,
                 forget,
             } => Self {
-                state: "done",
+                state: KeptState::Done.name(),
                 outcome: Some(outcome),
                 retain: Some(to_micros(*retain)),
                 forget: to_micros(*forget),
@@ -311,7 +295,7 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
                 begun,
                 in_doubt,
             } => Self {
-                state: "free",
+                state: KeptState::Free.name(),
                 outcome: None,
                 retain: None,
                 forget: to_micros(*forget),
@@ -331,7 +315,7 @@ macro_rules! record_row {
         Ok::<_, sqlx::Error>($crate::store::record::RecordRow {
             scope: row.try_get(0)?,
             key: row.try_get(1)?,
-            state: row.try_get(2)?,
+            state: $crate::store::record_state::KeptState::parse(row.try_get(2)?),
             attempt: row.try_get(3)?,
             tries: row.try_get(4)?,
             max_tries: row.try_get(5)?,

@@ -6,7 +6,6 @@
 //! that was idle.
 
 /// The most bytes of one record.
-#[cfg(any(test, feature = "postgres", feature = "mysql"))]
 const RECORD: usize = 16 * 1024;
 
 /// What a request may hold. The figures are of the largest statement of a brand, rounded up.
@@ -35,7 +34,6 @@ impl RequestLimit {
     };
 
     /// `text` is what the statement itself takes.
-    #[cfg(any(test, feature = "postgres", feature = "mysql"))]
     pub(crate) const fn of(text: usize, each: usize, name_byte: usize) -> Self {
         Self {
             room: RECORD - text,

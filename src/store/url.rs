@@ -1,6 +1,7 @@
 //! Checks of database URLs that give a better reason than the driver's. Nothing that may be a password is repeated.
 
 use std::num::ParseIntError;
+use std::path::PathBuf;
 
 use crate::model::Error;
 
@@ -36,8 +37,22 @@ pub(crate) fn host(host: &str) -> &str {
     inner.unwrap_or(host)
 }
 
-/// The same for people to read, with its port.
-pub(crate) fn shown(host: &str, port: u16) -> String {
+/// A database of servers, for people to read: never with its password.
+pub(crate) fn target(
+    scheme: &str,
+    user: &str,
+    addresses: impl Iterator<Item = String>,
+    database: &str,
+) -> String {
+    let addresses: Vec<String> = addresses.collect();
+    format!("{scheme}://{user}@{}/{database}", addresses.join(","))
+}
+
+/// Where a server is: its socket, or its host and port.
+pub(crate) fn address(socket: Option<&PathBuf>, host: &str, port: u16) -> String {
+    if let Some(socket) = socket {
+        return socket.display().to_string();
+    }
     if host.contains(':') {
         format!("[{host}]:{port}")
     } else {
@@ -180,7 +195,10 @@ mod tests {
     fn an_ipv6_address_is_shown_in_brackets_and_resolved_without() {
         assert_eq!((host("[::1]"), host("::1"), host("h")), ("::1", "::1", "h"));
         assert_eq!(
-            (shown("::1", 1).as_str(), shown("h", 1).as_str()),
+            (
+                address(None, "::1", 1).as_str(),
+                address(None, "h", 1).as_str()
+            ),
             ("[::1]:1", "h:1")
         );
     }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::model::{Engine, Error, FaultKind, Subject};
+use crate::model::{Error, Subject};
 use crate::runtime::Core;
+use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::in_tx::Told;
 
@@ -18,15 +19,15 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Checks that the transaction is `of` the client's engine.
+    /// Checks that the transaction is `of` the client's brand.
     pub(crate) fn new(
         core: &'a Arc<Core>,
         on: Subject,
         doing: &'static str,
-        of: Engine,
+        of: Brand,
     ) -> Result<Self, Error> {
         let it = Self { core, on, doing };
-        if core.engine.feature() == of.feature() {
+        if core.brand == of {
             Ok(it)
         } else {
             Err(it.wrong(format!(
@@ -70,18 +71,6 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn error(&self, fault: Fault) -> Error {
-        let (doing, on) = (self.doing, self.on.clone());
-        let detail = fault.to_string();
-        match fault.kind {
-            kind if kind.is_retryable_in_tx() => Error::TransactionAborted { doing, on, detail },
-            FaultKind::TransactionOver | FaultKind::Disconnected | FaultKind::Interrupted => {
-                Error::TransactionOver { doing, on, detail }
-            }
-            FaultKind::ReadOnly | FaultKind::Unwritable => {
-                Error::ReadOnlyTransaction { doing, on, detail }
-            }
-            FaultKind::NoSuchTable => self.wrong(format!("there are no rowlock tables: {detail}")),
-            _ => fault.into_error(doing, &self.core.target),
-        }
+        fault.into_error_in_tx(self.doing, &self.on, &self.core.target)
     }
 }

@@ -6,7 +6,8 @@ mod pool;
 mod retry;
 mod retryable;
 
-use crate::model::Engine;
+use crate::store::TxStore;
+use crate::store::brands::{Brand, Supported};
 
 pub(crate) use context::Context;
 pub use open::RetryTx;
@@ -27,16 +28,17 @@ pub trait Transaction: sealed::Sealed {}
 mod sealed {
     use std::sync::Arc;
 
-    use crate::model::{Engine, Name};
+    use crate::model::Name;
     use crate::runtime::Core;
     use crate::store::TxStore;
+    use crate::store::brands::Brand;
 
     /// What is to be done when a transaction has ended.
     pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;
 
     pub trait Sealed: Send {
-        /// The engine, or one of those that share its protocol.
-        const ENGINE: Engine;
+        #[allow(private_interfaces, reason = "sealed")]
+        const BRAND: Brand;
 
         #[allow(private_interfaces, reason = "sealed")]
         fn connection(&mut self) -> &mut dyn TxStore;
@@ -54,23 +56,14 @@ mod sealed {
     }
 }
 
-macro_rules! transaction {
-    ($feature:literal, $brand:ty, $engine:expr) => {
-        #[cfg(feature = $feature)]
-        impl sealed::Sealed for sqlx::Transaction<'_, $brand> {
-            const ENGINE: Engine = $engine;
+#[allow(private_bounds, private_interfaces, reason = "sealed")]
+impl<B: Supported> sealed::Sealed for sqlx::Transaction<'_, B> {
+    const BRAND: Brand = B::BRAND;
 
-            #[allow(private_interfaces, reason = "sealed")]
-            fn connection(&mut self) -> &mut dyn crate::store::TxStore {
-                &mut **self
-            }
-        }
-
-        #[cfg(feature = $feature)]
-        impl Transaction for sqlx::Transaction<'_, $brand> {}
-    };
+    fn connection(&mut self) -> &mut dyn TxStore {
+        &mut **self
+    }
 }
 
-transaction!("postgres", sqlx::Postgres, Engine::Postgres);
-transaction!("mysql", sqlx::MySql, Engine::MySql);
-transaction!("sqlite", sqlx::Sqlite, Engine::Sqlite);
+#[allow(private_bounds, reason = "sealed")]
+impl<B: Supported> Transaction for sqlx::Transaction<'_, B> {}

@@ -8,10 +8,11 @@ use sqlx::SqlSafeStr;
 
 use super::sealed::{self, AtEnd};
 use super::{Pool, Transaction};
-use crate::model::{Engine, Error, FaultKind, Name};
+use crate::model::{Error, Name};
 use crate::runtime::{self, Core};
-use crate::store::TxStore;
-use crate::store::fault::classify;
+use crate::store::brands::{Brand, Supported};
+use crate::store::fault_error::commit_unknown;
+use crate::store::{Connector, TxStore};
 
 /// The rows that a transaction could not have made while it kept its connection.
 pub(crate) type Missing = Arc<Mutex<Vec<(Arc<Core>, Name)>>>;
@@ -39,14 +40,14 @@ pub(crate) struct Lent<T> {
     abandon: fn(Open<T>),
 }
 
-impl<B: sqlx::Database> Open<sqlx::Transaction<'static, B>> {
+impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     /// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
     pub(crate) async fn begin<P: Pool<Brand = B>>(
         pool: &P,
         missing: &Missing,
     ) -> Result<Self, sqlx::Error> {
         let conn = pool.pool().acquire().await?;
-        let statement = P::BEGIN.map(SqlSafeStr::into_sql_str);
+        let statement = <B::Connector as Connector>::BEGIN.map(SqlSafeStr::into_sql_str);
         let tx = runtime::finished(sqlx::Transaction::begin(conn, statement)).await?;
         Ok(Self {
             tx,
@@ -94,11 +95,7 @@ fn outcome_of<E: From<sqlx::Error> + From<Error>>(
 ) -> Result<(), E> {
     match committed {
         Ok(()) => Ok(()),
-        Err(error) if classify(&error) == FaultKind::Disconnected => {
-            let detail = error.to_string();
-            Err(Error::CommitUnknown { detail }.into())
-        }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(commit_unknown(&error).map_or_else(|| error.into(), E::from)),
     }
 }
 
@@ -157,7 +154,8 @@ impl<T> Drop for RetryTx<T> {
 }
 
 impl<T: Transaction> sealed::Sealed for RetryTx<T> {
-    const ENGINE: Engine = T::ENGINE;
+    #[allow(private_interfaces, reason = "sealed")]
+    const BRAND: Brand = T::BRAND;
 
     #[allow(private_interfaces, reason = "sealed")]
     fn connection(&mut self) -> &mut dyn TxStore {

@@ -1,9 +1,7 @@
 //! Which errors say that a transaction may succeed when it is begun anew.
 
-use sqlx::error::DatabaseError;
-
 use crate::model::Error;
-use crate::store::fault::{classify, classify_database};
+use crate::store::fault::kind_of;
 
 /// An error that tells whether the transaction may well succeed when it is begun anew.
 ///
@@ -71,12 +69,8 @@ pub fn is_retryable(error: &(dyn std::error::Error + 'static)) -> bool {
         if let Some(error) = error.downcast_ref::<Error>() {
             return error.is_retryable();
         }
-        if let Some(error) = error.downcast_ref::<sqlx::Error>() {
-            return classify(error).is_retryable_in_tx();
-        }
-        // Behind `#[error(transparent)]`, sqlx's own error is passed over.
-        if let Some(error) = error.downcast_ref::<Box<dyn DatabaseError>>() {
-            return classify_database(error.as_ref()).is_retryable_in_tx();
+        if let Some(kind) = kind_of(error) {
+            return kind.is_retryable_in_tx();
         }
         next = error.source();
     }

@@ -25,6 +25,7 @@ mod pessimistic;
 mod pin;
 mod pool;
 mod re_entry;
+mod record_states;
 mod release;
 mod renewals;
 mod retry;

@@ -148,9 +148,9 @@ impl Drop for Renewals {
     }
 }
 
-/// The spare connection, where several can write at a time.
+/// The spare connection, where several write at a time.
 pub(super) fn spare<C: Connector>(link: &Link) -> Option<Link> {
-    (C::LANES > 1).then(|| link.another())
+    (!C::CAPABILITIES.one_writer).then(|| link.another())
 }
 
 /// Tells warnings and losses in time, whatever the database does.

@@ -9,10 +9,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::in_tx::text;
 use crate::model::{Error, FaultKind};
+use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::migrate::MigrateFault;
 use crate::store::schema::SchemaStore;
-use crate::store::{Call, Connector, RequestLimit, Session, servers, url};
+use crate::store::{Call, Capabilities, Connector, RequestLimit, Session, servers, url};
 
 const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -40,10 +41,6 @@ impl MySql {
         Self::of(options)
     }
 
-    pub(crate) fn new(options: MySqlConnectOptions) -> Result<Self, Error> {
-        Self::of(vec![options])
-    }
-
     fn of(options: Vec<MySqlConnectOptions>) -> Result<Self, Error> {
         let nameless = |o: &MySqlConnectOptions| o.get_database().is_none_or(str::is_empty);
         if options.iter().any(nameless) {
@@ -64,6 +61,17 @@ impl MySql {
 
 impl Connector for MySql {
     type Connection = MySqlConnection;
+    type Options = MySqlConnectOptions;
+
+    const BRAND: Brand = Brand::MySql;
+
+    const CAPABILITIES: Capabilities = Capabilities {
+        one_writer: false,
+        leased_rows_stay_locked: true,
+        // The search has locked the gap in which the row would stand.
+        missing_rows_can_be_made: false,
+        locks_only_its_snapshot: false,
+    };
 
     const LANES: usize = 2;
 
@@ -71,26 +79,20 @@ impl Connector for MySql {
     /// Nothing is read back.
     const RENEWALS: RequestLimit = RequestLimit::of(1_024, 54, 2);
 
-    const TRANSACTION_BLOCKS_LANES: bool = false;
+    fn from_options(options: MySqlConnectOptions) -> Result<Self, Error> {
+        Self::of(vec![options])
+    }
 
     fn target(&self) -> String {
-        let host = |o: &MySqlConnectOptions| {
-            o.get_socket().map_or_else(
-                || url::shown(o.get_host(), o.get_port()),
-                |socket| socket.display().to_string(),
-            )
-        };
-        let hosts: Vec<String> = self.servers.iter().map(host).collect();
         // There is at least one, and they differ in nothing else.
         let Some(o) = self.servers.first() else {
             return String::new();
         };
         let database = o.get_database().unwrap_or_default();
-        format!(
-            "mysql://{}@{}/{database}",
-            o.get_username(),
-            hosts.join(",")
-        )
+        let address =
+            |o: &MySqlConnectOptions| url::address(o.get_socket(), o.get_host(), o.get_port());
+        let addresses = self.servers.iter().map(address);
+        url::target("mysql", o.get_username(), addresses, database)
     }
 
     fn servers(&self) -> usize {

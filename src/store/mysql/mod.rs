@@ -7,10 +7,11 @@ mod form_token;
 mod in_tx;
 mod lease;
 mod record;
+mod record_admin;
 mod record_in_tx;
 mod schema;
 mod step;
 
 pub(crate) use connect::MySql;
 pub(crate) use fault::kind as fault_kind;
-pub(crate) use schema::runner;
+pub(crate) use schema::{grants, migrations};

@@ -10,16 +10,15 @@ use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection, Row};
 
 use super::connect::{fill, quoted, read_alone};
-use super::in_tx::{hex, text};
-use super::step;
-use crate::model::{FaultKind, Outcome, RecordKey};
+use super::in_tx::hex;
+use crate::model::{FaultKind, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::lease::Renewed;
 use crate::store::record::{
-    ClaimAsk, Claimed, DecideAsk, Decision, FinishAsk, Finished, KeepAsk, ListAsk, RecordRow,
-    RecordStore, record_row,
+    ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordRow, RecordStore, record_row,
 };
-use crate::store::{json, micros, to_micros};
+use crate::store::record_state::KeptState;
+use crate::store::{json, micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
@@ -51,29 +50,6 @@ SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.o
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at), LENGTH(r.outcome)
 FROM rowlock_idempotency r
 WHERE r.scope = ? AND r.idempotency_key = ?";
-
-/// Like [`READ`], without the outcomes.
-const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, NULL,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at), NULL
-FROM rowlock_idempotency r
-WHERE (? IS NULL OR r.scope = ?)
-  AND (? IS NULL OR ? = CASE
-        WHEN r.state = 'running' AND r.lease_until > SYSDATE(6) THEN 'running'
-        WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
-        WHEN r.state = 'running' THEN 'lapsed'
-        WHEN r.state = 'done' AND r.retain_until <= SYSDATE(6) THEN 'expired'
-        ELSE r.state END)
-ORDER BY r.scope, r.idempotency_key
-LIMIT ?";
 
 const PROBE: &str = "
 SELECT r.attempt
@@ -200,37 +176,6 @@ SET r.forget_at = IF(t.in_doubt AND r.doubt IS NOT NULL, NULL, SYSDATE(6) + INTE
     r.done_at = IF(t.state = 'done', SYSDATE(6), NULL),
     r.retain_until = SYSDATE(6) + INTERVAL t.retain MICROSECOND";
 
-/// Whatever waits for nobody.
-const LOCK: &str = "
-SELECT attempt FROM rowlock_idempotency
-WHERE scope = ? AND idempotency_key = ? AND attempt = ?
-FOR UPDATE SKIP LOCKED";
-
-const TO_UNKNOWN: &str = "
-UPDATE rowlock_idempotency SET state = 'unknown', forget_at = NULL, clean_at = NULL
-WHERE scope = ? AND idempotency_key = ? AND attempt = ?
-  AND state = 'running' AND doubt IS NOT NULL AND lease_until <= SYSDATE(6)";
-
-const LOCK_UNKNOWN: &str = "
-SELECT CONVERT(doubt USING utf8mb4) FROM rowlock_idempotency
-WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND state = 'unknown'
-FOR UPDATE SKIP LOCKED";
-
-const RESOLVE: &str = "
-UPDATE rowlock_idempotency
-SET state = 'free', doubt = NULL, tries = 0, bound = TRUE,
-    forget_at = SYSDATE(6) + INTERVAL ? MICROSECOND, clean_at = SYSDATE(6) + INTERVAL ? MICROSECOND
-WHERE scope = ? AND idempotency_key = ?";
-
-/// What an attempt that vanished has begun, is not known: the key stays its request's.
-const RESET: &str = "
-UPDATE rowlock_idempotency
-SET bound = bound OR state = 'running', state = IF(doubt IS NULL, 'free', 'unknown'), tries = 0,
-    forget_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL),
-    clean_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL)
-WHERE scope = ? AND idempotency_key = ? AND attempt = ?
-  AND (state = 'free' OR (state = 'running' AND lease_until <= SYSDATE(6)))";
-
 pub(super) const REMOVE: &str = "
 DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (
     scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
@@ -328,7 +273,7 @@ impl RecordStore for MySqlConnection {
             .iter()
             .zip(&rows)
             .map(|(ask, row)| match row {
-                Some(row) if row.owner == ask.owner && row.state == "running" => Renewed::Live {
+                Some(row) if row.runs_for(ask.owner) => Renewed::Live {
                     remaining: micros(row.lease_left),
                 },
                 _ => Renewed::Gone,
@@ -350,50 +295,14 @@ impl RecordStore for MySqlConnection {
         for (ask, row) in asks.iter().zip(rows) {
             // Outcomes are large: of each only that is read which has to be compared.
             let row = match row {
-                Some(row) if row.owner == ask.owner && row.state == "done" => {
-                    let key = std::slice::from_ref(&ask.key);
-                    self.record_read(key, ask.size()).await?.pop().flatten()
+                Some(row) if row.owner == ask.owner && row.state == KeptState::Done => {
+                    self.record_read_one(&ask.key, ask.size()).await?
                 }
                 row => row,
             };
             finished.push(RecordRow::finished(row.as_ref(), ask));
         }
         Ok(finished)
-    }
-
-    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
-        let null = || String::from("NULL");
-        let scope = filter.scope.as_deref().map_or_else(null, hex);
-        let state = filter.state.map_or_else(null, text);
-        let limit = filter.limit.to_string();
-        let list = fill(LIST, &[scope.clone(), scope, state.clone(), state, limit]);
-        let rows = read_alone(self, &list).await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(|row| record_row!(row)).collect();
-        Ok(rows?)
-    }
-
-    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
-        let (scope, key) = (ask.key.scope(), ask.key.key());
-        let forget = to_micros(ask.forget);
-        let query = match &ask.decision {
-            Decision::Unknown => sqlx::query(TO_UNKNOWN),
-            Decision::Reset => sqlx::query(RESET).bind(forget).bind(forget),
-            Decision::Resolve(outcome) => return Ok(resolve(self, ask, outcome.as_ref()).await?),
-        };
-        let mut tx = self.begin().await?;
-        let locked: Option<i64> = sqlx::query_scalar(LOCK)
-            .bind(scope)
-            .bind(key)
-            .bind(ask.attempt)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let mut changed = 0;
-        if locked.is_some() {
-            let query = query.bind(scope).bind(key).bind(ask.attempt);
-            changed = query.execute(&mut *tx).await?.rows_affected();
-        }
-        tx.commit().await?;
-        Ok(changed > 0)
     }
 }
 
@@ -413,37 +322,5 @@ async fn make(conn: &mut MySqlConnection, new: &[&ClaimAsk]) -> Result<bool, Fau
             other => other?,
         };
     }
-    Ok(true)
-}
-
-async fn resolve(
-    conn: &mut MySqlConnection,
-    ask: &DecideAsk,
-    outcome: Option<&Outcome>,
-) -> Result<bool, sqlx::Error> {
-    let (scope, key) = (ask.key.scope(), ask.key.key());
-    let mut tx = conn.begin().await?;
-    let doubt: Option<Option<String>> = sqlx::query_scalar(LOCK_UNKNOWN)
-        .bind(scope)
-        .bind(key)
-        .bind(ask.attempt)
-        .fetch_optional(&mut *tx)
-        .await?;
-    let Some(doubt) = doubt.flatten() else {
-        tx.rollback().await?;
-        return Ok(false);
-    };
-    if let Some(outcome) = outcome {
-        step::keep(&mut tx, &ask.key, &doubt, ask.attempt, outcome).await?;
-    }
-    let forget = to_micros(ask.forget);
-    sqlx::query(RESOLVE)
-        .bind(forget)
-        .bind(forget)
-        .bind(scope)
-        .bind(key)
-        .execute(&mut *tx)
-        .await?;
-    tx.commit().await?;
     Ok(true)
 }

@@ -6,14 +6,35 @@ use uuid::Uuid;
 
 use super::connect::{is, is_in_galera, read_alone};
 use crate::model::{Engine, FaultKind};
-use crate::store::fault::{Fault, classify};
-use crate::store::migrate::{self, MigrateFault};
+use crate::store::fault::Fault;
+use crate::store::grants::{RIGHTS, TABLES, identifier};
+use crate::store::migrate::{self, MigrateFault, Migrations};
 use crate::store::schema::{Applied, SchemaStore, Server};
 
 mod embedded {
     refinery::embed_migrations!("migrations/mysql");
 }
-pub(crate) use embedded::migrations::runner;
+use embedded::migrations::runner;
+
+migrate::adapter!(MySqlConnection);
+
+pub(crate) fn migrations() -> Migrations {
+    Migrations {
+        runner: runner(),
+        now: "DATE_FORMAT(UTC_TIMESTAMP(), '%Y-%m-%dT%H:%i:%sZ')",
+    }
+}
+
+/// The statements that give `user` all that rowlock needs at run time.
+///
+/// An account has a host, too. The server tells it only to those whom it lets in: `%` stands there, as CREATE USER does
+/// without one.
+pub(crate) fn grants(user: &str, database: &str) -> String {
+    let (user, database) = (user.replace('\'', "''"), identifier(database, '`'));
+    let grants =
+        TABLES.map(|table| format!("GRANT {RIGHTS} ON {database}.{table} TO '{user}'@'%';"));
+    grants.join(" ")
+}
 
 /// What a statement has beside the outcome that it carries: itself, and the longest key.
 const BESIDE_OUTCOME: i64 = 8 << 10;
@@ -39,8 +60,8 @@ impl SchemaStore for MySqlConnection {
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {
         let rows = "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version";
         // information_schema does not show a table to a user without a right on it: to such a user none would be there.
-        let rows = match read_alone(self, rows).await {
-            Err(error) if classify(&error) == FaultKind::NoSuchTable => return Ok(None),
+        let rows = match read_alone(self, rows).await.map_err(Fault::from) {
+            Err(fault) if fault.kind == FaultKind::NoSuchTable => return Ok(None),
             rows => rows?,
         };
         let rows = rows.iter().map(<(i32, String, String)>::from_row);
@@ -100,6 +121,7 @@ fn parse(text: &str) -> Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::grants::grants as of_target;
 
     #[test]
     fn the_brand_and_the_age_are_read_from_the_version() {
@@ -112,5 +134,13 @@ mod tests {
         assert_eq!(age("9.7.4-2"), (Engine::MySql, false));
         assert_eq!(age("10.5.23-MariaDB-0+deb11u1"), (Engine::MariaDb, true));
         assert_eq!(age("10.11.19-MariaDB-0+deb12u1"), (Engine::MariaDb, false));
+    }
+
+    #[test]
+    fn grants_are_for_the_user_and_the_database_of_the_url() {
+        let text = of_target("mysql://o'neil@db:3306/my-shop");
+        let first = "GRANT SELECT, INSERT, UPDATE, DELETE ON `my-shop`.rowlock_lock TO 'o''neil'@'%'; GRANT";
+        assert!(text.starts_with(first), "{text}");
+        assert_eq!(text.matches("GRANT").count(), TABLES.len());
     }
 }

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, Row};
 
-use super::pooler::{Known, POOLER, PgSession, Sharing, is_shared, is_tracked, take_pooler};
+use super::in_tx::BEGIN;
+use super::pooler::{Known, POOLER, Sharing, is_shared, is_tracked, take_pooler};
+use super::session::PgSession;
 use crate::model::{Error, FaultKind};
+use crate::store::brands::Brand;
 use crate::store::fault::Fault;
-use crate::store::{Connector, RequestLimit, servers, url};
+use crate::store::{Capabilities, Connector, RequestLimit, servers, url};
 
 const FORM: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -59,10 +62,6 @@ impl Postgres {
             told: told.is_some(),
             ..it
         })
-    }
-
-    pub(crate) fn new(options: PgConnectOptions) -> Self {
-        Self::of(vec![options])
     }
 
     fn of(options: Vec<PgConnectOptions>) -> Self {
@@ -116,32 +115,39 @@ impl Postgres {
 
 impl Connector for Postgres {
     type Connection = PgSession;
+    type Options = PgConnectOptions;
+
+    const BRAND: Brand = Brand::Postgres;
+
+    const CAPABILITIES: Capabilities = Capabilities {
+        one_writer: false,
+        // A savepoint gives back what a wait has locked.
+        leased_rows_stay_locked: false,
+        missing_rows_can_be_made: true,
+        locks_only_its_snapshot: true,
+    };
+
+    const BEGIN: Option<&'static str> = Some(BEGIN);
 
     const LANES: usize = 2;
 
     const REQUEST: RequestLimit = RequestLimit::of(4_096, 40, 1);
 
-    const TRANSACTION_BLOCKS_LANES: bool = false;
+    fn from_options(options: PgConnectOptions) -> Result<Self, Error> {
+        Ok(Self::of(vec![options]))
+    }
 
     fn target(&self) -> String {
-        let host = |o: &PgConnectOptions| {
-            o.get_socket().map_or_else(
-                || url::shown(o.get_host(), o.get_port()),
-                |socket| socket.display().to_string(),
-            )
-        };
-        let hosts: Vec<String> = self.servers.iter().map(host).collect();
         // There is at least one, and they differ in nothing else.
         let Some(o) = self.servers.first() else {
             return String::new();
         };
         // libpq's rule: without a name, the database is called like the user.
         let database = o.get_database().unwrap_or(o.get_username());
-        format!(
-            "postgres://{}@{}/{database}",
-            o.get_username(),
-            hosts.join(",")
-        )
+        let address =
+            |o: &PgConnectOptions| url::address(o.get_socket(), o.get_host(), o.get_port());
+        let addresses = self.servers.iter().map(address);
+        url::target("postgres", o.get_username(), addresses, database)
     }
 
     fn servers(&self) -> usize {

@@ -1,6 +1,6 @@
 //! PostgreSQL: `unnest` arrays carry a batch, `FOR UPDATE SKIP LOCKED` passes locked rows over.
 //!
-//! The verbs are on any connection. Those of the lanes are sent by a [`PgSession`](pooler::PgSession).
+//! The verbs are on any connection. Those of the lanes are sent by a [`PgSession`](session::PgSession).
 
 mod clean;
 mod connect;
@@ -10,14 +10,15 @@ mod in_tx;
 mod lease;
 mod pooler;
 mod record;
+mod record_admin;
 mod record_in_tx;
 mod schema;
+mod session;
 mod step;
 
 pub(crate) use connect::Postgres;
 pub(crate) use fault::kind as fault_kind;
-pub(crate) use in_tx::BEGIN;
-pub(crate) use schema::runner;
+pub(crate) use schema::{grants, migrations};
 
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::{Query, QueryAs, QueryScalar};

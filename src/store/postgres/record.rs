@@ -16,8 +16,7 @@ use crate::model::{Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::lease::Renewed;
 use crate::store::record::{
-    ClaimAsk, Claimed, DecideAsk, Decision, EndColumns, FinishAsk, Finished, KeepAsk, ListAsk,
-    RecordRow, RecordStore, record_row,
+    ClaimAsk, Claimed, EndColumns, FinishAsk, Finished, KeepAsk, RecordRow, RecordStore, record_row,
 };
 use crate::store::{micros, to_micros};
 
@@ -34,29 +33,6 @@ SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.o
        octet_length(r.outcome)::bigint
 FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT cardinality($1)) a
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
-
-/// Like [`READ`], without the outcomes.
-const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, NULL::bytea,
-       (extract(epoch FROM r.began_at) * 1000000)::bigint,
-       (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
-       (extract(epoch FROM r.lease_until) * 1000000)::bigint,
-       (extract(epoch FROM r.done_at) * 1000000)::bigint,
-       (extract(epoch FROM r.lease_until - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint, NULL::bigint
-FROM rowlock_idempotency r
-WHERE ($1::bytea IS NULL OR r.scope = $1)
-  AND ($2::text IS NULL OR $2 = CASE
-        WHEN r.state = 'running' AND r.lease_until > clock_timestamp() THEN 'running'
-        WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
-        WHEN r.state = 'running' THEN 'lapsed'
-        WHEN r.state = 'done' AND r.retain_until <= clock_timestamp() THEN 'expired'
-        ELSE r.state END)
-ORDER BY r.scope, r.idempotency_key
-LIMIT $3";
 
 const CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
@@ -172,48 +148,6 @@ FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key";
 
-const TO_UNKNOWN: &str = "
-UPDATE rowlock_idempotency r SET state = 'unknown', forget_at = NULL, clean_at = NULL
-FROM (
-    SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
-      AND state = 'running' AND doubt IS NOT NULL AND lease_until <= clock_timestamp()
-    FOR UPDATE SKIP LOCKED
-) o
-WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
-
-const RESOLVE: &str = "
-WITH old AS (
-    SELECT scope, idempotency_key, attempt, doubt FROM rowlock_idempotency
-    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND state = 'unknown'
-    FOR UPDATE SKIP LOCKED
-), kept AS (
-    INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
-    SELECT scope, idempotency_key, doubt, attempt, $5, $6, clock_timestamp() FROM old WHERE $5 IS NOT NULL
-    ON CONFLICT DO NOTHING
-)
-UPDATE rowlock_idempotency r
-SET state = 'free', doubt = NULL, tries = 0, bound = true,
-    forget_at = clock_timestamp() + $4 * interval '1 microsecond',
-    clean_at = clock_timestamp() + $4 * interval '1 microsecond'
-FROM old o
-WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
-
-/// What an attempt that vanished has begun, is not known: the key stays its request's.
-const RESET: &str = "
-UPDATE rowlock_idempotency r
-SET state = CASE WHEN r.doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
-    bound = r.bound OR r.state = 'running',
-    forget_at = CASE WHEN r.doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END,
-    clean_at = CASE WHEN r.doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END
-FROM (
-    SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
-      AND (state = 'free' OR (state = 'running' AND lease_until <= clock_timestamp()))
-    FOR UPDATE SKIP LOCKED
-) o
-WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
-
 /// Whether a transaction has the advisory lock of a key (its high half is `classid`, its low one `objid`), or that of its row.
 const CLAIMED: &str = "
 SELECT EXISTS (
@@ -291,11 +225,7 @@ impl RecordStore for PgConnection {
             claimed.push(if let Some(&(.., attempt)) = mine.iter().find(is_mine) {
                 Claimed::Mine { attempt }
             } else {
-                let row = self
-                    .record_read(std::slice::from_ref(&ask.key), 0)
-                    .await?
-                    .pop();
-                ask.missed(row.flatten().as_ref())
+                ask.missed(self.record_read_one(&ask.key, 0).await?.as_ref())
             });
         }
         Ok(claimed)
@@ -359,47 +289,11 @@ impl RecordStore for PgConnection {
             finished.push(if rows.iter().any(is_mine) {
                 Finished::Ended
             } else {
-                let row = self
-                    .record_read(std::slice::from_ref(&ask.key), ask.size())
-                    .await?
-                    .pop();
-                RecordRow::finished(row.flatten().as_ref(), ask)
+                let row = self.record_read_one(&ask.key, ask.size()).await?;
+                RecordRow::finished(row.as_ref(), ask)
             });
         }
         Ok(finished)
-    }
-
-    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
-        let rows = query(LIST)
-            .bind(filter.scope.as_deref())
-            .bind(filter.state)
-            .bind(i64::from(filter.limit))
-            .fetch_all(self)
-            .await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(|row| record_row!(row)).collect();
-        Ok(rows?)
-    }
-
-    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
-        let forget = to_micros(ask.forget);
-        let (sql, outcome) = match &ask.decision {
-            Decision::Unknown => (TO_UNKNOWN, None),
-            Decision::Reset => (RESET, None),
-            Decision::Resolve(outcome) => (RESOLVE, outcome.as_ref()),
-        };
-        let mut query = query(sql)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt);
-        if !matches!(ask.decision, Decision::Unknown) {
-            query = query.bind(forget);
-        }
-        if matches!(ask.decision, Decision::Resolve(_)) {
-            query = query
-                .bind(outcome.map(Outcome::content_type))
-                .bind(outcome.map(Outcome::bytes));
-        }
-        Ok(query.execute(self).await?.rows_affected() > 0)
     }
 }
 

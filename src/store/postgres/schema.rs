@@ -7,13 +7,30 @@ use uuid::Uuid;
 use super::{query, query_as, query_scalar};
 use crate::model::Engine;
 use crate::store::fault::Fault;
-use crate::store::migrate::{self, MigrateFault};
+use crate::store::grants::{RIGHTS, TABLES, identifier};
+use crate::store::migrate::{self, MigrateFault, Migrations};
 use crate::store::schema::{Applied, SchemaStore, Server};
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");
 }
-pub(crate) use embedded::migrations::runner;
+use embedded::migrations::runner;
+
+migrate::adapter!(PgConnection);
+
+pub(crate) fn migrations() -> Migrations {
+    Migrations {
+        runner: runner(),
+        now: "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')",
+    }
+}
+
+/// The statements that give `user` all that rowlock needs at run time.
+pub(crate) fn grants(user: &str, database: &str) -> String {
+    let (user, database) = (identifier(user, '"'), identifier(database, '"'));
+    let tables = TABLES.join(", ");
+    format!("GRANT CONNECT ON DATABASE {database} TO {user}; GRANT {RIGHTS} ON {tables} TO {user};")
+}
 
 /// Any constant will do, as long as everybody uses this one ("rowlock" in ASCII).
 const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
@@ -67,5 +84,24 @@ impl SchemaStore for PgConnection {
         Ok(query_scalar("SELECT id FROM rowlock_database")
             .fetch_one(self)
             .await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::grants::grants as of_target;
+
+    #[test]
+    fn grants_are_for_the_user_and_the_database_of_the_url() {
+        let text = of_target("postgres://Shop App@a:1,b:2/shop");
+        let tables = TABLES.join(", ");
+        assert_eq!(
+            text,
+            format!(
+                "GRANT CONNECT ON DATABASE shop TO \"Shop App\"; \
+                 GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO \"Shop App\";"
+            )
+        );
     }
 }

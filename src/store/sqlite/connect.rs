@@ -8,11 +8,13 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqliteConnection};
 
+use super::in_tx::BEGIN_TO_WRITE;
 use crate::model::{Error, FaultKind};
+use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::migrate::MigrateFault;
 use crate::store::schema::SchemaStore;
-use crate::store::{Call, Connector, RequestLimit, Session, url};
+use crate::store::{Call, Capabilities, Connector, RequestLimit, Session, url};
 
 /// A lane asks again by itself, and more often than SQLite would, whose pauses grow to a tenth of a second:
 /// whoever asks often gets the file when many write.
@@ -66,10 +68,10 @@ impl Sqlite {
         } else {
             options.create_if_missing(true)
         };
-        Ok(Self::new(options))
+        Ok(Self::of(options))
     }
 
-    pub(crate) fn new(options: SqliteConnectOptions) -> Self {
+    fn of(options: SqliteConnectOptions) -> Self {
         Self {
             options: options.disable_statement_logging(),
         }
@@ -94,13 +96,28 @@ fn mode(url: &str) -> Option<&str> {
 
 impl Connector for Sqlite {
     type Connection = SqliteConnection;
+    type Options = SqliteConnectOptions;
 
-    /// One writer at a time is all there is.
+    const BRAND: Brand = Brand::Sqlite;
+
+    const CAPABILITIES: Capabilities = Capabilities {
+        one_writer: true,
+        // No other transaction makes or leases rows while one that may write is open.
+        leased_rows_stay_locked: false,
+        missing_rows_can_be_made: false,
+        locks_only_its_snapshot: false,
+    };
+
+    const BEGIN: Option<&'static str> = Some(BEGIN_TO_WRITE);
+
+    /// A second one would wait for the first.
     const LANES: usize = 1;
 
     const REQUEST: RequestLimit = RequestLimit::NONE;
 
-    const TRANSACTION_BLOCKS_LANES: bool = true;
+    fn from_options(options: SqliteConnectOptions) -> Result<Self, Error> {
+        Ok(Self::of(options))
+    }
 
     /// With the whole path: the working directory is not seen in a log.
     fn target(&self) -> String {

@@ -7,11 +7,13 @@ mod form_token;
 mod in_tx;
 mod lease;
 mod record;
+mod record_admin;
 mod record_in_tx;
 mod schema;
 mod step;
 
 pub(crate) use connect::Sqlite;
 pub(crate) use fault::kind as fault_kind;
+#[cfg(test)]
 pub(crate) use in_tx::BEGIN_TO_WRITE;
-pub(crate) use schema::runner;
+pub(crate) use schema::{grants, migrations};

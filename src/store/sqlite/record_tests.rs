@@ -1,37 +1,8 @@
 //! What the verbs for records rely on, on a real file.
 
-use std::time::Duration;
-
 use super::*;
-use crate::store::Connector;
-use crate::store::schema::SchemaStore;
-use crate::store::sqlite::Sqlite;
+use crate::store::sqlite::step;
 use crate::store::step::StepStore;
-
-#[tokio::test]
-async fn a_decision_about_what_is_not_there_decides_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
-    let sqlite = Sqlite::from_url(&url).unwrap();
-    let minute = Duration::from_mins(1);
-    let mut conn = sqlite.connect(0, minute).await.unwrap();
-    conn.migrate().await.unwrap();
-    let happened = Outcome::new("text/plain", "done").unwrap();
-    for decision in [
-        Decision::Unknown,
-        Decision::Reset,
-        Decision::Resolve(None),
-        Decision::Resolve(Some(happened)),
-    ] {
-        let ask = DecideAsk {
-            key: RecordKey::new("scope", "k").unwrap(),
-            attempt: 1,
-            decision,
-            forget: minute,
-        };
-        assert!(!conn.record_decide(&ask).await.unwrap(), "{ask:?}");
-    }
-}
 
 async fn file(dir: &tempfile::TempDir) -> SqliteConnection {
     let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());

@@ -7,13 +7,28 @@ use uuid::Uuid;
 use super::connect;
 use crate::model::Engine;
 use crate::store::fault::Fault;
-use crate::store::migrate::{self, MigrateFault};
+use crate::store::grants::RIGHTS;
+use crate::store::migrate::{self, MigrateFault, Migrations};
 use crate::store::schema::{Applied, SchemaStore, Server};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
 }
-pub(crate) use embedded::migrations::runner;
+use embedded::migrations::runner;
+
+migrate::adapter!(SqliteConnection);
+
+pub(crate) fn migrations() -> Migrations {
+    Migrations {
+        runner: runner(),
+        now: "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')",
+    }
+}
+
+/// A file has no users: these are the rights that an authorizer of the application's has to allow.
+pub(crate) fn grants(_user: &str, _database: &str) -> String {
+    RIGHTS.to_owned()
+}
 
 /// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
 const OLDEST: (u32, u32, u32) = (3, 51, 3);
@@ -70,5 +85,16 @@ impl SchemaStore for SqliteConnection {
         Ok(sqlx::query_scalar("SELECT id FROM rowlock_database")
             .fetch_one(self)
             .await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::grants::grants as of_target;
+
+    #[test]
+    fn a_file_has_rights_and_no_users() {
+        assert_eq!(of_target("sqlite:/home/me/shop.db"), RIGHTS);
     }
 }

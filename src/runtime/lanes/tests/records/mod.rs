@@ -20,6 +20,7 @@ use crate::store::Connector;
 use crate::store::record::{
     ClaimAsk, Claimed, FinishAsk, Finished, RecordEnd, RecordRow, RecordStore,
 };
+use crate::store::record_state::KeptState;
 use crate::store::sqlite::Sqlite;
 use crate::store::step::{StepAsk, StepBegun, StepStore};
 
@@ -204,7 +205,7 @@ async fn a_storm_of_one_key_is_one_read_and_one_claim() {
     assert_eq!(claims.iter().filter(missed).count(), 999);
     // Reads do not wait behind them for batches of their own, and see what they did.
     for row in answered(&mut later) {
-        assert_eq!(row.unwrap().state, "running");
+        assert_eq!(row.unwrap().state, KeptState::Running);
     }
     assert!(later.is_empty());
 }
@@ -416,8 +417,8 @@ async fn a_claim_that_was_given_up_is_undone_until_no_sending_can_come() {
         loop {
             let row = house.row(&key).await.unwrap();
             assert_eq!(row.owner, ask.owner);
-            if row.state != "running" {
-                assert_eq!((row.state.as_str(), row.tries), ("free", 0));
+            if row.state != KeptState::Running {
+                assert_eq!((row.state, row.tries), (KeptState::Free, 0));
                 break;
             }
             house.step().await;
@@ -466,7 +467,7 @@ async fn a_claim_in_doubt_is_undone_also_when_the_key_is_not_to_be_had() {
         if doubts > 0 {
             let late = other.record_claim(std::slice::from_ref(&ask)).await;
             assert!(matches!(late.unwrap()[..], [Claimed::Mine { .. }]));
-            while house.row(&key).await.unwrap().state == "running" {
+            while house.row(&key).await.unwrap().state == KeptState::Running {
                 house.step().await;
             }
             assert_eq!(house.lane.pending.wakes_at(), None);
@@ -487,7 +488,7 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     house.lane.pending.arrive(undo);
     house.step().await;
     let row = house.row(&key).await.unwrap();
-    assert_eq!((row.owner, row.state.as_str()), (second.owner, "running"));
+    assert_eq!((row.owner, row.state), (second.owner, KeptState::Running));
 
     let now = Moment::now();
     for (lease, longest) in [(1, 1), (600, 600), (3_600, 600)] {

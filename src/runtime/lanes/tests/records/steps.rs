@@ -31,8 +31,8 @@ fn step(guard: &RecordGuard, number: i32) -> StepAsk {
 async fn the_end_of_an_attempt_ends_the_doubt_about_what_it_knows_not_to_have_happened() {
     let house = House::new().await;
     let mut other = house.other().await;
-    for (happened, state) in [(false, "free"), (true, "unknown")] {
-        let guard = house.guard(&key(state)).await;
+    for (happened, state) in [(false, KeptState::Free), (true, KeptState::Unknown)] {
+        let guard = house.guard(&key(state.name())).await;
         guard.doubt(happened);
         // A late sending, or one whose answer was lost.
         let begun = other.step_begin(&step(&guard, 1)).await.unwrap();

@@ -1,0 +1,59 @@
+//! What follows from an error: whether to try again, and which smaller errors become one.
+
+use std::convert::Infallible;
+
+use super::Error;
+use crate::model::{InvalidKey, InvalidName, UnknownEngine};
+
+impl Error {
+    /// Whether trying again later may well succeed: the database was out of reach, or busy.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::ReadOnly { .. }
+                | Self::OutcomeUnknown { .. }
+                | Self::WaitTimeout { .. }
+                | Self::Starved { .. }
+        )
+    }
+
+    /// Whether a transaction that failed with this may well succeed when it is begun anew: what
+    /// [`Retry`](crate::Retry) tries again.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::TransactionAborted { .. } | Self::Conflict { .. } | Self::Starved { .. } => true,
+            Self::Application { cause } => cause.kind().is_retryable_in_tx(),
+            _ => false,
+        }
+    }
+}
+
+impl From<UnknownEngine> for Error {
+    fn from(_: UnknownEngine) -> Self {
+        Self::InvalidSetting {
+            setting: "engine",
+            reason: "postgres, mysql, mariadb and sqlite are allowed",
+        }
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl From<InvalidName> for Error {
+    fn from(refused: InvalidName) -> Self {
+        Self::InvalidName(refused)
+    }
+}
+
+impl From<InvalidKey> for Error {
+    fn from(refused: InvalidKey) -> Self {
+        Self::InvalidKey(refused)
+    }
+}

@@ -1,0 +1,254 @@
+//! The message of each error: what was tried on what, and what to do next. No message has a password in it.
+
+use std::fmt;
+
+use super::Error;
+
+impl fmt::Display for Error {
+    #[allow(clippy::too_many_lines, reason = "one message for each variant")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidName(error) => fmt::Display::fmt(error, f),
+            Self::InvalidDuration {
+                setting,
+                given,
+                bounds,
+            } => write!(f, "{setting} = {given:?} is refused: {bounds}"),
+            Self::InvalidSetting { setting, reason } => {
+                write!(f, "`{setting}` is refused: {reason}")
+            }
+            Self::InvalidUrl { reason } => write!(f, "the database URL cannot be used: {reason}"),
+            Self::EngineNotBuilt { engine, feature } => write!(
+                f,
+                "this build of rowlock has no {engine} in it: build it with the feature `{feature}`"
+            ),
+            Self::LoginRefused { target, cause } => write!(
+                f,
+                "{target} refused the login ({cause}): check the user and the password in the URL"
+            ),
+            Self::NoSuchDatabase { target, cause } => write!(
+                f,
+                "{target} is no database ({cause}): create the database, or name another one in the URL"
+            ),
+            Self::Unwritable { target, cause } => write!(
+                f,
+                "{target} cannot be opened for writing ({cause}): \
+                 its folder must exist, and this user must be allowed to write the file and the folder"
+            ),
+            Self::Unreachable { target, detail } => write!(
+                f,
+                "{target} cannot be reached, or did not answer in time ({detail}): \
+                 is it running, is the address right, does a long transaction hold it up?"
+            ),
+            Self::ReadOnly { target, detail } => write!(
+                f,
+                "{target} takes no writes ({detail}), and a lock needs the primary: \
+                 correct the address, or name all servers, as HOST1:PORT1,HOST2:PORT2"
+            ),
+            Self::NoSchema {
+                target,
+                search_path,
+            } => write!(
+                f,
+                "{target}: the search path ({search_path}) names no schema that is there and that this user may use: \
+                 create one, grant this user USAGE on it, or correct search_path"
+            ),
+            Self::Denied {
+                doing,
+                target,
+                cause,
+                grants,
+            } => write!(
+                f,
+                "{doing} on {target}: this user lacks a right ({cause}); rowlock needs SELECT, INSERT, UPDATE and DELETE on its \
+                 tables, as an administrator grants them after `rowlock migrate` has made the tables (to the user that runs the \
+                 transaction, if that is not the client's; on MySQL and MariaDB with the account's own host for `%`): {grants}"
+            ),
+            Self::ServerTooOld {
+                target,
+                found,
+                needed,
+            } => write!(
+                f,
+                "{target} runs {found}, which is too old: rowlock needs {needed}"
+            ),
+            Self::SchemaMissing { target, engine } => write!(
+                f,
+                "{target} has no rowlock tables: run `rowlock migrate`, or apply the SQL of `rowlock migrate --print {engine}`"
+            ),
+            Self::SchemaOlder {
+                target,
+                found,
+                needed,
+            } => write!(
+                f,
+                "{target} has rowlock's schema version {found}, this library needs {needed}: run `rowlock migrate`"
+            ),
+            Self::SchemaNewer {
+                target,
+                found,
+                known,
+            } => write!(
+                f,
+                "{target} has rowlock's schema version {found}, this library knows {known}: update rowlock here"
+            ),
+            Self::SchemaChanged {
+                target,
+                migration,
+                table,
+            } => write!(
+                f,
+                "{target} has another migration {migration} than this library carries: \
+                 it was changed after it was applied; use the library that applied it, or restore the table `{table}`"
+            ),
+            Self::MigrationDenied {
+                target,
+                engine,
+                detail,
+            } => write!(
+                f,
+                "{target}: this user may not create tables ({detail}): \
+                 have a DBA apply the SQL of `rowlock migrate --print {engine}`; \
+                 at run time rowlock needs only SELECT, INSERT, UPDATE and DELETE on its tables"
+            ),
+            Self::MigrationFailed { target, detail } => {
+                write!(f, "{target}: migrating failed ({detail})")
+            }
+            Self::WaitTimeout { name, waited, busy } => {
+                write!(f, "{name:?} was not free within {waited:.0?}: {busy}")
+            }
+            Self::OutcomeUnknown {
+                doing,
+                on,
+                target,
+                detail,
+            } => write!(
+                f,
+                "{doing} {on}: the connection to {target} broke, and the outcome is unknown ({detail}): \
+                 call it again, or look at the lock or record before you go on"
+            ),
+            Self::Released { doing, name } => write!(
+                f,
+                "{doing} {name:?}: its guard was released before; acquire it again"
+            ),
+            Self::WrongDatabase {
+                doing,
+                on,
+                target,
+                detail,
+            } => write!(
+                f,
+                "{doing} {on}: the transaction is not one of {target} ({detail}): begin it on a pool of the database that this client was connected to"
+            ),
+            Self::TransactionOver { doing, on, detail } => write!(
+                f,
+                "{doing} {on}: the transaction has failed or ended before ({detail}): roll it back and begin a new one"
+            ),
+            Self::ReadOnlyTransaction { doing, on, detail } => write!(
+                f,
+                "{doing} {on}: the transaction is read only ({detail}): begin one that may write"
+            ),
+            Self::TransactionAborted { doing, on, detail } => write!(
+                f,
+                "{doing} {on}: the transaction has to be begun again ({detail})"
+            ),
+            Self::Starved {
+                doing,
+                on,
+                target,
+                waited,
+            } => write!(
+                f,
+                "{doing} {on}: rowlock's own connection to {target} had no answer within {waited:.0?}, while this transaction keeps one: \
+                 do transactions take up all connections of a pooler? Roll back and try again, as `Retry` does, or behind `rowlock.version(name)`, \
+                 and let the pooler have more connections than transactions run at a time, by 10 for each client of rowlock"
+            ),
+            Self::AlreadyLocked { name } => write!(
+                f,
+                "{name:?} is locked by this very transaction already, until it ends: lock it once, and pass the first grant on"
+            ),
+            Self::DuplicateName { name } => write!(
+                f,
+                "{name:?} is given twice in one call: give each name once"
+            ),
+            Self::Conflict { what } => write!(
+                f,
+                "{what} was changed or is held by somebody else: roll back and try again"
+            ),
+            Self::NotOneRow { rows } => write!(
+                f,
+                "{rows} rows were changed by a statement that was to change one: is its WHERE clause unique?"
+            ),
+            Self::CommitUnknown { detail } => write!(
+                f,
+                "the connection broke under a commit, whose outcome is unknown ({detail}): check whether its work was committed before you do it again"
+            ),
+            Self::Application { cause } => {
+                write!(f, "a statement of the application's failed: {cause}")
+            }
+            Self::InvalidKey(error) => fmt::Display::fmt(error, f),
+            Self::Superseded {
+                doing,
+                record,
+                reason,
+            } => write!(f, "{doing} {record}: {reason}; roll back"),
+            Self::StepUnknown { record, step } => write!(
+                f,
+                "{record}: whether the step {step:?} happened is not known, and it must not be repeated: find out, then say it with \
+                 `step_happened` or `step_not_done` of this guard, or end the attempt and run `rowlock idempotency resolve`"
+            ),
+            Self::StepRunning { record, step } => write!(
+                f,
+                "{record}: its step {step:?} is still running, and an attempt runs one step at a time: await it, then begin the next one"
+            ),
+            Self::OutcomeTooLarge { what, bytes, limit } => write!(
+                f,
+                "{what} has {bytes} bytes, and at most {limit} are kept: keep less, or raise the limit \
+                 (`max_outcome`; on MySQL and MariaDB half of the server's `max_allowed_packet`, too)"
+            ),
+            Self::ResponseFailed { detail } => {
+                write!(f, "the response cannot be kept: {detail}; roll back")
+            }
+            Self::Json { detail } => write!(
+                f,
+                "a value cannot be kept as JSON, or read from it: {detail}"
+            ),
+            Self::NoSuchRecord { record } => write!(
+                f,
+                "there is no record {record}: `rowlock idempotency ls` lists those that there are"
+            ),
+            Self::NotDecided { record, reason } => write!(f, "{record}: {reason}"),
+            Self::CorruptRecord { record, what } => write!(
+                f,
+                "the row of {record} in rowlock_idempotency is damaged: {what}; repair or delete it by hand"
+            ),
+            Self::Lost { name, loss } => write!(f, "the lease of {name:?} was lost: {loss}"),
+            Self::CutOff { name, loss } => write!(
+                f,
+                "the lease of {name:?} was lost ({loss}) after it had been pinned, and the work was cut off: \
+                 whether its transaction was committed is not known; look before doing it again"
+            ),
+            Self::CorruptRow { name, what } => write!(
+                f,
+                "the row of {name:?} in rowlock_lock is damaged: {what}; \
+                 `rowlock release NAME --force` frees it, or delete the row while nobody uses the lock"
+            ),
+            Self::Database {
+                doing,
+                target,
+                cause,
+            } => write!(f, "{doing} on {target} failed: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // Their message is the whole message, so their source comes next.
+            Self::InvalidName(error) => error.source(),
+            Self::InvalidKey(error) => error.source(),
+            _ => None,
+        }
+    }
+}

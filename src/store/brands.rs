@@ -1,0 +1,152 @@
+//! The list of brands: one line for each. Everything that depends on which brands there are follows from it.
+//!
+//! The folder of a brand has what its line stands for:
+//!
+//! - the [`Connector`] (`connect.rs`), which has the line's name: how it is reached, and its
+//!   [`Capabilities`](super::capabilities::Capabilities);
+//! - `fault_kind` (`fault.rs`): the vendor's codes as kinds of failure;
+//! - `migrations` and `grants` (`schema.rs`): the tables, and the rights that a user of them needs;
+//! - the traits of the [`Store`], on the connection of sqlx's database type, which has the line's name, too.
+
+use sqlx::error::DatabaseError;
+
+use super::migrate::Migrations;
+use super::{Connector, TxStore};
+use crate::model::{Engine, Error, FaultKind};
+
+/// The schemes of all brands, for people.
+const SCHEMES: &str = "postgres://, mysql://, mariadb:// and, for a file, sqlite:PATH";
+
+/// A database type of sqlx's whose brand this build has.
+#[diagnostic::on_unimplemented(
+    message = "this build of rowlock does not know the databases of `{Self}`",
+    note = "pools are `PgPool`, `MySqlPool` and `SqlitePool`, transactions those that such a pool begins",
+    note = "rowlock has a brand only with its feature: `postgres`, `mysql` or `sqlite`"
+)]
+pub(crate) trait Supported: sqlx::Database<Connection: TxStore> {
+    const BRAND: Brand;
+
+    /// How connections of rowlock's own are opened to such a database.
+    type Connector: Connector<Options = <Self::Connection as sqlx::Connection>::Options>;
+}
+
+/// What [`connect`] does with the connector of a URL.
+pub(crate) trait Connect: Sized {
+    type Connected;
+
+    fn connect<C: Connector>(
+        self,
+        connector: C,
+    ) -> impl Future<Output = Result<Self::Connected, Error>> + Send;
+}
+
+macro_rules! brands {
+    ($($brand:ident: $feature:literal, $folder:ident, [$($scheme:literal),+], [$($engine:ident),+];)+) => {
+        #[cfg(not(any($(feature = $feature),+)))]
+        compile_error!(concat!("rowlock needs an engine: enable one of the features", $(" ", $feature),+));
+
+        /// A line of the list. In a build without its feature, too.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Brand {
+            $($brand,)+
+        }
+
+        impl Brand {
+            /// The crate's feature that has it.
+            pub(crate) const fn feature(self) -> &'static str {
+                match self {
+                    $(Self::$brand => $feature,)+
+                }
+            }
+
+            fn of_scheme(scheme: &str) -> Option<Self> {
+                match scheme {
+                    $($($scheme)|+ => Some(Self::$brand),)+
+                    _ => None,
+                }
+            }
+
+            fn of_engine(engine: Engine) -> Self {
+                match engine {
+                    $($(Engine::$engine)|+ => Self::$brand,)+
+                }
+            }
+        }
+
+        $(
+            #[cfg(feature = $feature)]
+            impl Supported for sqlx::$brand {
+                const BRAND: Brand = Brand::$brand;
+
+                type Connector = super::$folder::$brand;
+            }
+        )+
+
+        /// Connects to the database that `url` names.
+        pub(crate) async fn connect<C: Connect>(url: &str, then: C) -> Result<C::Connected, Error> {
+            let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+            match Brand::of_scheme(scheme) {
+                $(
+                    #[cfg(feature = $feature)]
+                    Some(Brand::$brand) => {
+                        then.connect(super::$folder::$brand::from_url(url)?).await
+                    }
+                )+
+                #[allow(unreachable_patterns, reason = "reachable in a build without some brand")]
+                Some(brand) => Err(not_built(brand.feature(), brand)),
+                None => Err(Error::InvalidUrl {
+                    reason: format!("its scheme is missing or unknown; rowlock takes {SCHEMES}"),
+                }),
+            }
+        }
+
+        /// The migrations of an engine.
+        pub(crate) fn migrations(engine: Engine) -> Result<Migrations, Error> {
+            match Brand::of_engine(engine) {
+                $(
+                    #[cfg(feature = $feature)]
+                    Brand::$brand => Ok(super::$folder::migrations()),
+                )+
+                #[allow(unreachable_patterns, reason = "reachable in a build without some brand")]
+                brand => Err(not_built(engine.name(), brand)),
+            }
+        }
+
+        /// The kind of what a database said; `None` when its brand is not in this build.
+        pub(crate) fn fault_kind(error: &dyn DatabaseError) -> Option<FaultKind> {
+            let brands: &[fn(&dyn DatabaseError) -> Option<FaultKind>] = &[
+                $(
+                    #[cfg(feature = $feature)]
+                    super::$folder::fault_kind,
+                )+
+            ];
+            brands.iter().find_map(|kind| kind(error))
+        }
+
+        /// The statements that give `user` all that rowlock needs at run time in `database`, which has this scheme.
+        pub(super) fn grants(scheme: &str, user: &str, database: &str) -> Option<String> {
+            match Brand::of_scheme(scheme)? {
+                $(
+                    #[cfg(feature = $feature)]
+                    Brand::$brand => Some(super::$folder::grants(user, database)),
+                )+
+                #[allow(unreachable_patterns, reason = "reachable in a build without some brand")]
+                _ => None,
+            }
+        }
+    };
+}
+
+// Name (of the connector, and of sqlx's type): feature, folder, schemes of a URL, engines.
+brands! {
+    Sqlite: "sqlite", sqlite, ["sqlite"], [Sqlite];
+    Postgres: "postgres", postgres, ["postgres", "postgresql"], [Postgres];
+    MySql: "mysql", mysql, ["mysql", "mariadb"], [MySql, MariaDb];
+}
+
+fn not_built(engine: &'static str, brand: Brand) -> Error {
+    Error::EngineNotBuilt {
+        engine,
+        feature: brand.feature(),
+    }
+}

@@ -1,0 +1,26 @@
+//! What the rest of the crate asks about an engine: questions with names, never the engine itself.
+
+/// What holds of every server of a brand. `connect.rs` of each brand answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a question of its own, and is asked alone"
+)]
+pub(crate) struct Capabilities {
+    /// One connection writes at a time, in the whole database.
+    ///
+    /// An open transaction of the application's keeps every lane from writing: a lane waits for it, so the transaction must
+    /// not wait long for a lane. Beginning such a transaction waits for all other writers, so a look that may make it
+    /// unnecessary comes first. A second connection for renewals would help nothing.
+    pub(crate) one_writer: bool,
+
+    /// A transaction that has locked a row and finds a live lease in it cannot give the row back. The holder could
+    /// neither renew nor release the lease before the transaction ends.
+    pub(crate) leased_rows_stay_locked: bool,
+
+    /// A transaction that has looked for a missing row does not keep others from making it, and can lock the new row.
+    pub(crate) missing_rows_can_be_made: bool,
+
+    /// A locking read sees the rows of the transaction's snapshot, and no newer ones.
+    pub(crate) locks_only_its_snapshot: bool,
+}

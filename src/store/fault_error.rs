@@ -1,0 +1,125 @@
+//! From a fault to the error that a caller gets: the one place that decides it.
+//!
+//! The same kind of fault means different things on a connection of rowlock's own, in a transaction of the caller's, while
+//! migrating, and under a commit.
+
+use super::fault::Fault;
+use super::grants::grants;
+use super::migrate::{MigrateFault, changed, newer};
+use crate::model::{Engine, Error, FaultKind, Subject};
+
+impl Fault {
+    /// On a connection of rowlock's own, for a caller who tried `doing`.
+    pub(crate) fn into_error(self, doing: &'static str, target: &str) -> Error {
+        let (target, cause) = (target.to_owned(), self.cause);
+        match self.kind {
+            FaultKind::LoginRefused => Error::LoginRefused { target, cause },
+            FaultKind::NoSuchDatabase => Error::NoSuchDatabase { target, cause },
+            FaultKind::Unwritable => Error::Unwritable { target, cause },
+            FaultKind::ReadOnly => Error::ReadOnly {
+                target,
+                detail: cause.to_string(),
+            },
+            FaultKind::NoSchema => Error::NoSchema {
+                target,
+                search_path: cause.to_string(),
+            },
+            FaultKind::Disconnected
+            | FaultKind::Conflict
+            | FaultKind::Duplicate
+            | FaultKind::Deadlock
+            | FaultKind::Serialization
+            | FaultKind::LockTimeout
+            | FaultKind::Interrupted => Error::Unreachable {
+                target,
+                detail: cause.to_string(),
+            },
+            FaultKind::Denied => Error::Denied {
+                grants: grants(&target),
+                doing,
+                target,
+                cause,
+            },
+            FaultKind::NoSuchTable
+            | FaultKind::TooLarge
+            | FaultKind::TransactionOver
+            | FaultKind::Other => Error::Database {
+                doing,
+                target,
+                cause,
+            },
+        }
+    }
+
+    /// In a transaction of the caller's, who tried `doing` with the lock or record `on`. `target` is the client's database.
+    pub(crate) fn into_error_in_tx(self, doing: &'static str, on: &Subject, target: &str) -> Error {
+        let (detail, on) = (self.to_string(), on.clone());
+        match self.kind {
+            kind if kind.is_retryable_in_tx() => Error::TransactionAborted { doing, on, detail },
+            FaultKind::TransactionOver | FaultKind::Disconnected | FaultKind::Interrupted => {
+                Error::TransactionOver { doing, on, detail }
+            }
+            FaultKind::ReadOnly | FaultKind::Unwritable => {
+                Error::ReadOnlyTransaction { doing, on, detail }
+            }
+            FaultKind::NoSuchTable => Error::WrongDatabase {
+                doing,
+                on,
+                target: target.to_owned(),
+                detail: format!("there are no rowlock tables: {detail}"),
+            },
+            _ => self.into_error(doing, target),
+        }
+    }
+
+    /// While migrating.
+    fn into_migration_error(self, engine: Engine, target: &str) -> Error {
+        let (target, detail) = (target.to_owned(), self.to_string());
+        match self.kind {
+            FaultKind::Denied => Error::MigrationDenied {
+                target,
+                engine,
+                detail,
+            },
+            FaultKind::Disconnected => Error::Unreachable { target, detail },
+            FaultKind::ReadOnly => Error::ReadOnly { target, detail },
+            _ => Error::MigrationFailed { target, detail },
+        }
+    }
+}
+
+impl MigrateFault {
+    /// `known` is the newest version that this library has.
+    pub(crate) fn into_error(self, engine: Engine, known: i32, target: &str) -> Error {
+        match self {
+            Self::Fault { fault, .. } => fault.into_migration_error(engine, target),
+            Self::Changed(migration) => changed(target, migration),
+            Self::Newer(found) => newer(target, found, known),
+            Self::LockNotObtained => Error::MigrationFailed {
+                target: target.into(),
+                detail: "another process has been migrating for 60 s; try again".into(),
+            },
+            Self::Refused(detail) => Error::MigrationFailed {
+                target: target.into(),
+                detail,
+            },
+        }
+    }
+}
+
+/// So that `?` works on the application's own statements where this is the error.
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        let cause = Fault::from(error).cause;
+        Self::Application { cause }
+    }
+}
+
+/// What is known after a commit of the application's transaction failed: nothing, when the connection broke before the
+/// answer. `None`: the commit was refused, and the driver's error says why.
+pub(crate) fn commit_unknown(error: &sqlx::Error) -> Option<Error> {
+    let fault = Fault::seen(error);
+    (fault.kind == FaultKind::Disconnected).then(|| Error::CommitUnknown {
+        detail: error.to_string(),
+    })
+}

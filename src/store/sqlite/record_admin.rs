@@ -1,0 +1,150 @@
+//! Idempotency records for administrators: the statements.
+
+use async_trait::async_trait;
+use sqlx::{Row, SqliteConnection};
+
+use super::record::durably;
+use super::step;
+use crate::model::{Outcome, RecordState};
+use crate::store::fault::Fault;
+use crate::store::record::{RecordRow, record_row};
+use crate::store::record_admin::{DecideAsk, Decision, ListAsk, RecordAdminStore};
+use crate::store::to_micros;
+
+/// The columns of a record, without its outcome. The filter is the rule of
+/// [`state_now`](crate::store::record::RecordRow::state_now).
+const LIST: &str = "
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+       r.bound, r.doubt, r.content_type, NULL, r.began_at, r.attempted_at, r.lease_until, r.done_at,
+       r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, NULL
+FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE (?1 IS NULL OR r.scope = ?1)
+  AND (?2 IS NULL OR ?2 = CASE
+        WHEN r.state = 'running' AND r.lease_until - 1000 > now.us THEN 'running'
+        WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
+        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
+        WHEN r.state = 'running' THEN 'lapsed'
+        WHEN r.state = 'done' AND r.retain_until <= now.us THEN 'expired'
+        ELSE r.state END)
+ORDER BY r.scope, r.idempotency_key
+LIMIT ?3";
+
+const TO_UNKNOWN: &str = "
+UPDATE rowlock_idempotency SET state = 'unknown', forget_at = NULL, clean_at = NULL
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'running' AND doubt IS NOT NULL
+  AND lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+
+const UNKNOWN: &str = "
+SELECT doubt FROM rowlock_idempotency
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'unknown'";
+
+const RESOLVE: &str = "
+UPDATE rowlock_idempotency
+SET state = 'free', doubt = NULL, tries = 0, bound = 1, forget_at = now.us + ?3, clean_at = now.us + ?3
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2";
+
+/// What an attempt that vanished has begun, is not known: the key stays its request's.
+const RESET: &str = "
+UPDATE rowlock_idempotency
+SET state = CASE WHEN doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
+    bound = bound OR state = 'running',
+    forget_at = CASE WHEN doubt IS NULL THEN now.us + ?4 END,
+    clean_at = CASE WHEN doubt IS NULL THEN now.us + ?4 END
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
+  AND (state = 'free' OR (state = 'running' AND lease_until <= now.us))";
+
+#[async_trait]
+impl RecordAdminStore for SqliteConnection {
+    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
+        let rows = sqlx::query(LIST)
+            .bind(filter.scope.as_deref())
+            .bind(filter.state.map(RecordState::name))
+            .bind(i64::from(filter.limit))
+            .fetch_all(self)
+            .await?;
+        let rows: Result<_, sqlx::Error> = rows.iter().map(|row| record_row!(row)).collect();
+        Ok(rows?)
+    }
+
+    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
+        durably(self, async |conn| {
+            let (scope, key) = (ask.key.scope(), ask.key.key());
+            let forget = to_micros(ask.forget);
+            let sql = match &ask.decision {
+                Decision::Unknown => TO_UNKNOWN,
+                Decision::Reset => RESET,
+                Decision::Resolve(outcome) => return resolve(conn, ask, outcome.as_ref()).await,
+            };
+            let mut query = sqlx::query(sql).bind(scope).bind(key).bind(ask.attempt);
+            if matches!(ask.decision, Decision::Reset) {
+                query = query.bind(forget);
+            }
+            Ok(query.execute(conn).await?.rows_affected() > 0)
+        })
+        .await
+    }
+}
+
+async fn resolve(
+    conn: &mut SqliteConnection,
+    ask: &DecideAsk,
+    outcome: Option<&Outcome>,
+) -> Result<bool, sqlx::Error> {
+    let (scope, key) = (ask.key.scope(), ask.key.key());
+    let doubt: Option<Option<String>> = sqlx::query_scalar(UNKNOWN)
+        .bind(scope)
+        .bind(key)
+        .bind(ask.attempt)
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(doubt) = doubt.flatten() else {
+        return Ok(false);
+    };
+    if let Some(outcome) = outcome {
+        step::keep(conn, &ask.key, &doubt, ask.attempt, outcome).await?;
+    }
+    let resolve = sqlx::query(RESOLVE)
+        .bind(scope)
+        .bind(key)
+        .bind(to_micros(ask.forget));
+    resolve.execute(conn).await?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::RecordKey;
+    use crate::store::Connector;
+    use crate::store::schema::SchemaStore;
+    use crate::store::sqlite::Sqlite;
+
+    #[tokio::test]
+    async fn a_decision_about_what_is_not_there_decides_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+        let sqlite = Sqlite::from_url(&url).unwrap();
+        let minute = Duration::from_mins(1);
+        let mut conn = sqlite.connect(0, minute).await.unwrap();
+        conn.migrate().await.unwrap();
+        let happened = Outcome::new("text/plain", "done").unwrap();
+        for decision in [
+            Decision::Unknown,
+            Decision::Reset,
+            Decision::Resolve(None),
+            Decision::Resolve(Some(happened)),
+        ] {
+            let ask = DecideAsk {
+                key: RecordKey::new("scope", "k").unwrap(),
+                attempt: 1,
+                decision,
+                forget: minute,
+            };
+            assert!(!conn.record_decide(&ask).await.unwrap(), "{ask:?}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A list of the records in one state has those that are in it, and no others.
+
+use rowlock::{Begun, Fingerprint, Outcome, RecordState};
+
+use crate::common::{Db, on_every_engine};
+
+const STATES: [RecordState; 7] = [
+    RecordState::Running,
+    RecordState::Lapsed,
+    RecordState::Poisoned,
+    RecordState::Free,
+    RecordState::Unknown,
+    RecordState::Done,
+    RecordState::Expired,
+];
+
+/// Copies the record `k`, which is done, for every row that the state of a record can follow from.
+async fn copies(db: &Db) {
+    let times = match db.engine {
+        rowlock::Engine::Postgres => [
+            "clock_timestamp() - interval '1 hour'",
+            "clock_timestamp() + interval '1 hour'",
+        ],
+        rowlock::Engine::Sqlite => ["0", "9000000000000000"],
+        _ => [
+            "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR",
+            "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR",
+        ],
+    };
+    let mut number = 0;
+    for state in ["running", "free", "done", "unknown", "expired"] {
+        for (lease, retain) in [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(l, r)| (times[l], times[r])) {
+            for (doubt, tries) in [("NULL", 2), ("'charge'", 2), ("NULL", 3), ("'charge'", 3)] {
+                number += 1;
+                let key = db.bytes(&format!("{number:03}"));
+                db.execute(&format!(
+                    "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, \
+                         holder, fingerprint, bound, doubt, content_type, outcome, began_at, attempted_at, lease_until, \
+                         done_at, retain_until, forget_at, clean_at) \
+                     SELECT scope, {key}, '{state}', attempt, {tries}, 3, owner, holder, fingerprint, bound, {doubt}, \
+                         content_type, CASE WHEN '{state}' = 'done' THEN outcome END, began_at, attempted_at, {lease}, \
+                         done_at, {retain}, forget_at, clean_at \
+                     FROM rowlock_idempotency WHERE idempotency_key = {}",
+                    db.bytes("k")
+                ))
+                .await;
+            }
+        }
+    }
+}
+
+on_every_engine! {
+    async fn the_records_of_a_state_are_those_that_are_shown_in_it(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let begun = idempotency.begin("scope", "k", &Fingerprint::of("request")).await.unwrap();
+        let Begun::New(guard) = begun else { panic!("{begun:?}") };
+        guard.complete(&Outcome::empty()).await.unwrap();
+        copies(db).await;
+        let keys = async |listed: Option<RecordState>, shown: &dyn Fn(RecordState) -> bool| {
+            let found = idempotency.list(None, listed, 100).await.unwrap();
+            let found = found.into_iter().filter(|info| shown(info.state));
+            found.map(|info| info.record.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(None, &|_| true).await.len(), 81);
+        for state in STATES {
+            let shown = keys(None, &|other| other == state).await;
+            assert!(!shown.is_empty(), "{state}");
+            assert_eq!(keys(Some(state), &|_| true).await, shown, "{state}");
+        }
+    }
+}
