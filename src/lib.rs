@@ -87,7 +87,8 @@ pub use lock::{
 };
 pub use model::{
     Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FormToken, InvalidKey,
-    InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome, Subject, UnknownEngine,
+    InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome, Subject, Unfinished,
+    UnknownEngine,
 };
 pub use runtime::schema::migration_sql;
 pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

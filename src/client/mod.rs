@@ -4,19 +4,21 @@ mod builder;
 mod holder;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use builder::Builder;
+use tokio::task::JoinHandle;
 
 use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, Owner, Version};
-use crate::model::{Engine, Error, LockInfo, Name, Subject};
+use crate::model::{Engine, Error, LockInfo, Name, Subject, Unfinished};
 use crate::runtime::Core;
-use crate::runtime::errands::Errand;
 use crate::runtime::job::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
 use crate::store::row::LockRow;
 use crate::transaction::Pool;
+use crate::transaction::Retry;
 use crate::transaction::Transaction;
 
 /// A client of the locks in one database. Cloning is cheap, and clones share everything.
@@ -237,8 +239,8 @@ impl Rowlock {
     pub(crate) async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
         check_batch(batch)?;
         let patience = self.core.settings.patience;
-        let walk = |reply| Errand::Cleaning(Walk::task(batch, patience, reply).into());
-        self.core.errand(walk).await
+        let walk = |reply| Walk::task(batch, patience, reply);
+        self.core.errand("a cleaning", true, walk).await
     }
 
     /// Waits until the database has been told of everything that was dropped or released so far, as
@@ -253,6 +255,64 @@ impl Rowlock {
     /// Outside of a runtime of tokio's with timers (`enable_time`).
     pub async fn flush(&self) {
         self.core.flush().await;
+    }
+
+    /// Ends this client, and all its clones: the process is about to exit. Waits for no longer than `limit`, and tells what
+    /// had not ended by then. Nothing is lost by calling it twice.
+    ///
+    /// In this order: no lock is granted and no key is claimed any more ([`Error::ShutDown`]); the tasks that finish what was cut off
+    /// come to their end; what was released, completed or dropped is told to the database; renewals and the cleaner stop; the
+    /// threads end. A lease whose guard is still there is in the list: nobody renews it any more, it is held until its
+    /// [`deadline`](crate::Held::deadline), and its guard can no longer release it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), rowlock::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// # drop(rowlock.lock("nightly").acquire().await?);
+    /// for unfinished in rowlock.shutdown(std::time::Duration::from_secs(10)).await {
+    ///     eprintln!("not finished: {unfinished}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// What has stopped when the future is dropped stays stopped. The next call goes on.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio's with timers (`enable_time`).
+    pub async fn shutdown(&self, limit: Duration) -> Vec<Unfinished> {
+        self.core.shut_down(limit).await
+    }
+
+    /// A policy for transactions that are tried again when another client was faster: 10 attempts, with pauses of up to 10 ms,
+    /// 20 ms, … 1 s between them.
+    ///
+    /// What it has to finish after its caller has gone belongs to this client: [`flush`](Self::flush) and
+    /// [`shutdown`](Self::shutdown) wait for it.
+    pub fn retry(&self) -> Retry {
+        Retry::new(&self.core.tasks)
+    }
+
+    /// Runs `work` to its end, as a task of the caller's runtime that [`flush`](Self::flush) and [`shutdown`](Self::shutdown) wait
+    /// for. `name` tells people which work it is, when a shutdown leaves it unfinished. Dropping the handle does not stop it.
+    ///
+    /// For work that holds a lock or a key, and has to end well when the request that began it is gone.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio's.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.core.tasks.spawn(name, work)
     }
 
     /// The brand of the database.

@@ -30,8 +30,8 @@ use crate::model::Outcome;
 use crate::model::bounds::within;
 use crate::model::{Error, FormToken, Subject};
 use crate::model::{Fingerprint, RecordKey, check_scope};
+use crate::runtime::Core;
 use crate::runtime::token::NewToken;
-use crate::runtime::{self, Core};
 use crate::store::Store;
 use crate::store::brands::{Brand, Supported};
 use crate::store::form_token::{FormTokenStore, TokenAsk};
@@ -39,7 +39,7 @@ use crate::store::record::{ClaimAsk, Claimed};
 use crate::transaction::Context;
 use crate::transaction::Pool;
 use crate::transaction::Transaction;
-use crate::transaction::{Missing, Open};
+use crate::transaction::{Open, Run};
 use crate::transaction::{RetryTx, Retryable};
 
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
@@ -241,10 +241,7 @@ impl FormTokens {
             }
             // Without a turn the wait is over because another click has ended: that one has left its outcome.
             if turn.is_some() {
-                match self
-                    .once(pool, &attempts.missing, &ask, form, &mut work)
-                    .await
-                {
+                match self.once(pool, &attempts.run, &ask, form, &mut work).await {
                     Ok(Ran::Done(outcome)) => return Ok(Submitted::New(outcome)),
                     Ok(Ran::Missed) => {
                         let seen = self.seen(&key, form, &mut waiting).await?;
@@ -288,7 +285,7 @@ impl FormTokens {
     async fn once<P, E, F>(
         &self,
         pool: &P,
-        missing: &Missing,
+        run: &Arc<Run>,
         ask: &TokenAsk,
         form: &Fingerprint,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
@@ -299,20 +296,24 @@ impl FormTokens {
         F: Future<Output = Result<Outcome, E>>,
     {
         let claim = self.outcomes.ask(&record(ask)?, form, None);
-        let open = Open::begin(pool, missing).await?;
+        let open = Open::begin(pool, run).await?;
         let (it, token, key) = (self.clone(), ask.clone(), claim.clone());
         // As in `run_in_tx`: no statement is cut off.
-        let claimed = runtime::finished(async move {
-            let mut open = open;
-            let refused = match it.consume_on::<P>(&mut open.tx, &token, &key).await {
-                Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
-                Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
-                Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
-                Err(error) => Err(error),
-            };
-            open.roll_back().await;
-            refused
-        });
+        let claimed = self
+            .outcomes
+            .core
+            .tasks
+            .finish("the claim of a key", async move {
+                let mut open = open;
+                let refused = match it.consume_on::<P>(&mut open.tx, &token, &key).await {
+                    Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
+                    Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
+                    Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
+                    Err(error) => Err(error),
+                };
+                open.roll_back().await;
+                refused
+            });
         let claimed: Result<_, Error> = claimed.await;
         match claimed? {
             Ok(open) => {

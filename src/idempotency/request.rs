@@ -106,7 +106,7 @@ impl Idempotency {
             wait: Duration::ZERO,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             max_outcome: DEFAULT_MAX_OUTCOME,
-            retry: Retry::new(),
+            retry: Retry::new(&core.tasks),
             reconcile: None,
         }
     }

@@ -1,19 +1,20 @@
 //! Claim, work and outcome in one transaction and one commit.
 
+use std::sync::Arc;
+
 use super::begun::{Begun, InFlight};
 use super::request::Idempotency;
 use super::waiting::Waiting;
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::{Fingerprint, RecordKey, Subject, check_scope};
-use crate::runtime;
 use crate::store::Store;
 use crate::store::brands::Supported;
 use crate::store::record::{ClaimAsk, Claimed, Finished};
 use crate::store::record_in_tx::RecordInTxStore;
 use crate::transaction::Context;
 use crate::transaction::Pool;
-use crate::transaction::{Missing, Open};
+use crate::transaction::{Open, Run};
 use crate::transaction::{RetryTx, Retryable};
 
 /// How often a key is tried to be had that changes whenever it is asked for.
@@ -88,7 +89,7 @@ impl Idempotency {
                 }
             }
             let ask = self.ask(&key, fingerprint, before);
-            match self.once(pool, &attempts.missing, &ask, &mut work).await {
+            match self.once(pool, &attempts.run, &ask, &mut work).await {
                 Ok(Ran::Done(outcome)) => return Ok(Begun::New(outcome)),
                 // Somebody was faster: what has he made of it?
                 Ok(Ran::Missed) if misses < MAX_MISSES => misses += 1,
@@ -135,7 +136,7 @@ impl Idempotency {
     async fn once<P, E, F>(
         &self,
         pool: &P,
-        missing: &Missing,
+        run: &Arc<Run>,
         ask: &ClaimAsk,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<Ran, E>
@@ -144,7 +145,7 @@ impl Idempotency {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<Outcome, E>>,
     {
-        let open = Open::begin(pool, missing).await?;
+        let open = Open::begin(pool, run).await?;
         match self.claim_in::<P>(open, ask).await? {
             Ok(open) => self.work_in::<P, E, F>(open, ask, work).await,
             Err(refused) => Ok(refused),
@@ -160,7 +161,7 @@ impl Idempotency {
         ask: &ClaimAsk,
     ) -> Result<Result<Open<sqlx::Transaction<'static, P::Brand>>, Ran>, Error> {
         let (it, ask) = (self.clone(), ask.clone());
-        let claimed = runtime::finished(async move {
+        let claimed = self.core.tasks.finish("the claim of a key", async move {
             let mut open = open;
             let refused = match it.claim_on::<P>(&mut open.tx, &ask).await {
                 Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
@@ -203,21 +204,24 @@ impl Idempotency {
         let outcome = match result {
             Ok(outcome) => outcome,
             Err(error) => {
-                runtime::finished(open.roll_back()).await;
+                open.undo().await;
                 return Err(error);
             }
         };
         let (it, ask) = (self.clone(), ask.clone());
-        let kept = runtime::finished(async move {
-            let mut open = open;
-            match it.keep_on::<P>(&mut open.tx, &ask, &outcome).await {
-                Ok(true) => open.commit::<Failed>().await.map(|()| Ran::Done(outcome)),
-                refused => {
-                    open.roll_back().await;
-                    refused.map(|_| Ran::Missed).map_err(Failed::Ours)
+        let kept = self
+            .core
+            .tasks
+            .finish("the commit of an outcome", async move {
+                let mut open = open;
+                match it.keep_on::<P>(&mut open.tx, &ask, &outcome).await {
+                    Ok(true) => open.commit::<Failed>().await.map(|()| Ran::Done(outcome)),
+                    refused => {
+                        open.roll_back().await;
+                        refused.map(|_| Ran::Missed).map_err(Failed::Ours)
+                    }
                 }
-            }
-        });
+            });
         kept.await.map_err(|failed| match failed {
             Failed::Ours(error) => error.into(),
             Failed::Driver(error) => error.into(),

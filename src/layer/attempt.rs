@@ -20,8 +20,8 @@ use super::settings::{ServerError, Settings, was_not_applied};
 use super::stored;
 use crate::idempotency::Begun;
 use crate::model::{Error, Fingerprint, Moment, Outcome};
+use crate::runtime::backoff;
 use crate::runtime::timer::sleep_until;
-use crate::runtime::{backoff, detached};
 
 /// The step that the handler is, where its server errors are unknown.
 const HANDLER: &str = "http:handler";
@@ -60,7 +60,7 @@ impl Asked {
             let _task = task;
             self.run(inner, request).await
         };
-        match detached(work.in_current_span()).await {
+        match tokio::spawn(work.in_current_span()).await {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::error!(%error, "a request broke off");
@@ -131,7 +131,7 @@ impl Asked {
                 Ok(read(&attempt, &settings, response).await)
             }
         };
-        match detached(work.in_current_span()).await {
+        match tokio::spawn(work.in_current_span()).await {
             Ok(Ok((head, body, Some(outcome)))) => {
                 Ok(match self.keep(attempt, outcome, head.status).await {
                     Ok(()) => Response::from_parts(head, body),
@@ -214,7 +214,7 @@ impl Asked {
             let _task = task;
             keep_on(attempt, outcome, status, lease).await;
         };
-        detached(work.in_current_span());
+        tokio::spawn(work.in_current_span());
         Err(error)
     }
 }

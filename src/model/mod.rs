@@ -14,6 +14,7 @@ mod outcome;
 mod record;
 mod record_state;
 mod subject;
+mod unfinished;
 
 pub use cause::Cause;
 pub(crate) use cause::said;
@@ -37,3 +38,4 @@ pub use record::{InvalidKey, RecordKey};
 pub(crate) use record::{check_scope, check_step};
 pub use record_state::RecordState;
 pub use subject::Subject;
+pub use unfinished::Unfinished;

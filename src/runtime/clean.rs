@@ -61,12 +61,16 @@ impl Cleaner {
             self.0.news.notify_one();
         }
     }
+
+    pub(crate) fn stop(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.news.notify_one();
+    }
 }
 
 impl Drop for Cleaner {
     fn drop(&mut self) {
-        self.0.closed.store(true, Ordering::Release);
-        self.0.news.notify_one();
+        self.stop();
     }
 }
 

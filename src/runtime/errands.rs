@@ -16,6 +16,7 @@ use tokio::task::{Id, JoinSet};
 
 use super::job::Job;
 use super::lanes::{Lane, Message};
+use super::tasks::Member;
 use super::threads::own_runtime;
 use crate::model::Moment;
 
@@ -24,16 +25,24 @@ const MOST: usize = 4;
 
 /// What may take long.
 #[derive(Debug)]
-pub(crate) enum Errand {
+pub(crate) struct Errand {
+    pub(crate) job: Job,
     /// It removes rows that are needed no longer.
-    Cleaning(Job),
-    Any(Job),
+    pub(crate) cleans: bool,
+    pub(crate) member: Member,
+}
+
+#[derive(Debug)]
+pub(crate) enum Order {
+    Run(Errand),
+    /// No errand comes any more.
+    Stop,
 }
 
 /// Gives each errand a lane that ends with it, until all senders are gone and everything is done. Its time counts from
 /// when its turn comes.
 pub(super) async fn run(
-    mut queue: mpsc::UnboundedReceiver<Errand>,
+    mut queue: mpsc::UnboundedReceiver<Order>,
     lane: impl Fn(mpsc::UnboundedReceiver<Message>) -> Lane + 'static,
     patience: Duration,
 ) {
@@ -44,13 +53,13 @@ pub(super) async fn run(
     let mut is_open = true;
     while is_open || !running.is_empty() {
         let next = select! {
-            errand = queue.recv(), if is_open && running.len() < MOST => match errand {
-                Some(errand @ Errand::Cleaning(_)) if cleaning.is_some() => {
+            order = queue.recv(), if is_open && running.len() < MOST => match order {
+                Some(Order::Run(errand)) if errand.cleans && cleaning.is_some() => {
                     cleanings.push_back(errand);
                     None
                 }
-                Some(errand) => Some(errand),
-                None => {
+                Some(Order::Run(errand)) => Some(errand),
+                Some(Order::Stop) | None => {
                     is_open = false;
                     None
                 }
@@ -64,20 +73,22 @@ pub(super) async fn run(
                 }
             }
         };
-        let (mut job, cleans) = match next {
-            Some(Errand::Cleaning(job)) => (job, true),
-            Some(Errand::Any(job)) => (job, false),
-            None => continue,
+        let Some(errand) = next else {
+            continue;
         };
+        let (mut job, cleans) = (errand.job, errand.cleans);
         job.head_mut().fate.give_up = Moment::now() + patience;
         let (sender, alone) = mpsc::unbounded_channel();
         // The receiver is right here.
         let _ = sender.send(Message::Job(job));
         let lane = lane(alone);
-        let started = running.spawn_blocking(move || match own_runtime() {
-            Ok(runtime) => runtime.block_on(lane.work()),
-            // Its caller hears that nobody works on it any more.
-            Err(error) => tracing::error!(%error, "an errand cannot start a runtime"),
+        let started = running.spawn_blocking(move || {
+            let _member = errand.member;
+            match own_runtime() {
+                Ok(runtime) => runtime.block_on(lane.work()),
+                // Its caller hears that nobody works on it any more.
+                Err(error) => tracing::error!(%error, "an errand cannot start a runtime"),
+            }
         });
         if cleans {
             cleaning = Some(started.id());

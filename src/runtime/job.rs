@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::model::{Error, Moment, Subject};
+use crate::model::{Error, Moment, Subject, Unfinished};
 use crate::store::Store;
 use crate::store::fault::Fault;
 
@@ -154,6 +154,13 @@ impl Head {
         } else {
             self.bytes
         }
+    }
+}
+
+impl Unfinished {
+    /// A job that a lane leaves undone.
+    pub(crate) fn of(head: &Head) -> Self {
+        Self::new(head.doing, head.subject.clone())
     }
 }
 

@@ -29,8 +29,9 @@ mod renew;
 mod rows;
 pub(crate) mod schema;
 mod settings;
+mod shutdown;
 mod start;
-mod tasks;
+pub(crate) mod tasks;
 mod threads;
 pub(crate) mod timer;
 pub(crate) mod token;
@@ -39,6 +40,7 @@ pub(crate) mod wait;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,8 +53,8 @@ use crate::store::fault::Fault;
 use crate::store::record::RecordRow;
 use crate::store::{Capabilities, Store};
 use clean::Cleaner;
-use errands::Errand;
-use job::{Fate, Head, Job, Manner, Reply, Task};
+use errands::{Errand, Order};
+use job::{Fate, Head, Job, Manner, Reply, Task, Turn};
 use lanes::Message;
 use line::Lines;
 use link::Way;
@@ -61,9 +63,7 @@ use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
 pub(crate) use settings::Settings;
-#[cfg(feature = "tower")]
-pub(crate) use tasks::detached;
-pub(crate) use tasks::finished;
+use tasks::{Kind, Tasks};
 use timer::sleep_until;
 use verbs::alone::Alone;
 use verbs::read::Read;
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     /// Beside the lanes, for looks: a long one holds up no operation, and a caller's open transaction that keeps the
     /// lanes from writing does not keep it from looking.
     aside: mpsc::UnboundedSender<Message>,
-    errands: mpsc::UnboundedSender<Errand>,
+    errands: mpsc::UnboundedSender<Order>,
     pub(crate) capabilities: Capabilities,
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
@@ -101,6 +101,10 @@ pub(crate) struct Core {
     pub(crate) met: Met,
     /// The records that its transactions are about.
     pub(crate) running: Arc<Running>,
+    /// What this client has started.
+    pub(crate) tasks: Tasks,
+    /// It is being shut down: nothing is granted any more.
+    closing: AtomicBool,
     /// The names that are known to have a row.
     rows: Mutex<HashMap<Name, Known>>,
 }
@@ -109,6 +113,9 @@ impl Core {
     /// Hands `job` to the lane of its subject, always the same one, so that the jobs on it keep their order.
     pub(crate) fn send(&self, job: impl Into<Job>) {
         let job = job.into();
+        if matches!(job.turn(), Turn::Take | Turn::Claim) && self.closing.load(Ordering::Acquire) {
+            return job.fail(self.stopped());
+        }
         let number = job.head().subject.as_ref().map_or(0, |subject| {
             let mut hasher = DefaultHasher::new();
             subject.hash(&mut hasher);
@@ -166,7 +173,7 @@ impl Core {
         head: Head,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.errand(|reply| Errand::Any(alone(head, verb, reply).into()))
+        self.errand("an errand", false, |reply| alone(head, verb, reply))
             .await
     }
 
@@ -176,17 +183,24 @@ impl Core {
         head: Head,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.errand(|reply| Errand::Cleaning(alone(head, verb, reply).into()))
+        self.errand("a cleaning", true, |reply| alone(head, verb, reply))
             .await
     }
 
     /// Hands an errand in, and waits for the answer.
-    pub(crate) async fn errand<T>(
+    pub(crate) async fn errand<T, J: Into<Job>>(
         &self,
-        errand: impl FnOnce(Reply<T>) -> Errand,
+        name: &'static str,
+        cleans: bool,
+        job: impl FnOnce(Reply<T>) -> J,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        let _ = self.errands.send(errand(reply));
+        let errand = Errand {
+            job: job(reply).into(),
+            cleans,
+            member: self.tasks.enter(Kind::Errand, name),
+        };
+        let _ = self.errands.send(Order::Run(errand));
         self.heard(answer).await
     }
 
@@ -235,11 +249,15 @@ impl Core {
                 done
             })
             .collect();
-        for done in replies {
-            tokio::select! {
-                _ = done => {}
-                () = sleep_until(until) => return,
+        let all = async {
+            self.tasks.ended(&[Kind::Work, Kind::Errand]).await;
+            for done in replies {
+                let _ = done.await;
             }
+        };
+        tokio::select! {
+            () = all => {}
+            () = sleep_until(until) => {}
         }
     }
 
@@ -260,8 +278,7 @@ fn alone<F, T>(head: Head, verb: F, reply: Reply<T>) -> Task<Alone<F, T>> {
 }
 
 fn stopped(target: &str) -> Error {
-    Error::Unreachable {
+    Error::ShutDown {
         target: target.into(),
-        detail: "rowlock's own thread has stopped".into(),
     }
 }

@@ -1,5 +1,6 @@
 //! How a client starts: its threads, and what its first connection finds.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::link::{Link, Way};
 use super::met::Met;
 use super::renew::Renewals;
 use super::settings::Settings;
+use super::tasks::Tasks;
 use super::threads::{own_runtime, spawn};
 use super::{Core, errands, renew, schema, stopped};
 use crate::model::Error;
@@ -47,7 +49,8 @@ impl Core {
             }
         };
         let (migrate, patience) = (settings.migrate, settings.patience);
-        spawn("rowlock-lanes", &target, move || {
+        let tasks = Tasks::default();
+        spawn("rowlock-lanes", &target, &tasks, move || {
             let lanes = queues.into_iter().map(&lane).collect();
             run_lanes(lanes, errands::run(orders, lane, patience), migrate, ready)
         })?;
@@ -64,7 +67,7 @@ impl Core {
         let cleaner = Cleaner::new(&shared);
         let cleaning = (cleaning, shared, settings.clean_every);
         let spare = renew::spare::<C>(&link);
-        let renewals = Renewals::start(link, spare, C::RENEWALS, cleaning, &target)?;
+        let renewals = Renewals::start(link, spare, C::RENEWALS, cleaning, &target, &tasks)?;
         let core = Self {
             lanes: senders,
             aside,
@@ -84,6 +87,8 @@ impl Core {
             database,
             met: Met::default(),
             running: Arc::default(),
+            tasks,
+            closing: AtomicBool::new(false),
             rows: Mutex::default(),
         };
         Ok((Arc::new(core), applied))

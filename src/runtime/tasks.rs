@@ -1,47 +1,143 @@
-//! Work on the caller's runtime that goes on when nobody waits for it any more.
+//! What a client has started, as one set: its threads, its errands, and the tasks that go on for callers who have gone.
+//!
+//! Each member of the set is in it from its start to its end, under a name for people. So
+//! [`flush`](crate::Rowlock::flush) can wait for all that runs, and [`shutdown`](crate::Rowlock::shutdown) can tell what did not end.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::runtime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
-/// Runs `work`, which is never dropped in the middle: when the future is, a task of the caller's runtime goes on
-/// with it, and drops what it brings. (sqlx leaves an open transaction in the pool when beginning one is cut off.)
-pub(crate) fn finished<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> impl Future<Output = T> + Send {
-    struct Finish<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
-
-    impl<T: Send + 'static> Future for Finish<T> {
-        type Output = T;
-
-        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-            let Some(work) = &mut self.0 else {
-                return Poll::Pending; // polled after it was done
-            };
-            let done = work.as_mut().poll(cx);
-            if done.is_ready() {
-                self.0 = None;
-            }
-            done
-        }
-    }
-
-    impl<T: Send + 'static> Drop for Finish<T> {
-        fn drop(&mut self) {
-            if let (Some(work), Ok(runtime)) = (self.0.take(), runtime::Handle::try_current()) {
-                runtime.spawn(work);
-            }
-        }
-    }
-
-    Finish(Some(Box::pin(work)))
+/// In the order in which a client that is shut down waits for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// On the caller's runtime.
+    Work,
+    Errand,
+    Thread,
 }
 
-/// Runs `work` on the caller's runtime to its end, also when the future that waits for it is dropped.
-#[cfg(feature = "tower")]
-pub(crate) fn detached<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> tokio::task::JoinHandle<T> {
-    tokio::spawn(work)
+/// The set. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tasks(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    running: watch::Sender<BTreeMap<u64, (Kind, &'static str)>>,
+    started: AtomicU64,
+}
+
+/// A member of the set, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Member {
+    tasks: Tasks,
+    number: u64,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let running = &self.tasks.0.running;
+        running.send_modify(|running| {
+            running.remove(&self.number);
+        });
+    }
+}
+
+impl Tasks {
+    /// Adds a member.
+    pub(crate) fn enter(&self, kind: Kind, name: &'static str) -> Member {
+        let number = self.0.started.fetch_add(1, Ordering::Relaxed);
+        let running = &self.0.running;
+        running.send_modify(|running| {
+            running.insert(number, (kind, name));
+        });
+        Member {
+            tasks: self.clone(),
+            number,
+        }
+    }
+
+    /// The names of what is running, of this kind.
+    pub(crate) fn running(&self, kind: Kind) -> Vec<&'static str> {
+        let running = self.0.running.borrow();
+        let of_kind = running.values().filter(|(its, _)| *its == kind);
+        of_kind.map(|(_, name)| *name).collect()
+    }
+
+    /// Waits until nothing of these kinds runs that had started before this was called.
+    pub(crate) async fn ended(&self, kinds: &[Kind]) {
+        let mark = self.0.started.load(Ordering::Relaxed);
+        let ended = |running: &BTreeMap<u64, (Kind, &'static str)>| {
+            let mut earlier = running.range(..mark);
+            !earlier.any(|(_, (kind, _))| kinds.contains(kind))
+        };
+        // The sender is here.
+        let _ = self.0.running.subscribe().wait_for(ended).await;
+    }
+
+    /// Runs `work` to its end, as a task of the caller's runtime.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let member = self.enter(Kind::Work, name);
+        tokio::spawn(async move {
+            let done = work.await;
+            drop(member);
+            done
+        })
+    }
+
+    /// Runs `work`, which is never dropped in the middle: when the future is, a task of the caller's runtime goes on
+    /// with it, and drops what it brings. (sqlx leaves an open transaction in the pool when beginning one is cut off.)
+    pub(crate) fn finish<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Finish<T> {
+        Finish {
+            work: Some(Box::pin(work)),
+            tasks: self.clone(),
+            name,
+        }
+    }
+}
+
+pub(crate) struct Finish<T: Send + 'static> {
+    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    tasks: Tasks,
+    name: &'static str,
+}
+
+impl<T: Send + 'static> Future for Finish<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(work) = &mut self.work else {
+            return Poll::Pending; // polled after it was done
+        };
+        let done = work.as_mut().poll(cx);
+        if done.is_ready() {
+            self.work = None;
+        }
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for Finish<T> {
+    fn drop(&mut self) {
+        if let (Some(work), Ok(runtime)) = (self.work.take(), runtime::Handle::try_current()) {
+            let member = self.tasks.enter(Kind::Work, self.name);
+            runtime.spawn(async move {
+                work.await;
+                drop(member);
+            });
+        }
+    }
 }

@@ -4,15 +4,19 @@ use std::thread;
 
 use tokio::runtime;
 
+use super::tasks::{Kind, Tasks};
 use crate::model::Error;
 
 /// A thread with a runtime of its own, that runs no code of the caller's.
 pub(super) fn spawn(
     name: &'static str,
     target: &str,
+    tasks: &Tasks,
     body: impl FnOnce() -> std::io::Result<()> + Send + 'static,
 ) -> Result<(), Error> {
+    let member = tasks.enter(Kind::Thread, name);
     let run = move || {
+        let _member = member;
         if let Err(error) = body() {
             tracing::error!(%error, "{name} cannot start a runtime");
         }

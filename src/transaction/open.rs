@@ -9,13 +9,30 @@ use sqlx::SqlSafeStr;
 use super::sealed::{self, AtEnd};
 use super::{Pool, Transaction};
 use crate::model::{Error, Name};
-use crate::runtime::{self, Core};
+use crate::runtime::Core;
+use crate::runtime::tasks::{Finish, Tasks};
 use crate::store::brands::{Brand, Supported};
 use crate::store::fault_error::commit_unknown;
 use crate::store::{Connector, TxStore};
 
-/// The rows that a transaction could not have made while it kept its connection.
-pub(crate) type Missing = Arc<Mutex<Vec<(Arc<Core>, Name)>>>;
+/// What the transactions of one [`Retry::run`](super::Retry::run), one after the other, have in common.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// Where what is cut off comes to its end.
+    pub(crate) tasks: Tasks,
+    /// The rows that a transaction could not have made while it kept its connection.
+    pub(crate) missing: Mutex<Vec<(Arc<Core>, Name)>>,
+}
+
+impl Run {
+    pub(crate) fn new(tasks: Tasks) -> Arc<Self> {
+        let missing = Mutex::default();
+        Arc::new(Self { tasks, missing })
+    }
+}
+
+const BEGIN: &str = "the begin of a transaction";
+const ROLLBACK: &str = "the rollback of a transaction";
 
 /// The transaction of one attempt of [`Retry::run`](super::Retry::run): dereferences to sqlx's. Dropping it hands it back, to be
 /// committed or rolled back.
@@ -28,8 +45,7 @@ pub struct RetryTx<T> {
 pub(crate) struct Open<T> {
     pub(crate) tx: T,
     at_end: Vec<AtEnd>,
-    /// To be made before the next attempt, when it has been rolled back.
-    missing: Missing,
+    run: Arc<Run>,
 }
 
 /// The way back of a transaction that was handed out. When it is dropped instead, because the work was cut off, a task of
@@ -41,18 +57,25 @@ pub(crate) struct Lent<T> {
 }
 
 impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
+    /// Rolls back, also when the future is dropped: then as a task.
+    pub(crate) fn undo(self) -> Finish<()> {
+        let tasks = self.run.tasks.clone();
+        tasks.finish(ROLLBACK, self.roll_back())
+    }
+
     /// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
     pub(crate) async fn begin<P: Pool<Brand = B>>(
         pool: &P,
-        missing: &Missing,
+        run: &Arc<Run>,
     ) -> Result<Self, sqlx::Error> {
         let conn = pool.pool().acquire().await?;
         let statement = <B::Connector as Connector>::BEGIN.map(SqlSafeStr::into_sql_str);
-        let tx = runtime::finished(sqlx::Transaction::begin(conn, statement)).await?;
+        let begin = sqlx::Transaction::begin(conn, statement);
+        let tx = run.tasks.finish(BEGIN, begin).await?;
         Ok(Self {
             tx,
             at_end: Vec::new(),
-            missing: Arc::clone(missing),
+            run: Arc::clone(run),
         })
     }
 
@@ -76,7 +99,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
             open: Some(self),
             slot: Arc::clone(&slot),
         };
-        let abandon = |open: Self| drop(runtime::finished(open.roll_back()));
+        let abandon = |open: Self| drop(open.undo());
         (tx, Lent { slot, abandon })
     }
 
@@ -168,7 +191,7 @@ impl<T: Transaction> sealed::Sealed for RetryTx<T> {
 
     #[allow(private_interfaces, reason = "sealed")]
     fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
-        lock(&self.open().missing).push((Arc::clone(core), name.clone()));
+        lock(&self.open().run.missing).push((Arc::clone(core), name.clone()));
     }
 }
 

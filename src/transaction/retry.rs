@@ -19,13 +19,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::open::{Missing, Open, RetryTx, lock};
+use super::open::{Open, RetryTx, Run, lock};
 use super::{Pool, Retryable};
 use crate::model::{Error, Moment};
+use crate::runtime::tasks::Tasks;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::{self, backoff};
 
-/// A policy for trying a transaction again: how often, and with which pauses.
+/// A policy for trying a transaction again: how often, and with which pauses. [`Rowlock::retry`](crate::Rowlock::retry) makes one.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -35,10 +36,9 @@ use crate::runtime::{self, backoff};
 /// # let pool = sqlx::SqlitePool::connect(&url).await?;
 /// # sqlx::raw_sql("CREATE TABLE stock (items INTEGER); INSERT INTO stock VALUES (9)").execute(&pool).await?;
 /// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
-/// use rowlock::Retry;
-///
 /// let rowlock = &rowlock;
-/// let left = Retry::new()
+/// let left = rowlock
+///     .retry()
 ///     .attempts(20)
 ///     .run(&pool, |mut tx| async move {
 ///         let seen = rowlock.in_tx(&mut tx).version("stock:42").await?;
@@ -55,21 +55,17 @@ use crate::runtime::{self, backoff};
 #[derive(Debug, Clone)]
 #[must_use = "a policy does nothing until something is run under it"]
 pub struct Retry {
+    tasks: Tasks,
     attempts: u32,
     shortest: Duration,
     longest: Duration,
 }
 
-impl Default for Retry {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Retry {
-    /// 10 attempts, with pauses of up to 10 ms, 20 ms, … 1 s between them.
-    pub const fn new() -> Self {
+    /// What is cut off comes to its end in `tasks`.
+    pub(crate) fn new(tasks: &Tasks) -> Self {
         Self {
+            tasks: tasks.clone(),
             attempts: 10,
             shortest: Duration::from_millis(10),
             longest: Duration::from_secs(1),
@@ -77,14 +73,14 @@ impl Retry {
     }
 
     /// How often it is tried at most: 1 or more. `u32::MAX` is without end.
-    pub const fn attempts(mut self, attempts: u32) -> Self {
+    pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self
     }
 
     /// The pause before the second attempt is somewhere between nothing and `shortest`; the bound doubles with
     /// every attempt, up to `longest`, which is at most an hour ("full jitter").
-    pub const fn backoff(mut self, shortest: Duration, longest: Duration) -> Self {
+    pub fn backoff(mut self, shortest: Duration, longest: Duration) -> Self {
         self.shortest = shortest;
         self.longest = longest;
         self
@@ -121,7 +117,7 @@ impl Retry {
     {
         let mut attempts = self.attempts_of_one()?;
         loop {
-            match Self::once(pool, &attempts.missing, &mut work).await {
+            match Self::once(pool, &attempts.run, &mut work).await {
                 Ok(done) => return Ok(done),
                 Err(error) => attempts.again(error).await?,
             }
@@ -130,7 +126,7 @@ impl Retry {
 
     async fn once<P, T, E, F>(
         pool: &P,
-        missing: &Missing,
+        run: &Arc<Run>,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<T, E>
     where
@@ -138,13 +134,13 @@ impl Retry {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<T, E>>,
     {
-        let (tx, lent) = Open::begin(pool, missing).await?.lend();
+        let (tx, lent) = Open::begin(pool, run).await?.lend();
         let result = work(tx).await;
         let open = lent.back()?;
         match result {
             Ok(done) => open.commit::<E>().await.map(|()| done),
             Err(error) => {
-                runtime::finished(open.roll_back()).await;
+                open.undo().await;
                 Err(error)
             }
         }
@@ -156,7 +152,7 @@ impl Retry {
         Ok(Attempts {
             left: (self.attempts != u32::MAX).then_some(self.attempts),
             pauses: Box::new(backoff::full_jitter(self.shortest, self.longest)),
-            missing: Arc::default(),
+            run: Run::new(self.tasks.clone()),
         })
     }
 
@@ -183,7 +179,7 @@ pub(crate) struct Attempts {
     /// `None`: without end.
     left: Option<u32>,
     pauses: Box<dyn Iterator<Item = Duration> + Send>,
-    pub(crate) missing: Missing,
+    pub(crate) run: Arc<Run>,
 }
 
 impl Attempts {
@@ -195,7 +191,7 @@ impl Attempts {
         if self.left == Some(0) || !error.is_retryable() {
             return Err(error);
         }
-        let missing = std::mem::take(&mut *lock(&self.missing));
+        let missing = std::mem::take(&mut *lock(&self.run.missing));
         if !missing.is_empty() {
             // Now that the connection is free. What fails here, fails again in the next attempt.
             runtime::make_rows(missing).await;

@@ -75,6 +75,11 @@ pub enum Error {
         /// The last error seen.
         detail: String,
     },
+    /// The client was shut down, or its own threads have ended with a panic. Nothing was granted.
+    ShutDown {
+        /// The database, without its password.
+        target: String,
+    },
     /// The server takes no writes: it is a standby, or was set to read only. Nothing was changed. An acquire that may
     /// wait has tried again until its wait was over: a failover ends this.
     ReadOnly {

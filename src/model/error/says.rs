@@ -35,6 +35,10 @@ impl fmt::Display for Error {
                 "{target} cannot be opened for writing ({cause}): \
                  its folder must exist, and this user must be allowed to write the file and the folder"
             ),
+            Self::ShutDown { target } => write!(
+                f,
+                "this client of {target} was shut down: make another one (`Rowlock::connect`)"
+            ),
             Self::Unreachable { target, detail } => write!(
                 f,
                 "{target} cannot be reached, or did not answer in time ({detail}): \

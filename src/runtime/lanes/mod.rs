@@ -43,7 +43,7 @@ use tokio::time::timeout;
 
 use super::job::{Job, Manner};
 use super::link::Link;
-use crate::model::{Error, FaultKind, Moment};
+use crate::model::{Error, FaultKind, Moment, Unfinished};
 use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
 use crate::store::{RequestLimit, Session};
@@ -56,6 +56,11 @@ pub(crate) enum Message {
     Job(Job),
     /// Answered when everything before it is done.
     Flush(oneshot::Sender<()>),
+    /// Nothing comes any more: the lane ends when all is done, or the time is over.
+    Stop {
+        until: Moment,
+        left: oneshot::Sender<Vec<Unfinished>>,
+    },
 }
 
 #[derive(Debug)]
@@ -74,6 +79,8 @@ pub(crate) struct Lane {
     read_only: Option<Fault>,
     /// By chance, from 0 to 1, anew for every batch; see [`Pending::put_off`].
     jitter: f64,
+    /// Until when it works, and to whom it tells what is left.
+    stop: Option<(Moment, oneshot::Sender<Vec<Unfinished>>)>,
 }
 
 impl Lane {
@@ -94,10 +101,11 @@ impl Lane {
             refused: false,
             read_only: None,
             jitter: 0.0,
+            stop: None,
         }
     }
 
-    /// Works until all senders are gone and everything is done.
+    /// Works until all senders are gone and everything is done, or until it is stopped.
     pub(crate) async fn work(mut self) {
         while self.gather().await {
             if self.connect().await {
@@ -105,16 +113,40 @@ impl Lane {
                 self.execute(batch).await;
             }
         }
+        if let Some((_, left)) = self.stop.take() {
+            let jobs = self.pending.leave();
+            let unfinished = jobs.iter().map(|job| Unfinished::of(job.head()));
+            let _ = left.send(unfinished.collect());
+            for job in jobs {
+                let error = self.trouble.error(job.head().doing, &self.target);
+                job.fail(error);
+            }
+        }
+    }
+
+    /// Whether it was stopped, and has nothing to do or no time.
+    fn is_over(&self) -> bool {
+        let over = |(until, _): &(Moment, _)| until.has_passed() || self.pending.has_no_duty();
+        self.stop.as_ref().is_some_and(over)
+    }
+
+    /// When it has to look whether its time is over.
+    fn stops_at(&self) -> Option<Moment> {
+        self.stop.as_ref().map(|(until, _)| *until)
     }
 
     /// Waits until there is something to do, and takes in all there is. False: nothing will come.
     async fn gather(&mut self) -> bool {
         loop {
             self.take_in();
+            if self.is_over() {
+                return false;
+            }
             if !self.pending.is_idle() {
                 return true;
             }
-            match self.pending.wakes_at() {
+            let wakes_at = self.pending.wakes_at().into_iter();
+            match wakes_at.chain(self.stops_at()).min() {
                 None => match self.queue.recv().await {
                     Some(message) => self.arrive(message),
                     None => return false,
@@ -140,6 +172,10 @@ impl Lane {
         match message {
             Message::Job(job) => self.pending.arrive(job),
             Message::Flush(reply) => self.pending.flush(reply),
+            Message::Stop { until, left } => {
+                self.queue.close();
+                self.stop = Some((until, left));
+            }
         }
     }
 
@@ -152,6 +188,10 @@ impl Lane {
             let Some(give_up) = self.expire() else {
                 return false;
             };
+            if self.is_over() {
+                return false;
+            }
+            let give_up = self.stops_at().map_or(give_up, |at| give_up.min(at));
             let dial_at = self.trouble.dial_at();
             if !dial_at.has_passed() {
                 sleep_until(dial_at.min(give_up)).await;

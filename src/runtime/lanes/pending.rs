@@ -80,6 +80,23 @@ impl Pending {
         self.ready.push_front(job);
     }
 
+    /// Whether nothing waits but what may be left.
+    pub(super) fn has_no_duty(&self) -> bool {
+        let later = self.later.iter().map(|(_, job)| job);
+        let mut waiting = self.ready.iter().chain(later);
+        waiting.all(|job| job.head().manner == Manner::Vigil || job.is_abandoned())
+    }
+
+    /// Removes everything that is not done.
+    pub(super) fn leave(&mut self) -> Vec<Job> {
+        let later = std::mem::take(&mut self.later).into_iter();
+        let mut left: Vec<Job> = std::mem::take(&mut self.ready).into();
+        left.extend(later.map(|(_, job)| job));
+        left.retain(|job| !job.is_abandoned());
+        self.answer_flushes();
+        left
+    }
+
     /// Removes what is to be sent now.
     pub(super) fn take_ready(&mut self) -> VecDeque<Job> {
         std::mem::take(&mut self.ready)

@@ -36,8 +36,9 @@ use super::backoff;
 use super::clean;
 use super::grant::Grant;
 use super::link::Link;
+use super::tasks::Tasks;
 use crate::model::Moment;
-use crate::model::{Error, Loss, RecordKey};
+use crate::model::{Error, Loss, RecordKey, Subject};
 use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed};
@@ -58,6 +59,8 @@ const SPARE: Duration = Duration::from_secs(10);
 /// So many announcements are made at once; then others have their turn.
 const ANNOUNCEMENTS: usize = 1_000;
 
+pub(super) const THREAD: &str = "rowlock-renew";
+
 /// The way to hand a grant to the renewals. Dropping it ends their thread.
 #[derive(Debug)]
 pub(crate) struct Renewals(Arc<Shared>);
@@ -73,7 +76,21 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     schedule: Schedule,
+    /// No announcement is needed any more.
     closed: bool,
+    /// No renewal is wanted any more.
+    stopped: bool,
+}
+
+impl State {
+    fn renews(&self) -> bool {
+        !self.closed && !self.stopped
+    }
+
+    /// Whether there is nothing to announce any more.
+    fn is_over(&self) -> bool {
+        self.closed || (self.stopped && self.schedule.is_empty())
+    }
 }
 
 impl Shared {
@@ -90,11 +107,12 @@ impl Renewals {
         limit: RequestLimit,
         cleaning: (Link, Arc<clean::Shared>, Option<Duration>),
         target: &Arc<str>,
+        tasks: &Tasks,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
         shared.state().schedule = Schedule::within(limit);
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
-        super::threads::spawn("rowlock-renew", target, move || {
+        super::threads::spawn(THREAD, target, tasks, move || {
             let runtime = super::threads::own_runtime()?;
             runtime.block_on(async {
                 let (cleaning, rest, every) = cleaning;
@@ -135,7 +153,21 @@ impl Renewals {
 
     /// The grant was released, or the attempt has ended.
     pub(crate) fn remove(&self, id: Uuid) {
-        self.0.state().schedule.remove(id);
+        let state = &mut *self.0.state();
+        state.schedule.remove(id);
+        if state.stopped && state.schedule.is_empty() {
+            self.0.announce.notify_one();
+        }
+    }
+
+    /// Nothing is renewed from now on. What is held is told, and its loss is announced.
+    pub(crate) fn stop(&self) -> Vec<Subject> {
+        let state = &mut *self.0.state();
+        state.stopped = true;
+        self.0.announce.notify_one();
+        self.0.renew.notify_one();
+        self.0.help.notify_one();
+        state.schedule.held(Moment::now())
     }
 }
 
@@ -157,10 +189,11 @@ pub(super) fn spare<C: Connector>(link: &Link) -> Option<Link> {
 async fn announce(shared: &Shared, target: &str) {
     loop {
         let now = Moment::now();
-        let (next, report, closed) = {
-            let State { schedule, closed } = &mut *shared.state();
-            let next = schedule.announce(now, ANNOUNCEMENTS);
-            (next, schedule.report(now, *closed), *closed)
+        let (next, report, is_over) = {
+            let state = &mut *shared.state();
+            let next = state.schedule.announce(now, ANNOUNCEMENTS);
+            let is_over = state.is_over();
+            (next, state.schedule.report(now, is_over), is_over)
         };
         if let Some(report) = report {
             let (late, lost, held) = (report.late, report.lost, report.held);
@@ -170,7 +203,7 @@ async fn announce(shared: &Shared, target: &str) {
                  or one client holds more leases of a short TTL than can be renewed"
             );
         }
-        if closed {
+        if is_over {
             return;
         }
         pause(next, &shared.announce).await;
@@ -196,11 +229,11 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
     let mut failures = 0;
     loop {
         let (next, patience) = {
-            let State { schedule, closed } = &mut *shared.state();
-            if *closed {
+            let state = &mut *shared.state();
+            if !state.renews() {
                 return;
             }
-            (schedule.next(), schedule.patience())
+            (state.schedule.next(), state.schedule.patience())
         };
         if next.is_none_or(|at| !at.has_passed()) {
             // The connection is there before the first renewal needs it. One that is not made by then is made anew.
@@ -249,11 +282,12 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
     let mut used = Moment::now();
     loop {
         let (next, patience) = {
-            let State { schedule, closed } = &mut *shared.state();
-            if *closed {
+            let state = &mut *shared.state();
+            if !state.renews() {
                 return;
             }
-            (schedule.spare_next(Moment::now()), schedule.patience())
+            let next = state.schedule.spare_next(Moment::now());
+            (next, state.schedule.patience())
         };
         if next.is_none_or(|at| !at.has_passed()) {
             select! {

@@ -33,7 +33,7 @@ use uuid::Uuid;
 use super::kept::Kept;
 use super::pace::{CHUNK, Pace};
 use super::tally::{Report, Tally};
-use crate::model::{Loss, Moment};
+use crate::model::{Loss, Moment, Subject};
 use crate::runtime::backoff;
 use crate::runtime::grant::End;
 use crate::store::RequestLimit;
@@ -231,6 +231,17 @@ impl Schedule {
     /// What the log is to be told by now. At the end it is told all.
     pub(super) fn report(&mut self, now: Moment, at_end: bool) -> Option<Report> {
         self.tally.report(now, self.entries.len(), at_end)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What is held.
+    pub(super) fn held(&self, now: Moment) -> Vec<Subject> {
+        let entries = self.entries.values();
+        let held = entries.filter(|entry| entry.kept.is_held_at(now));
+        held.map(|entry| entry.kept.subject()).collect()
     }
 
     /// Announces what is due of an entry, and forgets it when it has ended.

@@ -39,8 +39,15 @@ fn the_thread_ends_with_the_renewals() {
         )
     };
     let cleaning = (link(), Arc::default(), None);
-    let renewals =
-        Renewals::start(link(), None, Sqlite::RENEWALS, cleaning, &"here".into()).unwrap();
+    let renewals = Renewals::start(
+        link(),
+        None,
+        Sqlite::RENEWALS,
+        cleaning,
+        &"here".into(),
+        &Tasks::default(),
+    )
+    .unwrap();
     renewals.add(&grant("a", 1));
     let thread = Arc::downgrade(&renewals.0);
     drop(renewals);
@@ -63,8 +70,15 @@ async fn a_connection_that_is_not_made_when_a_renewal_is_due_is_made_anew() {
     let patience = Duration::from_mins(1);
     let link = || Link::new(Postgres::from_url(&url).unwrap(), patience, &Arc::default());
     let cleaning = (link(), Arc::default(), None);
-    let renewals =
-        Renewals::start(link(), None, Sqlite::RENEWALS, cleaning, &"here".into()).unwrap();
+    let renewals = Renewals::start(
+        link(),
+        None,
+        Sqlite::RENEWALS,
+        cleaning,
+        &"here".into(),
+        &Tasks::default(),
+    )
+    .unwrap();
     let (name, ttl) = (Name::new("a").unwrap(), Duration::from_secs(1));
     let (error, deadline) = (ClockError::new(Duration::ZERO), Moment::now() + ttl);
     let grant = Grant::new(name, Uuid::new_v4(), 1, ttl, error, None, deadline);

@@ -1,0 +1,84 @@
+//! The end of a client, in order.
+//!
+//! 1. No lock is granted and no key is claimed any more.
+//! 2. The tasks that go on for callers who have gone come to their end: they may still need all that follows.
+//! 3. The lanes send what they have, and end with it. Errands end, too.
+//! 4. Nothing is renewed any more, and the cleaner stops. A guard that is still there stays held until its deadline, as
+//!    when the database is silent.
+//! 5. The threads end.
+//!
+//! What is not done when the time is over is told. It goes on in the background, until the process ends.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::select;
+use tokio::sync::oneshot;
+
+use super::Core;
+use super::errands::Order;
+use super::lanes::Message;
+use super::tasks::Kind;
+use super::timer::sleep_until;
+use crate::model::{Moment, Unfinished};
+
+impl Core {
+    /// Stops everything in order, within `limit`. Returns what did not end.
+    pub(crate) async fn shut_down(&self, limit: Duration) -> Vec<Unfinished> {
+        let until = Moment::now() + limit;
+        self.closing.store(true, Ordering::Release);
+        within(until, self.tasks.ended(&[Kind::Work])).await;
+        let mut unfinished = self.stop_lanes(until).await;
+        let _ = self.errands.send(Order::Stop);
+        within(until, self.tasks.ended(&[Kind::Errand])).await;
+        self.cleaner.stop();
+        let held = self.renewals.stop();
+        let is_holding = !held.is_empty();
+        unfinished.extend(held.into_iter().map(|on| Unfinished::new("hold", Some(on))));
+        if !is_holding {
+            within(until, self.tasks.ended(&[Kind::Thread])).await;
+        }
+        let (work, errands) = (Kind::Work, Kind::Errand);
+        for name in [work, errands]
+            .map(|kind| self.tasks.running(kind))
+            .concat()
+        {
+            unfinished.push(Unfinished::new(name, None));
+        }
+        for name in self.tasks.running(Kind::Thread) {
+            // It announces the loss of what is held.
+            if !(is_holding && name == super::renew::THREAD) {
+                unfinished.push(Unfinished::new(format!("the thread {name}"), None));
+            }
+        }
+        unfinished
+    }
+
+    /// What the lanes leave undone. A lane that waits for the answer to a statement does not tell.
+    async fn stop_lanes(&self, until: Moment) -> Vec<Unfinished> {
+        let mut stopping = Vec::new();
+        for lane in self.lanes.iter().chain([&self.aside]) {
+            let (left, answer) = oneshot::channel();
+            if lane.send(Message::Stop { until, left }).is_ok() {
+                stopping.push(answer);
+            }
+        }
+        let mut unfinished = Vec::new();
+        for answer in stopping {
+            if let Some(Ok(left)) = within(until, answer).await {
+                unfinished.extend(left);
+            }
+        }
+        unfinished
+    }
+}
+
+/// A little later than `until`: what ends by then can tell so.
+async fn within<T>(until: Moment, work: impl Future<Output = T>) -> Option<T> {
+    const SLACK: Duration = Duration::from_millis(100);
+    select! {
+        biased;
+        done = work => Some(done),
+        () = sleep_until(until + SLACK) => None,
+    }
+}
