@@ -40,6 +40,7 @@ mod begun;
 mod form_token;
 mod guard;
 mod judge;
+mod look;
 mod record;
 mod request;
 mod run;

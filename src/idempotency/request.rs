@@ -5,23 +5,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::DateTime;
 use uuid::Uuid;
 
 use super::begun::{Begun, InFlight, Reconciled, UnknownStep};
 use super::guard::{Bounds, IdempotencyGuard};
-use super::judge::{Verdict, judge};
 use super::waiting::Waiting;
 use crate::model::Error;
-use crate::model::Outcome;
 use crate::model::bounds::{check_ttl, check_wait, within};
-use crate::model::{Fingerprint, RecordKey, Subject, check_scope};
+use crate::model::{Fingerprint, RecordKey, check_scope};
 use crate::runtime::Core;
-use crate::runtime::job::Head;
 use crate::runtime::verbs::claim::{Claim, Claiming};
-use crate::store::Store;
 use crate::store::record::ClaimAsk;
-use crate::store::record_admin::{DecideAsk, Decision};
 use crate::transaction::Retry;
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -31,8 +25,6 @@ const DEFAULT_MAX_ATTEMPTS: u32 = 5;
 const DEFAULT_MAX_OUTCOME: usize = 1 << 20;
 const MAX_MAX_OUTCOME: usize = 4 << 20;
 const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
-/// How often a record is changed from outside before that is given up.
-const MAX_TRIES: u32 = 5;
 /// How long at least a key is remembered that was given up in the middle of something.
 const BEGUN: Duration = Duration::from_hours(366 * 24);
 /// How often a key is looked at that changes whenever it is asked for.
@@ -77,7 +69,7 @@ pub struct Idempotency {
     max_attempts: u32,
     max_outcome: usize,
     pub(super) retry: Retry,
-    reconcile: Option<Hook>,
+    pub(super) reconcile: Option<Hook>,
 }
 
 type Hook =
@@ -240,114 +232,6 @@ impl Idempotency {
         }
     }
 
-    /// Looks until there is something to claim, or something to tell.
-    pub(super) async fn look(
-        &self,
-        key: &RecordKey,
-        fingerprint: &Fingerprint,
-        waiting: &mut Waiting,
-    ) -> Result<Begun<Option<i64>>, Error> {
-        let mut tries = 0;
-        loop {
-            // Whatever changes a record from outside may find it locked: then somebody is at it.
-            tries += 1;
-            if tries > MAX_TRIES && !waiting.again(None).await {
-                return Ok(Begun::InFlight(InFlight::unseen()));
-            }
-            let row = self.core.read_record(key).await?;
-            let begun = match judge(row, fingerprint, self.max_tries())? {
-                Verdict::Claim(before) => Begun::New(before),
-                Verdict::Replay(outcome) => Begun::Replay(outcome),
-                Verdict::Mismatch => Begun::Mismatch,
-                Verdict::Expired => Begun::Expired,
-                Verdict::Poisoned { attempts } => Begun::Poisoned { attempts },
-                Verdict::Forgotten { attempt } => {
-                    let head = self.core.wish(Subject::Record(key.clone()), "forget");
-                    let of = key.clone();
-                    let forget =
-                        async move |store: &mut dyn Store| store.record_forget(&of, attempt).await;
-                    self.core.ask(head, forget).await?;
-                    continue;
-                }
-                Verdict::InFlight {
-                    remaining,
-                    until,
-                    holder,
-                } => {
-                    if waiting.again(Some(remaining)).await {
-                        tries = 0;
-                        continue;
-                    }
-                    Begun::InFlight(InFlight {
-                        remaining: Some(remaining),
-                        until: DateTime::from_timestamp_micros(until),
-                        holder: Some(holder),
-                    })
-                }
-                Verdict::Doubtful { attempt } => {
-                    self.decide(key, attempt, Decision::Unknown).await?;
-                    continue;
-                }
-                Verdict::Unknown { attempt, step } => {
-                    let unknown = UnknownStep {
-                        downstream_key: key.downstream(fingerprint, &step),
-                        record: key.clone(),
-                        step,
-                        attempt,
-                    };
-                    match self.ask_hook(&unknown).await? {
-                        None => Begun::Unknown(unknown),
-                        Some(found) => {
-                            self.decide(key, attempt, Decision::Resolve(found)).await?;
-                            continue;
-                        }
-                    }
-                }
-            };
-            return Ok(begun);
-        }
-    }
-
-    /// What the step came to, if it happened. `None`: nobody knows.
-    async fn ask_hook(&self, unknown: &UnknownStep) -> Result<Option<Option<Outcome>>, Error> {
-        let Some(hook) = self.reconcile.as_ref() else {
-            return Ok(None);
-        };
-        Ok(match hook(unknown.clone()).await {
-            Reconciled::Happened(outcome) => {
-                let size = outcome.bytes().len();
-                self.bounds().check("the result of the step", size)?;
-                Some(Some(outcome))
-            }
-            Reconciled::NotHappened => Some(None),
-            Reconciled::StillUnknown => None,
-        })
-    }
-
-    pub(super) async fn decide(
-        &self,
-        key: &RecordKey,
-        attempt: i64,
-        decision: Decision,
-    ) -> Result<bool, Error> {
-        let ask = DecideAsk {
-            key: key.clone(),
-            attempt,
-            decision,
-            forget: self.begun(),
-        };
-        let bytes = match &ask.decision {
-            Decision::Resolve(Some(outcome)) => outcome.bytes().len(),
-            _ => 0,
-        };
-        let head = Head {
-            bytes,
-            ..self.core.wish(Subject::Record(key.clone()), "decide")
-        };
-        let decide = async move |store: &mut dyn Store| store.record_decide(&ask).await;
-        self.core.ask(head, decide).await
-    }
-
     pub(super) fn ask(
         &self,
         key: &RecordKey,
@@ -387,11 +271,11 @@ impl Idempotency {
     }
 
     /// The same for one that was given up in the middle of something.
-    fn begun(&self) -> Duration {
+    pub(super) fn begun(&self) -> Duration {
         self.forget().max(BEGUN)
     }
 
-    fn max_tries(&self) -> i32 {
+    pub(super) fn max_tries(&self) -> i32 {
         i32::try_from(self.max_attempts).unwrap_or(i32::MAX)
     }
 
