@@ -38,7 +38,7 @@
 //!
 //! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too), `tower` (the HTTP layer for the
 //! `Idempotency-Key` header, with axum and tower: the module `layer`), `cli` (the command `rowlock`, with every engine).
-//! TLS is rustls.
+//! The connections to PostgreSQL, MySQL and MariaDB have TLS, by rustls.
 //!
 //! # Runtime
 //!
