@@ -89,8 +89,9 @@ pub use lock::{
     Advance, Held, InTx, Lock, LockInTx, Locked, Owner, TryAcquire, TryLock, Version, one_changed,
 };
 pub use model::{
-    Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FormToken, InvalidKey,
-    InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome, Subject, UnknownEngine,
+    Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FingerprintPieces,
+    FormToken, InvalidKey, InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome,
+    Subject, UnknownEngine,
 };
 pub use runtime::schema::migration_sql;
 pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

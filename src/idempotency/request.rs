@@ -1,24 +1,20 @@
-//! Asking for a key: the settings, and what the answer can be.
+//! The settings with which a key is asked for.
 
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::DateTime;
 use uuid::Uuid;
 
-use super::begun::{Begun, InFlight, Reconciled, UnknownStep};
-use super::guard::{Bounds, IdempotencyGuard};
-use super::judge::{Verdict, judge};
+use super::begun::{Reconciled, UnknownStep};
+use super::guard::Bounds;
 use super::waiting::Waiting;
 use crate::model::Error;
-use crate::model::Outcome;
 use crate::model::bounds::{check_ttl, check_wait, within};
-use crate::model::{Fingerprint, RecordKey, check_scope};
+use crate::model::{Fingerprint, RecordKey};
 use crate::runtime::Core;
-use crate::runtime::record::{Claim, Claiming, RecordWork};
-use crate::store::record::{ClaimAsk, DecideAsk, Decision};
+use crate::store::record::ClaimAsk;
 use crate::transaction::Retry;
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -28,12 +24,8 @@ const DEFAULT_MAX_ATTEMPTS: u32 = 5;
 const DEFAULT_MAX_OUTCOME: usize = 1 << 20;
 const MAX_MAX_OUTCOME: usize = 4 << 20;
 const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
-/// How often a record is changed from outside before that is given up.
-const MAX_TRIES: u32 = 5;
 /// How long at least a key is remembered that was given up in the middle of something.
 const BEGUN: Duration = Duration::from_hours(366 * 24);
-/// How often a key is looked at that changes whenever it is asked for.
-const MAX_LOOKS: u32 = 100;
 
 /// Idempotency: an effect that happens once for a key. Made by
 /// [`Rowlock::idempotency`](crate::Rowlock::idempotency); cloning is cheap.
@@ -67,14 +59,14 @@ const MAX_LOOKS: u32 = 100;
 #[must_use = "it does nothing by itself"]
 pub struct Idempotency {
     pub(super) core: Arc<Core>,
-    pub(crate) lease: Duration,
+    lease: Duration,
     retention: Duration,
     tombstone: Duration,
-    wait: Duration,
+    pub(super) wait: Duration,
     max_attempts: u32,
     max_outcome: usize,
     pub(super) retry: Retry,
-    reconcile: Option<Hook>,
+    pub(super) reconcile: Option<Hook>,
 }
 
 type Hook =
@@ -171,174 +163,6 @@ impl Idempotency {
         self
     }
 
-    /// Asks for `key` in `scope`: runs an attempt when nobody has, and tells what has become of it otherwise.
-    ///
-    /// `scope` is whose key it is (it does not begin with `http:`, as those of the HTTP layer do), `fingerprint` what is asked
-    /// for. A replay is one statement; a new attempt two (four on
-    /// MySQL and MariaDB). Those of others that come meanwhile share them.
-    ///
-    /// # Errors
-    ///
-    /// A refused scope, key or setting; a database out of reach; a damaged record. Whatever
-    /// [`Begun`] says is not an error.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to [wait](Self::wait).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no attempt behind: one that was begun is given up in the background, and does not
-    /// count. (When the database cannot be reached just then, its lease has to end first.)
-    pub async fn begin(
-        &self,
-        scope: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
-        fingerprint: impl Into<Fingerprint>,
-    ) -> Result<Begun<IdempotencyGuard>, Error> {
-        check_scope(scope.as_ref())?;
-        self.begin_in(scope, key, fingerprint).await
-    }
-
-    /// The same, also in the scopes of the HTTP layer.
-    pub(crate) async fn begin_in(
-        &self,
-        scope: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
-        fingerprint: impl Into<Fingerprint>,
-    ) -> Result<Begun<IdempotencyGuard>, Error> {
-        self.check()?;
-        let fingerprint = &fingerprint.into();
-        let key = RecordKey::new(scope, key)?;
-        self.core.met.remember(&key);
-        let mut waiting = Waiting::new(self.wait);
-        let mut looks = 0;
-        loop {
-            let before = match self.look(&key, fingerprint, &mut waiting).await?.refusal() {
-                Ok(before) => before,
-                Err(refusal) => return Ok(refusal),
-            };
-            looks += 1;
-            let claim = |reply| {
-                RecordWork::Claim(Box::new(Claim {
-                    ask: self.ask(&key, fingerprint, before),
-                    core: Arc::clone(&self.core),
-                    reply,
-                }))
-            };
-            match self.core.record(claim).await? {
-                Claiming::Mine(guard) => {
-                    guard.receive();
-                    let guard = IdempotencyGuard::new(guard, self.bounds(), *fingerprint);
-                    return Ok(Begun::New(guard));
-                }
-                // Somebody was faster: what has he made of it?
-                Claiming::Missed if looks < MAX_LOOKS => {}
-                Claiming::Locked if looks == 1 || waiting.again(None).await => {}
-                Claiming::Missed | Claiming::Locked => {
-                    return Ok(Begun::InFlight(InFlight::unseen()));
-                }
-            }
-        }
-    }
-
-    /// Looks until there is something to claim, or something to tell.
-    pub(super) async fn look(
-        &self,
-        key: &RecordKey,
-        fingerprint: &Fingerprint,
-        waiting: &mut Waiting,
-    ) -> Result<Begun<Option<i64>>, Error> {
-        let mut tries = 0;
-        loop {
-            // Whatever changes a record from outside may find it locked: then somebody is at it.
-            tries += 1;
-            if tries > MAX_TRIES && !waiting.again(None).await {
-                return Ok(Begun::InFlight(InFlight::unseen()));
-            }
-            let row = self.core.read_record(key).await?;
-            let begun = match judge(row, fingerprint, self.max_tries())? {
-                Verdict::Claim(before) => Begun::New(before),
-                Verdict::Replay(outcome) => Begun::Replay(outcome),
-                Verdict::Mismatch => Begun::Mismatch,
-                Verdict::Expired => Begun::Expired,
-                Verdict::Poisoned { attempts } => Begun::Poisoned { attempts },
-                Verdict::Forgotten { attempt } => {
-                    let forget = |reply| RecordWork::Forget(key.clone(), attempt, reply);
-                    self.core.record(forget).await?;
-                    continue;
-                }
-                Verdict::InFlight {
-                    remaining,
-                    until,
-                    holder,
-                } => {
-                    if waiting.again(Some(remaining)).await {
-                        tries = 0;
-                        continue;
-                    }
-                    Begun::InFlight(InFlight {
-                        remaining: Some(remaining),
-                        until: DateTime::from_timestamp_micros(until),
-                        holder: Some(holder),
-                    })
-                }
-                Verdict::Doubtful { attempt } => {
-                    self.decide(key, attempt, Decision::Unknown).await?;
-                    continue;
-                }
-                Verdict::Unknown { attempt, step } => {
-                    let unknown = UnknownStep {
-                        downstream_key: key.downstream(fingerprint, &step),
-                        record: key.clone(),
-                        step,
-                        attempt,
-                    };
-                    match self.ask_hook(&unknown).await? {
-                        None => Begun::Unknown(unknown),
-                        Some(found) => {
-                            self.decide(key, attempt, Decision::Resolve(found)).await?;
-                            continue;
-                        }
-                    }
-                }
-            };
-            return Ok(begun);
-        }
-    }
-
-    /// What the step came to, if it happened. `None`: nobody knows.
-    async fn ask_hook(&self, unknown: &UnknownStep) -> Result<Option<Option<Outcome>>, Error> {
-        let Some(hook) = self.reconcile.as_ref() else {
-            return Ok(None);
-        };
-        Ok(match hook(unknown.clone()).await {
-            Reconciled::Happened(outcome) => {
-                let size = outcome.bytes().len();
-                self.bounds().check("the result of the step", size)?;
-                Some(Some(outcome))
-            }
-            Reconciled::NotHappened => Some(None),
-            Reconciled::StillUnknown => None,
-        })
-    }
-
-    pub(super) async fn decide(
-        &self,
-        key: &RecordKey,
-        attempt: i64,
-        decision: Decision,
-    ) -> Result<bool, Error> {
-        let ask = DecideAsk {
-            key: key.clone(),
-            attempt,
-            decision,
-            forget: self.begun(),
-        };
-        let decide = |reply| RecordWork::Decide(ask, reply);
-        self.core.record(decide).await
-    }
-
     pub(super) fn ask(
         &self,
         key: &RecordKey,
@@ -360,12 +184,19 @@ impl Idempotency {
         }
     }
 
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(super) fn bounds(&self) -> Bounds {
         Bounds {
             retention: self.retention,
             forget: self.forget(),
-            max_outcome: self.max_outcome.min(self.core.largest_outcome),
+            max_outcome: self.largest_outcome(),
         }
+    }
+
+    /// The largest outcome that is kept, in bytes: the [`max_outcome`](Self::max_outcome), or less where the server took
+    /// less when this client was connected.
+    #[must_use]
+    pub fn largest_outcome(&self) -> usize {
+        self.max_outcome.min(self.core.largest_outcome)
     }
 
     pub(super) fn waiting(&self) -> Waiting {
@@ -378,15 +209,21 @@ impl Idempotency {
     }
 
     /// The same for one that was given up in the middle of something.
-    fn begun(&self) -> Duration {
+    pub(super) fn begun(&self) -> Duration {
         self.forget().max(BEGUN)
     }
 
-    fn max_tries(&self) -> i32 {
+    pub(super) fn max_tries(&self) -> i32 {
         i32::try_from(self.max_attempts).unwrap_or(i32::MAX)
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Whether the settings make sense. Every call that begins an attempt asks this first; ask when the server starts to learn
+    /// it then. The database is not asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidDuration`], [`Error::InvalidSetting`].
+    pub fn check(&self) -> Result<(), Error> {
         check_ttl("lease", self.lease)?;
         self.core.settings.check_lease("lease", self.lease)?;
         check_wait(self.wait)?;

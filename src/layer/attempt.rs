@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use bytes::Bytes;
 use http::response::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use tokio::select;
+use tokio::time::{self, Instant};
 use tower_service::Service;
 use tracing::Instrument as _;
 
@@ -19,9 +20,7 @@ use super::service::Answer;
 use super::settings::{ServerError, Settings, was_not_applied};
 use super::stored;
 use crate::idempotency::Begun;
-use crate::model::{Error, Fingerprint, Moment, Outcome};
-use crate::runtime::timer::sleep_until;
-use crate::runtime::{backoff, detached};
+use crate::model::{Error, Fingerprint, Outcome};
 
 /// The step that the handler is, where its server errors are unknown.
 const HANDLER: &str = "http:handler";
@@ -29,11 +28,15 @@ const HANDLER: &str = "http:handler";
 /// How long the layer goes on trying to keep a response after the database has gone.
 const KEEP_TRYING: Duration = Duration::from_mins(10);
 
+/// Between two tries, with jitter: processes that fail together must not come back together.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
 /// A request that was admitted.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) settings: Arc<Settings>,
-    pub(super) scope: Vec<u8>,
+    pub(super) principal: Vec<u8>,
     pub(super) key: String,
 }
 
@@ -60,7 +63,7 @@ impl Asked {
             let _task = task;
             self.run(inner, request).await
         };
-        match detached(work.in_current_span()).await {
+        match tokio::spawn(work.in_current_span()).await {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::error!(%error, "a request broke off");
@@ -83,13 +86,9 @@ impl Asked {
         let (parts, body) = request.into_parts();
         // Nobody else bounds it: a time limit outside of the layer drops the answer, and this goes on.
         let limit = self.settings.body_timeout;
-        let until = Moment::now() + limit;
-        let body = select! {
-            biased;
-            body = fingerprint::collect(body, self.settings.max_body) => body,
-            () = sleep_until(until) => Err(Problem::BodyTooSlow { limit }),
-        };
-        let body = match body {
+        let body = fingerprint::collect(body, self.settings.max_body);
+        let body = time::timeout(limit, body).await;
+        let body = match body.unwrap_or(Err(Problem::BodyTooSlow { limit })) {
             Ok(body) => body,
             Err(problem) => return Ok(problem.response(&self.settings)),
         };
@@ -99,7 +98,7 @@ impl Asked {
             Ok(Started::Done(response)) => return Ok(response),
             Err(problem) => return Ok(problem.response(&self.settings)),
         };
-        let started = Moment::now();
+        let started = Instant::now();
         let request = Request::from_parts(parts, B::from(body.bytes));
         let answer = self.attempt(attempt, inner, request).await;
         self.settings.pace.add(started.elapsed());
@@ -131,7 +130,7 @@ impl Asked {
                 Ok(read(&attempt, &settings, response).await)
             }
         };
-        match detached(work.in_current_span()).await {
+        match tokio::spawn(work.in_current_span()).await {
             Ok(Ok((head, body, Some(outcome)))) => {
                 Ok(match self.keep(attempt, outcome, head.status).await {
                     Ok(()) => Response::from_parts(head, body),
@@ -164,7 +163,7 @@ impl Asked {
 
     async fn begin(&self, fingerprint: &Fingerprint) -> Result<Started, Problem> {
         let idempotency = &self.settings.idempotency;
-        let begun = idempotency.begin_in(&self.scope, &self.key, *fingerprint);
+        let begun = idempotency.begin_http(&self.principal, &self.key, *fingerprint);
         let guard = match begun.await.map_err(|error| Problem::of(&error))? {
             Begun::New(guard) => guard,
             Begun::Replay(outcome) => return stored::replay(&outcome).map(Started::Done),
@@ -179,9 +178,9 @@ impl Asked {
         };
         let attempt = Idempotent::new(guard, &self.settings);
         if self.settings.server_error == ServerError::Unknown {
-            let begun = attempt.begin_once(HANDLER).await.map_err(|error| {
+            let begun = attempt.begin_whole(HANDLER).await.map_err(|error| {
                 // The handler has not run: this is no attempt that vanished.
-                attempt.pardon();
+                attempt.do_not_count();
                 Problem::of(&error)
             });
             if let Some(found) = begun? {
@@ -208,13 +207,12 @@ impl Asked {
             }
             Err(error) => error,
         };
-        let lease = self.settings.idempotency.lease;
         let task = self.settings.under_way.one();
         let work = async move {
             let _task = task;
-            keep_on(attempt, outcome, status, lease).await;
+            keep_on(attempt, outcome, status).await;
         };
-        detached(work.in_current_span());
+        tokio::spawn(work.in_current_span());
         Err(error)
     }
 }
@@ -240,10 +238,10 @@ async fn resolved(
     attempt: &Idempotent,
     found: &Outcome,
 ) -> Result<Response<ResponseBody>, Problem> {
-    let kept = attempt.complete_anyway(found).await;
+    let kept = attempt.complete(found).await;
     kept.map_err(|error| {
         // Nothing has run: this is no attempt that vanished.
-        attempt.pardon();
+        attempt.do_not_count();
         Problem::of(&error)
     })?;
     stored::replay(found)
@@ -253,10 +251,10 @@ async fn resolved(
 /// done.
 async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
     if attempt.is_settled() {
-        attempt.pardon();
+        attempt.do_not_count();
         return;
     }
-    if was_not_applied && let Err(error) = attempt.not_done_once(HANDLER).await {
+    if was_not_applied && let Err(error) = attempt.whole_not_done(HANDLER).await {
         tracing::warn!(%error, "that the handler did nothing could not be recorded");
     }
     match attempt.release().await {
@@ -269,17 +267,22 @@ async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
 /// The database was out of reach when there was a response to keep, or has refused it. It can be kept until another
 /// attempt has taken over: to end an attempt takes no lease. When the database refuses the response, that the work was
 /// done is kept instead.
-async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode, lease: Duration) {
-    let until = Moment::now() + KEEP_TRYING;
+async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
+    let until = Instant::now() + KEEP_TRYING;
     let mut refused_until = None;
-    let mut pauses = backoff::reconnect();
-    while !until.has_passed() {
+    let mut pauses = ExponentialBuilder::new()
+        .with_min_delay(SHORTEST_PAUSE)
+        .with_max_delay(LONGEST_PAUSE)
+        .without_max_times()
+        .with_jitter()
+        .build();
+    while Instant::now() < until {
         let mut kept = attempt.complete(&whole).await;
         if kept.as_ref().is_err_and(is_refusal) {
             // A refusal may pass, too. Others wait as long as the lease lives, and no longer.
-            let patience = lease.min(KEEP_TRYING / 2);
-            let refused_until = *refused_until.get_or_insert_with(|| Moment::now() + patience);
-            let in_time = !refused_until.has_passed() && attempt.is_held();
+            let patience = attempt.lease().min(KEEP_TRYING / 2);
+            let refused_until = *refused_until.get_or_insert_with(|| Instant::now() + patience);
+            let in_time = Instant::now() < refused_until && attempt.is_held();
             if !in_time && let Ok(mark) = stored::not_kept(status) {
                 kept = attempt.complete(&mark).await;
             }
@@ -292,7 +295,7 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode, lease:
             Err(error) => tracing::warn!(%error, "a response is not kept yet"),
         }
         let pause = pauses.next().unwrap_or_default();
-        sleep_until(Moment::now() + pause).await;
+        time::sleep(pause).await;
     }
     let record = attempt.record();
     tracing::error!(%record, "a response is lost: a retry runs the handler again");

@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use super::body::BoxError;
 use super::problem::Problem;
 use super::settings::Settings;
-use crate::model::{Fingerprint, Pieces};
+use crate::model::{Fingerprint, FingerprintPieces};
 
 /// JSON that is nested deeper counts with all its bytes: it is read again at each level.
 const MAX_DEPTH: usize = 32;
@@ -28,7 +28,7 @@ const MAX_DEPTH: usize = 32;
 #[derive(Debug)]
 pub(super) struct Collected {
     pub(super) bytes: Bytes,
-    digest: Pieces,
+    digest: FingerprintPieces,
 }
 
 /// Reads the body, and digests it meanwhile.
@@ -43,7 +43,7 @@ where
     }
     let mut body = pin!(body);
     let (mut chunks, mut length) = (Vec::<Bytes>::new(), 0_u64);
-    let mut digest = Pieces::default();
+    let mut digest = FingerprintPieces::default();
     loop {
         // However fast they come, others have their turn, and the time limit is looked at.
         tokio::task::consume_budget().await;

@@ -52,7 +52,7 @@ impl Idempotent {
 
     /// The handler has come to a final response: its work is done, and the key is not freed any more.
     pub(super) fn answer(&self, status: StatusCode) {
-        self.0.guard.has_worked();
+        self.0.guard.keep_claimed();
         self.0.answered.get_or_init(|| status);
     }
 

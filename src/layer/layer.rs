@@ -7,7 +7,6 @@ use http::request::Parts;
 use http::{HeaderName, Method, StatusCode, Uri};
 use tower_layer::Layer;
 
-use super::scope;
 use super::service::IdempotencyService;
 use super::settings::{ServerError, Settings};
 use crate::idempotency::Idempotency;
@@ -35,7 +34,7 @@ impl IdempotencyLayer {
         let principal = move |parts: &Parts| {
             let who = principal(parts)?;
             let who = who.as_ref();
-            (!who.is_empty()).then(|| scope(who))
+            (!who.is_empty()).then(|| who.to_vec())
         };
         Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
     }

@@ -247,5 +247,9 @@ pub use settings::ServerError;
 /// ```
 #[must_use]
 pub fn scope(principal: impl AsRef<[u8]>) -> Vec<u8> {
-    [crate::model::HTTP, principal.as_ref()].concat()
+    [
+        crate::Idempotency::HTTP_SCOPES.as_bytes(),
+        principal.as_ref(),
+    ]
+    .concat()
 }

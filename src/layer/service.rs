@@ -84,10 +84,10 @@ fn admit<B: 'static>(settings: &Arc<Settings>, parts: &Parts) -> Result<Option<A
     let Some(key) = settings.key(&parts.headers)? else {
         return Ok(None);
     };
-    let scope = (settings.scope)(parts).ok_or(Problem::NoPrincipal)?;
+    let principal = (settings.principal)(parts).ok_or(Problem::NoPrincipal)?;
     Ok(Some(Asked {
         settings: Arc::clone(settings),
-        scope,
+        principal,
         key,
     }))
 }

@@ -18,7 +18,6 @@ use super::problem::Problem;
 use super::under_way::UnderWay;
 use crate::idempotency::Idempotency;
 use crate::model::Error;
-use crate::model::bounds::within;
 
 /// What the head of a response may take of the room for its outcome.
 const HEAD_ROOM: usize = 16 << 10;
@@ -64,13 +63,13 @@ pub enum ServerError {
     Unknown,
 }
 
-type Scope = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+type Principal = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
 type WholeUri = dyn Fn(&Parts) -> Uri + Send + Sync;
 
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) idempotency: Idempotency,
-    pub(super) scope: Arc<Scope>,
+    pub(super) principal: Arc<Principal>,
     pub(super) uri: Option<Arc<WholeUri>>,
     pub(super) host_counts: bool,
     pub(super) required: bool,
@@ -91,10 +90,10 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn new(idempotency: Idempotency, scope: Arc<Scope>) -> Self {
+    pub(super) fn new(idempotency: Idempotency, principal: Arc<Principal>) -> Self {
         Self {
             idempotency,
-            scope,
+            principal,
             uri: None,
             host_counts: false,
             required: true,
@@ -124,8 +123,14 @@ impl Settings {
         }
         let bounds = "1 ms to 1 day are allowed";
         let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
-        within("body_timeout", self.body_timeout, allowed, bounds)?;
-        if self.max_response() > self.idempotency.bounds().max_outcome {
+        if !allowed.contains(&self.body_timeout) {
+            return Err(Error::InvalidDuration {
+                setting: "body_timeout",
+                given: self.body_timeout,
+                bounds,
+            });
+        }
+        if self.max_response() > self.idempotency.largest_outcome() {
             let reason = "it is more than the max_outcome of the idempotency settings, or than the server's max_allowed_packet has room for";
             return refuse("max_response", reason);
         }
@@ -138,7 +143,7 @@ impl Settings {
 
     /// The largest body of a response that is kept.
     pub(super) fn max_response(&self) -> usize {
-        let max_outcome = self.idempotency.bounds().max_outcome;
+        let max_outcome = self.idempotency.largest_outcome();
         let room = max_outcome - HEAD_ROOM.min(max_outcome / 2);
         self.max_response.unwrap_or(room)
     }

@@ -57,8 +57,14 @@ pub(super) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<
     }
     message.extend_from_slice(b"\r\n");
     message.extend_from_slice(body);
-    let bounds = settings.idempotency.bounds();
-    bounds.check("the response", message.len())?;
+    let limit = settings.idempotency.largest_outcome();
+    if message.len() > limit {
+        return Err(Error::OutcomeTooLarge {
+            what: "the response",
+            bytes: message.len(),
+            limit,
+        });
+    }
     Outcome::new(MESSAGE, message)
 }
 

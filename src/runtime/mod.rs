@@ -55,8 +55,6 @@ use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
 pub(crate) use settings::Settings;
-#[cfg(feature = "tower")]
-pub(crate) use tasks::detached;
 pub(crate) use tasks::finished;
 use timer::sleep_until;
 

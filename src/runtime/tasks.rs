@@ -37,11 +37,3 @@ pub(crate) fn finished<T: Send + 'static>(
 
     Finish(Some(Box::pin(work)))
 }
-
-/// Runs `work` on the caller's runtime to its end, also when the future that waits for it is dropped.
-#[cfg(feature = "tower")]
-pub(crate) fn detached<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> tokio::task::JoinHandle<T> {
-    tokio::spawn(work)
-}
