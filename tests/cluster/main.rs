@@ -6,8 +6,6 @@
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod command;
-#[path = "../common/mod.rs"]
-mod common;
 mod packets;
 mod pooler;
 mod servers;

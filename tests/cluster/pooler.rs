@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use rowlock::{
     Advance, Begun, Engine, Error, Fingerprint, Outcome, ReleaseOutcome, Retry, Rowlock, TryAcquire,
 };
+use rowlock_test::{Db, Own, eventually, take};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Row};
 use tokio::task::JoinSet;
 
 use crate::command::{command, rowlock};
-use crate::common::own::Own;
-use crate::common::{Db, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_secs(3);

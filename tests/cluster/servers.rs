@@ -5,11 +5,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error, Rowlock};
+use rowlock_test::{Db, Own, eventually, take, variable};
 use sqlx::{Connection, PgConnection, Row};
 
 use crate::command::{command, rowlock};
-use crate::common::own::Own;
-use crate::common::{Db, eventually, take, variable};
 
 const TTL: Duration = Duration::from_secs(30);
 /// An operation may take so long, and a wait for a lock is not to be longer by that.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rowlock::{Error, Rowlock};
-
-use crate::common::{Db, on_every_engine, take};
+use rowlock_test::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
 const MIGRATIONS: i64 = 6;

@@ -3,9 +3,7 @@
 use std::process::Command;
 
 use rowlock::{Engine, Rowlock};
-
-use crate::common::own::Own;
-use crate::common::{App, Db};
+use rowlock_test::{App, Db, Own};
 
 /// Makes the rows of so many locks, half of them unused for eleven days, cleans them one by one, and returns what was sent.
 async fn cleaned(db: &Db, rowlock: &Rowlock, locks: u32) -> Vec<String> {

@@ -4,8 +4,7 @@
 use std::process::{Command, Output, Stdio};
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
-
-use crate::common::{Db, as_user, take};
+use rowlock_test::{Db, as_user, take};
 
 const SERVERS: [Engine; 3] = [Engine::Postgres, Engine::MariaDb, Engine::MySql];
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use rowlock_test::{Db, on_every_engine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::common::{Db, on_every_engine};
 use crate::service::limits::Limits;
 use crate::world::World;
 

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::common::{Db, on_every_engine};
+use rowlock_test::{Db, on_every_engine};
+
 use crate::world::World;
 
 on_every_engine! {

@@ -1,6 +1,7 @@
 //! Starting, also several at once, and into trouble.
 
-use crate::common::{Db, on_every_engine};
+use rowlock_test::{Db, on_every_engine};
+
 use crate::service::gateway;
 use crate::service::server::{self, Settings};
 

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rowlock_test::{Db, on_every_engine};
 use tokio::select;
 use tokio::time::timeout;
 
-use crate::common::{Db, on_every_engine};
 use crate::service::limits::Limits;
 use crate::world::World;
 

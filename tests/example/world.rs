@@ -7,12 +7,12 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use rowlock_test::Db;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::common::Db;
 use crate::service::gateway::{self, Entry};
 use crate::service::limits::{self, Limits};
 use crate::service::server::{self, Settings};

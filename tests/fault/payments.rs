@@ -22,12 +22,12 @@ use nix::sys::signal::Signal;
 use rand::Rng;
 use rowlock::Engine;
 use rowlock::layer::IdempotencyLayer;
+use rowlock_test::Db;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::common::Db;
 use crate::role::{Part, Process, Role, tell};
 use crate::service::database::Payment;
 use crate::service::gateway::{self, Entry};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rowlock::layer::{IdempotencyLayer, ServerError, scope};
 use rowlock::{Outcome, RecordState, Resolution};
+use rowlock_test::eventually;
 
-use crate::common::eventually;
 use crate::server::{Server, over_a_socket, send};
 
 async fn unknown() -> Server {

@@ -8,11 +8,11 @@ use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 use axum::{Router, routing::any};
 use rowlock::layer::IdempotencyLayer;
+use rowlock_test::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
-use crate::common::eventually;
 use crate::raw::exchange;
 use crate::server::{Hyper, Run, Server, over_a_socket, send};
 use crate::shop::handle;

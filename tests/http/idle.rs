@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use rowlock::RecordState;
 use rowlock::layer::IdempotencyLayer;
+use rowlock_test::eventually;
 
-use crate::common::eventually;
 use crate::server::{Server, over_a_socket, send};
 
 async fn server() -> (Server, IdempotencyLayer) {

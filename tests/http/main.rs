@@ -29,9 +29,6 @@
 //! | the server stops | `idle::*` |
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod bodies;
 mod failures;
 mod hang_up;

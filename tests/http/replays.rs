@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::eventually;
+use rowlock_test::eventually;
+
 use crate::server::{Answer, Server, over_a_socket, send};
 
 /// An attempt that takes so long at least; how long it took.

@@ -13,12 +13,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use rowlock::layer::{IdempotencyLayer, scope};
 use rowlock::{Engine, Idempotency, Outcome, RecordInfo, Rowlock};
+use rowlock_test::{App, Db};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::common::{App, Db};
 use crate::shop::{Shop, handle, text};
 
 /// A test that ends, also when an event that it waits for never comes.

@@ -1,32 +1,41 @@
-//! Servers of a test's own, started by `docker/servers.sh`.
+//! Servers of a test's or a benchmark's own, started by `docker/servers.sh`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Stopped with the value.
+/// A server in a temporary folder, stopped with the value.
 #[derive(Debug)]
-pub(crate) struct Own {
-    pub(crate) dir: tempfile::TempDir,
-    pub(crate) url: String,
+pub struct Own {
+    pub dir: tempfile::TempDir,
+    pub url: String,
 }
 
 impl Own {
     /// Starts `kind`; `more` is what `docker/servers.sh` takes after the folder. (The URLs of several servers are lines.)
-    pub(crate) fn start(kind: &str, more: &[&str]) -> Self {
+    pub fn start(kind: &str, more: &[&str]) -> Self {
+        Self::with(kind, more, Commits::NotDurable)
+    }
+
+    /// Starts `kind`, whose commits wait for the disk.
+    pub fn durable(kind: &str) -> Self {
+        Self::with(kind, &[], Commits::Durable)
+    }
+
+    fn with(kind: &str, more: &[&str], commits: Commits) -> Self {
         let dir = tempfile::Builder::new().prefix("rowlock-").tempdir();
         let dir = dir.unwrap();
-        let url = servers(&["start", kind], dir.path(), more, Commits::NotDurable);
+        let url = servers(&["start", kind], dir.path(), more, commits);
         Self { dir, url }
     }
 
     /// `host:port`.
-    pub(crate) fn address(&self) -> &str {
+    pub fn address(&self) -> &str {
         let rest = self.url.split_once('@').unwrap().1;
         rest.split_once('/').unwrap().0
     }
 
     /// `url` on this server.
-    pub(crate) fn instead_of(&self, url: &str) -> String {
+    pub fn instead_of(&self, url: &str) -> String {
         let (before, rest) = url.split_once('@').unwrap();
         let (_, after) = rest.split_once('/').unwrap();
         format!("{before}@{}/{after}", self.address())
@@ -41,14 +50,14 @@ impl Drop for Own {
 
 /// Whether what is committed survives the server's death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Commits {
+pub enum Commits {
     Durable,
     NotDurable,
 }
 
 /// Runs `docker/servers.sh` for the server in `dir`, and returns what it says.
-pub(crate) fn servers(command: &[&str], dir: &Path, more: &[&str], commits: Commits) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/servers.sh");
+pub fn servers(command: &[&str], dir: &Path, more: &[&str], commits: Commits) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker/servers.sh");
     let mut run = Command::new(script);
     run.args(command).arg(dir).args(more);
     if commits == Commits::Durable {
