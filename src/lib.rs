@@ -32,12 +32,13 @@
 //! - [`Idempotency`] makes an effect happen once for a key: in one transaction
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] are for forms that are submitted twice.
+//! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, with axum and tower.
+//!   [`begin_http`](Idempotency::begin_http) is for a layer of your own.
 //! - [`Error`] tells what went wrong and what to do. Contention is not an error.
 //!
 //! # Features
 //!
-//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too), `tower` (the HTTP layer for the
-//! `Idempotency-Key` header, with axum and tower: the module `layer`), `cli` (the command `rowlock`, with every engine).
+//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too), `cli` (the command `rowlock`, with every engine).
 //! The connections to PostgreSQL, MySQL and MariaDB have TLS, by rustls.
 //!
 //! # Runtime
@@ -68,8 +69,6 @@ mod readme {}
 
 mod client;
 mod idempotency;
-#[cfg(feature = "tower")]
-pub mod layer;
 mod lock;
 mod model;
 mod runtime;

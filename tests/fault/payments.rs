@@ -21,7 +21,7 @@ use axum::routing::post;
 use nix::sys::signal::Signal;
 use rand::Rng;
 use rowlock::Engine;
-use rowlock::layer::IdempotencyLayer;
+use rowlock_http::IdempotencyLayer;
 use rowlock_test::Db;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;

@@ -15,7 +15,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use rowlock::layer::IdempotencyLayer;
+use rowlock_http::IdempotencyLayer;
 use tokio::net::TcpListener;
 use tokio::time::{Sleep, sleep, timeout};
 

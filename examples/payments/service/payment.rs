@@ -21,8 +21,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use rowlock::layer::Idempotent;
 use rowlock::{Error, Retry};
+use rowlock_http::Idempotent;
 use serde::{Deserialize, Serialize};
 
 use super::database::{OpenCharge, Payment, Statements, is_duplicate, on_database};

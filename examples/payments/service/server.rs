@@ -10,8 +10,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use rowlock::layer::IdempotencyLayer;
 use rowlock::{Fingerprint, FormTokens, Rowlock};
+use rowlock_http::IdempotencyLayer;
 use serde_json::json;
 
 use super::Failure;

@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of a response of the layer's: the handler's own, a kept one, or a problem.
 pub struct ResponseBody {
@@ -30,7 +30,7 @@ enum Rest {
 
 /// What reading ahead has come to.
 #[derive(Debug)]
-pub(super) enum Ahead {
+pub(crate) enum Ahead {
     /// All of it.
     Whole(Vec<u8>),
     /// All of it, and trailers, for which a kept response has no room.
@@ -42,7 +42,7 @@ pub(super) enum Ahead {
 }
 
 impl ResponseBody {
-    pub(super) fn new<B>(body: B) -> Self
+    pub(crate) fn new<B>(body: B) -> Self
     where
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
@@ -59,7 +59,7 @@ impl ResponseBody {
         }
     }
 
-    pub(super) fn of(bytes: Bytes) -> Self {
+    pub(crate) fn of(bytes: Bytes) -> Self {
         Self {
             ready: (!bytes.is_empty())
                 .then(|| Frame::data(bytes))
@@ -71,7 +71,7 @@ impl ResponseBody {
     }
 
     /// Reads until the end, and no further than it takes to see that there are more than `limit` bytes.
-    pub(super) async fn read_ahead(&mut self, limit: usize) -> Ahead {
+    pub(crate) async fn read_ahead(&mut self, limit: usize) -> Ahead {
         let known = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
         if known > limit {
             return Ahead::TooLarge { bytes: known };

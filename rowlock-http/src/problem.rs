@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, CONTENT_LANGUAGE, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
+use rowlock::Error;
 use serde::Serialize;
 
-use super::body::ResponseBody;
-use super::settings::Settings;
-use crate::model::Error;
+use crate::body::ResponseBody;
+use crate::settings::Settings;
 
 /// What a client is told to wait for the database.
 const DATABASE_RETRY_AFTER: u64 = 5;
@@ -20,7 +20,7 @@ const RETRY_AFTER: RangeInclusive<u64> = 1..=300;
 
 /// Why a request is not answered by the handler.
 #[derive(Debug)]
-pub(super) enum Problem {
+pub(crate) enum Problem {
     MissingKey,
     BadKey(Cow<'static, str>),
     NoPrincipal,
@@ -51,7 +51,7 @@ struct Members<'a> {
 
 impl Problem {
     /// What an error of rowlock's is to a client. The details are for the log.
-    pub(super) fn of(error: &Error) -> Self {
+    pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Superseded { .. } => Self::InFlight { remaining: None },
             Error::StepUnknown { step, .. } => Self::Unknown { step: step.clone() },
@@ -209,7 +209,7 @@ impl Problem {
         }
     }
 
-    pub(super) fn response(&self, settings: &Settings) -> Response<ResponseBody> {
+    pub(crate) fn response(&self, settings: &Settings) -> Response<ResponseBody> {
         let policy_url = &settings.policy_url;
         let (anchor, status, title) = self.kind();
         let original_status = match self {
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_link_of_every_problem_leads_to_a_heading() {
-        let text = include_str!("mod.rs");
+        let text = include_str!("lib.rs");
         for problem in all() {
             let heading = format!("//! ## {}\n", problem.kind().0);
             assert!(text.contains(&heading), "{heading}");

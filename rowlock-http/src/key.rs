@@ -6,13 +6,13 @@ use http::{HeaderMap, HeaderName};
 use sfv::visitor::{Ignored, ParameterVisitor, parameter_visitor_with};
 use sfv::{BareItemFromInput, Parser, Version};
 
-pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 const NOT_A_STRING: &str = "It is to be a string in double quotes (RFC 8941, section 3.3.3), like this: \
                             Idempotency-Key: \"8e03978e-40d5-43dd-bc93-6894a57f9324\"";
 
 /// The key of a request, if it has one; or what is wrong with it.
-pub(super) fn of(headers: &HeaderMap, lenient: bool) -> Result<Option<String>, &'static str> {
+pub(crate) fn of(headers: &HeaderMap, lenient: bool) -> Result<Option<String>, &'static str> {
     let mut lines = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(line) = lines.next() else {
         return Ok(None);

@@ -8,19 +8,18 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
+use rowlock::{Begun, Error, Fingerprint, Outcome};
 use tokio::time::{self, Instant};
 use tower_service::Service;
 use tracing::Instrument as _;
 
-use super::body::{BoxError, ResponseBody};
-use super::fingerprint;
-use super::handle::Idempotent;
-use super::problem::Problem;
-use super::service::Answer;
-use super::settings::{ServerError, Settings, was_not_applied};
-use super::stored;
-use crate::idempotency::Begun;
-use crate::model::{Error, Fingerprint, Outcome};
+use crate::body::{BoxError, ResponseBody};
+use crate::fingerprint;
+use crate::handle::Idempotent;
+use crate::problem::Problem;
+use crate::service::Answer;
+use crate::settings::{ServerError, Settings, was_not_applied};
+use crate::stored;
 
 /// The step that the handler is, where its server errors are unknown.
 const HANDLER: &str = "http:handler";
@@ -34,10 +33,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A request that was admitted.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) settings: Arc<Settings>,
-    pub(super) principal: Vec<u8>,
-    pub(super) key: String,
+pub(crate) struct Asked {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) principal: Vec<u8>,
+    pub(crate) key: String,
 }
 
 /// What a handler has come to: its response, and what is to be kept of it if it is final.
@@ -46,7 +45,7 @@ type Come = (Parts, ResponseBody, Option<Result<Outcome, Error>>);
 impl Asked {
     /// Goes on when the client hangs up. The task begins before the body is read: a server may drop this future as soon
     /// as it has read the last byte, and the end of the connection behind it.
-    pub(super) async fn answer<S, B, R>(self, inner: S, request: Request<B>) -> Answer<S::Error>
+    pub(crate) async fn answer<S, B, R>(self, inner: S, request: Request<B>) -> Answer<S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
         S::Future: Send,

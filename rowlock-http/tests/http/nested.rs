@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::routing::{any, post};
-use rowlock::layer::IdempotencyLayer;
+use rowlock_http::IdempotencyLayer;
 use tower_layer::Layer as _;
 
 use crate::server::{Answer, Run, Server, over_a_socket, send};

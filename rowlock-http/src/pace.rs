@@ -9,10 +9,10 @@ const REMEMBERED: usize = 64;
 
 /// How long the last attempts took that this process ran behind one layer.
 #[derive(Debug, Default)]
-pub(super) struct Pace(Mutex<VecDeque<Duration>>);
+pub(crate) struct Pace(Mutex<VecDeque<Duration>>);
 
 impl Pace {
-    pub(super) fn add(&self, took: Duration) {
+    pub(crate) fn add(&self, took: Duration) {
         let mut last = self.last();
         if last.len() == REMEMBERED {
             last.pop_front();
@@ -21,7 +21,7 @@ impl Pace {
     }
 
     /// The time in which nine of ten attempts were over. `None`: none was run yet.
-    pub(super) fn usual(&self) -> Option<Duration> {
+    pub(crate) fn usual(&self) -> Option<Duration> {
         let mut sorted: Vec<Duration> = self.last().iter().copied().collect();
         sorted.sort_unstable();
         let index = (sorted.len() * 9).div_ceil(10).checked_sub(1)?;

@@ -11,8 +11,8 @@ use axum::middleware::{self, Next};
 use axum::{Router, routing::any};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use rowlock::layer::{IdempotencyLayer, scope};
 use rowlock::{Engine, Idempotency, Outcome, RecordInfo, Rowlock};
+use rowlock_http::{IdempotencyLayer, scope};
 use rowlock_test::{App, Db};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -35,7 +35,7 @@ macro_rules! over_a_socket {
 }
 pub(crate) use over_a_socket;
 
-pub(crate) const DOCS: &str = "https://docs.rs/rowlock/latest/rowlock/layer/index.html";
+pub(crate) const DOCS: &str = "https://docs.rs/rowlock-http/latest/rowlock_http/index.html";
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,

@@ -13,8 +13,8 @@ use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE, TRAILER};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
-use rowlock::layer::Idempotent;
 use rowlock::{Error, Outcome, StepFailed};
+use rowlock_http::Idempotent;
 use sqlx::SqlitePool;
 use tokio::sync::{Semaphore, mpsc};
 

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::routing::{any, get, post};
 use rowlock::RecordState;
-use rowlock::layer::{IdempotencyLayer, ServerError};
+use rowlock_http::{IdempotencyLayer, ServerError};
 
 use crate::server::{Run, Server, over_a_socket, send};
 use crate::shop::handle;

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 use axum::{Router, routing::any};
-use rowlock::layer::IdempotencyLayer;
+use rowlock_http::IdempotencyLayer;
 use rowlock_test::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

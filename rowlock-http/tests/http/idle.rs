@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::task::Poll;
 
 use rowlock::RecordState;
-use rowlock::layer::IdempotencyLayer;
+use rowlock_http::IdempotencyLayer;
 use rowlock_test::eventually;
 
 use crate::server::{Server, over_a_socket, send};

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderName, Method, StatusCode, Uri};
+use rowlock::{Error, Idempotency};
 use tower_layer::Layer;
 
-use super::service::IdempotencyService;
-use super::settings::{ServerError, Settings};
-use crate::idempotency::Idempotency;
-use crate::model::Error;
+use crate::service::IdempotencyService;
+use crate::settings::{ServerError, Settings};
 
-/// Makes the routes behind it safe to retry; see the [module](super). For
+/// Makes the routes behind it safe to retry; see the [module](crate). For
 /// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), `route_layer`, or any tower of
 /// services of HTTP. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -26,7 +25,7 @@ impl IdempotencyLayer {
     /// `principal` tells whose request it is (a user, a tenant), in 1 to 250 bytes. Two users' equal
     /// keys are two records; without that, one user could read another one's responses. `None`, or nothing, is answered
     /// with 401. Take it from what an authentication in front of this layer has put into the request's
-    /// extensions, not from what anybody can send. The record's scope is [`scope`](super::scope) of it.
+    /// extensions, not from what anybody can send. The record's scope is [`scope`](crate::scope) of it.
     pub fn new<P: AsRef<[u8]>>(
         idempotency: Idempotency,
         principal: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
@@ -84,7 +83,7 @@ impl IdempotencyLayer {
 
     /// The largest body of a response that is kept, in bytes: at most the
     /// [`max_outcome`](Idempotency::max_outcome) of the idempotency settings; 16 KiB less than that when not set, which
-    /// is for the headers. A larger one is delivered, and not replayed: see [response-not-kept](super#response-not-kept).
+    /// is for the headers. A larger one is delivered, and not replayed: see [response-not-kept](crate#response-not-kept).
     pub fn max_response(self, bytes: usize) -> Self {
         self.with(|settings| settings.max_response = Some(bytes))
     }
@@ -101,7 +100,7 @@ impl IdempotencyLayer {
     /// # async fn f(rowlock: rowlock::Rowlock) {
     /// use axum::extract::OriginalUri; // of that version
     /// # let user = |_: &axum::http::request::Parts| Some("7");
-    /// let layer = rowlock::layer::IdempotencyLayer::new(rowlock.idempotency(), user).uri(|parts| {
+    /// let layer = rowlock_http::IdempotencyLayer::new(rowlock.idempotency(), user).uri(|parts| {
     ///     let original = parts.extensions.get::<OriginalUri>();
     ///     original.map_or(&parts.uri, |original| &original.0).clone()
     /// });
@@ -173,14 +172,14 @@ impl IdempotencyLayer {
     /// [`ServerError::Transient`] when not set: the key is free, a retry runs the handler again.
     ///
     /// With [`ServerError::Unknown`] the handler is a [step that must not be
-    /// repeated](crate::IdempotencyGuard::step_once), called `http:handler`: the record is unknown until the
+    /// repeated](rowlock::IdempotencyGuard::step_once), called `http:handler`: the record is unknown until the
     /// [reconcile hook](Idempotency::reconcile) or a person has found out. (So the handler can have no other such step.
     /// One statement more.) When it is found that it happened, a retry gets what the finder says with status 200.
     pub fn server_error(self, means: ServerError) -> Self {
         self.with(|settings| settings.server_error = means)
     }
 
-    /// The page that describes the [problems](super#problems), each under an anchor of its name: the `type` of a problem
+    /// The page that describes the [problems](crate#problems), each under an anchor of its name: the `type` of a problem
     /// is this address, `#` and the name. This page when not set.
     pub fn policy_url(self, url: impl Into<String>) -> Self {
         let url = url.into().into();
@@ -202,11 +201,11 @@ impl IdempotencyLayer {
     ///
     /// A request is under way from the first poll of its future until its response is kept or given up, also when its client has hung
     /// up: then no connection is left for a server's graceful shutdown to wait for. So call this after the shutdown, and before
-    /// [`flush`](crate::Rowlock::flush); otherwise the end of the process cuts handlers off. Bound it: a handler may take any time,
+    /// [`flush`](rowlock::Rowlock::flush); otherwise the end of the process cuts handlers off. Bound it: a handler may take any time,
     /// and the layer tries for 10 minutes to keep a response.
     ///
     /// ```
-    /// # async fn f(layer: rowlock::layer::IdempotencyLayer, rowlock: rowlock::Rowlock) {
+    /// # async fn f(layer: rowlock_http::IdempotencyLayer, rowlock: rowlock::Rowlock) {
     /// let bound = std::time::Duration::from_secs(30);
     /// if tokio::time::timeout(bound, layer.idle()).await.is_err() {
     ///     eprintln!("the process ends in the middle of requests: retries take them over when their leases have run out");

@@ -9,13 +9,11 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::Body;
 use http_body_util::Full;
+use rowlock::{Error, IdempotencyGuard, Transaction};
 
-use super::body::{Ahead, BoxError, ResponseBody};
-use super::settings::Settings;
-use super::stored;
-use crate::idempotency::IdempotencyGuard;
-use crate::model::Error;
-use crate::transaction::Transaction;
+use crate::body::{Ahead, BoxError, ResponseBody};
+use crate::settings::Settings;
+use crate::stored;
 
 /// The attempt that the handler runs, as an extension of the request. It is the
 /// [guard](IdempotencyGuard): [steps](IdempotencyGuard::step), the
@@ -36,7 +34,7 @@ struct Inner {
 }
 
 impl Idempotent {
-    pub(super) fn new(guard: IdempotencyGuard, settings: &Arc<Settings>) -> Self {
+    pub(crate) fn new(guard: IdempotencyGuard, settings: &Arc<Settings>) -> Self {
         Self(Arc::new(Inner {
             guard,
             settings: Arc::clone(settings),
@@ -46,18 +44,18 @@ impl Idempotent {
     }
 
     /// The handler has seen to the end of the attempt.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.0.in_tx.load(Ordering::Acquire) || self.0.guard.has_ended()
     }
 
     /// The handler has come to a final response: its work is done, and the key is not freed any more.
-    pub(super) fn answer(&self, status: StatusCode) {
+    pub(crate) fn answer(&self, status: StatusCode) {
         self.0.guard.keep_claimed();
         self.0.answered.get_or_init(|| status);
     }
 
     /// The status of the handler's final response, if there is one.
-    pub(super) fn answered(&self) -> Option<StatusCode> {
+    pub(crate) fn answered(&self) -> Option<StatusCode> {
         self.0.answered.get().copied()
     }
 
@@ -65,13 +63,13 @@ impl Idempotent {
     /// else that it writes, or not at all. Commit after it, and answer with the response that comes back.
     ///
     /// When the transaction is rolled back instead, the key is free once the handler is done, whatever it answers. Under
-    /// [`ServerError::Unknown`](super::ServerError::Unknown) it is not: what the handler did outside of the transaction may
+    /// [`ServerError::Unknown`](crate::ServerError::Unknown) it is not: what the handler did outside of the transaction may
     /// have happened, and the record becomes unknown.
     ///
     /// # Errors
     ///
     /// Those of the guard's [`complete_in`](IdempotencyGuard::complete_in); [`Error::OutcomeTooLarge`] also for a body over
-    /// the layer's [`max_response`](super::IdempotencyLayer::max_response); [`Error::ResponseFailed`]. After any
+    /// the layer's [`max_response`](crate::IdempotencyLayer::max_response); [`Error::ResponseFailed`]. After any
     /// error the transaction must be rolled back.
     ///
     /// # Cancel safety

@@ -1,7 +1,7 @@
 //! The handler ends its attempt by itself.
 
 use rowlock::RecordState;
-use rowlock::layer::ServerError;
+use rowlock_http::ServerError;
 
 use crate::server::{Server, over_a_socket, send};
 

@@ -1,7 +1,8 @@
 //! The header field, and who needs it.
 
 use axum::http::Method;
-use rowlock::{RecordState, layer::IdempotencyLayer};
+use rowlock::RecordState;
+use rowlock_http::IdempotencyLayer;
 
 use crate::raw;
 use crate::server::{Server, over_a_socket, send};

@@ -16,7 +16,7 @@
 //! use axum::http::{StatusCode, request::Parts};
 //! use axum::response::{IntoResponse, Response};
 //! use axum::{Extension, Router, routing::post};
-//! use rowlock::layer::{IdempotencyLayer, Idempotent};
+//! use rowlock_http::{IdempotencyLayer, Idempotent};
 //!
 //! # #[derive(Debug)]
 //! struct Failed(Box<dyn std::error::Error>);
@@ -72,7 +72,7 @@
 //! # State model
 //!
 //! A request is one attempt of the record (principal, key); the states are those of
-//! [`Idempotency`](crate::Idempotency). What the handler answers decides what comes after `running`:
+//! [`Idempotency`](rowlock::Idempotency). What the handler answers decides what comes after `running`:
 //!
 //! ```text
 //!            ┌── a final response ─────────────────────────────► done: replayed
@@ -162,7 +162,7 @@
 //! ## in-flight
 //!
 //! *409 with Retry-After.* A request with this key is being processed, or another attempt has taken over the one that ran this
-//! request. With [`wait`](crate::Idempotency::wait) it is waited for first. Retry-After is the time in which nine of ten of the last 64
+//! request. With [`wait`](rowlock::Idempotency::wait) it is waited for first. Retry-After is the time in which nine of ten of the last 64
 //! attempts behind this layer in this process were over, 1 to 300 s, and no longer than the lease of the running one; 1 s when
 //! there were none. Give routes that take very different times layers of their own.
 //!
@@ -173,7 +173,7 @@
 //! ## unknown
 //!
 //! *409.* An earlier request broke off in a step that must not be repeated. Find out whether it happened, then `rowlock
-//! idempotency resolve`; or give the server a [reconcile hook](crate::Idempotency::reconcile).
+//! idempotency resolve`; or give the server a [reconcile hook](rowlock::Idempotency::reconcile).
 //!
 //! ## poisoned
 //!
@@ -206,15 +206,13 @@
 //! *503 with Retry-After.* The database is out of reach. When the handler has run, a retry gets its response as soon as that
 //! could be kept.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod attempt;
 mod body;
 mod fingerprint;
 mod handle;
 mod key;
-#[allow(
-    clippy::module_inception,
-    reason = "the file of the layer, as in every other tower crate"
-)]
 mod layer;
 mod pace;
 mod problem;
@@ -231,7 +229,7 @@ pub use settings::ServerError;
 
 /// The scope of the records of `principal` (which [`IdempotencyLayer::new`] is given a function for): `http:`, and the
 /// principal. So they are never those of a scope that the server's own code gives to
-/// [`Idempotency`](crate::Idempotency): attempts in such a scope are refused there. Looking at a record and deciding about it are not.
+/// [`Idempotency`](rowlock::Idempotency): attempts in such a scope are refused there. Looking at a record and deciding about it are not.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -239,16 +237,16 @@ pub use settings::ServerError;
 /// # let dir = tempfile::tempdir()?;
 /// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
 /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
-/// let record = rowlock.idempotency().inspect(rowlock::layer::scope("alice"), "order-17").await?;
+/// let record = rowlock.idempotency().inspect(rowlock_http::scope("alice"), "order-17").await?;
 /// # assert!(record.is_none());
-/// assert_eq!(rowlock::layer::scope("alice"), b"http:alice"); // rowlock idempotency show http:alice order-17
+/// assert_eq!(rowlock_http::scope("alice"), b"http:alice"); // rowlock idempotency show http:alice order-17
 /// # Ok(())
 /// # }
 /// ```
 #[must_use]
 pub fn scope(principal: impl AsRef<[u8]>) -> Vec<u8> {
     [
-        crate::Idempotency::HTTP_SCOPES.as_bytes(),
+        rowlock::Idempotency::HTTP_SCOPES.as_bytes(),
         principal.as_ref(),
     ]
     .concat()

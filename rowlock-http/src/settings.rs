@@ -11,13 +11,12 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
+use rowlock::{Error, Idempotency};
 
-use super::key;
-use super::pace::Pace;
-use super::problem::Problem;
-use super::under_way::UnderWay;
-use crate::idempotency::Idempotency;
-use crate::model::Error;
+use crate::key;
+use crate::pace::Pace;
+use crate::problem::Problem;
+use crate::under_way::UnderWay;
 
 /// What the head of a response may take of the room for its outcome.
 const HEAD_ROOM: usize = 16 << 10;
@@ -53,7 +52,7 @@ const NEVER_KEPT: [HeaderName; 8] = [
 ];
 
 /// What a server error of the handler's means for the key; see
-/// [`IdempotencyLayer::server_error`](super::IdempotencyLayer::server_error).
+/// [`IdempotencyLayer::server_error`](crate::IdempotencyLayer::server_error).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ServerError {
     /// Nothing has happened that a retry would repeat: the key is free again.
@@ -67,30 +66,30 @@ type Principal = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
 type WholeUri = dyn Fn(&Parts) -> Uri + Send + Sync;
 
 #[derive(Clone)]
-pub(super) struct Settings {
-    pub(super) idempotency: Idempotency,
-    pub(super) principal: Arc<Principal>,
-    pub(super) uri: Option<Arc<WholeUri>>,
-    pub(super) host_counts: bool,
-    pub(super) required: bool,
-    pub(super) lenient: bool,
-    pub(super) max_key: usize,
-    pub(super) key_format: Arc<dyn Fn(&str) -> bool + Send + Sync>,
-    pub(super) methods: Vec<Method>,
-    pub(super) max_body: usize,
-    pub(super) body_timeout: Duration,
-    pub(super) max_response: Option<usize>,
-    pub(super) keep: Result<Vec<HeaderName>, Error>,
-    pub(super) json_fields: Vec<String>,
-    pub(super) is_final: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
-    pub(super) server_error: ServerError,
-    pub(super) policy_url: Arc<str>,
-    pub(super) pace: Arc<Pace>,
-    pub(super) under_way: UnderWay,
+pub(crate) struct Settings {
+    pub(crate) idempotency: Idempotency,
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) uri: Option<Arc<WholeUri>>,
+    pub(crate) host_counts: bool,
+    pub(crate) required: bool,
+    pub(crate) lenient: bool,
+    pub(crate) max_key: usize,
+    pub(crate) key_format: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) max_body: usize,
+    pub(crate) body_timeout: Duration,
+    pub(crate) max_response: Option<usize>,
+    pub(crate) keep: Result<Vec<HeaderName>, Error>,
+    pub(crate) json_fields: Vec<String>,
+    pub(crate) is_final: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
+    pub(crate) server_error: ServerError,
+    pub(crate) policy_url: Arc<str>,
+    pub(crate) pace: Arc<Pace>,
+    pub(crate) under_way: UnderWay,
 }
 
 impl Settings {
-    pub(super) fn new(idempotency: Idempotency, principal: Arc<Principal>) -> Self {
+    pub(crate) fn new(idempotency: Idempotency, principal: Arc<Principal>) -> Self {
         Self {
             idempotency,
             principal,
@@ -108,13 +107,13 @@ impl Settings {
             json_fields: Vec::new(),
             is_final: Arc::new(is_final),
             server_error: ServerError::default(),
-            policy_url: "https://docs.rs/rowlock/latest/rowlock/layer/index.html".into(),
+            policy_url: "https://docs.rs/rowlock-http/latest/rowlock_http/index.html".into(),
             pace: Arc::default(),
             under_way: UnderWay::default(),
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.idempotency.check()?;
         self.keep.as_ref().map_err(Clone::clone)?;
         let refuse = |setting, reason| Err(Error::InvalidSetting { setting, reason });
@@ -142,18 +141,18 @@ impl Settings {
     }
 
     /// The largest body of a response that is kept.
-    pub(super) fn max_response(&self) -> usize {
+    pub(crate) fn max_response(&self) -> usize {
         let max_outcome = self.idempotency.largest_outcome();
         let room = max_outcome - HEAD_ROOM.min(max_outcome / 2);
         self.max_response.unwrap_or(room)
     }
 
-    pub(super) fn covers(&self, method: &Method) -> bool {
+    pub(crate) fn covers(&self, method: &Method) -> bool {
         self.methods.contains(method)
     }
 
     /// The key of a request, if it is to have one.
-    pub(super) fn key(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
         let key = match key::of(headers, self.lenient) {
             Ok(Some(key)) => key,
             Ok(None) if self.required => return Err(Problem::MissingKey),
@@ -171,7 +170,7 @@ impl Settings {
         Ok(Some(key))
     }
 
-    pub(super) fn keeps(&self, status: StatusCode, name: &HeaderName) -> bool {
+    pub(crate) fn keeps(&self, status: StatusCode, name: &HeaderName) -> bool {
         let hop = name.as_str().starts_with("proxy-") || name.as_str() == "keep-alive";
         let chosen = self.keep.as_ref().is_ok_and(|keep| keep.contains(name));
         // Without it the response would break a MUST of RFC 9110, sections 15.5.2 and 15.5.6.
@@ -191,7 +190,7 @@ fn is_final(status: StatusCode) -> bool {
 
 /// Whether a response of this status says that nothing was done (RFC 9110, sections 15.5.2, 15.5.6 and 15.5.8). A router
 /// answers 405 without asking any handler.
-pub(super) fn was_not_applied(status: StatusCode) -> bool {
+pub(crate) fn was_not_applied(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 405 | 407)
 }
 

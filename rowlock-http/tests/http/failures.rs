@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::layer::{IdempotencyLayer, ServerError, scope};
 use rowlock::{Outcome, RecordState, Resolution};
+use rowlock_http::{IdempotencyLayer, ServerError, scope};
 use rowlock_test::eventually;
 
 use crate::server::{Server, over_a_socket, send};

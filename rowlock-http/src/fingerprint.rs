@@ -12,27 +12,27 @@ use http::request::Parts;
 use http::{HeaderValue, Uri};
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError};
+use rowlock::{Fingerprint, FingerprintPieces};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::body::BoxError;
-use super::problem::Problem;
-use super::settings::Settings;
-use crate::model::{Fingerprint, FingerprintPieces};
+use crate::body::BoxError;
+use crate::problem::Problem;
+use crate::settings::Settings;
 
 /// JSON that is nested deeper counts with all its bytes: it is read again at each level.
 const MAX_DEPTH: usize = 32;
 
 /// A body that was read whole.
 #[derive(Debug)]
-pub(super) struct Collected {
-    pub(super) bytes: Bytes,
+pub(crate) struct Collected {
+    pub(crate) bytes: Bytes,
     digest: FingerprintPieces,
 }
 
 /// Reads the body, and digests it meanwhile.
-pub(super) async fn collect<B>(body: B, limit: usize) -> Result<Collected, Problem>
+pub(crate) async fn collect<B>(body: B, limit: usize) -> Result<Collected, Problem>
 where
     B: Body,
     B::Error: Into<BoxError>,
@@ -81,7 +81,7 @@ fn broken(error: &(dyn StdError + 'static), limit: usize) -> Problem {
     Problem::BodyUnreadable
 }
 
-pub(super) fn of(parts: &Parts, body: &Collected, settings: &Settings) -> Fingerprint {
+pub(crate) fn of(parts: &Parts, body: &Collected, settings: &Settings) -> Fingerprint {
     let fields = &settings.json_fields;
     let mut request = Fingerprint::builder().part(parts.method.as_str());
     let uris = uris(parts, settings);
@@ -137,7 +137,7 @@ fn host(parts: &Parts, uris: &[Uri]) -> Vec<u8> {
 
 /// Whether bodies of type `B` are of an axum whose [`OriginalUri`] is not the one that is looked for here: behind a prefix,
 /// one tenant's request would be taken for another's.
-pub(super) fn hides_uri<B: 'static>() -> bool {
+pub(crate) fn hides_uri<B: 'static>() -> bool {
     // The name decides nothing but a refusal.
     let is_of_axum = type_name::<B>().starts_with("axum_core::");
     is_of_axum && TypeId::of::<B>() != TypeId::of::<axum::body::Body>()

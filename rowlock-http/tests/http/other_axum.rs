@@ -7,7 +7,7 @@ use axum_0_7::Router;
 use axum_0_7::extract::OriginalUri;
 use axum_0_7::http::request::Parts;
 use axum_0_7::routing::post;
-use rowlock::layer::IdempotencyLayer;
+use rowlock_http::IdempotencyLayer;
 use tokio::net::TcpListener;
 
 use crate::server::{Answer, Server, over_a_socket, send};

@@ -12,13 +12,13 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::attempt::Asked;
-use super::body::{BoxError, ResponseBody};
-use super::fingerprint;
-use super::problem::Problem;
-use super::settings::Settings;
+use crate::attempt::Asked;
+use crate::body::{BoxError, ResponseBody};
+use crate::fingerprint;
+use crate::problem::Problem;
+use crate::settings::Settings;
 
-/// A service behind an [`IdempotencyLayer`](super::IdempotencyLayer).
+/// A service behind an [`IdempotencyLayer`](crate::IdempotencyLayer).
 #[derive(Debug, Clone)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -26,7 +26,7 @@ pub struct IdempotencyService<S> {
 }
 
 impl<S> IdempotencyService<S> {
-    pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
+    pub(crate) fn new(inner: S, settings: Arc<Settings>) -> Self {
         Self { inner, settings }
     }
 }
@@ -110,11 +110,11 @@ where
 ///
 /// Once it has been polled, a task of the runtime goes on with the request: it reads the body, runs the handler and keeps
 /// the response. When the body breaks off, or does not come within
-/// [`body_timeout`](super::IdempotencyLayer::body_timeout), nothing is left behind.
+/// [`body_timeout`](crate::IdempotencyLayer::body_timeout), nothing is left behind.
 #[must_use = "it does nothing unless polled"]
 pub struct ResponseFuture<E>(Pin<Box<dyn Future<Output = Answer<E>> + Send>>);
 
-pub(super) type Answer<E> = Result<Response<ResponseBody>, E>;
+pub(crate) type Answer<E> = Result<Response<ResponseBody>, E>;
 
 impl<E> fmt::Debug for ResponseFuture<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,20 +6,20 @@ use tokio::sync::watch;
 
 /// How many tasks there are. Clones count together.
 #[derive(Debug, Clone, Default)]
-pub(super) struct UnderWay(Arc<watch::Sender<usize>>);
+pub(crate) struct UnderWay(Arc<watch::Sender<usize>>);
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Task(UnderWay);
+pub(crate) struct Task(UnderWay);
 
 impl UnderWay {
-    pub(super) fn one(&self) -> Task {
+    pub(crate) fn one(&self) -> Task {
         self.0.send_modify(|count| *count += 1);
         Task(self.clone())
     }
 
     /// Waits until there is none.
-    pub(super) async fn none(&self) {
+    pub(crate) async fn none(&self) {
         // The sender is here.
         let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
     }

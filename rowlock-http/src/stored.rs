@@ -4,11 +4,11 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
+use rowlock::{Error, Outcome};
 
-use super::body::{Ahead, ResponseBody};
-use super::problem::Problem;
-use super::settings::Settings;
-use crate::model::{Error, Outcome};
+use crate::body::{Ahead, ResponseBody};
+use crate::problem::Problem;
+use crate::settings::Settings;
 
 const MESSAGE: &str = "message/http";
 /// The outcome is the status code of a response that was delivered, and is not kept.
@@ -17,7 +17,7 @@ const NOT_KEPT: &str = "application/vnd.rowlock.response-not-kept";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// What the client gets is what is kept: or that it was not.
-pub(super) async fn outcome(
+pub(crate) async fn outcome(
     head: &Parts,
     body: &mut ResponseBody,
     settings: &Settings,
@@ -40,12 +40,12 @@ pub(super) async fn outcome(
 }
 
 /// That there was a response, and with which status.
-pub(super) fn not_kept(status: StatusCode) -> Result<Outcome, Error> {
+pub(crate) fn not_kept(status: StatusCode) -> Result<Outcome, Error> {
     Outcome::new(NOT_KEPT, status.as_str())
 }
 
 /// The response as it is kept.
-pub(super) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<Outcome, Error> {
+pub(crate) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<Outcome, Error> {
     let reason = head.status.canonical_reason().unwrap_or_default();
     let mut message = format!("HTTP/1.1 {} {reason}\r\n", head.status.as_str()).into_bytes();
     for (name, value) in &head.headers {
@@ -69,7 +69,7 @@ pub(super) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<
 }
 
 /// What whoever comes later gets.
-pub(super) fn replay(outcome: &Outcome) -> Result<Response<ResponseBody>, Problem> {
+pub(crate) fn replay(outcome: &Outcome) -> Result<Response<ResponseBody>, Problem> {
     let mut response = match outcome.content_type() {
         MESSAGE => parse(outcome.bytes()).ok_or(Problem::Damaged)?,
         NOT_KEPT => {
