@@ -38,8 +38,7 @@
 //!
 //! # Features
 //!
-//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too), `cli` (the command `rowlock`, with every engine).
-//! The connections to PostgreSQL, MySQL and MariaDB have TLS, by rustls.
+//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too). The connections to PostgreSQL, MySQL and MariaDB have TLS, by rustls.
 //!
 //! # Runtime
 //!
@@ -74,10 +73,6 @@ mod model;
 mod runtime;
 mod store;
 mod transaction;
-
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli;
 
 pub use client::{Builder, Cleaned, Rowlock};
 pub use idempotency::{

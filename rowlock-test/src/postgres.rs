@@ -30,3 +30,9 @@ async fn administer(server: &str, sql: String) {
     let sql = sqlx::raw_sql(AssertSqlSafe(sql));
     sql.execute(&mut admin).await.unwrap();
 }
+
+pub(crate) async fn promote(standby: &str) {
+    let mut conn = PgConnection::connect(standby).await.unwrap();
+    let promote = sqlx::raw_sql("SELECT pg_promote()");
+    promote.execute(&mut conn).await.unwrap();
+}

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::postgres;
+
 /// A server in a temporary folder, stopped with the value.
 #[derive(Debug)]
 pub struct Own {
@@ -19,6 +21,16 @@ impl Own {
     /// Starts `kind`, whose commits wait for the disk.
     pub fn durable(kind: &str) -> Self {
         Self::with(kind, &[], Commits::Durable)
+    }
+
+    /// A standby that follows the PostgreSQL server `primary`.
+    pub fn standby(primary: &Self) -> Self {
+        Self::start("standby", &[primary.dir.path().to_str().unwrap()])
+    }
+
+    /// Makes a standby the primary.
+    pub async fn promote(&self) {
+        postgres::promote(&self.url).await;
     }
 
     fn with(kind: &str, more: &[&str], commits: Commits) -> Self {

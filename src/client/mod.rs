@@ -11,6 +11,7 @@ use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, Owner, Version};
 use crate::model::{Engine, Error, LockInfo, Name};
 use crate::runtime::Core;
+use crate::runtime::clean::BATCH;
 use crate::runtime::op::LookAt;
 use crate::runtime::record::{LockWalk, RecordWork};
 use crate::transaction::Pool;
@@ -40,6 +41,9 @@ pub struct Rowlock {
 }
 
 impl Rowlock {
+    /// How many rows of one kind the cleaner in the background removes in one transaction.
+    pub const CLEAN_BATCH: u32 = BATCH;
+
     /// Connects to `url` and brings its tables up to date.
     ///
     /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://…`, `mariadb://…` or `sqlite:PATH`
@@ -201,7 +205,32 @@ impl Rowlock {
         })
     }
 
-    pub(crate) async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
+    /// Removes everything that is over, in as many batches as that takes. (The rows of locks are looked at once.)
+    ///
+    /// # Errors
+    ///
+    /// Those of [`clean`](Self::clean). What was removed before stays removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`clean`](Self::clean).
+    pub async fn clean_all(&self, batch: u32) -> Result<Cleaned, Error> {
+        let mut all = Cleaned::default();
+        loop {
+            let rows = self.clean_records(batch).await?;
+            all.outcomes += rows.outcomes;
+            all.records += rows.records;
+            all.tokens += rows.tokens;
+            let most = rows.outcomes.max(rows.records).max(rows.tokens);
+            if most < u64::from(batch) {
+                break;
+            }
+        }
+        all.locks = self.clean_locks(batch).await?;
+        Ok(all)
+    }
+
+    async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
         check_batch(batch)?;
         let clean = |reply| RecordWork::Clean(batch, reply);
         let rows = self.core.record(clean).await?;
@@ -213,7 +242,7 @@ impl Rowlock {
         })
     }
 
-    pub(crate) async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
+    async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
         check_batch(batch)?;
         let walk = LockWalk {
             limit: batch,

@@ -26,8 +26,6 @@ pub use form_token::FormToken;
 pub use lock::{Busy, LockInfo, Loss, ReleaseOutcome};
 pub use name::{InvalidName, Name};
 pub use outcome::Outcome;
-#[cfg(feature = "cli")]
-pub(crate) use record::quoted;
 pub(crate) use record::{HTTP, check_any_step, check_scope, check_step};
 pub use record::{InvalidKey, RecordKey};
 pub use subject::Subject;

@@ -107,7 +107,7 @@ impl fmt::Display for RecordKey {
 }
 
 /// Bytes for people to read: text where they are some.
-pub(crate) fn quoted(bytes: &[u8]) -> String {
+fn quoted(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => format!("{text:?}"),
         Err(_) => format!("\"{}\"", bytes.escape_ascii()),

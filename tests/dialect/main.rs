@@ -11,5 +11,4 @@ mod no_room;
 mod plans;
 mod postgres;
 mod read_split;
-mod rights;
 mod sqlite;

@@ -15,10 +15,10 @@ const NOT_RUNNABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// The hidden subcommand.
-pub(super) const NAME: &str = "leash";
+pub(crate) const NAME: &str = "leash";
 
 #[derive(Debug, Args)]
-pub(super) struct Leash {
+pub(crate) struct Leash {
     /// The process that holds the lock.
     holder: i32,
     /// The command and its arguments.
@@ -27,7 +27,7 @@ pub(super) struct Leash {
 }
 
 /// The program and the first arguments that start a command on the leash of this process.
-pub(super) fn program() -> std::io::Result<Command> {
+pub(crate) fn program() -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args([NAME, &std::process::id().to_string(), "--"]);
     Ok(command)
@@ -35,17 +35,17 @@ pub(super) fn program() -> std::io::Result<Command> {
 
 impl Leash {
     /// Returns only when the command cannot be started.
-    pub(super) fn become_command(&self) -> ExitCode {
+    pub(crate) fn become_command(&self) -> ExitCode {
         #[cfg(target_os = "linux")]
         {
             let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM);
             // It may have died before it could be asked for.
             if nix::unistd::getppid().as_raw() != self.holder {
-                return ExitCode::from(super::LOST);
+                return ExitCode::from(crate::LOST);
             }
         }
         let Some((program, arguments)) = self.command.split_first() else {
-            return ExitCode::from(super::USAGE);
+            return ExitCode::from(crate::USAGE);
         };
         let error = Command::new(program).args(arguments).exec();
         eprintln!("rowlock: cannot run {}: {error}", program.display());

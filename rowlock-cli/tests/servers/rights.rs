@@ -1,10 +1,12 @@
 //! A user who lacks a right on rowlock's tables, or on the whole database, is told which grants to ask for; the command
 //! exits with 78.
 
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
 use rowlock_test::{Db, as_user, take};
+
+use crate::command::command;
 
 const SERVERS: [Engine; 3] = [Engine::Postgres, Engine::MariaDb, Engine::MySql];
 
@@ -32,12 +34,7 @@ impl<'d> User<'d> {
     }
 
     fn command(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_rowlock"))
-            .args(["--url", &self.url])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+        command(&self.url, arguments).output().unwrap()
     }
 
     /// The command is refused, and says which grants are missing: those.

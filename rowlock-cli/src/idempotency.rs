@@ -3,14 +3,12 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::records::{print_list, print_one, url_argument, whole};
-use super::{ABSENT, FAILED, Failure, USAGE, database, show};
-use crate::client::Rowlock;
-use crate::idempotency::{Idempotency, RecordState, Resolution};
-use crate::model::{Error, Outcome, RecordKey, quoted};
+use crate::records::{print_list, print_one, url_argument, whole};
+use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
+use rowlock::{Cleaned, Error, Idempotency, Outcome, RecordKey, RecordState, Resolution, Rowlock};
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(crate) enum Command {
     /// List records, in the order of their scopes and keys
     Ls {
         /// Only those of this scope.
@@ -70,7 +68,7 @@ pub(super) enum Command {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Of {
+pub(crate) struct Of {
     /// Whose key it is.
     scope: String,
     /// The key.
@@ -123,7 +121,7 @@ impl Command {
         Ok(())
     }
 
-    pub(super) async fn execute(self, url: &str) -> Result<u8, Failure> {
+    pub(crate) async fn execute(self, url: &str) -> Result<u8, Failure> {
         self.check()?;
         let rowlock = database::find(url).await?;
         let idempotency = rowlock.idempotency();
@@ -149,13 +147,9 @@ impl Command {
                 return Ok(code);
             }
             Self::Reset { of } => {
-                let (scope, key) = of.bytes()?;
-                idempotency.reset(&scope, &key).await?;
-                println!(
-                    "reset {} of {}: the next request runs it",
-                    quoted(&key),
-                    quoted(&scope)
-                );
+                let record = of.record()?;
+                idempotency.reset(record.scope(), record.key()).await?;
+                println!("reset {record}: the next request runs it");
             }
             Self::Resolve {
                 of,
@@ -163,23 +157,20 @@ impl Command {
                 result,
                 not_happened: _,
             } => {
-                let (scope, key) = of.bytes()?;
+                let record = of.record()?;
                 let resolution = if happened {
                     Resolution::Happened(result_of(&result.unwrap_or_default())?)
                 } else {
                     Resolution::NotHappened
                 };
-                idempotency.resolve(&scope, &key, resolution).await?;
+                let decided = idempotency.resolve(record.scope(), record.key(), resolution);
+                decided.await?;
                 let what = if happened {
                     "goes on after the step"
                 } else {
                     "runs the step"
                 };
-                println!(
-                    "resolved {} of {}: the next request {what}",
-                    quoted(&key),
-                    quoted(&scope)
-                );
+                println!("resolved {record}: the next request {what}");
             }
         }
         Ok(0)
@@ -210,19 +201,14 @@ async fn show(idempotency: &Idempotency, of: &Of, json: bool, url: &str) -> Resu
 }
 
 /// `rowlock clean`: everything that is over, in small batches.
-pub(super) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> {
-    let (mut outcomes, mut records, mut tokens) = (0, 0, 0);
-    loop {
-        let cleaned = rowlock.clean_records(batch).await?;
-        outcomes += cleaned.outcomes;
-        records += cleaned.records;
-        tokens += cleaned.tokens;
-        let most = cleaned.outcomes.max(cleaned.records).max(cleaned.tokens);
-        if most < u64::from(batch) {
-            break;
-        }
-    }
-    let locks = rowlock.clean_locks(batch).await?;
+pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> {
+    let Cleaned {
+        outcomes,
+        records,
+        tokens,
+        locks,
+        ..
+    } = rowlock.clean_all(batch).await?;
     println!(
         "removed {outcomes} outcomes, {records} records, {tokens} form tokens, {locks} unused lock rows"
     );
@@ -230,7 +216,7 @@ pub(super) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> 
 }
 
 /// The exit code of an administrator's request that cannot be met.
-pub(super) fn code(error: &Error) -> Option<u8> {
+pub(crate) fn code(error: &Error) -> Option<u8> {
     match error {
         Error::InvalidKey { .. } | Error::OutcomeTooLarge { .. } => Some(USAGE),
         Error::NoSuchRecord { .. } => Some(ABSENT),

@@ -2,9 +2,8 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
+use rowlock::{LockInfo, Name};
 use serde::Serialize;
-
-use crate::model::{LockInfo, Name};
 
 /// A lock in JSON: times are RFC 3339, in UTC.
 #[derive(Debug, Serialize)]
@@ -31,7 +30,7 @@ impl<'a> From<&'a LockInfo> for Json<'a> {
     }
 }
 
-pub(super) fn print_json(value: &impl Serialize) {
+pub(crate) fn print_json(value: &impl Serialize) {
     // Strings and numbers only: serialising cannot fail.
     println!(
         "{}",
@@ -62,7 +61,7 @@ fn table(locks: &[LockInfo]) -> Table {
     table
 }
 
-pub(super) fn print_list(locks: &[LockInfo], json: bool) {
+pub(crate) fn print_list(locks: &[LockInfo], json: bool) {
     if json {
         print_json(&locks.iter().map(Json::from).collect::<Vec<_>>());
     } else if locks.is_empty() {
@@ -72,7 +71,7 @@ pub(super) fn print_list(locks: &[LockInfo], json: bool) {
     }
 }
 
-pub(super) fn print_one(name: &Name, lock: Option<&LockInfo>, json: bool) {
+pub(crate) fn print_one(name: &Name, lock: Option<&LockInfo>, json: bool) {
     match lock {
         _ if json => print_json(&lock.map(Json::from)),
         Some(lock) => println!("{}", table(std::slice::from_ref(lock))),
@@ -80,7 +79,7 @@ pub(super) fn print_one(name: &Name, lock: Option<&LockInfo>, json: bool) {
     }
 }
 
-pub(super) fn print_released(name: &Name, held: Option<&LockInfo>) {
+pub(crate) fn print_released(name: &Name, held: Option<&LockInfo>) {
     match held {
         Some(held) => println!(
             "released {name:?}: it was held by {} since {}, with fence {}; the holder learns it \
@@ -93,7 +92,7 @@ pub(super) fn print_released(name: &Name, held: Option<&LockInfo>) {
     }
 }
 
-pub(super) fn print_migrations(target: &str, applied: &[String]) {
+pub(crate) fn print_migrations(target: &str, applied: &[String]) {
     if applied.is_empty() {
         println!("{target}: the tables are up to date");
     }

@@ -7,13 +7,13 @@ mod leash;
 mod records;
 mod run;
 mod show;
+mod until;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::model::{Engine, Error, Name};
-use crate::runtime::schema::migration_sql;
+use rowlock::{Engine, Error, Name, Rowlock, migration_sql};
 
 /// What was to be shown is not there: the lock is free, or there is no such record. (As of grep(1): no error, not found.)
 const ABSENT: u8 = 1;
@@ -128,7 +128,7 @@ enum Command {
     /// Processes that use them do this by themselves, unless they are told not to.
     Clean {
         /// Rows of one kind in one transaction.
-        #[arg(long, default_value_t = crate::runtime::clean::BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        #[arg(long, default_value_t = Rowlock::CLEAN_BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         batch: u32,
     },
     /// Become CMD, and end with the process that started it
@@ -199,9 +199,7 @@ impl Failure {
     }
 }
 
-/// Runs the command that the process's arguments ask for.
-#[must_use]
-pub fn main() -> ExitCode {
+fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -7,15 +7,14 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-use super::{database, show};
-use crate::idempotency::{RecordInfo, RecordState, StepInfo};
-use crate::model::{Outcome, RecordKey, quoted};
+use crate::{database, show};
+use rowlock::{Outcome, RecordInfo, RecordKey, RecordState, StepInfo};
 
 /// How much of an outcome is printed for people.
 const SHOWN: usize = 4_096;
 
 /// How the URL is given to another command: as it was given to this one. One with a password is not printed.
-pub(super) fn url_argument(url: &str) -> String {
+pub(crate) fn url_argument(url: &str) -> String {
     let from_environment = std::env::var(database::VARIABLE).is_ok_and(|set| set == url);
     if from_environment || url == database::DEFAULT {
         return String::new();
@@ -47,6 +46,14 @@ fn arguments(record: &RecordKey) -> String {
     match (readable(record.scope()), readable(record.key())) {
         (Some(scope), Some(key)) => format!("{scope} {key}"),
         _ => format!("--hex {} {}", hex(record.scope()), hex(record.key())),
+    }
+}
+
+/// Text with quotes and escapes; other bytes escaped, too.
+fn quoted(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => format!("{text:?}"),
+        Err(_) => format!("\"{}\"", bytes.escape_ascii()),
     }
 }
 
@@ -83,7 +90,7 @@ fn lasts(info: &RecordInfo) -> String {
     left.map_or_else(String::new, span)
 }
 
-pub(super) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
+pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
     if json {
         return show::print_json(&infos.iter().map(brief).collect::<Vec<_>>());
     }
@@ -117,7 +124,7 @@ pub(super) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
     }
 }
 
-pub(super) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
+pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<12}{value}");
@@ -214,7 +221,7 @@ fn outcome(outcome: &Outcome) -> Value {
 }
 
 /// A record in JSON: times are RFC 3339 in UTC, spans whole milliseconds.
-pub(super) fn brief(info: &RecordInfo) -> Value {
+pub(crate) fn brief(info: &RecordInfo) -> Value {
     let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Micros, true);
     let left = |left: Option<Duration>| left.map(|left| u64::try_from(left.as_millis()).ok());
     json!({
@@ -236,7 +243,7 @@ pub(super) fn brief(info: &RecordInfo) -> Value {
     })
 }
 
-pub(super) fn whole(info: &RecordInfo, steps: &[StepInfo]) -> Value {
+pub(crate) fn whole(info: &RecordInfo, steps: &[StepInfo]) -> Value {
     let mut value = brief(info);
     let step = |step: &StepInfo| {
         json!({

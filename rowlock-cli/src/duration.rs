@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Parses a whole number and its unit.
-pub(super) fn parse(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let refuse = || {
         format!(
             "`{text}` is not a duration: give a whole number and a unit, like 500ms, 10s, 5m or 2h"

@@ -1,19 +1,21 @@
 //! The database that `--url` names: how it is reached, and what is said to those who find nothing in it.
 
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Failure, UNAVAILABLE};
-use crate::client::{Builder, Rowlock};
-use crate::model::Error;
-use crate::store::sqlite::Sqlite;
+use rowlock::{Builder, Error, Rowlock};
+use sqlx::sqlite::SqliteConnectOptions;
+
+use crate::{Failure, UNAVAILABLE};
 
 /// Where the URL is, when it is not given.
-pub(super) const VARIABLE: &str = "ROWLOCK_URL";
+pub(crate) const VARIABLE: &str = "ROWLOCK_URL";
 /// The URL, when none is given.
-pub(super) const DEFAULT: &str = "sqlite:rowlock.db";
+pub(crate) const DEFAULT: &str = "sqlite:rowlock.db";
 
 /// Makes what is missing: the file, the tables.
-pub(super) async fn make(url: &str) -> Result<Rowlock, Error> {
+pub(crate) async fn make(url: &str) -> Result<Rowlock, Error> {
     check(url)?;
     builder().connect(url).await
 }
@@ -21,12 +23,12 @@ pub(super) async fn make(url: &str) -> Result<Rowlock, Error> {
 /// Makes nothing: a command that works on what is there finds it, or says that there is none.
 ///
 /// Tables that were brought up to date here would be too new for the processes that use them.
-pub(super) async fn find(url: &str) -> Result<Rowlock, Failure> {
+pub(crate) async fn find(url: &str) -> Result<Rowlock, Failure> {
     check(url)?;
     if !url.starts_with("sqlite:") {
         return Ok(builder().migrate(false).connect(url).await?);
     }
-    if let Some(path) = Sqlite::parse(url)?.path()
+    if let Some(path) = path(url)
         && !path.exists()
     {
         let message = format!(
@@ -37,17 +39,40 @@ pub(super) async fn find(url: &str) -> Result<Rowlock, Failure> {
         return Err(Failure::Other(message, UNAVAILABLE));
     }
     // It may go before it is opened.
-    let mode = match (Sqlite::has_mode(url), url.contains('?')) {
-        (true, _) => "",
-        (false, true) => "&mode=rw",
-        (false, false) => "?mode=rw",
+    let mode = match url.split_once('?') {
+        None => "?mode=rw",
+        Some((_, parameters)) if has_mode(parameters) => "",
+        Some(_) => "&mode=rw",
     };
     let url = format!("{url}{mode}");
     Ok(builder().migrate(false).connect(&url).await?)
 }
 
+/// The whole path of a SQLite file. `None`: the URL names none, or cannot be used; connecting says why.
+fn path(url: &str) -> Option<PathBuf> {
+    let options = SqliteConnectOptions::from_str(url).ok()?;
+    let name = options.get_filename();
+    let is_file = !name.as_os_str().is_empty() && !name.to_string_lossy().starts_with("file:");
+    let is_path = is_file && !has_broken_escape(url);
+    is_path.then(|| std::path::absolute(name).ok()).flatten()
+}
+
+fn has_broken_escape(url: &str) -> bool {
+    let is_whole = |after: &str| {
+        let digits = after.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    !url.split('%').skip(1).all(is_whole)
+}
+
+/// Whether the URL says how its file is opened.
+fn has_mode(parameters: &str) -> bool {
+    let mut parameters = parameters.split('&');
+    parameters.any(|parameter| parameter.starts_with("mode="))
+}
+
 /// Tells where nothing was found. (A program that reads JSON is told nothing more.)
-pub(super) fn tell_where(rowlock: &Rowlock) {
+pub(crate) fn tell_where(rowlock: &Rowlock) {
     eprintln!(
         "rowlock: looked in {} (another database: --url or ROWLOCK_URL)",
         rowlock.target()

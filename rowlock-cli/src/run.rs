@@ -7,21 +7,18 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use clap::Args;
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use rowlock::{Error, Held, Lock, Loss, Name, ReleaseOutcome, Rowlock};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::{FAILED, Failure, LOST, database, duration, leash};
-use crate::client::Rowlock;
-use crate::lock::Held;
-use crate::model::bounds::{check_ttl, check_wait};
-use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome};
-use crate::runtime::backoff;
-use crate::runtime::timer::sleep_until;
+use crate::until::Until;
+use crate::{FAILED, Failure, LOST, database, duration, leash};
 
 /// Passed on to the command.
 const PASSED_ON: [Signal; 6] = [
@@ -34,7 +31,7 @@ const PASSED_ON: [Signal; 6] = [
 ];
 
 #[derive(Debug, Args)]
-pub(super) struct Run {
+pub(crate) struct Run {
     /// The lock: 1 to 255 bytes of UTF-8.
     name: Name,
     /// How long the lock outlives this process, should it crash: 100ms to 24h. It is renewed.
@@ -56,13 +53,13 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) async fn execute(self, url: &str) -> Result<u8, Failure> {
+    pub(crate) async fn execute(self, url: &str) -> Result<u8, Failure> {
         // Refused before the database is asked.
-        check_ttl("ttl", self.ttl)?;
-        check_wait(self.wait.unwrap_or_default())?;
+        Lock::check_ttl(self.ttl)?;
+        Lock::check_wait(self.wait.unwrap_or_default())?;
         // From here on a signal ends the waiting, or goes to the command.
         let mut signals = catch()?;
-        let until = self.wait.map(|wait| Moment::now() + wait);
+        let until = self.wait.map(Until::after);
         let rowlock = tokio::select! {
             rowlock = insist(url, until) => rowlock?,
             Some(signal) = signals.recv() => return Ok(128 + number(signal)),
@@ -233,14 +230,19 @@ impl Run {
 
 /// The first connection, tried again until then. Without a time it is not: where nothing was ever reached, the address
 /// may be wrong.
-async fn insist(url: &str, until: Option<Moment>) -> Result<Rowlock, Error> {
-    let mut pauses = backoff::reconnect();
+async fn insist(url: &str, until: Option<Until>) -> Result<Rowlock, Error> {
+    let mut pauses = ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(20))
+        .with_max_delay(Duration::from_millis(500))
+        .without_max_times()
+        .with_jitter()
+        .build();
     loop {
         match (database::make(url).await, until) {
-            (Err(error), Some(until)) if error.is_transient() && !until.has_passed() => {
+            (Err(error), Some(until)) if error.is_transient() && !until.remaining().is_zero() => {
                 tracing::debug!(%error, "trying again");
                 let pause = pauses.next().unwrap_or_default();
-                sleep_until(until.min(Moment::now() + pause)).await;
+                tokio::time::sleep(pause.min(until.remaining())).await;
             }
             (connected, _) => return connected,
         }
