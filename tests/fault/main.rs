@@ -31,8 +31,6 @@ mod payments;
 mod proxy;
 mod role;
 mod server_kill;
-#[path = "../../examples/payments/service/mod.rs"]
-mod service;
 mod silent_server;
 mod worker;
 mod zombie;

@@ -29,10 +29,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::role::{Part, Process, Role, tell};
-use crate::service::database::Payment;
-use crate::service::gateway::{self, Entry};
-use crate::service::limits::{self, Limits};
-use crate::service::server;
+use payments::database::Payment;
+use payments::gateway::{self, Entry};
+use payments::limits::{self, Limits};
+use payments::server;
 
 const SHOPS: usize = 4;
 /// Keys under which each order is paid.

@@ -25,10 +25,10 @@ use rowlock::{Error, Retry};
 use rowlock_http::Idempotent;
 use serde::{Deserialize, Serialize};
 
-use super::database::{OpenCharge, Payment, Statements, is_duplicate, on_database};
-use super::gateway::{Charge, Charged};
-use super::problem::{Problem, check, parse};
-use super::server::{Principal, Shop};
+use crate::database::{OpenCharge, Payment, Statements, is_duplicate, on_database};
+use crate::gateway::{Charge, Charged};
+use crate::problem::{Problem, check, parse};
+use crate::server::{Principal, Shop};
 
 #[derive(Debug, Deserialize)]
 struct PaymentRequest {

@@ -13,38 +13,38 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio::net::TcpListener;
 
-use super::Failure;
+use crate::Failure;
 
 /// What the shop sends.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Charge {
-    pub(crate) reference: String,
-    pub(crate) amount_cents: i64,
-    pub(crate) currency: String,
+pub struct Charge {
+    pub reference: String,
+    pub amount_cents: i64,
+    pub currency: String,
     /// How long to take.
     #[serde(default)]
-    pub(crate) delay_ms: u64,
+    pub delay_ms: u64,
 }
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Charged {
-    pub(crate) charge_id: String,
+pub struct Charged {
+    pub charge_id: String,
     /// `captured` or `declined`.
-    pub(crate) status: String,
+    pub status: String,
 }
 
 /// A charge, for whoever keeps the books.
 #[derive(Debug, Serialize, Deserialize, sqlx::FromRow)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) reference: String,
-    pub(crate) amount_cents: i64,
-    pub(crate) status: String,
+pub struct Entry {
+    pub key: String,
+    pub reference: String,
+    pub amount_cents: i64,
+    pub status: String,
 }
 
 /// The provider on its file; an error names that.
-pub(crate) async fn router(file: PathBuf) -> Result<Router, Failure> {
+pub async fn router(file: PathBuf) -> Result<Router, Failure> {
     let pool = open(&file).await;
     let pool = pool.map_err(|error| format!("cannot open {}: {error}", file.display()))?;
     Ok(Router::new()
@@ -70,7 +70,7 @@ async fn open(file: &Path) -> Result<SqlitePool, sqlx::Error> {
 }
 
 /// Serves until the process ends.
-pub(crate) async fn serve(listener: TcpListener, router: Router) -> Result<(), Failure> {
+pub async fn serve(listener: TcpListener, router: Router) -> Result<(), Failure> {
     Ok(axum::serve(listener, router).await?)
 }
 

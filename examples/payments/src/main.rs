@@ -2,9 +2,9 @@
 //! are killed in the middle, two keys for one order.
 //!
 //! ```text
-//! cargo run --release --example payments -- serve --listen 127.0.0.1:8080
-//! cargo run --release --example payments -- serve --listen 127.0.0.1:8080 --url postgres://… --gateway http://127.0.0.1:8090
-//! cargo run --release --example payments -- gateway --listen 127.0.0.1:8090
+//! cargo run --release -p payments -- serve --listen 127.0.0.1:8080
+//! cargo run --release -p payments -- serve --listen 127.0.0.1:8080 --url postgres://… --gateway http://127.0.0.1:8090
+//! cargo run --release -p payments -- gateway --listen 127.0.0.1:8090
 //! ```
 //!
 //! `--help` lists the routes and the defaults.
@@ -17,9 +17,8 @@ use tokio::net::TcpListener;
 #[cfg(unix)]
 use tokio::signal::unix::{SignalKind, signal};
 
-mod service;
-use service::limits::{self, Limits};
-use service::{Failure, gateway, server};
+use payments::limits::{self, Limits};
+use payments::{Failure, gateway, server};
 
 /// A payment server that charges once, whatever happens.
 #[derive(Debug, Parser)]

@@ -11,9 +11,9 @@ use rowlock::{Error, Fingerprint, Outcome, Submitted};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::database::{Order, Statements, is_duplicate, on_database};
-use super::problem::{Problem, check, parse};
-use super::server::{Principal, Shop};
+use crate::database::{Order, Statements, is_duplicate, on_database};
+use crate::problem::{Problem, check, parse};
+use crate::server::{Principal, Shop};
 
 #[derive(Debug, Deserialize)]
 struct OrderRequest {

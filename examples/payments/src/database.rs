@@ -10,16 +10,16 @@ use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
-use super::Failure;
+use crate::Failure;
 
 /// A payment that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, sqlx::FromRow)]
-pub(crate) struct Payment {
-    pub(crate) payment_id: String,
-    pub(crate) order_id: String,
-    pub(crate) amount_cents: i64,
-    pub(crate) currency: String,
-    pub(crate) status: String,
+pub struct Payment {
+    pub payment_id: String,
+    pub order_id: String,
+    pub amount_cents: i64,
+    pub currency: String,
+    pub status: String,
 }
 
 /// An order that was placed.
@@ -67,9 +67,9 @@ pub(crate) enum Database {
 macro_rules! on_database {
     ($database:expr, $pool:ident => $body:expr) => {
         match $database {
-            $crate::service::database::Database::Postgres($pool) => $body,
-            $crate::service::database::Database::MySql($pool) => $body,
-            $crate::service::database::Database::Sqlite($pool) => $body,
+            $crate::database::Database::Postgres($pool) => $body,
+            $crate::database::Database::MySql($pool) => $body,
+            $crate::database::Database::Sqlite($pool) => $body,
         }
     };
 }

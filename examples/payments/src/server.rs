@@ -14,14 +14,13 @@ use rowlock::{Fingerprint, FormTokens, Rowlock};
 use rowlock_http::IdempotencyLayer;
 use serde_json::json;
 
-use super::Failure;
-use super::database::{Database, on_database};
-use super::problem::Problem;
-use super::{order, payment};
+use crate::Failure;
+use crate::database::{Database, on_database};
+use crate::problem::Problem;
+use crate::{order, payment};
 
 /// For people; `--help` prints it.
-#[allow(dead_code, reason = "for the command; the tests ask nobody for help")]
-pub(crate) const ROUTES: &str = "\
+pub const ROUTES: &str = "\
 Routes:
   POST /payments     {\"order_id\": \"4711\", \"amount_cents\": 500, \"currency\": \"EUR\"}, with Idempotency-Key: \"k1\"
                      201 paid, 402 declined, 409 the order was paid by another request: which one
@@ -37,15 +36,15 @@ The provider declines amounts that end in 13 (113, 1013).";
 
 /// How to serve.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(crate) url: String,
-    pub(crate) gateway: String,
-    pub(crate) gateway_delay_ms: u64,
+pub struct Settings {
+    pub url: String,
+    pub gateway: String,
+    pub gateway_delay_ms: u64,
     /// How long a process that vanished keeps its keys.
-    pub(crate) lease: Duration,
+    pub lease: Duration,
     /// After how many processes that vanished with a key nobody tries again.
-    pub(crate) max_attempts: u32,
-    pub(crate) connections: u32,
+    pub max_attempts: u32,
+    pub connections: u32,
 }
 
 impl Default for Settings {
@@ -63,13 +62,12 @@ impl Default for Settings {
 
 /// What is served.
 #[derive(Debug)]
-pub(crate) struct App {
-    pub(crate) router: Router,
+pub struct App {
+    pub router: Router,
     /// What is to be idle before the process ends: it goes on with payments whose clients have hung up.
-    pub(crate) payments: IdempotencyLayer,
+    pub payments: IdempotencyLayer,
     /// To be flushed before the process ends.
-    #[allow(dead_code, reason = "a process that is killed flushes nothing")]
-    pub(crate) rowlock: Rowlock,
+    pub rowlock: Rowlock,
 }
 
 #[derive(Debug)]
@@ -82,7 +80,7 @@ pub(crate) struct Shop {
 }
 
 /// Errors name the database or the URL that they are about, without a password.
-pub(crate) async fn router(settings: &Settings) -> Result<App, Failure> {
+pub async fn router(settings: &Settings) -> Result<App, Failure> {
     let gateway = reqwest::Url::parse(&settings.gateway)
         .map_err(|error| format!("the provider's URL {:?}: {error}", settings.gateway))?;
     // First, because its errors say what is wrong with the URL, and with which server.
@@ -134,7 +132,7 @@ pub(crate) async fn router(settings: &Settings) -> Result<App, Failure> {
 #[derive(Debug, Clone)]
 pub(crate) struct Principal(pub(crate) String);
 
-pub(crate) fn principal(headers: &HeaderMap) -> Option<String> {
+pub fn principal(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::AUTHORIZATION)?;
     let (scheme, token) = value.as_bytes().split_at_checked(7)?;
     let token = token.trim_ascii();

@@ -7,8 +7,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::service::limits::Limits;
 use crate::world::World;
+use payments::limits::Limits;
 
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_mins(10);

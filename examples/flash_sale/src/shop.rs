@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use rowlock::{Error, Held, Retry, Rowlock};
-use sqlx::mysql::MySqlPoolOptions;
-use sqlx::postgres::PgPoolOptions;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
-use sqlx::{MySqlPool, PgPool, SqlitePool};
+#[cfg(feature = "mysql")]
+use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+#[cfg(feature = "postgres")]
+use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -30,6 +31,7 @@ const NUMBERED: Sql = Sql {
 };
 
 /// MySQL and MariaDB.
+#[cfg(feature = "mysql")]
 const QUESTION: Sql = Sql {
     write_stock: "UPDATE flash_sale_stock SET items = ?",
     order: "INSERT INTO flash_sale_orders (number) VALUES (?)",
@@ -42,7 +44,9 @@ const CONNECTIONS: u32 = 8;
 /// The shop's own pool: the lock has connections of its own.
 #[derive(Debug, Clone)]
 pub(crate) enum Shop {
+    #[cfg(feature = "postgres")]
     Postgres(PgPool),
+    #[cfg(feature = "mysql")]
     MySql(MySqlPool),
     Sqlite(SqlitePool),
 }
@@ -51,7 +55,9 @@ pub(crate) enum Shop {
 macro_rules! execute {
     ($shop:expr, $sql:literal) => {
         match $shop {
+            #[cfg(feature = "postgres")]
             Shop::Postgres(pool) => sqlx::raw_sql($sql).execute(pool).await.map(drop),
+            #[cfg(feature = "mysql")]
             Shop::MySql(pool) => sqlx::raw_sql($sql).execute(pool).await.map(drop),
             Shop::Sqlite(pool) => sqlx::raw_sql($sql).execute(pool).await.map(drop),
         }
@@ -61,7 +67,9 @@ macro_rules! execute {
 macro_rules! number {
     ($shop:expr, $sql:literal) => {{
         let number: i64 = match $shop {
+            #[cfg(feature = "postgres")]
             Shop::Postgres(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
+            #[cfg(feature = "mysql")]
             Shop::MySql(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
             Shop::Sqlite(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
         };
@@ -73,10 +81,12 @@ macro_rules! number {
 macro_rules! on_shop {
     ($shop:expr, $pool:ident, $sql:ident => $body:expr) => {
         match $shop {
+            #[cfg(feature = "postgres")]
             Shop::Postgres($pool) => {
                 let $sql = &NUMBERED;
                 $body
             }
+            #[cfg(feature = "mysql")]
             Shop::MySql($pool) => {
                 let $sql = &QUESTION;
                 $body
@@ -108,30 +118,23 @@ macro_rules! buy_in {
 
 impl Shop {
     pub(crate) async fn open(url: &str) -> Result<Self> {
-        let shop = if url.starts_with("postgres") {
-            Self::Postgres(
-                PgPoolOptions::new()
-                    .max_connections(CONNECTIONS)
-                    .connect(url)
-                    .await?,
-            )
-        } else if url.starts_with("sqlite") {
-            let options: SqliteConnectOptions = url.parse()?;
-            let options = options
-                .create_if_missing(true)
-                .journal_mode(SqliteJournalMode::Wal)
-                .busy_timeout(std::time::Duration::from_secs(30));
-            let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS);
-            Self::Sqlite(pool.connect_with(options).await?)
-        } else {
-            Self::MySql(
-                MySqlPoolOptions::new()
-                    .max_connections(CONNECTIONS)
-                    .connect(url)
-                    .await?,
-            )
-        };
-        Ok(shop)
+        #[cfg(feature = "postgres")]
+        if url.starts_with("postgres") {
+            let pool = PgPoolOptions::new().max_connections(CONNECTIONS);
+            return Ok(Self::Postgres(pool.connect(url).await?));
+        }
+        #[cfg(feature = "mysql")]
+        if url.starts_with("mysql") || url.starts_with("mariadb") {
+            let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS);
+            return Ok(Self::MySql(pool.connect(url).await?));
+        }
+        let options: SqliteConnectOptions = url.parse()?;
+        let options = options
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(Duration::from_secs(30));
+        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS);
+        Ok(Self::Sqlite(pool.connect_with(options).await?))
     }
 
     /// Fresh tables with `stock` items. Where an order's number is unique, nobody sells an item twice.

@@ -3,9 +3,6 @@
 //! Kills and pauses are in `tests/fault/payments.rs`.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
-#[path = "../../examples/payments/service/mod.rs"]
-mod service;
-
 mod limits;
 mod orders;
 mod start;

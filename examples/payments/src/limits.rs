@@ -21,13 +21,13 @@ use tokio::time::{Sleep, sleep, timeout};
 
 /// How long a client may take, and the server itself when it stops.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Until the head of a request has come, also from the end of the one before.
-    pub(crate) head: Duration,
+    pub head: Duration,
     /// For the whole body, from the end of the head.
-    pub(crate) body: Duration,
+    pub body: Duration,
     /// For what has begun when the server stops.
-    pub(crate) stop: Duration,
+    pub stop: Duration,
 }
 
 impl Default for Limits {
@@ -43,7 +43,7 @@ impl Default for Limits {
 
 /// Serves until `over`, and then until every request that has come is answered and nothing is under way behind `layer`: it goes on
 /// when a client hangs up. False: that took longer than the limit, and was left. (`axum::serve` has no limits.)
-pub(crate) async fn serve(
+pub async fn serve(
     mut listener: TcpListener,
     router: Router,
     layer: IdempotencyLayer,

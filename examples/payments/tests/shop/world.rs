@@ -13,9 +13,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::service::gateway::{self, Entry};
-use crate::service::limits::{self, Limits};
-use crate::service::server::{self, Settings};
+use payments::gateway::{self, Entry};
+use payments::limits::{self, Limits};
+use payments::server::{self, Settings};
 
 #[derive(Debug)]
 pub(crate) struct World {

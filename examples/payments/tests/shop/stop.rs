@@ -7,8 +7,8 @@ use rowlock_test::{Db, on_every_engine};
 use tokio::select;
 use tokio::time::timeout;
 
-use crate::service::limits::Limits;
 use crate::world::World;
+use payments::limits::Limits;
 
 /// A payment whose client hangs up while the provider is asked.
 async fn hung_up(db: &Db, limits: Limits) -> World {

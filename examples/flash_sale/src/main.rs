@@ -4,101 +4,30 @@
 //! makes it right. Without a guard everybody sees it oversell.
 //!
 //! ```text
-//! cargo run --release --example flash_sale
-//! cargo run --release --example flash_sale -- --url postgres://… --buyers 1000
+//! cargo run --release -p flash_sale
+//! cargo run --release -p flash_sale --features postgres -- --url postgres://… --buyers 1000
 //! ```
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use clap::{Parser, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
 use rowlock::Rowlock;
 use serde::{Deserialize, Serialize};
 
+mod arguments;
+mod folder;
+mod report;
 mod shop;
+use arguments::{Arguments, Mode};
+use folder::Folder;
+use report::{Report, Run, percentile, print_table, round};
 use shop::Shop;
 
 /// What the buyers lock.
 const NAME: &str = "flash-sale";
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-/// Sells a limited stock to many buyers from several processes, once per way of guarding it.
-#[derive(Debug, Clone, Parser)]
-struct Arguments {
-    /// The database; a SQLite file in a temporary folder when not given.
-    #[arg(long, env = "ROWLOCK_URL", hide_env_values = true)]
-    url: Option<String>,
-    /// Items in stock.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    stock: u32,
-    /// Buyers, each of whom wants one item.
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    buyers: u32,
-    /// Operating system processes that serve the buyers.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
-    processes: u32,
-    /// Ways of guarding the stock.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "none,lease,pinned,pessimistic,optimistic,unique"
-    )]
-    modes: Vec<Mode>,
-    /// Print one JSON object and nothing else.
-    #[arg(long)]
-    json: bool,
-    /// Serve this many buyers of `modes[0]`, as one of the processes (internal).
-    #[arg(long, hide = true)]
-    serve: Option<u32>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Mode {
-    /// No guard at all: oversells.
-    None,
-    /// A lease lock around reading and writing.
-    Lease,
-    /// The same, and the transaction that writes commits only if the lease is held until its end.
-    Pinned,
-    /// A lock in the transaction that writes, which ends with it.
-    Pessimistic,
-    /// No lock: whoever finds that somebody was faster begins again.
-    Optimistic,
-    /// No lock of rowlock's: a unique index on the number of the order.
-    Unique,
-}
-
-impl Mode {
-    fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-
-    fn is_guarded(self) -> bool {
-        self != Self::None
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct Report {
-    engine: &'static str,
-    runs: Vec<Run>,
-}
-
-#[derive(Debug, Serialize)]
-struct Run {
-    mode: String,
-    stock: u32,
-    buyers: u32,
-    sold: u32,
-    oversold: u32,
-    orders_per_s: f64,
-    p50_ms: f64,
-    p99_ms: f64,
-}
 
 /// What a serving process tells: how many it sold, and how long each buyer waited, in milliseconds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -108,7 +37,17 @@ struct Served {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::parse(std::env::args().skip(1)) {
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => {
+            println!("{}", arguments::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("flash_sale: {error}");
+            return ExitCode::from(2);
+        }
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -132,7 +71,7 @@ fn main() -> ExitCode {
 
 /// The sale: one run per mode, then the report.
 async fn sell(arguments: &Arguments) -> Result<(), Failure> {
-    let dir = tempfile::tempdir()?;
+    let dir = Folder::new()?;
     let url = arguments
         .url
         .clone()
@@ -177,7 +116,7 @@ async fn sell(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        println!("{}", table(&report));
+        print_table(&report);
     }
     if wrong.is_empty() {
         Ok(())
@@ -195,7 +134,7 @@ fn one_run(arguments: &Arguments, mode: Mode, url: &str) -> Result<Run, Failure>
         let share = arguments.buyers / arguments.processes
             + u32::from(process < arguments.buyers % arguments.processes);
         let child = Command::new(&program)
-            .args(["--modes", &mode.name(), "--serve", &share.to_string()])
+            .args(["--modes", mode.name(), "--serve", &share.to_string()])
             .env("ROWLOCK_URL", url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -237,38 +176,6 @@ fn one_run(arguments: &Arguments, mode: Mode, url: &str) -> Result<Run, Failure>
         p50_ms: round(percentile(&waited, 50)),
         p99_ms: round(percentile(&waited, 99)),
     })
-}
-
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
-    sorted.get(rank).copied().unwrap_or(0.0)
-}
-
-fn round(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
-}
-
-fn table(report: &Report) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header([
-        "mode", "stock", "sold", "oversold", "orders/s", "p50 ms", "p99 ms",
-    ]);
-    for run in &report.runs {
-        table.add_row([
-            run.mode.clone(),
-            run.stock.to_string(),
-            run.sold.to_string(),
-            run.oversold.to_string(),
-            format!("{:.1}", run.orders_per_s),
-            format!("{:.1}", run.p50_ms),
-            format!("{:.1}", run.p99_ms),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }
 
 /// One of the processes: serves its buyers, all at once.

@@ -2,8 +2,8 @@
 
 use rowlock_test::{Db, on_every_engine};
 
-use crate::service::gateway;
-use crate::service::server::{self, Settings};
+use payments::gateway;
+use payments::server::{self, Settings};
 
 fn settings(url: &str) -> Settings {
     Settings {
