@@ -114,7 +114,7 @@ impl Idempotency {
         self
     }
 
-    /// For how long after the retention the key is refused ([`Begun::Expired`]) instead of being run again: 0 to
+    /// For how long after the retention the key is refused ([`Begun::Expired`](crate::Begun::Expired)) instead of being run again: 0 to
     /// 10 years, 6 days when not set.
     pub fn tombstone(mut self, tombstone: Duration) -> Self {
         self.tombstone = tombstone;
@@ -122,7 +122,7 @@ impl Idempotency {
     }
 
     /// How long to wait for the attempt of another caller, or for a transaction of [`run_in_tx`](Self::run_in_tx), before that
-    /// is [`Begun::InFlight`]: at most 366 days, not at all when not set. When it ends in that time, its outcome is
+    /// is [`Begun::InFlight`](crate::Begun::InFlight): at most 366 days, not at all when not set. When it ends in that time, its outcome is
     /// replayed, or its key taken. A caller that waits keeps no connection of a pool; [`run_in_tx`](Self::run_in_tx) tells where
     /// it needs one for a moment to learn that it has to wait.
     pub fn wait(mut self, wait: Duration) -> Self {
@@ -130,8 +130,8 @@ impl Idempotency {
         self
     }
 
-    /// How many attempts may vanish (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`]: 1 to
-    /// 1000, 5 when not set. Attempts that end, or are [released](IdempotencyGuard::release), do not count.
+    /// How many attempts may vanish (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`](crate::Begun::Poisoned): 1 to
+    /// 1000, 5 when not set. Attempts that end, or are [released](crate::IdempotencyGuard::release), do not count.
     pub fn max_attempts(mut self, max_attempts: u32) -> Self {
         self.max_attempts = max_attempts;
         self
@@ -150,7 +150,7 @@ impl Idempotency {
         self
     }
 
-    /// Asks `hook` what has become of a step that is unknown, before [`Begun::Unknown`] is returned.
+    /// Asks `hook` what has become of a step that is unknown, before [`Begun::Unknown`](crate::Begun::Unknown) is returned.
     ///
     /// It may be asked by several processes at a time, and must only look (at the payment provider, say, with the
     /// [`downstream_key`](UnknownStep::downstream_key)). Be sure that the step cannot happen later any more before
