@@ -32,13 +32,13 @@
 //! - [`Idempotency`] makes an effect happen once for a key: in one transaction
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] are for forms that are submitted twice.
+//! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, with axum and tower.
+//!   [`begin_http`](Idempotency::begin_http) is for a layer of your own.
 //! - [`Error`] tells what went wrong and what to do. Contention is not an error.
 //!
 //! # Features
 //!
-//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too), `tower` (the HTTP layer for the
-//! `Idempotency-Key` header, with axum and tower: the module `layer`), `cli` (the command `rowlock`, with every engine).
-//! TLS is rustls.
+//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too). The connections to PostgreSQL, MySQL and MariaDB have TLS, by rustls.
 //!
 //! # Runtime
 //!
@@ -65,17 +65,11 @@ mod readme {}
 
 mod client;
 mod idempotency;
-#[cfg(feature = "tower")]
-pub mod layer;
 mod lock;
 mod model;
 mod runtime;
 mod store;
 mod transaction;
-
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli;
 
 pub use client::{Builder, Cleaned, Rowlock};
 pub use idempotency::{
@@ -86,9 +80,9 @@ pub use lock::{
     Advance, Held, InTx, Lock, LockInTx, Locked, Owner, TryAcquire, TryLock, Version, one_changed,
 };
 pub use model::{
-    Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FormToken, InvalidKey,
-    InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome, Subject, Unfinished,
-    UnknownEngine,
+    Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FingerprintPieces,
+    FormToken, InvalidKey, InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome,
+    Subject, Unfinished, UnknownEngine,
 };
 pub use runtime::schema::migration_sql;
 pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

@@ -1,9 +1,7 @@
 //! Servers for one run: durable ones, in a temporary folder, stopped at the end.
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use rowlock::Engine;
+use rowlock_test::Own;
 use tempfile::TempDir;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -13,43 +11,34 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct Server {
     pub(crate) engine: Engine,
     pub(crate) url: String,
-    dir: TempDir,
+    _home: Home,
 }
 
-fn script() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docker/servers.sh")
+/// Where it is. Dropping it stops the server, and removes its folder.
+#[derive(Debug)]
+enum Home {
+    File { _in: TempDir },
+    Server { _own: Own },
 }
 
 impl Server {
     pub(crate) fn start(engine: Engine) -> Result<Self, Failure> {
-        let dir = tempfile::Builder::new()
-            .prefix("rowlock-bench-")
-            .tempdir()?;
         if engine == Engine::Sqlite {
+            let dir = tempfile::Builder::new()
+                .prefix("rowlock-bench-")
+                .tempdir()?;
             let url = format!("sqlite:{}", dir.path().join("bench.db").display());
-            return Ok(Self { engine, url, dir });
+            return Ok(Self {
+                engine,
+                url,
+                _home: Home::File { _in: dir },
+            });
         }
-        let output = Command::new(script())
-            .args(["start", engine.name()])
-            .arg(dir.path())
-            .env("ROWLOCK_DURABLE", "1")
-            .stderr(std::process::Stdio::inherit())
-            .output()?;
-        if !output.status.success() {
-            return Err(format!("{engine} does not start").into());
-        }
-        let url = String::from_utf8(output.stdout)?.trim().to_owned();
-        Ok(Self { engine, url, dir })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if self.engine != Engine::Sqlite {
-            let _ = Command::new(script())
-                .arg("stop")
-                .arg(self.dir.path())
-                .status();
-        }
+        let own = Own::durable(engine.name());
+        Ok(Self {
+            engine,
+            url: own.url.clone(),
+            _home: Home::Server { _own: own },
+        })
     }
 }

@@ -13,6 +13,7 @@ use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, Owner, Version};
 use crate::model::{Engine, Error, LockInfo, Name, Subject, Unfinished};
 use crate::runtime::Core;
+use crate::runtime::clean::BATCH;
 use crate::runtime::job::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
@@ -45,6 +46,9 @@ pub struct Rowlock {
 }
 
 impl Rowlock {
+    /// How many rows of one kind the cleaner in the background removes in one transaction.
+    pub const CLEAN_BATCH: u32 = BATCH;
+
     /// Connects to `url` and brings its tables up to date.
     ///
     /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://…`, `mariadb://…` or `sqlite:PATH`
@@ -223,7 +227,32 @@ impl Rowlock {
         })
     }
 
-    pub(crate) async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
+    /// Removes everything that is over, in as many batches as that takes. (The rows of locks are looked at once.)
+    ///
+    /// # Errors
+    ///
+    /// Those of [`clean`](Self::clean). What was removed before stays removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`clean`](Self::clean).
+    pub async fn clean_all(&self, batch: u32) -> Result<Cleaned, Error> {
+        let mut all = Cleaned::default();
+        loop {
+            let rows = self.clean_records(batch).await?;
+            all.outcomes += rows.outcomes;
+            all.records += rows.records;
+            all.tokens += rows.tokens;
+            let most = rows.outcomes.max(rows.records).max(rows.tokens);
+            if most < u64::from(batch) {
+                break;
+            }
+        }
+        all.locks = self.clean_locks(batch).await?;
+        Ok(all)
+    }
+
+    async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
         check_batch(batch)?;
         let clean = async move |store: &mut dyn Store| store.clean(batch).await;
         let head = self.core.wish(None, "clean");
@@ -236,7 +265,7 @@ impl Rowlock {
         })
     }
 
-    pub(crate) async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
+    async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
         check_batch(batch)?;
         let patience = self.core.settings.patience;
         let walk = |reply| Walk::task(batch, patience, reply);
@@ -296,7 +325,7 @@ impl Rowlock {
     /// What it has to finish after its caller has gone belongs to this client: [`flush`](Self::flush) and
     /// [`shutdown`](Self::shutdown) wait for it.
     pub fn retry(&self) -> Retry {
-        Retry::new(&self.core.tasks)
+        Retry::new().owned_by(&self.core.tasks)
     }
 
     /// Runs `work` to its end, as a task of the caller's runtime that [`flush`](Self::flush) and [`shutdown`](Self::shutdown) wait

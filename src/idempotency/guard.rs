@@ -128,6 +128,12 @@ impl IdempotencyGuard {
         self.inner.grant.is_held()
     }
 
+    /// How long the lease lasts after its last renewal, as [`Idempotency::lease`](crate::Idempotency::lease) was set.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.inner.grant.ttl
+    }
+
     /// Resolves when the lease is lost: there is no use in going on. Never, when the attempt ends instead.
     ///
     /// Cancel safe.
@@ -216,11 +222,6 @@ impl IdempotencyGuard {
         self.check_running("complete")?;
         self.keep_known().await?;
         self.check_steps()?;
-        self.complete_anyway(outcome).await
-    }
-
-    /// The same, also where a step is in doubt: the outcome tells what is known of it.
-    pub(crate) async fn complete_anyway(&self, outcome: &Outcome) -> Result<(), Error> {
         let end = self.bounds.done(outcome)?;
         self.end("complete", end).await
     }
@@ -245,21 +246,29 @@ impl IdempotencyGuard {
         self.end("release", self.inner.give_up()).await
     }
 
-    /// Whether the attempt was ended: recorded, given up, or found to be another's.
-    #[cfg(feature = "tower")]
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Whether the attempt has ended: its outcome was recorded with [`complete`](Self::complete), it was
+    /// [released](Self::release), or a call has found that another attempt has taken over. After
+    /// [`complete_in`](Self::complete_in) it has not: the transaction may be rolled back. The database is not asked.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         self.inner.has_ended()
     }
 
-    /// The attempt has ended in good order: when its guard is dropped, it is not held against the key.
-    #[cfg(feature = "tower")]
-    pub(crate) fn pardon(&self) {
+    /// From here on, dropping the guard still frees the key, but this attempt does not count as one that vanished. For code that
+    /// knows that nothing was done, or that leaves the end to others: a layer whose handler never ran.
+    ///
+    /// It only matters when the guard is dropped; the database is not told before. An attempt that is
+    /// [released](Self::release) does not count either.
+    pub fn do_not_count(&self) {
         self.inner.pardon();
     }
 
-    /// The work is done: from here on, dropping the guard does not free the key.
-    #[cfg(feature = "tower")]
-    pub(crate) fn has_worked(&self) {
+    /// The work is done: from here on, dropping the guard does not free the key, which would let the work be done again. Other
+    /// attempts take over when the lease has run out.
+    ///
+    /// For an outcome that cannot be recorded yet: go on to try [`complete`](Self::complete). A crash of the process has the
+    /// same effect as dropping the guard. [`release`](Self::release) frees the key all the same.
+    pub fn keep_claimed(&self) {
         self.inner.has_worked();
     }
 
@@ -302,7 +311,7 @@ impl IdempotencyGuard {
 
 const SUPERSEDED: &str = "another attempt has taken over, or this one has ended";
 
-#[cfg(all(test, feature = "sqlite", feature = "tower"))]
+#[cfg(all(test, feature = "sqlite"))]
 mod tests {
     use crate::idempotency::{Begun, Idempotency, RecordInfo};
     use crate::model::Fingerprint;
@@ -326,14 +335,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_an_attempt_that_was_not_pardoned_is_held_against_its_key() {
+    async fn only_an_attempt_that_is_to_count_is_held_against_its_key() {
         let dir = tempfile::tempdir().unwrap();
         let client = client(&dir).await;
         let idempotency = client.idempotency();
-        for (is_pardoned, tries) in [(true, 0), (false, 1)] {
+        for (counts, tries) in [(false, 0), (true, 1)] {
             let guard = new(&idempotency).await;
-            if is_pardoned {
-                guard.pardon();
+            if !counts {
+                guard.do_not_count();
             }
             drop(guard);
             client.flush().await;
@@ -346,7 +355,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let idempotency = client(&dir).await.idempotency();
         let guard = new(&idempotency).await;
-        assert_eq!(guard.begin_once("charge").await.unwrap(), None);
+        assert_eq!(guard.begin_whole("charge").await.unwrap(), None);
         let doubt = info(&idempotency).await.step_in_doubt;
         assert_eq!(doubt.as_deref(), Some("charge"));
         guard.step_not_done("charge").await.unwrap();

@@ -36,6 +36,7 @@
 //!   [`downstream_key`](IdempotencyGuard::downstream_key), and it happens once there, too.
 //! - *The database is out of reach*: nobody can begin, and nobody can end. The attempt can be ended when it is back.
 
+mod begin;
 mod begun;
 mod form_token;
 mod guard;
@@ -47,6 +48,7 @@ mod run;
 mod step;
 mod steps;
 mod waiting;
+mod whole;
 
 pub use crate::model::RecordState;
 pub use begun::{Begun, InFlight, Reconciled, UnknownStep};

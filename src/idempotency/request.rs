@@ -1,20 +1,20 @@
-//! Asking for a key: the settings, and what the answer can be.
+//! The settings with which a key is asked for.
 
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::begun::{Begun, InFlight, Reconciled, UnknownStep};
-use super::guard::{Bounds, IdempotencyGuard};
+use super::begun::{Reconciled, UnknownStep};
+use super::guard::Bounds;
 use super::waiting::Waiting;
 use crate::model::Error;
 use crate::model::bounds::{check_ttl, check_wait, within};
-use crate::model::{Fingerprint, RecordKey, check_scope};
+use crate::model::{Fingerprint, RecordKey};
 use crate::runtime::Core;
-use crate::runtime::verbs::claim::{Claim, Claiming};
 use crate::store::record::ClaimAsk;
 use crate::transaction::Retry;
 
@@ -27,8 +27,6 @@ const MAX_MAX_OUTCOME: usize = 4 << 20;
 const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
 /// How long at least a key is remembered that was given up in the middle of something.
 const BEGUN: Duration = Duration::from_hours(366 * 24);
-/// How often a key is looked at that changes whenever it is asked for.
-const MAX_LOOKS: u32 = 100;
 
 /// Idempotency: an effect that happens once for a key. Made by
 /// [`Rowlock::idempotency`](crate::Rowlock::idempotency); cloning is cheap.
@@ -62,10 +60,10 @@ const MAX_LOOKS: u32 = 100;
 #[must_use = "it does nothing by itself"]
 pub struct Idempotency {
     pub(super) core: Arc<Core>,
-    pub(crate) lease: Duration,
+    lease: Duration,
     retention: Duration,
     tombstone: Duration,
-    wait: Duration,
+    pub(super) wait: Duration,
     max_attempts: u32,
     max_outcome: usize,
     pub(super) retry: Retry,
@@ -98,7 +96,7 @@ impl Idempotency {
             wait: Duration::ZERO,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             max_outcome: DEFAULT_MAX_OUTCOME,
-            retry: Retry::new(&core.tasks),
+            retry: Retry::new().owned_by(&core.tasks),
             reconcile: None,
         }
     }
@@ -117,7 +115,7 @@ impl Idempotency {
         self
     }
 
-    /// For how long after the retention the key is refused ([`Begun::Expired`]) instead of being run again: 0 to
+    /// For how long after the retention the key is refused ([`Begun::Expired`](crate::Begun::Expired)) instead of being run again: 0 to
     /// 10 years, 6 days when not set.
     pub fn tombstone(mut self, tombstone: Duration) -> Self {
         self.tombstone = tombstone;
@@ -125,7 +123,7 @@ impl Idempotency {
     }
 
     /// How long to wait for the attempt of another caller, or for a transaction of [`run_in_tx`](Self::run_in_tx), before that
-    /// is [`Begun::InFlight`]: at most 366 days, not at all when not set. When it ends in that time, its outcome is
+    /// is [`Begun::InFlight`](crate::Begun::InFlight): at most 366 days, not at all when not set. When it ends in that time, its outcome is
     /// replayed, or its key taken. A caller that waits keeps no connection of a pool; [`run_in_tx`](Self::run_in_tx) tells where
     /// it needs one for a moment to learn that it has to wait.
     pub fn wait(mut self, wait: Duration) -> Self {
@@ -133,8 +131,8 @@ impl Idempotency {
         self
     }
 
-    /// How many attempts may vanish (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`]: 1 to
-    /// 1000, 5 when not set. Attempts that end, or are [released](IdempotencyGuard::release), do not count.
+    /// How many attempts may vanish (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`](crate::Begun::Poisoned): 1 to
+    /// 1000, 5 when not set. Attempts that end, or are [released](crate::IdempotencyGuard::release), do not count.
     pub fn max_attempts(mut self, max_attempts: u32) -> Self {
         self.max_attempts = max_attempts;
         self
@@ -149,11 +147,24 @@ impl Idempotency {
 
     /// How [`run_in_tx`](Self::run_in_tx) tries its transaction again after a conflict.
     pub fn retry(mut self, retry: Retry) -> Self {
-        self.retry = retry;
+        self.retry = retry.owned_by(&self.core.tasks);
         self
     }
 
-    /// Asks `hook` what has become of a step that is unknown, before [`Begun::Unknown`] is returned.
+    /// Runs `work` as a task that the client waits for: [`Rowlock::spawn`](crate::Rowlock::spawn), for a layer.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio's.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.core.tasks.spawn(name, work)
+    }
+
+    /// Asks `hook` what has become of a step that is unknown, before [`Begun::Unknown`](crate::Begun::Unknown) is returned.
     ///
     /// It may be asked by several processes at a time, and must only look (at the payment provider, say, with the
     /// [`downstream_key`](UnknownStep::downstream_key)). Be sure that the step cannot happen later any more before
@@ -164,72 +175,6 @@ impl Idempotency {
     {
         self.reconcile = Some(Arc::new(move |step| Box::pin(hook(step))));
         self
-    }
-
-    /// Asks for `key` in `scope`: runs an attempt when nobody has, and tells what has become of it otherwise.
-    ///
-    /// `scope` is whose key it is (it does not begin with `http:`, as those of the HTTP layer do), `fingerprint` what is asked
-    /// for. A replay is one statement; a new attempt two (four on
-    /// MySQL and MariaDB). Those of others that come meanwhile share them.
-    ///
-    /// # Errors
-    ///
-    /// A refused scope, key or setting; a database out of reach; a damaged record. Whatever
-    /// [`Begun`] says is not an error.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to [wait](Self::wait).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no attempt behind: one that was begun is given up in the background, and does not
-    /// count. (When the database cannot be reached just then, its lease has to end first.)
-    pub async fn begin(
-        &self,
-        scope: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
-        fingerprint: impl Into<Fingerprint>,
-    ) -> Result<Begun<IdempotencyGuard>, Error> {
-        check_scope(scope.as_ref())?;
-        self.begin_in(scope, key, fingerprint).await
-    }
-
-    /// The same, also in the scopes of the HTTP layer.
-    pub(crate) async fn begin_in(
-        &self,
-        scope: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
-        fingerprint: impl Into<Fingerprint>,
-    ) -> Result<Begun<IdempotencyGuard>, Error> {
-        self.check()?;
-        let fingerprint = &fingerprint.into();
-        let key = RecordKey::new(scope, key)?;
-        self.core.met.remember(&key);
-        let mut waiting = Waiting::new(self.wait);
-        let mut looks = 0;
-        loop {
-            let before = match self.look(&key, fingerprint, &mut waiting).await?.refusal() {
-                Ok(before) => before,
-                Err(refusal) => return Ok(refusal),
-            };
-            looks += 1;
-            let ask = self.ask(&key, fingerprint, before);
-            let claim = |reply| Claim::task(&self.core, ask, reply);
-            match self.core.answer(claim).await? {
-                Claiming::Mine(guard) => {
-                    guard.receive();
-                    let guard = IdempotencyGuard::new(guard, self.bounds(), *fingerprint);
-                    return Ok(Begun::New(guard));
-                }
-                // Somebody was faster: what has he made of it?
-                Claiming::Missed if looks < MAX_LOOKS => {}
-                Claiming::Locked if looks == 1 || waiting.again(None).await => {}
-                Claiming::Missed | Claiming::Locked => {
-                    return Ok(Begun::InFlight(InFlight::unseen()));
-                }
-            }
-        }
     }
 
     pub(super) fn ask(
@@ -253,12 +198,19 @@ impl Idempotency {
         }
     }
 
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(super) fn bounds(&self) -> Bounds {
         Bounds {
             retention: self.retention,
             forget: self.forget(),
-            max_outcome: self.max_outcome.min(self.core.largest_outcome),
+            max_outcome: self.largest_outcome(),
         }
+    }
+
+    /// The largest outcome that is kept, in bytes: the [`max_outcome`](Self::max_outcome), or less where the server took
+    /// less when this client was connected.
+    #[must_use]
+    pub fn largest_outcome(&self) -> usize {
+        self.max_outcome.min(self.core.largest_outcome)
     }
 
     pub(super) fn waiting(&self) -> Waiting {
@@ -279,7 +231,13 @@ impl Idempotency {
         i32::try_from(self.max_attempts).unwrap_or(i32::MAX)
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Whether the settings make sense. Every call that begins an attempt asks this first; ask when the server starts to learn
+    /// it then. The database is not asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidDuration`], [`Error::InvalidSetting`].
+    pub fn check(&self) -> Result<(), Error> {
         check_ttl("lease", self.lease)?;
         self.core.settings.check_lease("lease", self.lease)?;
         check_wait(self.wait)?;

@@ -32,7 +32,7 @@ impl<E> From<E> for StepFailed<E> {
 }
 
 /// What beginning a step has come to.
-enum Started {
+pub(super) enum Started {
     Fresh(StepAsk),
     Done(Outcome),
 }
@@ -171,7 +171,7 @@ impl IdempotencyGuard {
         self.not_done(&running).await
     }
 
-    async fn not_done(&self, running: &Running<'_>) -> Result<(), Error> {
+    pub(super) async fn not_done(&self, running: &Running<'_>) -> Result<(), Error> {
         if running.is_unkept() {
             return Err(Error::NotDecided {
                 record: self.record().clone(),
@@ -248,34 +248,13 @@ impl IdempotencyGuard {
         Ok(result)
     }
 
-    /// From here on it is not known whether `step` happened, until the attempt is completed. The outcome, if it has one
-    /// from an earlier attempt.
-    #[cfg(feature = "tower")]
-    pub(crate) async fn begin_once(&self, step: &str) -> Result<Option<Outcome>, Error> {
-        let running = self.enter_any(step)?;
-        match self.begin_step(&running, false).await? {
-            Started::Fresh(_) => {
-                self.steps.state().is_whole = true;
-                Ok(None)
-            }
-            Started::Done(outcome) => Ok(Some(outcome)),
-        }
-    }
-
-    /// What [`begin_once`](Self::begin_once) has begun did nothing.
-    #[cfg(feature = "tower")]
-    pub(crate) async fn not_done_once(&self, step: &str) -> Result<(), Error> {
-        let running = self.enter_any(step)?;
-        self.not_done(&running).await
-    }
-
     /// For a caller's step.
     fn enter(&self, step: &str) -> Result<Running<'_>, Error> {
         check_step(step)?;
         self.enter_any(step)
     }
 
-    fn enter_any(&self, step: &str) -> Result<Running<'_>, Error> {
+    pub(super) fn enter_any(&self, step: &str) -> Result<Running<'_>, Error> {
         self.steps
             .enter(step)
             .map_err(|running| Error::StepRunning {
@@ -284,7 +263,11 @@ impl IdempotencyGuard {
             })
     }
 
-    async fn begin_step(&self, running: &Running<'_>, repeatable: bool) -> Result<Started, Error> {
+    pub(super) async fn begin_step(
+        &self,
+        running: &Running<'_>,
+        repeatable: bool,
+    ) -> Result<Started, Error> {
         self.check_running("begin a step of")?;
         if !repeatable
             && running.is_unkept()
@@ -373,7 +356,3 @@ impl IdempotencyGuard {
         }
     }
 }
-
-#[cfg(all(test, feature = "sqlite", feature = "tower"))]
-#[path = "step_tests.rs"]
-mod tests;

@@ -129,6 +129,25 @@ impl Lock {
         self
     }
 
+    /// Whether [`ttl`](Self::ttl) takes `ttl`: for a program that refuses its user's settings before it connects. A client with a
+    /// larger [`clock_error`](crate::Builder::clock_error) may ask for a longer one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidDuration`].
+    pub fn check_ttl(ttl: Duration) -> Result<(), Error> {
+        check_ttl("ttl", ttl)
+    }
+
+    /// Whether [`wait`](Self::wait) takes `wait`: for a program that refuses its user's settings before it connects.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidDuration`].
+    pub fn check_wait(wait: Duration) -> Result<(), Error> {
+        check_wait(wait)
+    }
+
     /// Asks once for the lease.
     ///
     /// # Errors
@@ -191,7 +210,7 @@ impl Lock {
     /// All that is refused before the database is asked.
     fn check(&self) -> Result<&Name, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
-        check_ttl("ttl", self.ttl)?;
+        Self::check_ttl(self.ttl)?;
         self.core.settings.check_lease("ttl", self.ttl)?;
         if let Some(wait) = self.wait {
             check_wait(wait)?;

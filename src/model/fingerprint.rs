@@ -74,9 +74,8 @@ impl FingerprintBuilder {
         self
     }
 
-    /// One part more, that came in pieces: its digest, because its length was not known before.
-    #[cfg(feature = "tower")]
-    pub(crate) fn pieces(self, pieces: Pieces) -> Self {
+    /// One part more, that came in pieces.
+    pub fn pieces(self, pieces: FingerprintPieces) -> Self {
         self.part(pieces.0.finalize())
     }
 
@@ -87,14 +86,38 @@ impl FingerprintBuilder {
     }
 }
 
-/// A part that comes in pieces.
-#[cfg(feature = "tower")]
+/// A part that comes in pieces, such as the body of a request: for [`FingerprintBuilder::pieces`]. Where one piece ends and the
+/// next one begins makes no difference.
+///
+/// Its length is known only at its end, so its own SHA-256 is the part. It differs from the same bytes in one
+/// [`part`](FingerprintBuilder::part).
+///
+/// ```
+/// use rowlock::{Fingerprint, FingerprintPieces};
+///
+/// let mut body = FingerprintPieces::new();
+/// for piece in ["{\"cents\":", "500}"] {
+///     body.add(piece);
+/// }
+/// let request = Fingerprint::builder().part("POST").part("/payments").pieces(body).finish();
+/// # let mut whole = FingerprintPieces::new();
+/// # whole.add("{\"cents\":500}");
+/// # assert_eq!(request, Fingerprint::builder().part("POST").part("/payments").pieces(whole).finish());
+/// # let one = Fingerprint::builder().part("POST").part("/payments").part("{\"cents\":500}").finish();
+/// # assert_ne!(request, one);
+/// ```
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pieces(Sha256);
+pub struct FingerprintPieces(Sha256);
 
-#[cfg(feature = "tower")]
-impl Pieces {
-    pub(crate) fn add(&mut self, piece: &[u8]) {
+impl FingerprintPieces {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One piece more.
+    pub fn add(&mut self, piece: impl AsRef<[u8]>) {
         self.0.update(piece);
     }
 }

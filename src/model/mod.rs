@@ -23,19 +23,13 @@ pub(crate) use clock::{ClockError, Moment};
 pub use engine::{Engine, UnknownEngine};
 pub use error::Error;
 pub(crate) use fault_kind::FaultKind;
-#[cfg(feature = "tower")]
-pub(crate) use fingerprint::Pieces;
-pub use fingerprint::{Fingerprint, FingerprintBuilder};
+pub use fingerprint::{Fingerprint, FingerprintBuilder, FingerprintPieces};
 pub use form_token::FormToken;
 pub use lock::{Busy, LockInfo, Loss, ReleaseOutcome};
 pub use name::{InvalidName, Name};
 pub use outcome::Outcome;
-#[cfg(feature = "tower")]
-pub(crate) use record::HTTP;
-#[cfg(feature = "cli")]
-pub(crate) use record::quoted;
+pub(crate) use record::{HTTP, check_any_step, check_scope, check_step};
 pub use record::{InvalidKey, RecordKey};
-pub(crate) use record::{check_scope, check_step};
 pub use record_state::RecordState;
 pub use subject::Subject;
 pub use unfinished::Unfinished;

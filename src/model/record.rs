@@ -10,8 +10,8 @@ use super::{Fingerprint, FingerprintBuilder, Subject};
 /// The longest scope, key or step, in bytes.
 const MAX_BYTES: usize = 255;
 
-/// How the scopes of the HTTP layer begin.
-pub(crate) const HTTP: &[u8] = b"http:";
+/// How the scopes of HTTP clients begin.
+pub(crate) const HTTP: &str = "http:";
 
 /// The name of an idempotency record: a key within a scope, each 1 to 255 bytes, whatever bytes they are.
 ///
@@ -34,6 +34,15 @@ impl RecordKey {
             scope: checked("scope", scope.as_ref())?.into(),
             key: checked("key", key.as_ref())?.into(),
         })
+    }
+
+    /// The record of a key that an HTTP client has chosen.
+    pub(crate) fn http(
+        principal: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Self, InvalidKey> {
+        let principal = checked("scope", principal.as_ref())?;
+        Self::new([HTTP.as_bytes(), principal].concat(), key)
     }
 
     /// Whose key it is.
@@ -98,7 +107,7 @@ impl fmt::Display for RecordKey {
 }
 
 /// Bytes for people to read: text where they are some.
-pub(crate) fn quoted(bytes: &[u8]) -> String {
+fn quoted(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => format!("{text:?}"),
         Err(_) => format!("\"{}\"", bytes.escape_ascii()),
@@ -116,10 +125,10 @@ fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], InvalidK
     Err(InvalidKey { what, reason })
 }
 
-/// A scope of the application's own. The keys in those of the HTTP layer are chosen by its clients, whoever runs the layer on this
-/// database: the application's must not be among them.
+/// A scope of the application's own. HTTP clients choose the keys in theirs, whichever process serves them on this database: the
+/// application's keys must not be among them.
 pub(crate) fn check_scope(scope: &[u8]) -> Result<(), InvalidKey> {
-    if !scope.starts_with(HTTP) {
+    if !scope.starts_with(HTTP.as_bytes()) {
         return Ok(());
     }
     Err(InvalidKey {
@@ -128,15 +137,21 @@ pub(crate) fn check_scope(scope: &[u8]) -> Result<(), InvalidKey> {
     })
 }
 
-/// The name of a step: 1 to 255 bytes of text without NUL.
+/// The name of an application's step: 1 to 255 bytes of text without NUL. It does not begin with `http:`.
 pub(crate) fn check_step(step: &str) -> Result<(), InvalidKey> {
-    checked("step", step.as_bytes())?;
-    if step.as_bytes().starts_with(HTTP) {
+    check_any_step(step)?;
+    if step.starts_with(HTTP) {
         return Err(InvalidKey {
             what: "step",
             reason: "it begins with `http:`, as only that of the HTTP layer does: put something before it",
         });
     }
+    Ok(())
+}
+
+/// The name of a step, also of an HTTP layer's.
+pub(crate) fn check_any_step(step: &str) -> Result<(), InvalidKey> {
+    checked("step", step.as_bytes())?;
     if step.contains('\0') {
         let reason = "it contains a NUL character";
         return Err(InvalidKey {
@@ -162,6 +177,18 @@ mod tests {
         assert!(check_step("").is_err());
         assert!(check_step("a\0").is_err());
         assert!(check_step("http:handler").is_err());
+        assert!(check_any_step("http:handler").is_ok());
+        assert!(check_any_step("http:\0").is_err());
+    }
+
+    #[test]
+    fn the_record_of_an_http_client_is_the_principals() {
+        let alice = RecordKey::http("alice", "k").unwrap();
+        assert_eq!(alice.scope(), b"http:alice");
+        assert!(check_scope(alice.scope()).is_err());
+        assert!(RecordKey::http("", "k").is_err());
+        assert!(RecordKey::http([7; 250], "k").is_ok());
+        assert!(RecordKey::http([7; 251], "k").is_err());
     }
 
     #[test]

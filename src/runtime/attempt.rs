@@ -65,7 +65,6 @@ impl RecordGuard {
     }
 
     /// From here on the attempt does not count when its guard is dropped.
-    #[cfg(feature = "tower")]
     pub(crate) fn pardon(&self) {
         self.pardon.fetch_max(1, Ordering::AcqRel);
     }
@@ -78,7 +77,6 @@ impl RecordGuard {
     }
 
     /// The work is done: from here on, dropping the guard does not free the key, which would let the work be done again.
-    #[cfg(feature = "tower")]
     pub(crate) fn has_worked(&self) {
         self.worked.store(true, Ordering::Release);
     }

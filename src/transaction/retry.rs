@@ -26,7 +26,7 @@ use crate::runtime::tasks::Tasks;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::{self, backoff};
 
-/// A policy for trying a transaction again: how often, and with which pauses. [`Rowlock::retry`](crate::Rowlock::retry) makes one.
+/// A policy for trying a transaction again: how often, and with which pauses.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -55,17 +55,27 @@ use crate::runtime::{self, backoff};
 #[derive(Debug, Clone)]
 #[must_use = "a policy does nothing until something is run under it"]
 pub struct Retry {
-    tasks: Tasks,
+    /// Where what is cut off comes to its end, if it belongs to a client.
+    tasks: Option<Tasks>,
     attempts: u32,
     shortest: Duration,
     longest: Duration,
 }
 
+impl Default for Retry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Retry {
-    /// What is cut off comes to its end in `tasks`.
-    pub(crate) fn new(tasks: &Tasks) -> Self {
+    /// 10 attempts, with pauses of up to 10 ms, 20 ms, … 1 s between them.
+    ///
+    /// A transaction that is cut off is finished by a task of the runtime. No client waits for that task; of a policy that
+    /// [`Rowlock::retry`](crate::Rowlock::retry) makes, the client does.
+    pub const fn new() -> Self {
         Self {
-            tasks: tasks.clone(),
+            tasks: None,
             attempts: 10,
             shortest: Duration::from_millis(10),
             longest: Duration::from_secs(1),
@@ -73,14 +83,14 @@ impl Retry {
     }
 
     /// How often it is tried at most: 1 or more. `u32::MAX` is without end.
-    pub fn attempts(mut self, attempts: u32) -> Self {
+    pub const fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self
     }
 
     /// The pause before the second attempt is somewhere between nothing and `shortest`; the bound doubles with
     /// every attempt, up to `longest`, which is at most an hour ("full jitter").
-    pub fn backoff(mut self, shortest: Duration, longest: Duration) -> Self {
+    pub const fn backoff(mut self, shortest: Duration, longest: Duration) -> Self {
         self.shortest = shortest;
         self.longest = longest;
         self
@@ -146,13 +156,19 @@ impl Retry {
         }
     }
 
+    /// What it has to finish belongs to a client from now on.
+    pub(crate) fn owned_by(mut self, tasks: &Tasks) -> Self {
+        self.tasks = Some(tasks.clone());
+        self
+    }
+
     /// The attempts of one run.
     pub(crate) fn attempts_of_one(&self) -> Result<Attempts, Error> {
         self.check()?;
         Ok(Attempts {
             left: (self.attempts != u32::MAX).then_some(self.attempts),
             pauses: Box::new(backoff::full_jitter(self.shortest, self.longest)),
-            run: Run::new(self.tasks.clone()),
+            run: Run::new(self.tasks.clone().unwrap_or_default()),
         })
     }
 

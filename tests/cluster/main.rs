@@ -2,12 +2,9 @@
 //!
 //! - [`packets`]: servers of MySQL and MariaDB that take small statements only.
 //! - [`pooler`]: PgBouncer in transaction mode, which keeps no track of prepared statements.
-//! - [`servers`]: a primary and its standby, several servers in one URL, and servers that take no writes.
+//! - [`servers`]: a primary and its standby, several servers in one URL, and servers that are gone.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
-mod command;
-#[path = "../common/mod.rs"]
-mod common;
 mod packets;
 mod pooler;
 mod servers;

@@ -3,12 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Rowlock};
+use rowlock_test::{Own, take};
 use sqlx::mysql::MySqlPool;
 use sqlx::{Connection, MySqlConnection, Row};
 use tokio::task::JoinSet;
-
-use crate::common::own::Own;
-use crate::common::take;
 
 const PACKET: usize = 1 << 20;
 const TTL: Duration = Duration::from_secs(30);

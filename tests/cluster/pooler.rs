@@ -8,13 +8,10 @@ use std::time::{Duration, Instant};
 use rowlock::{
     Advance, Begun, Engine, Error, Fingerprint, Outcome, ReleaseOutcome, Retry, Rowlock, TryAcquire,
 };
+use rowlock_test::{Db, Own, eventually, take};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Row};
 use tokio::task::JoinSet;
-
-use crate::command::{command, rowlock};
-use crate::common::own::Own;
-use crate::common::{Db, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_secs(3);
@@ -238,19 +235,6 @@ async fn records_are_begun_completed_and_replayed() {
     it.remove().await;
 }
 
-#[tokio::test]
-async fn the_command_runs_under_a_lock() {
-    let it = Pooled::new().await;
-    for _ in 0..6 {
-        let run = ["run", "a", "--no-wait", "--", "echo", "ran"];
-        let (output, _) = rowlock(&it.url, &run);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{said}");
-        assert_eq!(output.stdout, b"ran\n");
-    }
-    it.remove().await;
-}
-
 /// What a session says of itself, its prepared statements and its settings.
 const TRACES: &str = "
 SELECT concat_ws(' ', current_setting('default_transaction_isolation'),
@@ -366,57 +350,4 @@ async fn transactions_that_have_all_connections_do_not_wait_for_ever() {
     pool.close().await;
     drop(rowlock);
     at.remove().await;
-}
-
-/// The row that a client has made in a transaction that it does not end keeps others who want that name waiting, and what
-/// shares their statement.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_only() {
-    let it = Pooled::new().await;
-    let rowlock = it.rowlock().await;
-    it.db
-        .execute(
-            "CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql AS \
-             'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END'; \
-             CREATE TRIGGER stop BEFORE INSERT ON rowlock_lock FOR EACH ROW \
-             WHEN (NEW.name = 'frozen'::bytea) EXECUTE FUNCTION stop()",
-        )
-        .await;
-    let mut stop = it.db.begin().await;
-    stop.execute("SELECT pg_advisory_xact_lock(1)")
-        .await
-        .unwrap();
-    let mut child = command(&it.url, &["run", "frozen", "--", "true"])
-        .spawn()
-        .unwrap();
-    let inserts = async || it.db.waiting().await == 1;
-    eventually("its statement makes the row", inserts).await;
-    let process = child.id().to_string();
-    let mut freeze = std::process::Command::new("kill");
-    assert!(freeze.args(["-STOP", &process]).status().unwrap().success());
-    stop.commit().await.unwrap();
-    let began = Instant::now();
-    let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                AND state = 'idle in transaction'";
-    eventually("it is not committed", async || {
-        it.db.number(idle).await == 1
-    })
-    .await;
-
-    let same = tokio::spawn({
-        let rowlock = rowlock.clone();
-        async move { take(&rowlock, "frozen", TTL).await }
-    });
-    let waits = async || it.db.waiting().await == 1;
-    eventually("another client wants the name", waits).await;
-    for n in 0..16 {
-        drop(take(&rowlock, &format!("other {n}"), TTL).await);
-    }
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(3), "{took:?}");
-    drop(same.await.unwrap());
-    child.kill().unwrap();
-    child.wait().unwrap();
-    drop(rowlock);
-    it.remove().await;
 }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Error, Fingerprint, Outcome, Rowlock};
-
-use crate::common::{Db, on_app, on_every_engine, take};
+use rowlock_test::{Db, on_app, on_every_engine, take};
 
 on_every_engine! {
     async fn names_and_durations_out_of_bounds_are_refused(db: &Db) {

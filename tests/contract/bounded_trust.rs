@@ -6,8 +6,7 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{Begun, Error, Fingerprint, Loss, Rowlock};
-
-use crate::common::{Db, eventually, on_every_engine, take};
+use rowlock_test::{Db, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(3);
 

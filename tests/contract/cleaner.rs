@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Error, Fingerprint, Idempotency, Outcome, RecordState, Rowlock, StepFailed};
-
-use crate::common::{Db, eventually, lapse, on_app, on_every_engine};
+use rowlock_test::{Db, eventually, lapse, on_app, on_every_engine};
 
 fn request() -> Fingerprint {
     Fingerprint::of("request")

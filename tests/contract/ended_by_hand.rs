@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Error, Fingerprint, Outcome};
-
-use crate::common::{App, Db, on_app, on_every_engine, on_tx, take};
+use rowlock_test::{App, Db, on_app, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const ENDS: [&str; 2] = ["COMMIT", "ROLLBACK"];

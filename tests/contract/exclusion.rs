@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Error, TryAcquire};
-
-use crate::common::{Db, on_every_engine, take};
+use rowlock_test::{Db, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Db, on_every_engine, take};
+use rowlock_test::{Db, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 

@@ -5,10 +5,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Fingerprint, FormTokens, Outcome, Submitted};
+use rowlock_test::{App, Db, on_app, on_every_engine, on_tx};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
-
-use crate::common::{App, Db, on_app, on_every_engine, on_tx};
 
 fn form() -> Fingerprint {
     Fingerprint::of("sku=chair")

@@ -5,9 +5,8 @@ use std::time::Duration;
 use rowlock::{
     Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordState, Rowlock,
 };
+use rowlock_test::{Db, lapse, on_app, on_every_engine, on_tx};
 use tokio::task::JoinSet;
-
-use crate::common::{Db, lapse, on_app, on_every_engine, on_tx};
 
 const SHORT: Duration = Duration::from_secs(2);
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Held, Rowlock};
-
-use crate::common::{App, Db, Tx, on_every_engine, on_tx, take};
+use rowlock_test::{App, Db, Tx, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
 

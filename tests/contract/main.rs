@@ -1,9 +1,6 @@
 //! What rowlock promises, on every engine: one file per promise (ARCHITECTURE.md, "Promises").
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod bad_input;
 mod bounded_trust;
 mod cleaner;

@@ -1,12 +1,10 @@
 //! Migrations: applied once, by whoever comes first, and checked by everybody else.
 
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rowlock::{Error, Rowlock};
-
-use crate::common::{Db, on_every_engine, take};
+use rowlock_test::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
 const MIGRATIONS: i64 = 6;
@@ -38,27 +36,6 @@ on_every_engine! {
         let second = db.rowlock().await;
         assert_eq!(count(&second), MIGRATIONS - 1);
         assert!(take(&second, "a", Duration::from_secs(30)).await.fence() > fence);
-    }
-
-    async fn sixteen_processes_start_at_once_on_an_empty_database(db: &Db) {
-        let processes: Vec<_> = (0..16)
-            .map(|_| {
-                Command::new(env!("CARGO_BIN_EXE_rowlock"))
-                    .args(["migrate", "--url", &db.url])
-                    .stdout(Stdio::piped())
-                    .stderr(Stdio::piped())
-                    .spawn()
-                    .unwrap()
-            })
-            .collect();
-        let mut applied = 0;
-        for process in processes {
-            let output = process.wait_with_output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            applied += String::from_utf8_lossy(&output.stdout).matches("applied V1__lock").count();
-        }
-        assert_eq!(applied, 1, "somebody, and only one");
-        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_schema_history").await, MIGRATIONS);
     }
 
     async fn sixteen_clients_start_at_the_same_instant(db: &Db) {

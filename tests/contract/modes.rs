@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use rowlock::{Advance, Engine, Held, Rowlock, TryAcquire, TryLock, Version};
-
-use crate::common::{Db, Tx, eventually, on_every_engine, take};
+use rowlock_test::{Db, Tx, eventually, on_every_engine, take};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {

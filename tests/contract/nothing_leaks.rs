@@ -6,8 +6,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rowlock::Engine;
-
-use crate::common::{App, Db, Tx, eventually, on_every_engine, take};
+use rowlock_test::{App, Db, Tx, eventually, on_every_engine, take};
 
 /// How many operations are cancelled per engine.
 fn cancels() -> u32 {

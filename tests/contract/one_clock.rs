@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Db, on_every_engine, take};
+use rowlock_test::{Db, on_every_engine, take};
 
 /// The expiry, ten minutes earlier.
 fn minutes_ago(db: &Db) -> &'static str {

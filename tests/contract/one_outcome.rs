@@ -4,8 +4,7 @@ use rowlock::{
     Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordState, Resolution,
     StepFailed,
 };
-
-use crate::common::{Db, Tx, on_every_engine, on_tx};
+use rowlock_test::{Db, Tx, on_every_engine, on_tx};
 
 fn outcome(text: &str) -> Outcome {
     Outcome::json(&text).unwrap()

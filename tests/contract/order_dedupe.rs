@@ -2,9 +2,8 @@
 //! there, inside a transaction that goes on afterwards. (docs/DEDUPE.md has these statements.)
 
 use rowlock::Engine;
+use rowlock_test::{Db, LEVELS, Tx, on_every_engine};
 use tokio::sync::Barrier;
-
-use crate::common::{Db, LEVELS, Tx, on_every_engine};
 
 /// What became of an order.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rowlock::{Engine, Error, TryAcquire, TryLock};
+use rowlock_test::{Db, LEVELS, eventually, on_every_engine, on_tx, take};
 use tokio::task::JoinSet;
-
-use crate::common::{Db, LEVELS, eventually, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(30);

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Loss, TryAcquire};
-
-use crate::common::{Db, LEVELS, eventually, on_every_engine, take};
+use rowlock_test::{Db, LEVELS, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 /// A lease that runs out within the test.

@@ -1,8 +1,7 @@
 //! A client of the application's own pool: it takes no connection from it.
 
 use rowlock::Rowlock;
-
-use crate::common::{Db, on_app, on_every_engine};
+use rowlock_test::{Db, on_app, on_every_engine};
 
 on_every_engine! {
     async fn a_client_of_a_pool_leaves_the_pool_alone(db: &Db) {

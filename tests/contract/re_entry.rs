@@ -6,8 +6,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error, Loss, ReleaseOutcome, Rowlock};
-
-use crate::common::{Db, eventually, on_every_engine, take};
+use rowlock_test::{Db, eventually, on_every_engine, take};
 
 on_every_engine! {
     async fn an_owner_enters_again_and_others_do_not(db: &Db) {

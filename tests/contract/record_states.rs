@@ -2,7 +2,7 @@
 
 use rowlock::{Begun, Fingerprint, Outcome, RecordState};
 
-use crate::common::{Db, on_every_engine};
+use rowlock_test::{Db, on_every_engine};
 
 const STATES: [RecordState; 7] = [
     RecordState::Running,

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Error, Loss, ReleaseOutcome, Rowlock};
-
-use crate::common::{Db, eventually, on_every_engine, take};
+use rowlock_test::{Db, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 

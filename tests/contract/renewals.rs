@@ -4,8 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{Begun, Engine, Fingerprint, Held, Loss};
-
-use crate::common::{Db, eventually, on_every_engine, take};
+use rowlock_test::{Db, eventually, on_every_engine, take};
 
 /// The server refuses every later update of a row of `table` where `column` has the bytes of `value`.
 async fn refuse(db: &Db, table: &str, column: &str, value: &str) {

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Pool, Retry, Retryable};
+use rowlock_test::{App, Db, on_app, on_every_engine};
 use sqlx::AssertSqlSafe;
-
-use crate::common::{App, Db, on_app, on_every_engine};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rowlock::{Begun, Error, Fingerprint, Outcome, Retry, Rowlock};
+use rowlock_test::{App, Db, on_app, on_every_engine};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
-
-use crate::common::{App, Db, on_app, on_every_engine};
 
 fn request() -> Fingerprint {
     Fingerprint::of("request")

@@ -1,8 +1,7 @@
 //! The caller's runtime: what asks once needs neither its timers nor its sockets.
 
 use rowlock::{Begun, Fingerprint, Outcome, ReleaseOutcome, Rowlock};
-
-use crate::common::{Db, on_every_engine};
+use rowlock_test::{Db, on_every_engine};
 
 on_every_engine! {
     async fn asking_once_needs_no_timers_of_the_callers_runtime(db: &Db) {

@@ -8,9 +8,8 @@ use rowlock::{
     Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Reconciled, RecordState,
     Resolution, Rowlock, StepFailed,
 };
+use rowlock_test::{Db, lapse, on_every_engine};
 use tokio::sync::{Notify, oneshot};
-
-use crate::common::{Db, lapse, on_every_engine};
 
 fn request() -> Fingerprint {
     Fingerprint::of("request")

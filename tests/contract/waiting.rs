@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Locked, ReleaseOutcome};
-
-use crate::common::{Db, LEVELS, Tx, eventually, on_every_engine, take};
+use rowlock_test::{Db, LEVELS, Tx, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(30);

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
+use rowlock_test::{App, Db};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use tokio::sync::{Notify, oneshot};
-
-use crate::common::{App, Db};
 
 async fn pay(rowlock: &Rowlock, pool: &MySqlPool, key: &str) -> Begun<Outcome> {
     let idempotency = rowlock.idempotency();

@@ -1,11 +1,7 @@
-//! What `rowlock clean` sends: the general log of a MariaDB server of the test's own tells.
-
-use std::process::Command;
+//! What cleaning sends: the general log of a MariaDB server of the test's own tells.
 
 use rowlock::{Engine, Rowlock};
-
-use crate::common::own::Own;
-use crate::common::{App, Db};
+use rowlock_test::{App, Db, Own};
 
 /// Makes the rows of so many locks, half of them unused for eleven days, cleans them one by one, and returns what was sent.
 async fn cleaned(db: &Db, rowlock: &Rowlock, locks: u32) -> Vec<String> {
@@ -19,15 +15,9 @@ async fn cleaned(db: &Db, rowlock: &Rowlock, locks: u32) -> Vec<String> {
     .await;
     db.execute("TRUNCATE mysql.general_log; SET GLOBAL general_log = 1")
         .await;
-    let output = Command::new(env!("CARGO_BIN_EXE_rowlock"))
-        .args(["clean", "--batch", "1", "--url", &db.url])
-        .output()
-        .unwrap();
+    let removed = rowlock.clean_all(1).await.unwrap();
     db.execute("SET GLOBAL general_log = 0").await;
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let removed = format!("{} unused lock rows", locks / 2);
-    assert!(said.contains(&removed), "{said}");
+    assert_eq!(removed.locks, u64::from(locks / 2), "{removed:?}");
     let App::MySql(pool) = &db.app else {
         unreachable!("MariaDB only")
     };

@@ -1,10 +1,9 @@
 //! SQLite: a disk that is full. (`max_page_count` is SQLite's own disk for this: it fails with `SQLITE_FULL`.)
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Retry};
+use rowlock_test::Db;
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqlitePoolOptions;
-
-use crate::common::Db;
 
 fn request() -> Fingerprint {
     Fingerprint::of("request")

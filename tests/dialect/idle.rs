@@ -8,10 +8,8 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Fingerprint, Outcome, ReleaseOutcome, Rowlock};
+use rowlock_test::{Db, Own, as_user, take};
 use tokio::task::JoinSet;
-
-use crate::common::own::Own;
-use crate::common::{Db, as_user, take};
 
 /// Longer than any test: renewals leave the connection alone.
 const LONG: Duration = Duration::from_mins(30);

@@ -4,8 +4,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Rowlock};
-
-use crate::common::{Db, eventually, take};
+use rowlock_test::{Db, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
 

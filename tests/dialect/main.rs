@@ -1,9 +1,6 @@
 //! What one brand alone does.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod claims;
 mod cleaning;
 mod full_disk;
@@ -14,5 +11,4 @@ mod no_room;
 mod plans;
 mod postgres;
 mod read_split;
-mod rights;
 mod sqlite;

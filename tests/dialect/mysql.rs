@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
-
-use crate::common::own::Own;
-use crate::common::{Db, as_user, eventually, take};
+use rowlock_test::{Db, Own, as_user, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const BRANDS: [Engine; 2] = [Engine::MariaDb, Engine::MySql];

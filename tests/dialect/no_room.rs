@@ -5,10 +5,8 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
+use rowlock_test::{App, Commits, Db, Own, as_user, eventually, servers};
 use sqlx::{Connection, MySqlConnection, PgConnection};
-
-use crate::common::own::{Commits, Own, servers};
-use crate::common::{App, Db, as_user, eventually};
 
 /// A connection of somebody else's.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ async fn sessions(db: &Db, user: &str) -> Vec<i64> {
         ),
     };
     let sql = sqlx::AssertSqlSafe(sql);
-    crate::common::on_app!(&db.app, pool => sqlx::query_scalar(sql).fetch_all(pool).await.unwrap())
+    rowlock_test::on_app!(&db.app, pool => sqlx::query_scalar(sql).fetch_all(pool).await.unwrap())
 }
 
 /// A client whose connections were cut finds no room for new ones, and the user's other connections have it all.

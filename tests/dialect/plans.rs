@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rowlock::Engine;
-
-use crate::common::{Db, eventually, take};
+use rowlock_test::{Db, eventually, take};
 
 const ROWS: i64 = 200_000;
 const TTL: Duration = Duration::from_mins(5);

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
-
-use crate::common::{Db, as_user, eventually, take};
+use rowlock_test::{Db, as_user, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
 

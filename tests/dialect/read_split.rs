@@ -8,10 +8,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
+use rowlock_test::{App, Db, Own, as_user, renewed, take};
 use tokio::task::JoinSet;
-
-use crate::common::own::Own;
-use crate::common::{App, Db, as_user, renewed, take};
 
 const TTL: Duration = Duration::from_secs(30);
 

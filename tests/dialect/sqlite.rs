@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error, Rowlock};
+use rowlock_test::{App, Db, take};
 use sqlx::sqlite::SqlitePoolOptions;
-
-use crate::common::{App, Db, take};
 
 const TTL: Duration = Duration::from_secs(30);
 

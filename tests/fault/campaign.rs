@@ -11,8 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::Rng;
 use rowlock::{Engine, Rowlock};
+use rowlock_test::Db;
 
-use crate::common::Db;
 use crate::history::{Event, History, the_checker_sees_violations};
 use crate::role::{Part, Role};
 

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, TryAcquire};
+use rowlock_test::{App, Db};
 
-use crate::common::{App, Db};
 use crate::role::{Holding, Part, Process, Role, listen, tell};
 
 const ROUNDS: usize = 3;

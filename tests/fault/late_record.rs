@@ -8,9 +8,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rand::Rng;
 use rowlock::{Begun, Engine, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome};
+use rowlock_test::{App, Db, on_tx};
 use tokio::task::JoinSet;
 
-use crate::common::{App, Db, on_tx};
 use crate::role::{Part, Process, Role, listen, tell};
 use crate::zombie::{next, rounds};
 

@@ -10,12 +10,12 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::post;
-use rowlock::layer::{IdempotencyLayer, scope};
 use rowlock::{Engine, RecordState, Rowlock};
+use rowlock_http::{IdempotencyLayer, scope};
+use rowlock_test::{Db, eventually};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::common::{Db, eventually};
 use crate::network::through_proxy;
 use crate::proxy::Mode;
 use crate::server_kill::Server;

@@ -1,8 +1,8 @@
 //! A form token that is issued once more when it was used.
 
 use rowlock::{Engine, Rowlock};
+use rowlock_test::{Db, on_tx};
 
-use crate::common::{Db, on_tx};
 use crate::network::through_proxy;
 use crate::proxy::Mode;
 

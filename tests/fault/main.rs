@@ -18,9 +18,6 @@
 //! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod campaign;
 mod dead_holder;
 mod history;
@@ -34,8 +31,6 @@ mod payments;
 mod proxy;
 mod role;
 mod server_kill;
-#[path = "../../examples/payments/service/mod.rs"]
-mod service;
 mod silent_server;
 mod worker;
 mod zombie;
@@ -54,7 +49,7 @@ fn main() -> ExitCode {
     // Each has the machine for itself: they measure when a name is free again.
     arguments.test_threads = Some(1);
     let mut trials = Vec::new();
-    for engine in common::ENGINES {
+    for engine in rowlock_test::ENGINES {
         trials.push(trial("campaign", engine, move || {
             block_on(campaign::run(engine));
         }));

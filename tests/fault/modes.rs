@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 use rowlock::{Engine, Error, Retry};
+use rowlock_test::{App, Db, on_app};
 use sqlx::AssertSqlSafe;
 
 use crate::campaign::seconds;
-use crate::common::{App, Db, on_app};
 use crate::role::{Part, Process, Role, tell};
 
 const PROCESSES: usize = 4;

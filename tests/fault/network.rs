@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rowlock::{
     Begun, Engine, Error, Fingerprint, Loss, Outcome, ReleaseOutcome, Retry, Rowlock, StepFailed,
 };
+use rowlock_test::{Db, eventually, on_app, take};
 
-use crate::common::{Db, eventually, on_app, take};
 use crate::proxy::{Mode, Proxy};
 
 /// The same database through a proxy.

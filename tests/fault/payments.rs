@@ -21,18 +21,18 @@ use axum::routing::post;
 use nix::sys::signal::Signal;
 use rand::Rng;
 use rowlock::Engine;
-use rowlock::layer::IdempotencyLayer;
+use rowlock_http::IdempotencyLayer;
+use rowlock_test::Db;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::common::Db;
 use crate::role::{Part, Process, Role, tell};
-use crate::service::database::Payment;
-use crate::service::gateway::{self, Entry};
-use crate::service::limits::{self, Limits};
-use crate::service::server;
+use payments::database::Payment;
+use payments::gateway::{self, Entry};
+use payments::limits::{self, Limits};
+use payments::server;
 
 const SHOPS: usize = 4;
 /// Keys under which each order is paid.

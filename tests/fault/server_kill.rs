@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rowlock::{Engine, Rowlock};
+use rowlock_test::{Commits, servers};
 
-use crate::common::own::{Commits, servers};
 use crate::history::{Event, History, now};
 
 const CLIENTS: usize = 3;

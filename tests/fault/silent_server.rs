@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error, Rowlock};
+use rowlock_test::Db;
 
-use crate::common::Db;
 use crate::network::through_readable_proxy;
 use crate::proxy::Mode;
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rand::Rng;
 use rowlock::{Engine, Error, Rowlock};
+use rowlock_test::{App, Db};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::common::{App, Db};
 use crate::role::{Part, Process, Role, listen, tell};
 
 const TTL: Duration = Duration::from_millis(100);

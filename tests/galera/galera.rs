@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rowlock::{Error, Rowlock};
+use rowlock_test::{Own, eventually, renewed, take, with_database};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::common::own::Own;
-use crate::common::{eventually, renewed, take, with_database};
 use crate::trial;
 
 /// The concurrent first starts, three through each node.

@@ -3,9 +3,6 @@
 //! `ROWLOCK_TEST_GALERA_URLS`, three URLs with commas between them, replaces the nodes of our own.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod galera;
 
 use std::process::ExitCode;

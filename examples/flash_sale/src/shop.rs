@@ -1,0 +1,254 @@
+//! The shop's two tables, on whichever engine the URL names, and the ways of buying there.
+
+use std::time::Duration;
+
+use rowlock::{Error, Held, Retry, Rowlock};
+#[cfg(feature = "mysql")]
+use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+#[cfg(feature = "postgres")]
+use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+
+/// Every buyer gets an answer, however often somebody else is faster.
+const RETRY: Retry = Retry::new()
+    .attempts(u32::MAX)
+    .backoff(Duration::from_millis(2), Duration::from_millis(200));
+
+/// What reads differently from engine to engine.
+struct Sql {
+    write_stock: &'static str,
+    order: &'static str,
+    order_if_new: &'static str,
+}
+
+/// PostgreSQL and SQLite.
+const NUMBERED: Sql = Sql {
+    write_stock: "UPDATE flash_sale_stock SET items = $1",
+    order: "INSERT INTO flash_sale_orders (number) VALUES ($1)",
+    order_if_new: "INSERT INTO flash_sale_orders (number) VALUES ($1) ON CONFLICT (number) DO NOTHING",
+};
+
+/// MySQL and MariaDB.
+#[cfg(feature = "mysql")]
+const QUESTION: Sql = Sql {
+    write_stock: "UPDATE flash_sale_stock SET items = ?",
+    order: "INSERT INTO flash_sale_orders (number) VALUES (?)",
+    order_if_new: "INSERT INTO flash_sale_orders (number) VALUES (?)",
+};
+
+/// Connections per process.
+const CONNECTIONS: u32 = 8;
+
+/// The shop's own pool: the lock has connections of its own.
+#[derive(Debug, Clone)]
+pub(crate) enum Shop {
+    #[cfg(feature = "postgres")]
+    Postgres(PgPool),
+    #[cfg(feature = "mysql")]
+    MySql(MySqlPool),
+    Sqlite(SqlitePool),
+}
+
+/// Statements that read the same on every engine need not be written three times.
+macro_rules! execute {
+    ($shop:expr, $sql:literal) => {
+        match $shop {
+            #[cfg(feature = "postgres")]
+            Shop::Postgres(pool) => sqlx::raw_sql($sql).execute(pool).await.map(drop),
+            #[cfg(feature = "mysql")]
+            Shop::MySql(pool) => sqlx::raw_sql($sql).execute(pool).await.map(drop),
+            Shop::Sqlite(pool) => sqlx::raw_sql($sql).execute(pool).await.map(drop),
+        }
+    };
+}
+
+macro_rules! number {
+    ($shop:expr, $sql:literal) => {{
+        let number: i64 = match $shop {
+            #[cfg(feature = "postgres")]
+            Shop::Postgres(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
+            #[cfg(feature = "mysql")]
+            Shop::MySql(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
+            Shop::Sqlite(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
+        };
+        Ok::<u32, sqlx::Error>(u32::try_from(number).unwrap_or(0))
+    }};
+}
+
+/// The same for the pool of whichever engine, and its SQL.
+macro_rules! on_shop {
+    ($shop:expr, $pool:ident, $sql:ident => $body:expr) => {
+        match $shop {
+            #[cfg(feature = "postgres")]
+            Shop::Postgres($pool) => {
+                let $sql = &NUMBERED;
+                $body
+            }
+            #[cfg(feature = "mysql")]
+            Shop::MySql($pool) => {
+                let $sql = &QUESTION;
+                $body
+            }
+            Shop::Sqlite($pool) => {
+                let $sql = &NUMBERED;
+                $body
+            }
+        }
+    };
+}
+
+/// Buys one item in a transaction, if there is one left: `true`, or `false`.
+macro_rules! buy_in {
+    ($tx:ident, $sql:ident) => {{
+        let stock: i64 = sqlx::query_scalar("SELECT items FROM flash_sale_stock")
+            .fetch_one(&mut **$tx)
+            .await?;
+        if stock > 0 {
+            think().await;
+            let update = sqlx::query($sql.write_stock).bind(stock - 1);
+            update.execute(&mut **$tx).await?;
+            let order = sqlx::query($sql.order).bind(stock);
+            order.execute(&mut **$tx).await?;
+        }
+        Ok::<bool, Error>(stock > 0)
+    }};
+}
+
+impl Shop {
+    pub(crate) async fn open(url: &str) -> Result<Self> {
+        #[cfg(feature = "postgres")]
+        if url.starts_with("postgres") {
+            let pool = PgPoolOptions::new().max_connections(CONNECTIONS);
+            return Ok(Self::Postgres(pool.connect(url).await?));
+        }
+        #[cfg(feature = "mysql")]
+        if url.starts_with("mysql") || url.starts_with("mariadb") {
+            let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS);
+            return Ok(Self::MySql(pool.connect(url).await?));
+        }
+        let options: SqliteConnectOptions = url.parse()?;
+        let options = options
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(Duration::from_secs(30));
+        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS);
+        Ok(Self::Sqlite(pool.connect_with(options).await?))
+    }
+
+    /// Fresh tables with `stock` items. Where an order's number is unique, nobody sells an item twice.
+    pub(crate) async fn restock(&self, stock: u32, unique: bool) -> Result<()> {
+        self.close().await?;
+        execute!(
+            self,
+            "CREATE TABLE flash_sale_stock (items BIGINT NOT NULL)"
+        )?;
+        execute!(
+            self,
+            "CREATE TABLE flash_sale_orders (number BIGINT NOT NULL)"
+        )?;
+        if unique {
+            execute!(
+                self,
+                "CREATE UNIQUE INDEX flash_sale_number ON flash_sale_orders (number)"
+            )?;
+        }
+        execute!(self, "INSERT INTO flash_sale_stock (items) VALUES (0)")?;
+        self.write_stock(stock).await
+    }
+
+    /// Removes the tables.
+    pub(crate) async fn close(&self) -> Result<()> {
+        execute!(self, "DROP TABLE IF EXISTS flash_sale_stock")?;
+        execute!(self, "DROP TABLE IF EXISTS flash_sale_orders")
+    }
+
+    pub(crate) async fn orders(&self) -> Result<u32> {
+        number!(self, "SELECT COUNT(*) FROM flash_sale_orders")
+    }
+
+    async fn write_stock(&self, items: u32) -> Result<()> {
+        on_shop!(self, pool, sql => {
+            let update = sqlx::query(sql.write_stock).bind(i64::from(items));
+            update.execute(pool).await.map(drop)
+        })
+    }
+
+    /// Buys one item, if there is one left, by statements of their own. Right only if nobody else does it at the
+    /// same time.
+    pub(crate) async fn buy(&self) -> Result<bool> {
+        let stock: u32 = number!(self, "SELECT items FROM flash_sale_stock")?;
+        if stock == 0 {
+            return Ok(false);
+        }
+        think().await;
+        self.write_stock(stock - 1).await?;
+        on_shop!(self, pool, sql => {
+            let order = sqlx::query(sql.order).bind(i64::from(stock));
+            order.execute(pool).await.map(|_| true)
+        })
+    }
+
+    /// The same in one transaction, which commits only if the lease is held until its end.
+    pub(crate) async fn buy_pinned(&self, held: &Held) -> std::result::Result<bool, Error> {
+        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+            let sold = buy_in!(tx, sql)?;
+            held.pin(&mut tx).await?;
+            Ok(sold)
+        }).await)
+    }
+
+    /// The same in one transaction that locks `name` first.
+    pub(crate) async fn buy_pessimistic(
+        &self,
+        rowlock: &Rowlock,
+        name: &str,
+    ) -> std::result::Result<bool, Error> {
+        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+            rowlock.in_tx(&mut tx).lock(name).acquire().await?;
+            buy_in!(tx, sql)
+        }).await)
+    }
+
+    /// The same without a lock, as often as somebody else is faster.
+    pub(crate) async fn buy_optimistic(
+        &self,
+        rowlock: &Rowlock,
+        name: &str,
+    ) -> std::result::Result<bool, Error> {
+        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+            let seen = rowlock.in_tx(&mut tx).version(name).await?;
+            let sold = buy_in!(tx, sql)?;
+            rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen)?;
+            Ok(sold)
+        }).await)
+    }
+
+    /// Without any lock of rowlock's: the number of an order is that of the item, and unique. Whoever finds his
+    /// item sold goes on to the next one, in the same transaction.
+    pub(crate) async fn buy_unique(&self) -> std::result::Result<bool, Error> {
+        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+            let mut item: i64 = sqlx::query_scalar(
+                "SELECT COALESCE((SELECT MIN(number) - 1 FROM flash_sale_orders), items) FROM flash_sale_stock",
+            ).fetch_one(&mut **tx).await?;
+            think().await;
+            while item > 0 {
+                match sqlx::query(sql.order_if_new).bind(item).execute(&mut **tx).await {
+                    Ok(done) if done.rows_affected() == 1 => return Ok(true),
+                    Ok(_) => {} // sold already
+                    // MySQL and MariaDB: the statement is rolled back, the transaction goes on.
+                    Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {}
+                    Err(error) => return Err(error.into()),
+                }
+                item -= 1;
+            }
+            Ok(false)
+        }).await)
+    }
+}
+
+/// Checking the address, asking for the price: what lies between reading and writing.
+async fn think() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}

@@ -1,0 +1,226 @@
+//! `rowlock idempotency`: looking at records, and deciding what nobody else can.
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use crate::records::{print_list, print_one, url_argument, whole};
+use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
+use rowlock::{Cleaned, Error, Idempotency, Outcome, RecordKey, RecordState, Resolution, Rowlock};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List records, in the order of their scopes and keys
+    Ls {
+        /// Only those of this scope.
+        #[arg(long)]
+        scope: Option<String>,
+        /// Only those in this state: running, lapsed, poisoned, free, unknown, done, expired.
+        #[arg(long)]
+        state: Option<RecordState>,
+        /// At most so many.
+        #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
+        /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a record, its steps and its outcome
+    ///
+    /// Scope and key are those that `rowlock idempotency ls` prints. The exit code is 1 when there is no such record.
+    Show {
+        #[command(flatten)]
+        of: Of,
+        /// Print a JSON object, or null when there is no such record.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a poisoned record be run again
+    ///
+    /// What its finished steps have done is kept. A record that is done cannot be run again.
+    Reset {
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Decide what has become of the step of an unknown record
+    ///
+    /// Find out first, at the payment provider, say, and make sure that it cannot happen later. The next request with
+    /// this key goes on after the step, or runs it.
+    #[command(group = clap::ArgGroup::new("what").required(true).args(["happened", "not_happened"]))]
+    Resolve {
+        #[command(flatten)]
+        of: Of,
+        /// The step happened.
+        #[arg(long)]
+        happened: bool,
+        /// What it came to, as JSON: what the step would have returned (null for nothing).
+        #[arg(
+            long,
+            required_if_eq("happened", "true"),
+            requires = "happened",
+            conflicts_with = "not_happened",
+            value_name = "JSON"
+        )]
+        result: Option<String>,
+        /// The step did not happen, and will not.
+        #[arg(long)]
+        not_happened: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Of {
+    /// Whose key it is.
+    scope: String,
+    /// The key.
+    key: String,
+    /// Scope and key are given in hexadecimal.
+    #[arg(long)]
+    hex: bool,
+}
+
+impl Of {
+    fn bytes(&self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
+        if self.hex {
+            Ok((parse_hex(&self.scope)?, parse_hex(&self.key)?))
+        } else {
+            Ok((self.scope.clone().into(), self.key.clone().into()))
+        }
+    }
+
+    fn record(&self) -> Result<RecordKey, Failure> {
+        let (scope, key) = self.bytes()?;
+        Ok(RecordKey::new(scope, key).map_err(Error::from)?)
+    }
+}
+
+fn parse_hex(text: &str) -> Result<Vec<u8>, Failure> {
+    let digit = |pair: &[u8]| {
+        let pair = std::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| pair.len() == 2)?;
+        u8::from_str_radix(pair, 16).ok()
+    };
+    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(digit).collect();
+    bytes.ok_or_else(|| {
+        let message = format!("`{text}` is not hexadecimal: two digits for each byte");
+        Failure::Other(message, USAGE)
+    })
+}
+
+impl Command {
+    /// What is refused before the database is asked.
+    fn check(&self) -> Result<(), Failure> {
+        match self {
+            Self::Ls { .. } => return Ok(()),
+            Self::Show { of, .. } | Self::Reset { of } => of.record()?,
+            Self::Resolve { of, result, .. } => {
+                result.as_deref().map(result_of).transpose()?;
+                of.record()?
+            }
+        };
+        Ok(())
+    }
+
+    pub(crate) async fn execute(self, url: &str) -> Result<u8, Failure> {
+        self.check()?;
+        let rowlock = database::find(url).await?;
+        let idempotency = rowlock.idempotency();
+        match self {
+            Self::Ls {
+                scope,
+                state,
+                limit,
+                json,
+            } => {
+                let scope = scope.as_deref().map(str::as_bytes);
+                let infos = idempotency.list(scope, state, limit).await?;
+                print_list(&infos, limit, json);
+                if infos.is_empty() && !json {
+                    database::tell_where(&rowlock);
+                }
+            }
+            Self::Show { of, json } => {
+                let code = show(&idempotency, &of, json, &url_argument(url)).await?;
+                if code == ABSENT && !json {
+                    database::tell_where(&rowlock);
+                }
+                return Ok(code);
+            }
+            Self::Reset { of } => {
+                let record = of.record()?;
+                idempotency.reset(record.scope(), record.key()).await?;
+                println!("reset {record}: the next request runs it");
+            }
+            Self::Resolve {
+                of,
+                happened,
+                result,
+                not_happened: _,
+            } => {
+                let record = of.record()?;
+                let resolution = if happened {
+                    Resolution::Happened(result_of(&result.unwrap_or_default())?)
+                } else {
+                    Resolution::NotHappened
+                };
+                let decided = idempotency.resolve(record.scope(), record.key(), resolution);
+                decided.await?;
+                let what = if happened {
+                    "goes on after the step"
+                } else {
+                    "runs the step"
+                };
+                println!("resolved {record}: the next request {what}");
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// What a step came to, as it was typed.
+fn result_of(json: &str) -> Result<Outcome, Failure> {
+    if let Err(error) = serde_json::from_str::<Value>(json) {
+        let message =
+            format!("`{json}` is not JSON ({error}): a string is written with its quotes");
+        return Err(Failure::Other(message, USAGE));
+    }
+    Ok(Outcome::new("application/json", json)?)
+}
+
+async fn show(idempotency: &Idempotency, of: &Of, json: bool, url: &str) -> Result<u8, Failure> {
+    let record = of.record()?;
+    let found = idempotency.inspect(record.scope(), record.key()).await?;
+    let steps = idempotency.steps(record.scope(), record.key()).await?;
+    let code = if found.is_some() { 0 } else { ABSENT };
+    match found {
+        _ if json => show::print_json(&found.map(|info| whole(&info, &steps))),
+        Some(info) => print_one(&info, &steps, url),
+        None => println!("{}", Error::NoSuchRecord { record }),
+    }
+    Ok(code)
+}
+
+/// `rowlock clean`: everything that is over, in small batches.
+pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> {
+    let Cleaned {
+        outcomes,
+        records,
+        tokens,
+        locks,
+        ..
+    } = rowlock.clean_all(batch).await?;
+    println!(
+        "removed {outcomes} outcomes, {records} records, {tokens} form tokens, {locks} unused lock rows"
+    );
+    Ok(())
+}
+
+/// The exit code of an administrator's request that cannot be met.
+pub(crate) fn code(error: &Error) -> Option<u8> {
+    match error {
+        Error::InvalidKey { .. } | Error::OutcomeTooLarge { .. } => Some(USAGE),
+        Error::NoSuchRecord { .. } => Some(ABSENT),
+        Error::NotDecided { .. } => Some(FAILED),
+        _ => None,
+    }
+}

@@ -1,0 +1,55 @@
+//! A command that does not outlive the process that holds its lock.
+//!
+//! `rowlock run` that is killed with SIGKILL can stop nothing any more. So its command is started through
+//! a second `rowlock`, which asks the kernel for SIGTERM when its parent dies, and then becomes the command:
+//! the request survives execve (prctl(2), `PR_SET_PDEATHSIG`), unless the command is set-user-ID.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+/// The shell's codes: found but not runnable, not found.
+const NOT_RUNNABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// The hidden subcommand.
+pub(crate) const NAME: &str = "leash";
+
+#[derive(Debug, Args)]
+pub(crate) struct Leash {
+    /// The process that holds the lock.
+    holder: i32,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// The program and the first arguments that start a command on the leash of this process.
+pub(crate) fn program() -> std::io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args([NAME, &std::process::id().to_string(), "--"]);
+    Ok(command)
+}
+
+impl Leash {
+    /// Returns only when the command cannot be started.
+    pub(crate) fn become_command(&self) -> ExitCode {
+        #[cfg(target_os = "linux")]
+        {
+            let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM);
+            // It may have died before it could be asked for.
+            if nix::unistd::getppid().as_raw() != self.holder {
+                return ExitCode::from(crate::LOST);
+            }
+        }
+        let Some((program, arguments)) = self.command.split_first() else {
+            return ExitCode::from(crate::USAGE);
+        };
+        let error = Command::new(program).args(arguments).exec();
+        eprintln!("rowlock: cannot run {}: {error}", program.display());
+        let missing = error.kind() == std::io::ErrorKind::NotFound;
+        ExitCode::from(if missing { NOT_FOUND } else { NOT_RUNNABLE })
+    }
+}

@@ -1,0 +1,288 @@
+//! The command `rowlock`: arguments, and which exit code tells what.
+
+mod database;
+mod duration;
+mod idempotency;
+mod leash;
+mod records;
+mod run;
+mod show;
+mod until;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use rowlock::{Engine, Error, Name, Rowlock, migration_sql};
+
+/// What was to be shown is not there: the lock is free, or there is no such record. (As of grep(1): no error, not found.)
+const ABSENT: u8 = 1;
+/// sysexits.h(3): wrong usage.
+const USAGE: u8 = 64;
+/// sysexits.h(3): a service is unavailable.
+const UNAVAILABLE: u8 = 69;
+/// sysexits.h(3): a temporary failure, try again later. Here: the lock is held by somebody else.
+const NOT_ACQUIRED: u8 = 75;
+/// The lock was lost while the command ran. (sysexits.h calls 76 a protocol error.)
+const LOST: u8 = 76;
+/// sysexits.h(3): damaged data. Here: a row that somebody edited.
+const DAMAGED: u8 = 65;
+/// sysexits.h(3): something is not set up as it should be. Here: the tables, the user's rights, or the server's version.
+const NOT_SET_UP: u8 = 78;
+/// sysexits.h(3): any other failure.
+const FAILED: u8 = 70;
+
+const AFTER_HELP: &str = "\
+Examples:
+  rowlock run nightly-report -- ./report.sh         wait for the lock, then run
+  rowlock run backup --no-wait -- ./backup.sh       run only if nobody else does
+  rowlock run billing --ttl 10s --wait 1m -- ./bill --month 11
+  rowlock ls
+  rowlock show nightly-report --json
+  rowlock release nightly-report --force            free it, whoever holds it
+  rowlock idempotency ls --state unknown            records that wait for a decision
+  rowlock idempotency resolve alice order-17 --happened --result 42
+  rowlock clean                                     remove what is over
+  rowlock migrate --print postgres | psql shop      tables made by a DBA
+
+Warnings go to standard error when ROWLOCK_LOG asks for them: ROWLOCK_LOG=warn.
+
+Exit codes:
+  1  show: the lock is free, or the record does not exist (with --json: null);
+     idempotency reset, resolve: the record does not exist
+  64 wrong usage          69 database unreachable, not there or read-only, login refused, outcome unknown
+  75 not acquired         76 lock lost while the command ran
+  78 tables, rights or server do not fit     65 damaged row     70 any other failure
+  run: otherwise the command's own, 128 + the number of the signal that ended it,
+       126 or 127 when it cannot be started
+Errors are text on standard error, also with --json.
+
+The URL is of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or
+sqlite:PATH. Several servers are written as HOST1:PORT1,HOST2:PORT2; the one that takes writes is
+used. Special characters in a password are percent-encoded.";
+
+#[derive(Debug, Parser)]
+#[command(name = "rowlock", version, about = "Locks and idempotency that live as rows in your SQL database",
+    after_help = AFTER_HELP, propagate_version = true)]
+struct Arguments {
+    /// The database.
+    #[arg(
+        long,
+        global = true,
+        env = database::VARIABLE,
+        hide_env_values = true,
+        default_value = database::DEFAULT,
+        value_name = "URL"
+    )]
+    url: String,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a command while holding a lock
+    ///
+    /// The command runs in a process group of its own, with ROWLOCK_NAME and ROWLOCK_FENCE in its
+    /// environment. Signals are passed on to it, SIGCONT too. When the lock is lost, its group gets SIGTERM, and
+    /// after the grace SIGKILL.
+    ///
+    /// Ctrl-Z stops the command and rowlock, and fg or bg continues both. Nothing renews the lock meanwhile: after its TTL
+    /// another process may have it, and then rowlock ends the command as soon as it is continued. When only the command
+    /// is stopped (by SIGSTOP, or without a terminal), rowlock goes on renewing the lock, and SIGCONT to rowlock
+    /// continues the command.
+    Run(run::Run),
+    /// List the locks that somebody holds
+    Ls {
+        /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show who holds a lock
+    ///
+    /// The exit code is 1 when nobody holds it.
+    Show {
+        /// The lock.
+        name: Name,
+        /// Print a JSON object, or null when nobody holds it.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Free a lock, whoever holds it
+    ///
+    /// The holder learns it with its next renewal, within a third of its TTL, and may go on working
+    /// until then.
+    Release {
+        /// The lock.
+        name: Name,
+        /// Say that you mean it: somebody may be working under this lock.
+        #[arg(long, required = true)]
+        force: bool,
+    },
+    /// Look at idempotency records, and decide what nobody else can
+    #[command(subcommand)]
+    Idempotency(idempotency::Command),
+    /// Remove idempotency records, form tokens and lock rows whose time is over
+    ///
+    /// Processes that use them do this by themselves, unless they are told not to.
+    Clean {
+        /// Rows of one kind in one transaction.
+        #[arg(long, default_value_t = Rowlock::CLEAN_BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        batch: u32,
+    },
+    /// Become CMD, and end with the process that started it
+    #[command(name = leash::NAME, hide = true)]
+    Leash(leash::Leash),
+    /// Create or update the tables
+    ///
+    /// `rowlock run` does this by itself, when its user has the right to create tables. The other commands make nothing.
+    Migrate {
+        /// Print the SQL for an empty database instead, for a DBA: postgres, mysql, mariadb or sqlite.
+        #[arg(long, value_name = "ENGINE")]
+        print: Option<Engine>,
+    },
+}
+
+/// Why a command did not do what it should.
+#[derive(Debug)]
+enum Failure {
+    Rowlock(Error),
+    /// A message and an exit code.
+    Other(String, u8),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Rowlock(error)
+    }
+}
+
+impl Failure {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Other(_, code) => *code,
+            Self::Rowlock(error) => match error {
+                Error::InvalidName { .. }
+                | Error::InvalidDuration { .. }
+                | Error::InvalidSetting { .. }
+                | Error::InvalidUrl { .. }
+                | Error::EngineNotBuilt { .. } => USAGE,
+                Error::Unreachable { .. }
+                | Error::ReadOnly { .. }
+                | Error::LoginRefused { .. }
+                | Error::NoSuchDatabase { .. }
+                | Error::Unwritable { .. }
+                | Error::OutcomeUnknown { .. } => UNAVAILABLE,
+                Error::WaitTimeout { .. } => NOT_ACQUIRED,
+                Error::Lost { .. } => LOST,
+                Error::CorruptRow { .. } | Error::CorruptRecord { .. } => DAMAGED,
+                Error::Denied { .. }
+                | Error::ServerTooOld { .. }
+                | Error::NoSchema { .. }
+                | Error::SchemaMissing { .. }
+                | Error::SchemaOlder { .. }
+                | Error::SchemaNewer { .. }
+                | Error::SchemaChanged { .. }
+                | Error::MigrationDenied { .. }
+                | Error::MigrationFailed { .. } => NOT_SET_UP,
+                other => idempotency::code(other).unwrap_or(FAILED),
+            },
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Other(message, _) => message.clone(),
+            Self::Rowlock(error) => error.to_string(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            // --help and --version are no errors.
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        }
+    };
+    if let Command::Leash(leash) = &arguments.command {
+        return leash.become_command();
+    }
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ROWLOCK_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+
+    // One thread is enough, and the child is started by the main thread, which lives longest.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(execute(arguments)),
+        Err(error) => Err(Failure::Other(format!("cannot start: {error}"), FAILED)),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("rowlock: {}", failure.message());
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+async fn execute(arguments: Arguments) -> Result<u8, Failure> {
+    let url = &arguments.url;
+    match arguments.command {
+        Command::Run(run) => run.execute(url).await,
+        // `main` has seen to it.
+        Command::Leash(_) => Ok(USAGE),
+        Command::Ls { json } => {
+            let rowlock = database::find(url).await?;
+            let locks = rowlock.list().await?;
+            show::print_list(&locks, json);
+            if locks.is_empty() && !json {
+                database::tell_where(&rowlock);
+            }
+            Ok(0)
+        }
+        Command::Show { name, json } => {
+            let rowlock = database::find(url).await?;
+            let lock = rowlock.inspect(name.clone()).await?;
+            show::print_one(&name, lock.as_ref(), json);
+            if lock.is_none() && !json {
+                database::tell_where(&rowlock);
+            }
+            Ok(if lock.is_some() { 0 } else { ABSENT })
+        }
+        Command::Release { name, force: _ } => {
+            let rowlock = database::find(url).await?;
+            let held = rowlock.force_release(name.clone()).await?;
+            show::print_released(&name, held.as_ref());
+            if held.is_none() {
+                database::tell_where(&rowlock);
+            }
+            Ok(0)
+        }
+        Command::Idempotency(command) => command.execute(url).await,
+        Command::Clean { batch } => {
+            idempotency::clean(&database::find(url).await?, batch).await?;
+            Ok(0)
+        }
+        Command::Migrate {
+            print: Some(engine),
+        } => {
+            print!("{}", migration_sql(engine)?);
+            Ok(0)
+        }
+        Command::Migrate { print: None } => {
+            let rowlock = database::make(url).await?;
+            show::print_migrations(rowlock.target(), rowlock.applied_migrations());
+            Ok(0)
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! How records are printed: for people, and as JSON.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use comfy_table::{Table, presets};
+use serde_json::{Value, json};
+
+use crate::{database, show};
+use rowlock::{Outcome, RecordInfo, RecordKey, RecordState, StepInfo};
+
+/// How much of an outcome is printed for people.
+const SHOWN: usize = 4_096;
+
+/// How the URL is given to another command: as it was given to this one. One with a password is not printed.
+pub(crate) fn url_argument(url: &str) -> String {
+    let from_environment = std::env::var(database::VARIABLE).is_ok_and(|set| set == url);
+    if from_environment || url == database::DEFAULT {
+        return String::new();
+    }
+    let login = url.split_once("://").map_or("", |(_, rest)| rest);
+    let login = login.rsplit_once('@').map_or("", |(login, _)| login);
+    if login.contains(':') || url.contains("password=") {
+        return " --url 'YOUR URL'".into();
+    }
+    format!(" --url {}", shell_word(url))
+}
+
+/// Text as one word of a shell's.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:/@%+=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// The arguments that name a record: as text where a person can read and copy it.
+fn arguments(record: &RecordKey) -> String {
+    let readable = |bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let is_shown = !text.chars().any(char::is_control);
+        (is_shown && !text.starts_with('-')).then(|| shell_word(text))
+    };
+    match (readable(record.scope()), readable(record.key())) {
+        (Some(scope), Some(key)) => format!("{scope} {key}"),
+        _ => format!("--hex {} {}", hex(record.scope()), hex(record.key())),
+    }
+}
+
+/// Text with quotes and escapes; other bytes escaped, too.
+fn quoted(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => format!("{text:?}"),
+        Err(_) => format!("\"{}\"", bytes.escape_ascii()),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+fn time(at: DateTime<Utc>) -> String {
+    at.format("%F %T UTC").to_string()
+}
+
+/// In whole seconds: nobody wants to read more.
+fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7_199 => format!("{} min", seconds / 60),
+        7_200..=172_799 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// Until when it is as it is.
+fn lasts(info: &RecordInfo) -> String {
+    let left = match info.state {
+        RecordState::Running => info.lease_remaining,
+        RecordState::Done => info.retained_for,
+        RecordState::Expired | RecordState::Free => info.remembered_for,
+        _ => None,
+    };
+    left.map_or_else(String::new, span)
+}
+
+pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
+    if json {
+        return show::print_json(&infos.iter().map(brief).collect::<Vec<_>>());
+    }
+    if infos.is_empty() {
+        return println!("there are no such records");
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header([
+        "SCOPE",
+        "KEY",
+        "STATE",
+        "FOR",
+        "TRIES",
+        "LAST ATTEMPT",
+        "BY",
+    ]);
+    for info in infos {
+        table.add_row([
+            quoted(info.record.scope()),
+            quoted(info.record.key()),
+            info.state.to_string(),
+            lasts(info),
+            format!("{}/{}", info.tries, info.max_attempts),
+            time(info.attempted_at),
+            info.holder.escape_debug().to_string(),
+        ]);
+    }
+    println!("{table}");
+    if infos.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
+        println!("(the first {limit}; --limit shows more)");
+    }
+}
+
+pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12}{value}");
+    };
+    line("record", info.record.to_string());
+    let left = lasts(info);
+    let left = if left.is_empty() {
+        left
+    } else {
+        format!(", for {left}")
+    };
+    line("state", format!("{}{left}", info.state));
+    if let Some(step) = &info.step_in_doubt {
+        line("in doubt", format!("step {step:?}"));
+        line("downstream", downstream_key(info, step));
+    }
+    let tries = match info.state {
+        RecordState::Done | RecordState::Expired => String::new(),
+        _ => format!(", try {} of {}", info.tries, info.max_attempts),
+    };
+    line("attempt", format!("{}{tries}", info.attempt));
+    line("by", info.holder.escape_debug().to_string());
+    line("first began", time(info.began_at));
+    line("last began", time(info.attempted_at));
+    if let Some(at) = info.done_at {
+        line("done", time(at));
+    }
+    for step in steps {
+        let outcome = printable(&step.outcome);
+        line(
+            "step",
+            format!("{:?}, {}: {outcome}", step.step, time(step.done_at)),
+        );
+        line("downstream", downstream_key(info, &step.step));
+    }
+    if let Some(outcome) = &info.outcome {
+        line("outcome", format!("{outcome:?}"));
+        let _ = writeln!(text, "\n{}", printable(outcome));
+    }
+    print!("{text}");
+    match info.state {
+        RecordState::Unknown => {
+            let resolve = format!(
+                "rowlock idempotency resolve{url} {}",
+                arguments(&info.record)
+            );
+            println!(
+                "\nfind out at the other side whether the step happened (it may know it by the downstream key above), then run one of\n  \
+                 {resolve} --happened --result 'RESULT AS JSON'\n  \
+                 {resolve} --not-happened"
+            );
+        }
+        RecordState::Poisoned => {
+            let record = arguments(&info.record);
+            println!(
+                "\nfind out why it fails, then run\n  rowlock idempotency reset{url} {record}"
+            );
+        }
+        _ => {}
+    }
+}
+
+/// What the other side knows a step by.
+fn downstream_key(info: &RecordInfo, step: &str) -> String {
+    info.downstream_key(step).unwrap_or_default()
+}
+
+/// Text as it is, but nothing that a terminal would act on.
+fn printable(outcome: &Outcome) -> String {
+    let bytes = outcome.bytes();
+    let (shown, rest) = bytes.split_at(bytes.len().min(SHOWN));
+    let mut text = match std::str::from_utf8(shown) {
+        Ok(text) => text
+            .chars()
+            .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
+            .collect(),
+        Err(_) => shown.escape_ascii().to_string(),
+    };
+    if !rest.is_empty() {
+        let _ = write!(text, "… ({} bytes more)", rest.len());
+    }
+    text
+}
+
+fn bytes(bytes: &[u8]) -> Value {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.into();
+    }
+    json!({ "hex": hex(bytes) })
+}
+
+fn outcome(outcome: &Outcome) -> Value {
+    json!({ "content_type": outcome.content_type(), "body": bytes(outcome.bytes()) })
+}
+
+/// A record in JSON: times are RFC 3339 in UTC, spans whole milliseconds.
+pub(crate) fn brief(info: &RecordInfo) -> Value {
+    let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Micros, true);
+    let left = |left: Option<Duration>| left.map(|left| u64::try_from(left.as_millis()).ok());
+    json!({
+        "scope": bytes(info.record.scope()),
+        "key": bytes(info.record.key()),
+        "state": info.state.name(),
+        "attempt": info.attempt,
+        "tries": info.tries,
+        "max_attempts": info.max_attempts,
+        "holder": info.holder,
+        "step_in_doubt": info.step_in_doubt,
+        "downstream_key": info.step_in_doubt.as_deref().map(|step| downstream_key(info, step)),
+        "began_at": time(info.began_at),
+        "attempted_at": time(info.attempted_at),
+        "done_at": info.done_at.map(time),
+        "lease_remaining_ms": left(info.lease_remaining).flatten(),
+        "retained_for_ms": left(info.retained_for).flatten(),
+        "remembered_for_ms": left(info.remembered_for).flatten(),
+    })
+}
+
+pub(crate) fn whole(info: &RecordInfo, steps: &[StepInfo]) -> Value {
+    let mut value = brief(info);
+    let step = |step: &StepInfo| {
+        json!({
+            "step": step.step,
+            "downstream_key": downstream_key(info, &step.step),
+            "attempt": step.attempt,
+            "done_at": step.done_at.to_rfc3339_opts(SecondsFormat::Micros, true),
+            "outcome": outcome(&step.outcome),
+        })
+    };
+    value["steps"] = steps.iter().map(step).collect();
+    value["outcome"] = info.outcome.as_ref().map(outcome).into();
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_with_a_password_is_not_printed() {
+        for url in [
+            "postgres://me:s3cret@h/shop",
+            "mysql://me:s3@cret@h1,h2/shop",
+            "postgres://h/shop?user=me&password=s3cret",
+        ] {
+            assert_eq!(url_argument(url), " --url 'YOUR URL'", "{url}");
+        }
+        assert_eq!(
+            url_argument("postgres://me@h:1/shop"),
+            " --url postgres://me@h:1/shop"
+        );
+        assert_eq!(
+            url_argument("sqlite:my file.db"),
+            " --url 'sqlite:my file.db'"
+        );
+        assert_eq!(url_argument(database::DEFAULT), "");
+    }
+}

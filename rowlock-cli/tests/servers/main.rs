@@ -1,0 +1,8 @@
+//! The command on real servers: rights, poolers, servers that take no writes.
+#![allow(missing_docs, reason = "tests are named, not documented")]
+
+mod command;
+mod pooler;
+mod read_only;
+mod rights;
+mod start;

@@ -1,0 +1,32 @@
+//! The first start: which process makes the tables.
+
+use std::process::Stdio;
+
+use rowlock_test::{Db, on_every_engine};
+
+use crate::command::command;
+
+/// The files in each folder below `migrations/`.
+const MIGRATIONS: i64 = 6;
+
+on_every_engine! {
+    async fn sixteen_processes_start_at_once_on_an_empty_database(db: &Db) {
+        let processes: Vec<_> = (0..16)
+            .map(|_| {
+                command(&db.url, &["migrate"])
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        let mut applied = 0;
+        for process in processes {
+            let output = process.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            applied += String::from_utf8_lossy(&output.stdout).matches("applied V1__lock").count();
+        }
+        assert_eq!(applied, 1, "somebody, and only one");
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_schema_history").await, MIGRATIONS);
+    }
+}

@@ -1,0 +1,183 @@
+//! The body of an answer, which can be read ahead and is still delivered from its start.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body of a response of the layer's: the handler's own, a kept one, or a problem.
+pub struct ResponseBody {
+    ready: VecDeque<Frame<Bytes>>,
+    rest: Rest,
+    /// What the rest was said to have, where that was said.
+    left: Option<u64>,
+}
+
+enum Rest {
+    Body(UnsyncBoxBody<Bytes, BoxError>),
+    /// It is told after a turn: a server drops what it has not sent yet when a body fails.
+    Failing(BoxError),
+    Failed(BoxError),
+    Done,
+}
+
+/// What reading ahead has come to.
+#[derive(Debug)]
+pub(crate) enum Ahead {
+    /// All of it.
+    Whole(Vec<u8>),
+    /// All of it, and trailers, for which a kept response has no room.
+    Trailers,
+    /// It has at least so many bytes.
+    TooLarge { bytes: usize },
+    /// It breaks off; what the body said.
+    Failed(String),
+}
+
+impl ResponseBody {
+    pub(crate) fn new<B>(body: B) -> Self
+    where
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let left = body.size_hint().exact();
+        let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+        let body = body
+            .map_frame(move |frame| frame.map_data(whole))
+            .map_err(Into::into);
+        Self {
+            ready: VecDeque::new(),
+            rest: Rest::Body(UnsyncBoxBody::new(body)),
+            left,
+        }
+    }
+
+    pub(crate) fn of(bytes: Bytes) -> Self {
+        Self {
+            ready: (!bytes.is_empty())
+                .then(|| Frame::data(bytes))
+                .into_iter()
+                .collect(),
+            rest: Rest::Done,
+            left: None,
+        }
+    }
+
+    /// Reads until the end, and no further than it takes to see that there are more than `limit` bytes.
+    pub(crate) async fn read_ahead(&mut self, limit: usize) -> Ahead {
+        let known = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
+        if known > limit {
+            return Ahead::TooLarge { bytes: known };
+        }
+        let mut bytes = Vec::with_capacity(known);
+        let mut trailers = false;
+        while let Rest::Body(body) = &mut self.rest {
+            match body.frame().await {
+                None => self.rest = Rest::Done,
+                Some(Ok(frame)) => {
+                    self.left = still_left(self.left, &frame);
+                    if let Some(data) = frame.data_ref() {
+                        bytes.extend_from_slice(data);
+                    }
+                    trailers |= frame.trailers_ref().is_some_and(|map| !map.is_empty());
+                    self.ready.push_back(frame);
+                    if bytes.len() > limit {
+                        return Ahead::TooLarge { bytes: bytes.len() };
+                    }
+                }
+                Some(Err(error)) => {
+                    let said = error.to_string();
+                    self.rest = Rest::Failing(error);
+                    return Ahead::Failed(said);
+                }
+            }
+        }
+        if trailers {
+            Ahead::Trailers
+        } else {
+            Ahead::Whole(bytes)
+        }
+    }
+}
+
+/// Behind a frame.
+fn still_left(left: Option<u64>, frame: &Frame<Bytes>) -> Option<u64> {
+    let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+    left.map(|left| left.saturating_sub(length))
+}
+
+impl fmt::Debug for ResponseBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseBody").finish_non_exhaustive()
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(frame) = self.ready.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let frame = match std::mem::replace(&mut self.rest, Rest::Done) {
+            Rest::Body(mut body) => {
+                let frame = Pin::new(&mut body).poll_frame(cx);
+                if matches!(frame, Poll::Pending | Poll::Ready(Some(Ok(_)))) {
+                    self.rest = Rest::Body(body);
+                }
+                if let Poll::Ready(Some(Ok(frame))) = &frame {
+                    self.left = still_left(self.left, frame);
+                }
+                ready!(frame)
+            }
+            Rest::Failing(error) => {
+                self.rest = Rest::Failed(error);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Rest::Failed(error) => Some(Err(error)),
+            Rest::Done => None,
+        };
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ready.is_empty()
+            && match &self.rest {
+                Rest::Body(body) => body.is_end_stream(),
+                Rest::Failing(_) | Rest::Failed(_) => false,
+                Rest::Done => true,
+            }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let data = self.ready.iter().filter_map(Frame::data_ref);
+        let ready = data.map(|data| data.len() as u64).sum::<u64>();
+        let rest = match &self.rest {
+            Rest::Body(body) => self
+                .left
+                .map_or_else(|| body.size_hint(), SizeHint::with_exact),
+            Rest::Failing(_) | Rest::Failed(_) => SizeHint::new(),
+            Rest::Done => SizeHint::with_exact(0),
+        };
+        let mut hint = SizeHint::new();
+        hint.set_lower(ready + rest.lower());
+        // A body of a known length is sent without trailers.
+        let trailers = self.ready.iter().any(Frame::is_trailers);
+        if let (Some(upper), false) = (rest.upper(), trailers) {
+            hint.set_upper(ready + upper);
+        }
+        hint
+    }
+}

@@ -1,0 +1,160 @@
+//! The header field: a String of RFC 8941.
+
+use std::convert::Infallible;
+
+use http::{HeaderMap, HeaderName};
+use sfv::visitor::{Ignored, ParameterVisitor, parameter_visitor_with};
+use sfv::{BareItemFromInput, Parser, Version};
+
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+const NOT_A_STRING: &str = "It is to be a string in double quotes (RFC 8941, section 3.3.3), like this: \
+                            Idempotency-Key: \"8e03978e-40d5-43dd-bc93-6894a57f9324\"";
+
+/// The key of a request, if it has one; or what is wrong with it.
+pub(crate) fn of(headers: &HeaderMap, lenient: bool) -> Result<Option<String>, &'static str> {
+    let mut lines = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(line) = lines.next() else {
+        return Ok(None);
+    };
+    // Two strings make a list, and two halves of one would make a string.
+    if lines.next().is_some() {
+        return Err("The header field is to stand on one line, once.");
+    }
+    match parse(line.as_bytes(), lenient) {
+        Some(key) if key.is_empty() => Err("It is empty."),
+        Some(key) => Ok(Some(key)),
+        None => Err(NOT_A_STRING),
+    }
+}
+
+fn parse(value: &[u8], lenient: bool) -> Option<String> {
+    let parser = Parser::new(value).with_version(Version::Rfc8941);
+    match parser.parse_item_with_visitor(string) {
+        Ok(key) => Some(key),
+        Err(_) if lenient => bare(value),
+        Err(_) => None,
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("it is no string")]
+struct NoString;
+
+/// The item, if it is a string. Its parameters are checked, and mean nothing.
+fn string(
+    item: BareItemFromInput<'_>,
+) -> Result<impl ParameterVisitor<'_, Out = String>, NoString> {
+    match item {
+        BareItemFromInput::String(string) => {
+            let key = string.as_str().to_owned();
+            Ok(parameter_visitor_with(Ignored, move |()| {
+                Ok::<_, Infallible>(key)
+            }))
+        }
+        _ => Err(NoString),
+    }
+}
+
+/// The same key without quotes. What could be half a string, a list or a parameter is none.
+fn bare(value: &[u8]) -> Option<String> {
+    let meant = |byte: &u8| byte.is_ascii_graphic() && !b"\"',;\\".contains(byte);
+    let text = std::str::from_utf8(value).ok()?;
+    (!value.is_empty() && value.iter().all(meant)).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn strict(value: &[u8]) -> Option<String> {
+        parse(value, false)
+    }
+
+    /// `chr` of the ABNF in RFC 8941, section 3.3.3, for every byte that there is.
+    #[test]
+    fn every_byte_in_a_string_is_judged_as_the_grammar_says() {
+        for byte in 0..=255_u8 {
+            let alone = strict(&[b'"', byte, b'"']);
+            let unescaped = matches!(byte, 0x20..=0x21 | 0x23..=0x5b | 0x5d..=0x7e);
+            let expected = unescaped.then(|| char::from(byte).to_string());
+            assert_eq!(alone, expected, "0x{byte:02x}");
+            let escaped = strict(&[b'"', b'\\', byte, b'"']);
+            let expected = matches!(byte, b'"' | b'\\').then(|| char::from(byte).to_string());
+            assert_eq!(escaped, expected, "\\0x{byte:02x}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_string_is_refused() {
+        let refused = [
+            "",
+            " ",
+            "foo",
+            "'foo'",
+            "\"foo",
+            "foo\"",
+            "\"foo\\",
+            "\"foo\\\"",
+            "\"foo\"bar",
+            "\"foo\" \"bar\"",
+            "\"foo\", \"bar\"",
+            "\"foo\";",
+            "\"foo\";A=1",
+            "\"foo\";a=@1",
+            "(\"foo\")",
+            "a=\"foo\"",
+            "17",
+            "1.5",
+            "?1",
+            ":Zm9v:",
+            "@1659578233",
+            "%\"foo\"",
+            "\u{201c}foo\u{201d}",
+        ];
+        for value in refused {
+            assert_eq!(strict(value.as_bytes()), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_stands_around_a_string_is_no_part_of_it() {
+        for value in [
+            "\"foo\"",
+            "  \"foo\"  ",
+            "\"foo\";a",
+            "\"foo\"; a=1;b=\"x\"",
+        ] {
+            assert_eq!(strict(value.as_bytes()).as_deref(), Some("foo"), "{value}");
+        }
+        assert_eq!(strict(br#""""#).as_deref(), Some(""));
+        let escaped = strict(br#""foo \"bar\" \\""#);
+        assert_eq!(escaped.as_deref(), Some(r#"foo "bar" \"#));
+    }
+
+    #[test]
+    fn lenient_takes_a_bare_key_and_nothing_that_is_half_a_string() {
+        let lenient = |value: &str| parse(value.as_bytes(), true);
+        for value in ["foo", "8e03978e-40d5-43dd-bc93-6894a57f9324", "17", "a:b/c"] {
+            assert_eq!(lenient(value).as_deref(), Some(value));
+            assert_eq!(lenient(&format!("\"{value}\"")).as_deref(), Some(value));
+        }
+        for value in [
+            "", "\"foo", "foo\"", "'foo'", "a b", "a,b", "a;b", "a\\b", "\u{fc}", "a\tb",
+        ] {
+            assert_eq!(lenient(value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn two_lines_are_refused_also_when_they_make_one_string() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(of(&headers, false), Ok(None));
+        headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("\"a"));
+        headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("b\""));
+        assert!(of(&headers, false).is_err());
+        assert!(of(&headers, true).is_err());
+    }
+}

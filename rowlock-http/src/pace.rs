@@ -1,0 +1,62 @@
+//! How long attempts take, which is what the client of a duplicate is told to wait.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// So many attempts are looked back on: enough to see past one that was slow, few enough to follow a change.
+const REMEMBERED: usize = 64;
+
+/// How long the last attempts took that this process ran behind one layer.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(Mutex<VecDeque<Duration>>);
+
+impl Pace {
+    pub(crate) fn add(&self, took: Duration) {
+        let mut last = self.last();
+        if last.len() == REMEMBERED {
+            last.pop_front();
+        }
+        last.push_back(took);
+    }
+
+    /// The time in which nine of ten attempts were over. `None`: none was run yet.
+    pub(crate) fn usual(&self) -> Option<Duration> {
+        let mut sorted: Vec<Duration> = self.last().iter().copied().collect();
+        sorted.sort_unstable();
+        let index = (sorted.len() * 9).div_ceil(10).checked_sub(1)?;
+        sorted.get(index).copied()
+    }
+
+    fn last(&self) -> MutexGuard<'_, VecDeque<Duration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(millis: impl IntoIterator<Item = u64>) -> Option<Duration> {
+        let pace = Pace::default();
+        for millis in millis {
+            pace.add(Duration::from_millis(millis));
+        }
+        pace.usual()
+    }
+
+    #[test]
+    fn nine_of_ten_attempts_are_over_in_the_usual_time() {
+        assert_eq!(pace([]), None);
+        assert_eq!(pace([7]), Some(Duration::from_millis(7)));
+        assert_eq!(pace([20, 10]), Some(Duration::from_millis(20)));
+        assert_eq!(pace(1..=10), Some(Duration::from_millis(9)));
+        assert_eq!(pace((1..=10).rev()), Some(Duration::from_millis(9)));
+    }
+
+    #[test]
+    fn the_usual_time_follows_the_last_attempts() {
+        let slow_then_fast = [10_000; REMEMBERED].into_iter().chain([1; REMEMBERED]);
+        assert_eq!(pace(slow_then_fast), Some(Duration::from_millis(1)));
+    }
+}

@@ -1,0 +1,211 @@
+//! What a layer was told, and what follows from it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION, CONTENT_ENCODING,
+    CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK,
+    LOCATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
+use rowlock::{Error, Idempotency};
+
+use crate::key;
+use crate::pace::Pace;
+use crate::problem::Problem;
+use crate::under_way::UnderWay;
+
+/// What the head of a response may take of the room for its outcome.
+const HEAD_ROOM: usize = 16 << 10;
+const DEFAULT_MAX_BODY: usize = 1 << 20;
+const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_mins(1);
+/// The longest key of a record, in bytes.
+const MAX_KEY: usize = 255;
+
+/// They say what the bytes of the body are.
+const ALWAYS_KEPT: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_ENCODING];
+
+const KEPT: [HeaderName; 8] = [
+    CACHE_CONTROL,
+    CONTENT_DISPOSITION,
+    CONTENT_LANGUAGE,
+    CONTENT_LOCATION,
+    ETAG,
+    LAST_MODIFIED,
+    LINK,
+    LOCATION,
+];
+
+/// Secrets of one session; the connection's own business (RFC 9110, section 7.6.1); and a length that is told anew.
+const NEVER_KEPT: [HeaderName; 8] = [
+    AUTHORIZATION,
+    CONNECTION,
+    CONTENT_LENGTH,
+    SET_COOKIE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// What a server error of the handler's means for the key; see
+/// [`IdempotencyLayer::server_error`](crate::IdempotencyLayer::server_error).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ServerError {
+    /// Nothing has happened that a retry would repeat: the key is free again.
+    #[default]
+    Transient,
+    /// It may have happened: the record is unknown until somebody has found out.
+    Unknown,
+}
+
+type Principal = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+type WholeUri = dyn Fn(&Parts) -> Uri + Send + Sync;
+
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) idempotency: Idempotency,
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) uri: Option<Arc<WholeUri>>,
+    pub(crate) host_counts: bool,
+    pub(crate) required: bool,
+    pub(crate) lenient: bool,
+    pub(crate) max_key: usize,
+    pub(crate) key_format: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) max_body: usize,
+    pub(crate) body_timeout: Duration,
+    pub(crate) max_response: Option<usize>,
+    pub(crate) keep: Result<Vec<HeaderName>, Error>,
+    pub(crate) json_fields: Vec<String>,
+    pub(crate) is_final: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
+    pub(crate) server_error: ServerError,
+    pub(crate) policy_url: Arc<str>,
+    pub(crate) pace: Arc<Pace>,
+    pub(crate) under_way: UnderWay,
+}
+
+impl Settings {
+    pub(crate) fn new(idempotency: Idempotency, principal: Arc<Principal>) -> Self {
+        Self {
+            idempotency,
+            principal,
+            uri: None,
+            host_counts: false,
+            required: true,
+            lenient: false,
+            max_key: MAX_KEY,
+            key_format: Arc::new(|_| true),
+            methods: vec![Method::POST, Method::PATCH],
+            max_body: DEFAULT_MAX_BODY,
+            body_timeout: DEFAULT_BODY_TIMEOUT,
+            max_response: None,
+            keep: Ok(KEPT.to_vec()),
+            json_fields: Vec::new(),
+            is_final: Arc::new(is_final),
+            server_error: ServerError::default(),
+            policy_url: "https://docs.rs/rowlock-http/latest/rowlock_http/index.html".into(),
+            pace: Arc::default(),
+            under_way: UnderWay::default(),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.idempotency.check()?;
+        self.keep.as_ref().map_err(Clone::clone)?;
+        let refuse = |setting, reason| Err(Error::InvalidSetting { setting, reason });
+        if !(1..=MAX_KEY).contains(&self.max_key) {
+            return refuse("max_key", "1 to 255 bytes are allowed");
+        }
+        let bounds = "1 ms to 1 day are allowed";
+        let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
+        if !allowed.contains(&self.body_timeout) {
+            return Err(Error::InvalidDuration {
+                setting: "body_timeout",
+                given: self.body_timeout,
+                bounds,
+            });
+        }
+        if self.max_response() > self.idempotency.largest_outcome() {
+            let reason = "it is more than the max_outcome of the idempotency settings, or than the server's max_allowed_packet has room for";
+            return refuse("max_response", reason);
+        }
+        let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if self.policy_url.is_empty() || !printable(&self.policy_url) {
+            return refuse("policy_url", "it is to be a URL");
+        }
+        Ok(())
+    }
+
+    /// The largest body of a response that is kept.
+    pub(crate) fn max_response(&self) -> usize {
+        let max_outcome = self.idempotency.largest_outcome();
+        let room = max_outcome - HEAD_ROOM.min(max_outcome / 2);
+        self.max_response.unwrap_or(room)
+    }
+
+    pub(crate) fn covers(&self, method: &Method) -> bool {
+        self.methods.contains(method)
+    }
+
+    /// The key of a request, if it is to have one.
+    pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
+        let key = match key::of(headers, self.lenient) {
+            Ok(Some(key)) => key,
+            Ok(None) if self.required => return Err(Problem::MissingKey),
+            Ok(None) => return Ok(None),
+            Err(reason) => return Err(Problem::BadKey(reason.into())),
+        };
+        if key.len() > self.max_key {
+            let reason = format!("It has more than {} characters.", self.max_key);
+            return Err(Problem::BadKey(reason.into()));
+        }
+        if !(self.key_format)(&key) {
+            let reason = "It has not the format that this server asks for.";
+            return Err(Problem::BadKey(reason.into()));
+        }
+        Ok(Some(key))
+    }
+
+    pub(crate) fn keeps(&self, status: StatusCode, name: &HeaderName) -> bool {
+        let hop = name.as_str().starts_with("proxy-") || name.as_str() == "keep-alive";
+        let chosen = self.keep.as_ref().is_ok_and(|keep| keep.contains(name));
+        // Without it the response would break a MUST of RFC 9110, sections 15.5.2 and 15.5.6.
+        let needed = match status {
+            StatusCode::UNAUTHORIZED => *name == WWW_AUTHENTICATE,
+            StatusCode::METHOD_NOT_ALLOWED => *name == ALLOW,
+            _ => false,
+        };
+        (ALWAYS_KEPT.contains(name) || chosen || needed) && !hop && !NEVER_KEPT.contains(name)
+    }
+}
+
+/// What was too early, too much or too slow may be tried again, and so may what was not applied.
+fn is_final(status: StatusCode) -> bool {
+    !was_not_applied(status) && !matches!(status.as_u16(), 408 | 425 | 429 | 500..)
+}
+
+/// Whether a response of this status says that nothing was done (RFC 9110, sections 15.5.2, 15.5.6 and 15.5.8). A router
+/// answers 405 without asking any handler.
+pub(crate) fn was_not_applied(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 405 | 407)
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("idempotency", &self.idempotency)
+            .field("required", &self.required)
+            .field("lenient", &self.lenient)
+            .field("max_key", &self.max_key)
+            .field("methods", &self.methods)
+            .field("max_body", &self.max_body)
+            .field("body_timeout", &self.body_timeout)
+            .field("max_response", &self.max_response())
+            .field("server_error", &self.server_error)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,45 @@
+//! The HTTP layer, over real sockets: each rule of the draft ("The Idempotency-Key HTTP Header Field",
+//! draft-ietf-httpapi-idempotency-key-header-07) and of the layer's own documentation.
+//!
+//! | rule | tests |
+//! | --- | --- |
+//! | 2.1: the key is one String of RFC 8941 | `keys::every_byte_in_a_string_is_judged_as_the_grammar_says`, `keys::what_is_no_string_is_refused`, `keys::parameters_mean_nothing`, `keys::two_lines_are_refused` |
+//! | an unquoted key, where that is allowed, is the same record | `keys::lenient_takes_a_bare_key_as_the_same_record`, `keys::lenient_refuses_what_is_half_a_string` |
+//! | 2.2: what the server asks of a key is checked before any look-up | `keys::a_key_that_is_not_accepted_is_refused_before_any_look_up` |
+//! | 2.7: a missing key is 400, where one is required | `keys::a_missing_key_is_refused`, `keys::a_key_that_is_not_required_may_be_missing` |
+//! | 1: POST and PATCH; other methods are left alone | `keys::other_methods_pass_untouched`, `keys::the_methods_can_be_chosen` |
+//! | 2.6: a retry gets the result of the first, success or error | `replays::a_retry_gets_the_same_response`, `replays::a_refusal_of_the_handler_is_replayed`, `replays::what_is_kept_is_an_http_message` |
+//! | headers of one session are not kept | `replays::a_cookie_is_never_kept`, `replays::only_listed_headers_are_kept` |
+//! | 2.6: a retry while the first runs is 409 | `replays::a_request_in_flight_is_a_conflict`, `replays::a_duplicate_can_wait` |
+//! | 2.7: the same key with another payload is 422 | `replays::another_payload_is_refused`, `replays::another_payload_is_refused_while_the_first_runs` |
+//! | 2.4: the fingerprint | `replays::method_path_query_and_body_count`, `replays::chosen_fields_alone_count` |
+//! | 2.4: the whole path counts, also behind a router's prefix | `nested::*`, `other_axum::*` |
+//! | 2.4: the host counts where that is set | `hosts::*` |
+//! | 5: keys of two users are two records | `replays::a_key_is_somebodys`, `replays::who_is_nobody_is_refused` |
+//! | 2.7: errors are problem documents with a link | every refusal, in `Answer::is_problem`; `replays::the_link_of_a_problem_can_be_set` |
+//! | which responses are final | `failures::what_may_pass_frees_the_key`, `failures::what_is_final_can_be_set`, `failures::a_panic_frees_the_key`, `failures::failures_do_not_poison` |
+//! | nothing was done: 401, 405, 407 | `not_applied::*` |
+//! | server errors of which nobody knows what they have done | `failures::unknown_*` |
+//! | taken over, expired, poisoned, damaged | `failures::*` |
+//! | the database is out of reach | `failures::a_database_out_of_reach_is_503`, `failures::a_response_is_kept_when_the_database_is_back`, `failures::a_response_is_kept_also_when_the_lease_has_run_out_meanwhile` |
+//! | the work is done, and its response is not kept yet | `failures::*_does_not_free_a_key_whose_work_is_done`; on servers, `late_response` of the fault tests |
+//! | bodies over the limits | `bodies::*` |
+//! | the response and the effect in one transaction | `transactions::*` |
+//! | the client hangs up | `hang_up::*` |
+//! | the server stops | `idle::*` |
+#![allow(missing_docs, reason = "tests are named, not documented")]
+
+mod bodies;
+mod failures;
+mod hang_up;
+mod hosts;
+mod idle;
+mod keys;
+mod nested;
+mod not_applied;
+mod other_axum;
+mod raw;
+mod replays;
+mod server;
+mod shop;
+mod transactions;

@@ -1,0 +1,80 @@
+//! Responses that say that nothing was done: 401, 405 and 407. And those that need a header of their own to be replayed.
+
+use axum::Router;
+use axum::routing::{any, get, post};
+use rowlock::RecordState;
+use rowlock_http::{IdempotencyLayer, ServerError};
+
+use crate::server::{Run, Server, over_a_socket, send};
+use crate::shop::handle;
+
+/// `/pay` takes POST, `/list` takes GET; the layer is around both.
+async fn server(set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Server {
+    let routes = |layer, _| {
+        Router::new()
+            .route("/pay", post(handle))
+            .route("/list", get(handle))
+            .route("/other", any(handle))
+            .layer(layer)
+    };
+    Server::routed(|records| records, set, routes, Run::default()).await
+}
+
+over_a_socket! {
+    async fn a_405_of_the_router_is_not_recorded() {
+        for server_error in [ServerError::Transient, ServerError::Unknown] {
+            let server = server(|layer| layer.server_error(server_error)).await;
+            let list = || {
+                let request = server.request("POST", "/list").header("idempotency-key", "\"k\"");
+                request.header("x-user", "ann").body("100")
+            };
+            for _ in 0..2 {
+                let refused = send(list()).await;
+                assert_eq!(refused.is_new(405).header("allow"), Some("GET,HEAD"));
+                assert_eq!(server.record("k").await.unwrap().state, RecordState::Free);
+            }
+            assert_eq!(server.shop.runs(), 0);
+        }
+        // A key that was wasted like that is free for what was meant.
+        let server = server(|layer| layer).await;
+        let refused = server.request("POST", "/list").header("idempotency-key", "\"k\"");
+        send(refused.header("x-user", "ann").body("100")).await.is_new(405);
+        send(server.pay("k", "201")).await.is_new(201);
+    }
+
+    async fn a_refusal_of_who_asks_frees_the_key() {
+        for server_error in [ServerError::Transient, ServerError::Unknown] {
+            let server = server(|layer| layer.server_error(server_error)).await;
+            for status in [401, 407] {
+                let key = status.to_string();
+                for _ in 0..2 {
+                    let refused = send(server.pay(&key, &format!("needs {status}"))).await;
+                    refused.is_new(status);
+                    let state = server.record(&key).await.unwrap().state;
+                    assert_eq!(state, RecordState::Free, "{server_error:?} {status}");
+                }
+                let done = send(server.pay(&key, "201")).await;
+                done.is_new(201);
+                send(server.pay(&key, "201")).await.is_replay_of(&done);
+            }
+        }
+    }
+
+    async fn where_they_are_final_they_keep_the_header_that_they_need() {
+        let server = server(|layer| layer.final_if(|_| true)).await;
+        for (status, name, value) in [(401, "www-authenticate", "Bearer"), (405, "allow", "GET,HEAD")] {
+            let key = status.to_string();
+            let first = send(server.pay(&key, &format!("needs {status}"))).await;
+            assert_eq!(first.is_new(status).header(name), Some(value));
+            let second = send(server.pay(&key, "201")).await;
+            second.is_replay_of(&first);
+            assert_eq!(second.header(name), Some(value));
+        }
+        // With another status they are not.
+        let first = send(server.pay("k", "needs 403")).await;
+        assert_eq!(first.is_new(403).header("allow"), Some("GET,HEAD"));
+        let second = send(server.pay("k", "201")).await;
+        second.is_replay_of(&first);
+        assert_eq!((second.header("allow"), second.header("www-authenticate")), (None, None));
+    }
+}

@@ -1,0 +1,382 @@
+//! What the server does: the header `x-act`, which is no part of the fingerprint, asks for it.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE, TRAILER};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use http_body::Frame;
+use rowlock::{Error, Outcome, StepFailed};
+use rowlock_http::Idempotent;
+use sqlx::SqlitePool;
+use tokio::sync::{Semaphore, mpsc};
+
+pub(crate) struct Shop {
+    pool: SqlitePool,
+    /// How often the handler has run.
+    runs: AtomicU32,
+    /// The keys whose handler has begun.
+    begun: Mutex<HashSet<String>>,
+    /// The keys of all requests that the server was handed.
+    seen: Mutex<HashSet<String>>,
+    /// The keys of answers that nobody has waited for.
+    dropped: Mutex<HashSet<String>>,
+    /// The keys of the other answers.
+    answered: Mutex<HashSet<String>>,
+    /// Who waits goes on with a permit.
+    pub(crate) gate: Semaphore,
+    /// What the handler has seen of its attempts.
+    pub(crate) noted: Mutex<Vec<String>>,
+}
+
+/// One request, until it is answered.
+pub(crate) struct Watch(Arc<Shop>, Option<String>);
+
+impl Watch {
+    pub(crate) fn answered(mut self) {
+        if let Some(key) = self.1.take() {
+            self.0.answered.lock().unwrap().insert(key);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(key) = self.1.take() {
+            self.0.dropped.lock().unwrap().insert(key);
+        }
+    }
+}
+
+impl Shop {
+    pub(crate) fn new(pool: SqlitePool) -> Self {
+        Self {
+            pool,
+            runs: AtomicU32::new(0),
+            begun: Mutex::default(),
+            seen: Mutex::default(),
+            dropped: Mutex::default(),
+            answered: Mutex::default(),
+            gate: Semaphore::new(0),
+            noted: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn has_begun(&self, key: &str) -> bool {
+        self.begun.lock().unwrap().contains(&format!("\"{key}\""))
+    }
+
+    /// How many keys the server was handed.
+    pub(crate) fn seen(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
+    pub(crate) fn was_handed(&self, key: &str) -> bool {
+        self.seen.lock().unwrap().contains(&format!("\"{key}\""))
+    }
+
+    pub(crate) fn was_dropped(&self, key: &str) -> bool {
+        self.dropped.lock().unwrap().contains(&format!("\"{key}\""))
+    }
+
+    pub(crate) fn was_answered(&self, key: &str) -> bool {
+        self.answered
+            .lock()
+            .unwrap()
+            .contains(&format!("\"{key}\""))
+    }
+
+    pub(crate) fn watch(self: &Arc<Self>, headers: &HeaderMap) -> Watch {
+        let key = text(headers, "idempotency-key").unwrap_or_default();
+        self.seen.lock().unwrap().insert(key.clone());
+        Watch(Arc::clone(self), Some(key))
+    }
+
+    pub(crate) fn noted(&self) -> Vec<String> {
+        self.noted.lock().unwrap().clone()
+    }
+
+    fn note(&self, what: impl Into<String>) {
+        self.noted.lock().unwrap().push(what.into());
+    }
+
+    async fn wait(&self) {
+        self.gate.acquire().await.unwrap().forget();
+    }
+
+    async fn effect(&self, key: &str) {
+        let insert = sqlx::query("INSERT INTO effect VALUES (?)").bind(key);
+        insert.execute(&self.pool).await.unwrap();
+    }
+}
+
+pub(crate) fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    let value = headers.get(name)?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+/// The response tells which run it is from, so that a second run would show.
+pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> Response {
+    let run = shop.runs.fetch_add(1, Ordering::SeqCst) + 1;
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let key = text(&parts.headers, "idempotency-key").unwrap_or_default();
+    shop.begun.lock().unwrap().insert(key.clone());
+    let idempotent = parts.extensions.get::<Idempotent>().cloned();
+    let act = text(&parts.headers, "x-act").unwrap_or_else(|| "201".into());
+    let (act, argument) = act.split_once(' ').unwrap_or((&act, ""));
+    let said = String::from_utf8_lossy(&body);
+    let said = format!("run {run}: {} {} {said}", parts.method, parts.uri);
+
+    if let (
+        Some(idempotent),
+        "commit" | "rollback" | "large-in-tx" | "trailers-in-tx" | "steps" | "doubt" | "complete",
+    ) = (&idempotent, act)
+    {
+        return attempt(&shop, idempotent, &key, act, argument, said).await;
+    }
+    shop.effect(&key).await;
+    let mut response = match act {
+        "panic" => panic!("as was asked"),
+        "wait" => {
+            shop.wait().await;
+            (StatusCode::CREATED, said).into_response()
+        }
+        "bytes" => odd(),
+        "trailers" => trailers(said),
+        "panic-in-body" => (StatusCode::CREATED, Body::new(Panics)).into_response(),
+        "needs" => {
+            let status = StatusCode::from_bytes(argument.as_bytes()).unwrap();
+            let headers = [("www-authenticate", "Bearer"), ("allow", "GET,HEAD")];
+            (status, headers, said).into_response()
+        }
+        "large" => vec![b'x'; argument.parse().unwrap()].into_response(),
+        "stream" => stream(Arc::clone(&shop), argument),
+        "wide" => {
+            let mut response = said.into_response();
+            let value = HeaderValue::from_str(&"x".repeat(argument.parse().unwrap())).unwrap();
+            response.headers_mut().insert("x-wide", value);
+            response
+        }
+        "many" => {
+            let mut response = said.into_response();
+            for n in 0..60 {
+                let name: HeaderName = format!("x-many-{n}").parse().unwrap();
+                response
+                    .headers_mut()
+                    .insert(name, HeaderValue::from_static("x"));
+            }
+            response
+        }
+        status => {
+            let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
+            (status, said).into_response()
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(LOCATION, format!("/payments/{run}").parse().unwrap());
+    headers.append(SET_COOKIE, "session=secret".parse().unwrap());
+    headers.append(SET_COOKIE, "other=secret".parse().unwrap());
+    headers.insert("x-run", run.into());
+    headers.insert(
+        "x-has-attempt",
+        HeaderValue::from(u16::from(idempotent.is_some())),
+    );
+    response
+}
+
+/// Acts on the attempt itself.
+async fn attempt(
+    shop: &Shop,
+    idempotent: &Idempotent,
+    key: &str,
+    act: &str,
+    argument: &str,
+    said: String,
+) -> Response {
+    let insert = "INSERT INTO effect VALUES (?)";
+    let response = (StatusCode::CREATED, [(SET_COOKIE, "session=secret")], said).into_response();
+    match act {
+        "steps" => {
+            let step = idempotent.step("charge", async { Ok::<_, Error>(shop.runs()) });
+            let run = step.await.unwrap();
+            let downstream = idempotent.downstream_key("charge").unwrap();
+            shop.note(format!("charged in run {run} as {downstream}"));
+            shop.note(idempotent.attempt().to_string());
+            StatusCode::from_bytes(argument.as_bytes())
+                .unwrap()
+                .into_response()
+        }
+        "doubt" => {
+            let lost = Error::NotOneRow { rows: 0 };
+            let step = async { Err::<(), _>(StepFailed::Unknown(lost)) };
+            let (status, name) = argument.split_once(' ').unwrap_or(("402", "charge"));
+            idempotent.step_once(name, step).await.unwrap_err();
+            StatusCode::from_bytes(status.as_bytes())
+                .unwrap()
+                .into_response()
+        }
+        "complete" => {
+            shop.effect(key).await;
+            let outcome = Outcome::json(&"by hand").unwrap();
+            idempotent.complete(&outcome).await.unwrap();
+            response
+        }
+        _ => {
+            let mut tx = shop.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+            sqlx::query(insert)
+                .bind(key)
+                .execute(&mut *tx)
+                .await
+                .unwrap();
+            let response = match act {
+                "large-in-tx" => stream_of(&[&[b'x'; 2_000]]),
+                "trailers-in-tx" => trailers("all".into()),
+                _ => response,
+            };
+            let kept = match idempotent.complete_in(&mut tx, response).await {
+                Ok(response) => response,
+                Err(error) => {
+                    shop.note(error.to_string());
+                    return StatusCode::INSUFFICIENT_STORAGE.into_response();
+                }
+            };
+            if act == "commit" {
+                tx.commit().await.unwrap();
+            } else {
+                tx.rollback().await.unwrap();
+            }
+            match argument {
+                "" => kept.into_response(),
+                "panic" => panic!("as was asked"),
+                status => StatusCode::from_bytes(status.as_bytes())
+                    .unwrap()
+                    .into_response(),
+            }
+        }
+    }
+}
+
+/// A body and headers that are no text.
+fn odd() -> Response {
+    let all: Vec<u8> = (0..=255).collect();
+    let mut response = (StatusCode::MULTI_STATUS, all).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, "application/x-odd; a=\"b\"".parse().unwrap());
+    headers.append("link", "</a>; rel=next".parse().unwrap());
+    headers.append("link", "</b>; rel=last".parse().unwrap());
+    headers.insert("etag", HeaderValue::from_bytes(b"\"\xff\x80\"").unwrap());
+    headers.insert("cache-control", HeaderValue::from_static(""));
+    response
+}
+
+/// The whole body, and a digest after it.
+fn trailers(said: String) -> Response {
+    let mut digest = HeaderMap::new();
+    digest.insert("x-digest", HeaderValue::from_static("4711"));
+    let frames = [Frame::data(Bytes::from(said)), Frame::trailers(digest)];
+    let mut response = Body::new(Frames(frames.into())).into_response();
+    let name = HeaderValue::from_static("x-digest");
+    response.headers_mut().insert(TRAILER, name);
+    response
+}
+
+struct Panics;
+
+impl HttpBody for Panics {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        panic!("as was asked")
+    }
+}
+
+struct Frames(VecDeque<Frame<Bytes>>);
+
+impl HttpBody for Frames {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Poll::Ready(self.0.pop_front().map(Ok))
+    }
+}
+
+/// A body that comes piece by piece: `4x500` are four pieces of 500 bytes. It waits for the gate before the last one; the
+/// last one of `4x500!` is an error. `events` are without an end.
+fn stream(shop: Arc<Shop>, shape: &str) -> Response {
+    let (pieces, breaks, events) = match shape {
+        "events" => ("2x10", false, true),
+        shape => (shape.trim_end_matches('!'), shape.ends_with('!'), false),
+    };
+    let (count, size) = pieces.split_once('x').unwrap();
+    let (count, size): (usize, usize) = (count.parse().unwrap(), size.parse().unwrap());
+    let (send, receive) = mpsc::channel(1);
+    tokio::spawn(async move {
+        for number in 1..=count {
+            if number == count {
+                shop.wait().await;
+            }
+            let piece = if breaks && number == count {
+                Err(io::Error::other("it breaks off"))
+            } else {
+                Ok(Bytes::from(vec![
+                    b'0' + u8::try_from(number % 10).unwrap();
+                    size
+                ]))
+            };
+            let sent = send.send(piece).await;
+            shop.note(format!("piece {number}"));
+            if sent.is_err() {
+                break;
+            }
+        }
+    });
+    let mut response = Body::new(Pieces(receive)).into_response();
+    if events {
+        let value = HeaderValue::from_static("text/event-stream; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, value);
+    }
+    response
+}
+
+fn stream_of(pieces: &[&'static [u8]]) -> Response {
+    let (send, receive) = mpsc::channel(pieces.len());
+    for piece in pieces {
+        send.try_send(Ok(Bytes::from_static(piece))).unwrap();
+    }
+    Body::new(Pieces(receive)).into_response()
+}
+
+struct Pieces(mpsc::Receiver<Result<Bytes, io::Error>>);
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let piece = self.0.poll_recv(cx);
+        piece.map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
+}

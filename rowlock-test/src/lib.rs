@@ -1,0 +1,38 @@
+//! What tests, benchmarks and examples share: the four databases, each test with an empty one of its own; transactions; servers.
+#![allow(
+    missing_docs,
+    clippy::missing_panics_doc,
+    clippy::missing_errors_doc,
+    clippy::must_use_candidate,
+    reason = "these are parts of tests: named, not documented, and they panic where a test fails"
+)]
+
+mod app;
+mod db;
+mod events;
+mod mysql;
+mod postgres;
+mod promise;
+mod servers;
+mod sqlite;
+mod tx;
+mod urls;
+
+pub use app::App;
+pub use db::{Db, lapse};
+pub use events::{eventually, renewed, take};
+use rowlock::Engine;
+pub use servers::{Commits, Own, servers};
+pub use tx::Tx;
+pub use urls::{as_user, variable, with_database};
+
+/// All engines, as the tests name them.
+pub const ENGINES: [Engine; 4] = [
+    Engine::Sqlite,
+    Engine::Postgres,
+    Engine::MariaDb,
+    Engine::MySql,
+];
+
+/// The levels of isolation that an application may choose.
+pub const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];

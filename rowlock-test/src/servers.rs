@@ -1,0 +1,81 @@
+//! Servers of a test's or a benchmark's own, started by `docker/servers.sh`.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::postgres;
+
+/// A server in a temporary folder, stopped with the value.
+#[derive(Debug)]
+pub struct Own {
+    pub dir: tempfile::TempDir,
+    pub url: String,
+}
+
+impl Own {
+    /// Starts `kind`; `more` is what `docker/servers.sh` takes after the folder. (The URLs of several servers are lines.)
+    pub fn start(kind: &str, more: &[&str]) -> Self {
+        Self::with(kind, more, Commits::NotDurable)
+    }
+
+    /// Starts `kind`, whose commits wait for the disk.
+    pub fn durable(kind: &str) -> Self {
+        Self::with(kind, &[], Commits::Durable)
+    }
+
+    /// A standby that follows the PostgreSQL server `primary`.
+    pub fn standby(primary: &Self) -> Self {
+        Self::start("standby", &[primary.dir.path().to_str().unwrap()])
+    }
+
+    /// Makes a standby the primary.
+    pub async fn promote(&self) {
+        postgres::promote(&self.url).await;
+    }
+
+    fn with(kind: &str, more: &[&str], commits: Commits) -> Self {
+        let dir = tempfile::Builder::new().prefix("rowlock-").tempdir();
+        let dir = dir.unwrap();
+        let url = servers(&["start", kind], dir.path(), more, commits);
+        Self { dir, url }
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> &str {
+        let rest = self.url.split_once('@').unwrap().1;
+        rest.split_once('/').unwrap().0
+    }
+
+    /// `url` on this server.
+    pub fn instead_of(&self, url: &str) -> String {
+        let (before, rest) = url.split_once('@').unwrap();
+        let (_, after) = rest.split_once('/').unwrap();
+        format!("{before}@{}/{after}", self.address())
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        servers(&["stop"], self.dir.path(), &[], Commits::NotDurable);
+    }
+}
+
+/// Whether what is committed survives the server's death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commits {
+    Durable,
+    NotDurable,
+}
+
+/// Runs `docker/servers.sh` for the server in `dir`, and returns what it says.
+pub fn servers(command: &[&str], dir: &Path, more: &[&str], commits: Commits) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker/servers.sh");
+    let mut run = Command::new(script);
+    run.args(command).arg(dir).args(more);
+    if commits == Commits::Durable {
+        run.env("ROWLOCK_DURABLE", "1");
+    }
+    let output = run.stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "servers.sh {command:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}

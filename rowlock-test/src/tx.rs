@@ -1,0 +1,96 @@
+//! A transaction of the application's own, on whichever engine.
+
+use std::time::Duration;
+
+use rowlock::{Advance, Error, Held, Locked, Rowlock, TryLock, Version};
+use sqlx::AssertSqlSafe;
+
+/// An open transaction of the application's own.
+#[derive(Debug)]
+pub enum Tx {
+    Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
+    MySql(sqlx::Transaction<'static, sqlx::MySql>),
+    Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
+}
+
+/// Runs the same on whichever transaction it is.
+#[macro_export]
+macro_rules! on_tx {
+    ($tx:expr, $inner:ident => $body:expr) => {
+        match $tx {
+            $crate::Tx::Postgres($inner) => $body,
+            $crate::Tx::MySql($inner) => $body,
+            $crate::Tx::Sqlite($inner) => $body,
+        }
+    };
+}
+impl Tx {
+    pub async fn commit(self) -> Result<(), sqlx::Error> {
+        on_tx!(self, tx => tx.commit().await)
+    }
+
+    /// Rolls back.
+    pub async fn release(self) {
+        on_tx!(self, tx => tx.rollback().await.unwrap());
+    }
+
+    pub async fn execute(&mut self, sql: &str) -> Result<u64, sqlx::Error> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        on_tx!(self, tx => {
+            let done = sqlx::raw_sql(sql).execute(&mut **tx).await?;
+            Ok(done.rows_affected())
+        })
+    }
+
+    pub async fn number(&mut self, sql: &str) -> i64 {
+        let sql = AssertSqlSafe(sql.to_owned());
+        on_tx!(self, tx => sqlx::query_scalar(sql).fetch_one(&mut **tx).await.unwrap())
+    }
+
+    pub async fn pin(&mut self, held: &Held) -> Result<(), Error> {
+        on_tx!(self, tx => held.pin(tx).await)
+    }
+
+    pub async fn try_lock(&mut self, rowlock: &Rowlock, name: &str) -> Result<TryLock, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).lock(name).try_acquire().await)
+    }
+
+    /// Locks what must be free.
+    pub async fn lock(&mut self, rowlock: &Rowlock, name: &str) -> Locked {
+        let lock = self.try_lock(rowlock, name).await.unwrap();
+        lock.locked().expect("the name is free")
+    }
+
+    pub async fn acquire(
+        &mut self,
+        rowlock: &Rowlock,
+        name: &str,
+        wait: Duration,
+    ) -> Result<Locked, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).lock(name).wait(wait).acquire().await)
+    }
+
+    pub async fn lock_all(&mut self, rowlock: &Rowlock, names: &[&str]) -> Result<TryLock, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).lock_all(names.iter().copied()).try_acquire().await)
+    }
+
+    pub async fn acquire_all(
+        &mut self,
+        rowlock: &Rowlock,
+        names: &[&str],
+    ) -> Result<Locked, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).lock_all(names.iter().copied()).acquire().await)
+    }
+
+    pub async fn version(&mut self, rowlock: &Rowlock, name: &str) -> Result<Version, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).version(name).await)
+    }
+
+    pub async fn advance(
+        &mut self,
+        rowlock: &Rowlock,
+        version: &Version,
+    ) -> Result<Advance, Error> {
+        on_tx!(self, tx => rowlock.in_tx(tx).advance(version).await)
+    }
+}

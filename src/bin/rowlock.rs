@@ -1,7 +1,0 @@
-//! The command `rowlock`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    rowlock::cli::main()
-}
