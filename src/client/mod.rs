@@ -286,7 +286,7 @@ impl Rowlock {
         self.core.flush().await;
     }
 
-    /// Ends this client, and all its clones: the process is about to exit. Waits for no longer than `limit`, and tells what
+    /// Ends this client, and all its clones: the process is about to exit. Waits for `limit`, or half a second longer, and tells what
     /// had not ended by then. Nothing is lost by calling it twice.
     ///
     /// In this order: no lock is granted and no key is claimed any more ([`Error::ShutDown`]); the tasks that finish what was cut off

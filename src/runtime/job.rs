@@ -392,18 +392,17 @@ impl<V: Verb> Batch for Gathered<V> {
             return Some(job);
         }
         let last = self.firsts.last().zip(self.followers.last_mut());
-        let follows = last.filter(|(first, _)| {
+        let followers = last.filter(|(first, _)| {
             first.head.subject == job.head().subject && job.shares(*first as &dyn AnyTask)
         });
-        let follows = follows.map(|(_, followers)| followers);
-        if let Ok(task) = (job as Box<dyn Any>).downcast::<Task<V>>() {
-            match follows {
-                Some(followers) => followers.push(*task),
-                None => {
-                    self.firsts.push(*task);
-                    self.followers.push(Vec::new());
-                }
-            }
+        let Ok(task) = (job as Box<dyn Any>).downcast::<Task<V>>() else {
+            return None;
+        };
+        if let Some((_, followers)) = followers {
+            followers.push(*task);
+        } else {
+            self.firsts.push(*task);
+            self.followers.push(Vec::new());
         }
         None
     }

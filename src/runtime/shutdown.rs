@@ -33,23 +33,22 @@ impl Core {
         within(until, self.tasks.ended(&[Kind::Errand])).await;
         self.cleaner.stop();
         let held = self.renewals.stop();
-        let is_holding = !held.is_empty();
+        // What is held has its loss to be announced: that thread goes on.
+        let threads = if held.is_empty() {
+            &[Kind::Lanes, Kind::Renewals][..]
+        } else {
+            &[Kind::Lanes][..]
+        };
+        within(until, self.tasks.ended(threads)).await;
         unfinished.extend(held.into_iter().map(|on| Unfinished::new("hold", Some(on))));
-        if !is_holding {
-            within(until, self.tasks.ended(&[Kind::Thread])).await;
+        for kind in [Kind::Work, Kind::Errand] {
+            let running = self.tasks.running(kind).into_iter();
+            unfinished.extend(running.map(|name| Unfinished::new(name, None)));
         }
-        let (work, errands) = (Kind::Work, Kind::Errand);
-        for name in [work, errands]
-            .map(|kind| self.tasks.running(kind))
-            .concat()
-        {
-            unfinished.push(Unfinished::new(name, None));
-        }
-        for name in self.tasks.running(Kind::Thread) {
-            // It announces the loss of what is held.
-            if !(is_holding && name == super::renew::THREAD) {
-                unfinished.push(Unfinished::new(format!("the thread {name}"), None));
-            }
+        for kind in threads {
+            let running = self.tasks.running(*kind).into_iter();
+            unfinished
+                .extend(running.map(|name| Unfinished::new(format!("the thread {name}"), None)));
         }
         unfinished
     }
@@ -73,12 +72,12 @@ impl Core {
     }
 }
 
-/// A little later than `until`: what ends by then can tell so.
+/// What has no more to do ends at once: it has a moment for that, also when the time is over.
 async fn within<T>(until: Moment, work: impl Future<Output = T>) -> Option<T> {
-    const SLACK: Duration = Duration::from_millis(100);
+    const MOMENT: Duration = Duration::from_millis(100);
     select! {
         biased;
         done = work => Some(done),
-        () = sleep_until(until + SLACK) => None,
+        () = sleep_until(until.max(Moment::now() + MOMENT)) => None,
     }
 }

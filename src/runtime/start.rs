@@ -14,7 +14,7 @@ use super::link::{Link, Way};
 use super::met::Met;
 use super::renew::Renewals;
 use super::settings::Settings;
-use super::tasks::Tasks;
+use super::tasks::{Kind, Tasks};
 use super::threads::{own_runtime, spawn};
 use super::{Core, errands, renew, schema, stopped};
 use crate::model::Error;
@@ -50,7 +50,7 @@ impl Core {
         };
         let (migrate, patience) = (settings.migrate, settings.patience);
         let tasks = Tasks::default();
-        spawn("rowlock-lanes", &target, &tasks, move || {
+        spawn("rowlock-lanes", &target, (&tasks, Kind::Lanes), move || {
             let lanes = queues.into_iter().map(&lane).collect();
             run_lanes(lanes, errands::run(orders, lane, patience), migrate, ready)
         })?;

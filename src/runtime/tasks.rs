@@ -19,7 +19,10 @@ pub(crate) enum Kind {
     /// On the caller's runtime.
     Work,
     Errand,
-    Thread,
+    /// The thread of the lanes.
+    Lanes,
+    /// The thread of the renewals and announcements.
+    Renewals,
 }
 
 /// The set. Clones share it.

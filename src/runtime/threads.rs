@@ -11,10 +11,10 @@ use crate::model::Error;
 pub(super) fn spawn(
     name: &'static str,
     target: &str,
-    tasks: &Tasks,
+    (tasks, kind): (&Tasks, Kind),
     body: impl FnOnce() -> std::io::Result<()> + Send + 'static,
 ) -> Result<(), Error> {
-    let member = tasks.enter(Kind::Thread, name);
+    let member = tasks.enter(kind, name);
     let run = move || {
         let _member = member;
         if let Err(error) = body() {

@@ -28,5 +28,6 @@ mod renewals;
 mod retry;
 mod run_in_tx;
 mod runtimes;
+mod shutdown;
 mod steps;
 mod waiting;

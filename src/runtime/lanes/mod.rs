@@ -319,7 +319,9 @@ impl Lane {
         match kind {
             FaultKind::Disconnected => {
                 self.strike(fault);
-                jobs.iter_mut().for_each(|job| job.head_mut().doubt());
+                for job in &mut jobs {
+                    job.head_mut().doubt();
+                }
                 let alone = jobs.len() == 1;
                 isolate(&mut jobs, PATIENT);
                 // A forced release names no grant: sent again, it might free the next holder.

@@ -36,7 +36,7 @@ use super::backoff;
 use super::clean;
 use super::grant::Grant;
 use super::link::Link;
-use super::tasks::Tasks;
+use super::tasks::{Kind, Tasks};
 use crate::model::Moment;
 use crate::model::{Error, Loss, RecordKey, Subject};
 use crate::runtime::timer::sleep_until;
@@ -58,8 +58,6 @@ const SPARE: Duration = Duration::from_secs(10);
 
 /// So many announcements are made at once; then others have their turn.
 const ANNOUNCEMENTS: usize = 1_000;
-
-pub(super) const THREAD: &str = "rowlock-renew";
 
 /// The way to hand a grant to the renewals. Dropping it ends their thread.
 #[derive(Debug)]
@@ -112,19 +110,24 @@ impl Renewals {
         let shared = Arc::new(Shared::default());
         shared.state().schedule = Schedule::within(limit);
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
-        super::threads::spawn(THREAD, target, tasks, move || {
-            let runtime = super::threads::own_runtime()?;
-            runtime.block_on(async {
-                let (cleaning, rest, every) = cleaning;
-                tokio::join!(
-                    announce(&here, &log_target),
-                    renew(link, &here, &log_target),
-                    help(spare, &here, &log_target),
-                    clean::run(cleaning, &rest, every, &log_target)
-                );
-            });
-            Ok(())
-        })?;
+        super::threads::spawn(
+            "rowlock-renew",
+            target,
+            (tasks, Kind::Renewals),
+            move || {
+                let runtime = super::threads::own_runtime()?;
+                runtime.block_on(async {
+                    let (cleaning, rest, every) = cleaning;
+                    tokio::join!(
+                        announce(&here, &log_target),
+                        renew(link, &here, &log_target),
+                        help(spare, &here, &log_target),
+                        clean::run(cleaning, &rest, every, &log_target)
+                    );
+                });
+                Ok(())
+            },
+        )?;
         Ok(Self(shared))
     }
 

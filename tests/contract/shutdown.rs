@@ -1,0 +1,116 @@
+//! The end of a client: in order, within a limit, and what did not end is told.
+
+use std::time::Duration;
+
+use rowlock::{Begun, Error, Fingerprint, Name, ReleaseOutcome, Subject, Unfinished};
+use rowlock_test::{Db, on_every_engine, take};
+use tokio::sync::oneshot;
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(200);
+
+fn lock(name: &str) -> Subject {
+    Subject::Lock(Name::new(name).unwrap())
+}
+
+fn names(unfinished: &[Unfinished]) -> Vec<String> {
+    unfinished.iter().map(ToString::to_string).collect()
+}
+
+on_every_engine! {
+    async fn what_was_dropped_is_told_to_the_database_and_nothing_is_granted_any_more(db: &Db) {
+        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+        for n in 0..50 {
+            drop(take(&rowlock, &format!("n{n}"), LONG).await);
+        }
+        let key = rowlock.idempotency().begin("me", "k", Fingerprint::of("request")).await.unwrap();
+        drop(key);
+        let unfinished = rowlock.clone().shutdown(LONG).await;
+        assert!(unfinished.is_empty(), "{unfinished:?}");
+        assert!(other.list().await.unwrap().is_empty());
+        let again = other.idempotency().begin("me", "k", Fingerprint::of("request")).await.unwrap();
+        assert!(matches!(again, Begun::New(_)), "{again:?}");
+
+        for _ in 0..2 {
+            let refused = rowlock.lock("a").try_acquire().await.unwrap_err();
+            assert!(matches!(refused, Error::ShutDown { .. }), "{refused}");
+            let refused = rowlock.idempotency().begin("me", "l", Fingerprint::of("request")).await;
+            assert!(matches!(refused, Err(Error::ShutDown { .. })), "{refused:?}");
+            // It may be called again.
+            assert!(rowlock.shutdown(LONG).await.is_empty());
+        }
+    }
+
+    async fn what_is_held_is_told_and_held_until_its_deadline(db: &Db) {
+        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+        let ttl = Duration::from_secs(4);
+        let held = take(&rowlock, "a", ttl).await;
+        let unfinished = rowlock.shutdown(LONG).await;
+        assert_eq!(names(&unfinished), ["hold \"a\""]);
+        assert_eq!(unfinished[0].on, Some(lock("a")));
+        assert!(held.is_held());
+        let busy = other.lock("a").try_acquire().await.unwrap();
+        assert!(busy.held().is_none());
+        // Nobody renews it.
+        held.lost().await;
+        assert!(!held.is_held());
+        let next = other.lock("a").wait(LONG).acquire().await.unwrap();
+        assert!(next.fence() > held.fence());
+    }
+
+    async fn work_that_goes_on_is_waited_for_and_told_when_it_takes_too_long(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let (go_on, wait) = oneshot::channel::<()>();
+        let held = take(&rowlock, "a", LONG).await;
+        drop(rowlock.spawn("a letter", async move {
+            let _ = wait.await;
+            held.release().await
+        }));
+        let unfinished = rowlock.shutdown(SHORT).await;
+        let mut names = names(&unfinished);
+        names.sort();
+        assert_eq!(names, ["a letter", "hold \"a\""]);
+        drop(go_on);
+
+        let rowlock = db.rowlock().await;
+        let (go_on, wait) = oneshot::channel();
+        let held = take(&rowlock, "b", LONG).await;
+        let work = rowlock.spawn("a letter", async move {
+            let _ = wait.await;
+            held.release().await
+        });
+        let all = rowlock.clone();
+        let shutdown = tokio::spawn(async move { all.shutdown(LONG).await });
+        while rowlock.lock("c").try_acquire().await.is_ok() {}
+        go_on.send(()).unwrap();
+        // What it needs to end well is there.
+        let released = work.await.unwrap().unwrap();
+        assert_eq!(released, ReleaseOutcome::Released);
+        assert!(shutdown.await.unwrap().is_empty());
+    }
+
+    async fn a_flush_waits_for_work_that_was_spawned_before_it(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let (go_on, wait) = oneshot::channel::<()>();
+        let work = rowlock.spawn("a letter", wait);
+        let flush = rowlock.flush();
+        tokio::pin!(flush);
+        let soon = tokio::time::timeout(SHORT, &mut flush).await;
+        assert!(soon.is_err());
+        go_on.send(()).unwrap();
+        flush.await;
+        work.await.unwrap().unwrap();
+    }
+
+    async fn a_release_that_a_transaction_holds_up_is_told(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", LONG).await;
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        drop(held);
+        let unfinished = rowlock.shutdown(SHORT).await;
+        assert!(names(&unfinished).contains(&"release \"a\"".into()), "{unfinished:?}");
+        tx.release().await;
+    }
+}
