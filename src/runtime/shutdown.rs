@@ -78,6 +78,6 @@ async fn within<T>(until: Moment, work: impl Future<Output = T>) -> Option<T> {
     select! {
         biased;
         done = work => Some(done),
-        () = sleep_until(until.max(Moment::now() + MOMENT)) => None,
+        () = sleep_until(until.max(Moment::now()) + MOMENT) => None,
     }
 }
