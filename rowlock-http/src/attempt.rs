@@ -13,11 +13,10 @@ use tokio::time::{self, Instant};
 use tower_service::Service;
 use tracing::Instrument as _;
 
-use crate::body::{BoxError, ResponseBody};
+use crate::body::{Answer, BoxError, ResponseBody};
 use crate::fingerprint;
 use crate::handle::Idempotent;
 use crate::problem::Problem;
-use crate::service::Answer;
 use crate::settings::{ServerError, Settings, was_not_applied};
 use crate::stored;
 
@@ -72,7 +71,7 @@ impl Asked {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::error!(%error, "a request broke off");
-                Ok(Problem::HandlerPanicked.response(&settings))
+                Ok(settings.response(&Problem::HandlerPanicked))
             }
         }
     }
@@ -95,13 +94,13 @@ impl Asked {
         let body = time::timeout(limit, body).await;
         let body = match body.unwrap_or(Err(Problem::BodyTooSlow { limit })) {
             Ok(body) => body,
-            Err(problem) => return Ok(problem.response(&self.settings)),
+            Err(problem) => return Ok(self.settings.response(&problem)),
         };
         let fingerprint = fingerprint::of(&parts, &body, &self.settings);
         let attempt = match self.begin(&fingerprint).await {
             Ok(Started::Mine(attempt)) => attempt,
             Ok(Started::Done(response)) => return Ok(response),
-            Err(problem) => return Ok(problem.response(&self.settings)),
+            Err(problem) => return Ok(self.settings.response(&problem)),
         };
         let started = Instant::now();
         let request = Request::from_parts(parts, B::from(body.bytes));
@@ -140,7 +139,7 @@ impl Asked {
             Ok(Ok((head, body, Some(outcome)))) => {
                 Ok(match self.keep(attempt, outcome, head.status).await {
                     Ok(()) => Response::from_parts(head, body),
-                    Err(error) => Problem::of(&error).response(&self.settings),
+                    Err(error) => self.settings.response(&Problem::of(&error)),
                 })
             }
             Ok(Ok((head, body, None))) => {
@@ -162,7 +161,7 @@ impl Asked {
                     }
                     None => give_up(&attempt, false).await,
                 }
-                Ok(Problem::HandlerPanicked.response(&self.settings))
+                Ok(self.settings.response(&Problem::HandlerPanicked))
             }
         }
     }

@@ -6,11 +6,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a service of the layer's answers.
+pub(crate) type Answer<E> = Result<Response<ResponseBody>, E>;
 
 /// The body of a response of the layer's: the handler's own, a kept one, or a problem.
 pub struct ResponseBody {

@@ -11,7 +11,6 @@ use rowlock::Error;
 use serde::Serialize;
 
 use crate::body::ResponseBody;
-use crate::settings::Settings;
 
 /// What a client is told to wait for the database.
 const DATABASE_RETRY_AFTER: u64 = 5;
@@ -209,8 +208,12 @@ impl Problem {
         }
     }
 
-    pub(crate) fn response(&self, settings: &Settings) -> Response<ResponseBody> {
-        let policy_url = &settings.policy_url;
+    /// `usual` is how long attempts take.
+    pub(crate) fn response(
+        &self,
+        policy_url: &str,
+        usual: Option<Duration>,
+    ) -> Response<ResponseBody> {
         let (anchor, status, title) = self.kind();
         let original_status = match self {
             Self::ResponseNotKept { status } => *status,
@@ -235,7 +238,7 @@ impl Problem {
             // A 401 has to have a challenge (RFC 9110, section 15.5.2); the most common one.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Some(seconds) = self.retry_after(settings.pace.usual()) {
+        if let Some(seconds) = self.retry_after(usual) {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         response

@@ -13,7 +13,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::attempt::Asked;
-use crate::body::{BoxError, ResponseBody};
+use crate::body::{Answer, BoxError, ResponseBody};
 use crate::fingerprint;
 use crate::problem::Problem;
 use crate::settings::Settings;
@@ -62,7 +62,7 @@ where
             match admitted {
                 Ok(None) => pass(inner, request).await,
                 Ok(Some(asked)) => asked.answer(inner, request).await,
-                Err(problem) => Ok(problem.response(&settings)),
+                Err(problem) => Ok(settings.response(&problem)),
             }
         }))
     }
@@ -113,8 +113,6 @@ where
 /// [`body_timeout`](crate::IdempotencyLayer::body_timeout), nothing is left behind.
 #[must_use = "it does nothing unless polled"]
 pub struct ResponseFuture<E>(Pin<Box<dyn Future<Output = Answer<E>> + Send>>);
-
-pub(crate) type Answer<E> = Result<Response<ResponseBody>, E>;
 
 impl<E> fmt::Debug for ResponseFuture<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

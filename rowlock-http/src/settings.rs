@@ -10,9 +10,10 @@ use http::header::{
     LOCATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, Method, Response, StatusCode, Uri};
 use rowlock::{Error, Idempotency};
 
+use crate::body::ResponseBody;
 use crate::key;
 use crate::pace::Pace;
 use crate::problem::Problem;
@@ -168,6 +169,11 @@ impl Settings {
             return Err(Problem::BadKey(reason.into()));
         }
         Ok(Some(key))
+    }
+
+    /// What the client is told.
+    pub(crate) fn response(&self, problem: &Problem) -> Response<ResponseBody> {
+        problem.response(&self.policy_url, self.pace.usual())
     }
 
     pub(crate) fn keeps(&self, status: StatusCode, name: &HeaderName) -> bool {
