@@ -16,6 +16,7 @@
 
 pub(crate) mod brands;
 mod capabilities;
+pub(crate) mod classify;
 pub(crate) mod clean;
 pub(crate) mod fault;
 pub(crate) mod fault_error;

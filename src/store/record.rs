@@ -17,7 +17,7 @@ use super::fault::Fault;
 use super::lease::Renewed;
 use super::record_state::KeptState;
 use super::to_micros;
-use crate::model::{Fingerprint, Outcome, RecordKey};
+use crate::model::{Fingerprint, Outcome, RecordKey, RecordState};
 
 /// The verbs for records.
 #[async_trait]
@@ -181,6 +181,28 @@ pub(crate) struct RecordRow {
 }
 
 impl RecordRow {
+    /// What the record was by the database's clock when the row was read, where `max_tries` attempts may vanish. `None`: the
+    /// row is damaged.
+    ///
+    /// Lists filter by the same rule, in the statement (`record_admin.rs` of each brand).
+    pub(crate) fn state_now(&self, max_tries: i32) -> Option<RecordState> {
+        let over = |left: i64| left <= 0;
+        Some(match self.state {
+            KeptState::Running if !over(self.lease_left) => RecordState::Running,
+            KeptState::Running if self.doubt.is_some() => RecordState::Unknown,
+            KeptState::Running | KeptState::Free if self.tries >= max_tries => {
+                RecordState::Poisoned
+            }
+            KeptState::Running => RecordState::Lapsed,
+            KeptState::Free => RecordState::Free,
+            KeptState::Unknown => RecordState::Unknown,
+            KeptState::Done if self.retain_left.is_some_and(over) => RecordState::Expired,
+            KeptState::Done => RecordState::Done,
+            KeptState::Expired => RecordState::Expired,
+            KeptState::Damaged => return None,
+        })
+    }
+
     pub(crate) fn is_of(&self, key: &RecordKey) -> bool {
         self.key == key.key() && self.scope == key.scope()
     }

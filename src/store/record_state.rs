@@ -1,7 +1,4 @@
-//! What a record is: the state that its row keeps, and what that comes to by the database's clock.
-
-use super::record::RecordRow;
-use crate::model::RecordState;
+//! The state that the row of a record keeps. What it comes to by the database's clock says [`RecordRow`](super::record::RecordRow).
 
 /// The column `state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,29 +35,5 @@ impl KeptState {
             Self::Expired => "expired",
             Self::Damaged => "damaged",
         }
-    }
-}
-
-impl RecordRow {
-    /// What the record was by the database's clock when the row was read, where `max_tries` attempts may vanish. `None`: the
-    /// row is damaged.
-    ///
-    /// Lists filter by the same rule, in the statement (`record_admin.rs` of each brand).
-    pub(crate) fn state_now(&self, max_tries: i32) -> Option<RecordState> {
-        let over = |left: i64| left <= 0;
-        Some(match self.state {
-            KeptState::Running if !over(self.lease_left) => RecordState::Running,
-            KeptState::Running if self.doubt.is_some() => RecordState::Unknown,
-            KeptState::Running | KeptState::Free if self.tries >= max_tries => {
-                RecordState::Poisoned
-            }
-            KeptState::Running => RecordState::Lapsed,
-            KeptState::Free => RecordState::Free,
-            KeptState::Unknown => RecordState::Unknown,
-            KeptState::Done if self.retain_left.is_some_and(over) => RecordState::Expired,
-            KeptState::Done => RecordState::Done,
-            KeptState::Expired => RecordState::Expired,
-            KeptState::Damaged => return None,
-        })
     }
 }

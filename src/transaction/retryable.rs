@@ -1,7 +1,7 @@
 //! Which errors say that a transaction may succeed when it is begun anew.
 
 use crate::model::Error;
-use crate::store::fault::kind_of;
+use crate::store::classify::kind_of;
 
 /// An error that tells whether the transaction may well succeed when it is begun anew.
 ///

@@ -1,12 +1,13 @@
 //! Reaching a PostgreSQL server, and the session that the verbs rely on.
 
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection, Row};
+use sqlx::{ConnectOptions, PgConnection};
 
 use super::in_tx::BEGIN;
+use super::look::{Look, open};
 use super::pooler::{Known, POOLER, Sharing, is_shared, is_tracked, take_pooler};
 use super::session::PgSession;
 use crate::model::{Error, FaultKind};
@@ -21,16 +22,6 @@ const SSL: &str = " (its values are disable, allow, prefer, require, verify-ca a
 
 /// What sqlx keeps prepared by default. Without a place for them, it would leave every statement on the server.
 const STATEMENTS: usize = 100;
-
-/// `pg_stat_get_activity` shows a session to its own user.
-const LOOK: &str = "
-SELECT pg_backend_pid(),
-       (SELECT (extract(epoch FROM clock_timestamp() - backend_start) * 1000000)::bigint
-        FROM pg_stat_get_activity(pg_backend_pid())),
-       current_setting('default_transaction_isolation'),
-       pg_is_in_recovery(),
-       current_setting('transaction_read_only')::boolean,
-       CASE WHEN current_schema() IS NULL THEN current_setting('search_path') END";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Postgres {
@@ -170,37 +161,6 @@ impl Connector for Postgres {
         let strict = seen.isolation != "read committed";
         Ok(PgSession::new(conn, sharing, strict, &self.sharing))
     }
-}
-
-/// What a new connection sees of its server.
-#[derive(Debug)]
-pub(super) struct Look {
-    /// The server's process.
-    pub(super) process: i32,
-    /// The process is older than the connection: it has worked for others.
-    pub(super) reused: bool,
-    isolation: String,
-    standby: bool,
-    read_only: bool,
-    /// The search path, when no schema of it is there.
-    lost_path: Option<String>,
-}
-
-pub(super) async fn open(options: &PgConnectOptions) -> Result<(PgConnection, Look), Fault> {
-    let began = Instant::now();
-    let mut conn = options.connect().await?;
-    let row = sqlx::raw_sql(LOOK).fetch_one(&mut conn).await?;
-    let age: Option<i64> = row.try_get(1)?;
-    let age = Duration::from_micros(age.unwrap_or_default().max(0).unsigned_abs());
-    let look = Look {
-        process: row.try_get(0)?,
-        reused: age > began.elapsed(),
-        isolation: row.try_get(2)?,
-        standby: row.try_get(3)?,
-        read_only: row.try_get(4)?,
-        lost_path: row.try_get(5)?,
-    };
-    Ok((conn, look))
 }
 
 #[cfg(test)]

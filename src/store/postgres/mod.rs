@@ -8,6 +8,7 @@ mod fault;
 mod form_token;
 mod in_tx;
 mod lease;
+mod look;
 mod pooler;
 mod record;
 mod record_admin;

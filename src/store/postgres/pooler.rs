@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, Row};
 
-use super::connect::{Look, open};
+use super::look::{Look, open};
 use crate::model::Error;
 use crate::store::fault::Fault;
 
