@@ -46,7 +46,7 @@ impl Idempotency {
             .await
     }
 
-    /// The same for a key that an HTTP client has chosen: for code that maps requests to records, as a layer does.
+    /// [`begin`](Self::begin) for a key that an HTTP client has chosen: for code that maps requests to records, as a layer does.
     ///
     /// The scope of the record is [`HTTP_SCOPES`](Self::HTTP_SCOPES) and `principal`, 1 to 250 bytes that say whose request it
     /// is. [`begin`](Self::begin) refuses such scopes: a client cannot choose a key that the application's own code uses.

@@ -255,7 +255,7 @@ impl IdempotencyGuard {
     }
 
     /// From here on, dropping the guard still frees the key, but this attempt does not count as one that vanished. For code that
-    /// knows that nothing was done, or that leaves the end to others: a layer whose handler never ran.
+    /// knows that nothing was done, such as a layer whose handler never ran.
     ///
     /// It only matters when the guard is dropped; the database is not told before. An attempt that is
     /// [released](Self::release) does not count either.

@@ -5,19 +5,19 @@ use super::step::Started;
 use crate::model::{Error, Outcome, check_any_step};
 
 impl IdempotencyGuard {
-    /// Begins the work of this attempt as one step that must not be repeated: from here on nobody knows whether it happened, until
-    /// the attempt ends. For code that runs somebody else's work, as a layer runs a handler.
+    /// Begins the work of this attempt as one step that must not be repeated: from here on the work is in doubt, until the attempt
+    /// ends. For code that runs work that it does not know, as a layer runs a handler.
     ///
     /// The outcome of the attempt tells what the step came to, so the attempt can be completed without a word about the step. When
     /// the attempt ends otherwise, or the process crashes, the record becomes [`Begun::Unknown`](crate::Begun::Unknown): the
     /// [reconcile hook](crate::Idempotency::reconcile) or a person finds out. Before you release an attempt that did nothing, say so with
     /// [`whole_not_done`](Self::whole_not_done).
     ///
-    /// `Ok(None)`: do the work now. `Ok(Some(outcome))`: an earlier attempt did it, and it was found out what it came to; complete
-    /// this attempt with that outcome.
+    /// `Ok(None)`: do the work now. `Ok(Some(outcome))`: an earlier attempt did the work, and the hook or a person has found this
+    /// outcome; complete this attempt with it.
     ///
-    /// `step` names it, 1 to 255 bytes without NUL. A name that begins with `http:` is allowed here alone, so it cannot be the name of a
-    /// step of the handler's. The work can have [steps](Self::step) that may be repeated, and no other one that must not be.
+    /// `step` names it, 1 to 255 bytes without NUL. The name may begin with `http:` here, and in no other step, so no step of the work
+    /// can have the same name. The work can have [steps](Self::step) that may be repeated, and no other one that must not be.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The command line, read by hand: a parser of somebody else's would be built before the first sale.
+//! The command line, read by hand: a crate that parses it would have to be built before the first sale.
 
 use std::ops::RangeInclusive;
 

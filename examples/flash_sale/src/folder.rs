@@ -9,7 +9,7 @@ impl Folder {
     pub(crate) fn new() -> std::io::Result<Self> {
         let name = format!("rowlock-flash-sale-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // One that was left by a process of the same number, which was killed.
+        // A killed process of the same number may have left one.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path)?;
         Ok(Self(path))
