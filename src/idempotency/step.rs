@@ -341,7 +341,7 @@ impl IdempotencyGuard {
 
     async fn settle(&self, ask: StepAsk, outcome: Option<Outcome>) -> Result<(), Error> {
         let core = &self.inner.core;
-        let fate = Fate::within(core.settings.patience);
+        let fate = Fate::within(core.settings.operation_timeout);
         let keep = |reply| FinishStep::task(ask, outcome, Some(reply), fate);
         match core.answer(keep).await? {
             Finished::Ended => Ok(()),

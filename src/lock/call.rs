@@ -81,7 +81,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         look: impl Future<Output = Result<V, Error>>,
     ) -> Result<V, Error> {
         // Less than the time that the look has itself, so that it is this one that ends.
-        let bound = LOOK.min(self.core.settings.patience / 2);
+        let bound = LOOK.min(self.core.settings.operation_timeout / 2);
         tokio::select! {
             biased;
             seen = look => seen,

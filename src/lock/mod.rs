@@ -235,7 +235,7 @@ impl Lock {
     }
 
     async fn attempt(&self, name: &Name) -> Result<Attempt, Error> {
-        let give_up = Moment::now() + self.core.settings.patience;
+        let give_up = Moment::now() + self.core.settings.operation_timeout;
         let Some(owner) = &self.owner else {
             return self.take(name, give_up).await;
         };

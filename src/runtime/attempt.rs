@@ -119,7 +119,7 @@ impl RecordGuard {
     /// Ends the attempt. Dropping the future does not stop it. After an error it may be tried again.
     pub(crate) async fn finish(&self, end: RecordEnd) -> Result<Finished, Error> {
         let ask = self.ask(end);
-        let fate = Fate::within(self.core.settings.patience);
+        let fate = Fate::within(self.core.settings.operation_timeout);
         let finish = |reply| Finish::task(ask, Some(reply), fate);
         // Whoever drops this future, and then the guard, must not free what is being completed.
         self.ending.store(true, Ordering::Release);
@@ -157,7 +157,7 @@ impl Drop for RecordGuard {
             return self.end();
         }
         let ask = self.ask(self.free());
-        let mut fate = Fate::within(self.core.settings.patience);
+        let mut fate = Fate::within(self.core.settings.operation_timeout);
         // In the background there is time until the lease ends by itself.
         fate.give_up = fate.give_up.max(self.grant.status().deadline);
         self.end();

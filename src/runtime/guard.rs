@@ -103,7 +103,7 @@ impl Guard {
 
     fn send(&self, reply: Option<Reply<ReleaseOutcome>>) {
         let grant = &self.grant;
-        let mut fate = Fate::within(self.core.settings.patience);
+        let mut fate = Fate::within(self.core.settings.operation_timeout);
         if reply.is_none() {
             // In the background there is time until the lease ends by itself.
             fate.give_up = fate.give_up.max(grant.status().deadline);

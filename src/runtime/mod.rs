@@ -70,7 +70,7 @@ use verbs::read::Read;
 
 /// What is looked at aside is read at once, or cannot be read before the caller's transaction ends (a database in
 /// memory, whose tables are locked whole).
-const ASIDE_PATIENCE: Duration = Duration::from_millis(250);
+const ASIDE_LIMIT: Duration = Duration::from_millis(250);
 
 /// A running client: the way in to its lanes and its renewals.
 #[derive(Debug)]
@@ -206,13 +206,13 @@ impl Core {
 
     /// The head of a job that changes something.
     pub(crate) fn wish(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
-        let fate = Fate::within(self.settings.patience);
+        let fate = Fate::within(self.settings.operation_timeout);
         Head::new(subject, doing, Manner::Wish, fate)
     }
 
     /// The head of a job that changes nothing.
     pub(crate) fn look(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
-        let fate = Fate::within(self.settings.patience);
+        let fate = Fate::within(self.settings.operation_timeout);
         Head::new(subject, doing, Manner::Look, fate)
     }
 
@@ -222,24 +222,24 @@ impl Core {
         subject: impl Into<Option<Subject>>,
         doing: &'static str,
     ) -> Head {
-        let patience = if self.capabilities.one_writer {
-            ASIDE_PATIENCE
+        let limit = if self.capabilities.one_writer {
+            ASIDE_LIMIT
         } else {
-            self.settings.patience
+            self.settings.operation_timeout
         };
-        Head::new(subject, doing, Manner::Look, Fate::within(patience))
+        Head::new(subject, doing, Manner::Look, Fate::within(limit))
     }
 
     /// The record of a key.
     pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
-        let fate = Fate::within(self.settings.patience);
+        let fate = Fate::within(self.settings.operation_timeout);
         self.answer(|reply| Read::task(key, fate, reply)).await
     }
 
     /// Waits until everything that was handed in so far is done, but for no longer than an operation may take: what is
     /// not done by then has a database that is away, or a row that is locked for long.
     pub(crate) async fn flush(&self) {
-        let until = Moment::now() + self.settings.patience;
+        let until = Moment::now() + self.settings.operation_timeout;
         let replies: Vec<_> = self
             .lanes
             .iter()

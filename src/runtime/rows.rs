@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::job::{Fate, Head, Manner};
-use super::{ASIDE_PATIENCE, Core, alone};
+use super::{ASIDE_LIMIT, Core, alone};
 use crate::model::{Error, LockInfo, Name, Subject};
 use crate::store::Store;
 use crate::store::row::LockRow;
@@ -59,7 +59,7 @@ impl Core {
     }
 
     fn make_row(&self, name: &Name) -> Row {
-        self.make_row_until(name, Fate::within(self.settings.patience))
+        self.make_row_until(name, Fate::within(self.settings.operation_timeout))
     }
 
     fn make_row_until(&self, name: &Name, fate: Fate) -> Row {
@@ -93,7 +93,7 @@ impl Core {
                 return Ok(seen);
             }
             // To be freed, unless a transaction has the file: then it may have the lease pinned.
-            let freed = self.make_row_until(name, Fate::within(ASIDE_PATIENCE));
+            let freed = self.make_row_until(name, Fate::within(ASIDE_LIMIT));
             return match self.heard(freed).await {
                 Ok(Some(freed)) => Seen::of(freed),
                 _ => Ok(seen),

@@ -39,7 +39,7 @@ fn a_row_is_held_while_its_lease_lasts() {
 pub(in crate::runtime) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
     let settings = Settings {
         holder: "test".into(),
-        patience: Duration::from_secs(20),
+        operation_timeout: Duration::from_secs(20),
         migrate: true,
         clean_every: None,
         clock_error: ClockError::new(Duration::ZERO),

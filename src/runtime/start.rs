@@ -22,7 +22,7 @@ use crate::store::Connector;
 use crate::store::schema::Server;
 
 /// Migrating waits for other processes that migrate, and for DDL.
-const MIGRATION_PATIENCE: Duration = Duration::from_mins(2);
+const MIGRATION_LIMIT: Duration = Duration::from_mins(2);
 
 impl Core {
     /// Connects, checks the server and the schema, and starts the threads.
@@ -41,18 +41,18 @@ impl Core {
 
         let way: Arc<Way> = Arc::default();
         let lane = {
-            let (connector, patience) = (connector.clone(), settings.patience);
+            let (connector, timeout) = (connector.clone(), settings.operation_timeout);
             let (target, way) = (Arc::clone(&target), Arc::clone(&way));
             move |queue| {
-                let link = Link::new(connector.clone(), patience, &way);
+                let link = Link::new(connector.clone(), timeout, &way);
                 Lane::new(link, queue, C::REQUEST, Arc::clone(&target))
             }
         };
-        let (migrate, patience) = (settings.migrate, settings.patience);
+        let (migrate, timeout) = (settings.migrate, settings.operation_timeout);
         let tasks = Tasks::default();
         spawn("rowlock-lanes", &target, (&tasks, Kind::Lanes), move || {
             let lanes = queues.into_iter().map(&lane).collect();
-            run_lanes(lanes, errands::run(orders, lane, patience), migrate, ready)
+            run_lanes(lanes, errands::run(orders, lane, timeout), migrate, ready)
         })?;
         let Begun {
             server,
@@ -61,8 +61,8 @@ impl Core {
             applied,
         } = started.await.map_err(|_| stopped(&target))??;
 
-        let link = Link::new(connector.clone(), settings.patience, &way);
-        let cleaning = Link::new(connector, settings.patience, &way);
+        let link = Link::new(connector.clone(), settings.operation_timeout, &way);
+        let cleaning = Link::new(connector, settings.operation_timeout, &way);
         let shared = Arc::default();
         let cleaner = Cleaner::new(&shared);
         let cleaning = (cleaning, shared, settings.clean_every);
@@ -141,11 +141,11 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Started {
     link.connect()
         .await
         .map_err(|fault| fault.into_error("connect", target))?;
-    let patience = link.patience();
-    let mut server = link.run(patience, async |store| store.server().await).await;
+    let timeout = link.operation_timeout();
+    let mut server = link.run(timeout, async |store| store.server().await).await;
     // The first statement may show what kind of connection it is that is needed.
     if !link.is_connected() && link.connect().await.is_ok() {
-        server = link.run(patience, async |store| store.server().await).await;
+        server = link.run(timeout, async |store| store.server().await).await;
     }
     let server = server.map_err(|fault| fault.into_error("connect", target))?;
     if let Some(needed) = server.too_old {
@@ -157,7 +157,7 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Started {
     }
     let engine = server.engine;
     let applied = link
-        .lend(MIGRATION_PATIENCE, async |session| {
+        .lend(MIGRATION_LIMIT, async |session| {
             Ok(schema::prepare(session, engine, target, migrate).await)
         })
         .await
@@ -166,11 +166,15 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Started {
         tracing::info!(%target, %migration, "migration applied");
     }
     let database = link
-        .run(link.patience(), async |store| store.database_id().await)
+        .run(link.operation_timeout(), async |store| {
+            store.database_id().await
+        })
         .await
         .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
     let largest_outcome = link
-        .run(link.patience(), async |store| store.largest_outcome().await)
+        .run(link.operation_timeout(), async |store| {
+            store.largest_outcome().await
+        })
         .await
         .map_err(|fault| fault.into_error("read max_allowed_packet", target))?;
     Ok(Begun {

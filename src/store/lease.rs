@@ -34,12 +34,12 @@ pub(crate) trait LeaseStore {
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
 
     /// Frees a name, whoever holds it, and tells who did. A row that is locked is waited for, for less
-    /// than `patience`, also when nobody waits for the answer any more; a row that cannot be read is
+    /// than `limit`, also when nobody waits for the answer any more; a row that cannot be read is
     /// freed too.
     async fn lease_force_release(
         &mut self,
         name: &Name,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Option<LockRow>, Fault>;
 
     /// The live holder of one name.

@@ -92,14 +92,11 @@ async fn a_silent_server_leaves_the_next_ones_their_share_of_the_time() {
         let silent = (silent.local_addr().unwrap(), silent);
         let (before, after) = db.url.split_once('@').unwrap();
         let url = format!("{before}@{},{after}", silent.0);
-        let patience = Duration::from_secs(4);
+        let timeout = Duration::from_secs(4);
         let began = Instant::now();
-        let rowlock = Rowlock::builder().operation_timeout(patience);
+        let rowlock = Rowlock::builder().operation_timeout(timeout);
         let rowlock = rowlock.connect(&url).await.unwrap();
-        assert!(
-            began.elapsed() >= patience / 2,
-            "{engine} has no such share"
-        );
+        assert!(began.elapsed() >= timeout / 2, "{engine} has no such share");
         let held = take(&rowlock, "a", TTL).await;
         let _ = held.release().await.unwrap();
         drop(rowlock);

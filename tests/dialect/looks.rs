@@ -132,8 +132,8 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_of_an_errand_counts_from_its_turn() {
     let db = Db::new(Engine::Postgres).await;
-    let patience = Duration::from_secs(1);
-    let rowlock = Rowlock::builder().operation_timeout(patience);
+    let timeout = Duration::from_secs(1);
+    let rowlock = Rowlock::builder().operation_timeout(timeout);
     let rowlock = rowlock.connect(&db.url).await.unwrap();
     let mut held = Vec::new();
     for number in 0..8 {
@@ -154,7 +154,7 @@ async fn the_time_of_an_errand_counts_from_its_turn() {
     }
     let began = Instant::now();
     assert_eq!(rowlock.list().await.unwrap().len(), 8);
-    assert!(began.elapsed() > patience, "it had to wait for its turn");
+    assert!(began.elapsed() > timeout, "it had to wait for its turn");
     for forced in forced {
         assert!(forced.await.unwrap().is_err(), "the row is locked");
     }

@@ -180,7 +180,7 @@ fn a_batch_is_no_larger_than_a_statement_may_be() {
 }
 
 #[test]
-fn nobody_waits_longer_than_the_patience_lasts() {
+fn nobody_waits_longer_than_the_operation_timeout() {
     let now = Moment::now();
     let (first, _first) = look("a", now + 5 * MS);
     let (second, _second) = look("b", now + 3 * MS);

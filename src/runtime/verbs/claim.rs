@@ -31,7 +31,7 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn task(core: &Arc<Core>, ask: ClaimAsk, reply: Reply<Claiming>) -> Task<Self> {
         let subject = Subject::Record(ask.key.clone());
-        let fate = Fate::within(core.settings.patience);
+        let fate = Fate::within(core.settings.operation_timeout);
         let head = Head::new(subject, "begin", Manner::Wish, fate);
         let core = Arc::clone(core);
         let verb = Self { ask, core, reply };

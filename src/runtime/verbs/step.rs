@@ -23,7 +23,7 @@ impl BeginStep {
         ask: StepAsk,
         reply: Reply<(StepBegun, UndoStep)>,
     ) -> Task<Self> {
-        let fate = Fate::within(core.settings.patience);
+        let fate = Fate::within(core.settings.operation_timeout);
         let head = head(&ask, "begin a step of", Manner::Wish, fate);
         let core = Arc::clone(core);
         let verb = Self { ask, core, reply };
@@ -170,7 +170,7 @@ impl Drop for UndoStep {
 impl Core {
     /// A step was begun, and did not happen: its record is in no doubt. (When this is given up, the end of the attempt says so.)
     pub(crate) fn forget_step(&self, ask: StepAsk) {
-        let fate = Fate::within(self.settings.patience);
+        let fate = Fate::within(self.settings.operation_timeout);
         let forget: Job = FinishStep::task(ask, None, None, fate).into();
         self.send(forget);
     }

@@ -283,7 +283,7 @@ impl LeaseStore for MySqlConnection {
     async fn lease_force_release(
         &mut self,
         name: &Name,
-        _patience: Duration,
+        _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let mut tx = sqlx::Connection::begin(self).await?;
         let held: Option<LockColumns> = sqlx::query_as(LOCK_HELD)

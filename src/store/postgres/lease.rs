@@ -293,11 +293,11 @@ impl LeaseStore for PgConnection {
     async fn lease_force_release(
         &mut self,
         name: &Name,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let mut tx = sqlx::Connection::begin(self).await?;
         query("SELECT set_config('lock_timeout', $1, true)")
-            .bind((patience / 2).as_millis().to_string())
+            .bind((limit / 2).as_millis().to_string())
             .execute(&mut *tx)
             .await?;
         let held = one(&mut tx, FORCE_RELEASE, name).await?;

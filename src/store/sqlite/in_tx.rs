@@ -196,8 +196,8 @@ mod tests {
     async fn connect(file: &Path) -> SqliteConnection {
         let url = format!("sqlite:{}?mode=rwc", file.display());
         let sqlite = Sqlite::from_url(&url).unwrap();
-        let patience = Duration::from_millis(100);
-        sqlite.connect(0, patience).await.unwrap()
+        let timeout = Duration::from_millis(100);
+        sqlite.connect(0, timeout).await.unwrap()
     }
 
     #[tokio::test]

@@ -191,7 +191,7 @@ impl LeaseStore for SqliteConnection {
     async fn lease_force_release(
         &mut self,
         name: &Name,
-        _patience: Duration,
+        _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let mut tx = sqlx::Connection::begin_with(self, "BEGIN IMMEDIATE").await?;
         let held: Option<LockColumns> = sqlx::query_as(HELD)

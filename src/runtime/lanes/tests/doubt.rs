@@ -251,8 +251,8 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
             let undo = as_release(&batch[0]).unwrap();
             assert_eq!((undo.verb.ask.owner, undo.verb.late), (owner, doubts));
             assert_eq!(undo.head.manner, Manner::Duty);
-            let patience = undo.head.fate.give_up.remaining();
-            assert!(patience <= TTL && patience > TTL / 2, "{patience:?}");
+            let left = undo.head.fate.give_up.remaining();
+            assert!(left <= TTL && left > TTL / 2, "{left:?}");
             assert!(!bench.lane.pending.is_idle());
         } else {
             assert!(as_take(&batch[0]).is_some());

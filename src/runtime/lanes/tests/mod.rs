@@ -54,7 +54,7 @@ impl Bench {
         let connector = Sqlite::from_url(&url(dir.path())).unwrap();
         let settings = Settings {
             holder: "test".into(),
-            patience: PATIENCE,
+            operation_timeout: PATIENCE,
             migrate: true,
             clean_every: None,
             clock_error: ClockError::new(Duration::ZERO),

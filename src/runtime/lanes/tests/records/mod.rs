@@ -43,7 +43,7 @@ impl House {
         let connector = Sqlite::from_url(&url).unwrap();
         let settings = Settings {
             holder: "a test".into(),
-            patience: PATIENCE,
+            operation_timeout: PATIENCE,
             migrate: true,
             clean_every: None,
             clock_error: ClockError::new(Duration::ZERO),
