@@ -8,7 +8,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     attempt         bigint         NOT NULL,
     tries           integer        NOT NULL,
     max_tries       integer        NOT NULL,
-    owner           binary(16)     NOT NULL,
+    attempt_id      binary(16)     NOT NULL,
     holder          varchar(255)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     fingerprint     binary(32)     NOT NULL,
     bound           boolean        NOT NULL,

@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     attempt         bigint      NOT NULL,
     tries           integer     NOT NULL,
     max_tries       integer     NOT NULL,
-    owner           uuid        NOT NULL,
+    attempt_id      uuid        NOT NULL,
     holder          text        NOT NULL,
     fingerprint     bytea       NOT NULL,
     bound           boolean     NOT NULL,

@@ -8,7 +8,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     attempt         INTEGER NOT NULL,
     tries           INTEGER NOT NULL,
     max_tries       INTEGER NOT NULL,
-    owner           BLOB    NOT NULL,
+    attempt_id      BLOB    NOT NULL,
     holder          TEXT    NOT NULL,
     fingerprint     BLOB    NOT NULL,
     bound           INTEGER NOT NULL,

@@ -11,7 +11,7 @@ pub(in crate::idempotency) fn row(state: &str) -> RecordRow {
         attempt: 1,
         tries: 1,
         max_tries: 3,
-        owner: uuid::Uuid::nil(),
+        attempt_id: uuid::Uuid::nil(),
         holder: "a test".into(),
         fingerprint: vec![0; 32],
         bound: false,

@@ -185,7 +185,7 @@ impl Idempotency {
     ) -> ClaimAsk {
         ClaimAsk {
             key: key.clone(),
-            owner: Uuid::new_v4(),
+            attempt_id: Uuid::new_v4(),
             holder: Arc::clone(&self.core.settings.holder),
             fingerprint: *fingerprint,
             lease: self.lease,

@@ -331,7 +331,7 @@ impl IdempotencyGuard {
     fn ask_step(&self, step: &Arc<str>, number: Option<i32>) -> StepAsk {
         StepAsk {
             key: self.record().clone(),
-            owner: self.inner.owner(),
+            attempt_id: self.inner.attempt_id(),
             attempt: self.attempt(),
             step: Arc::clone(step),
             repeatable: number.is_none(),

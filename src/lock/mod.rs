@@ -268,7 +268,7 @@ impl Lock {
         let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
         let ask = TakeAsk {
             name: name.clone(),
-            owner: Uuid::new_v4(),
+            grant_id: Uuid::new_v4(),
             ttl: max_hold.map_or(self.ttl, |max_hold| self.ttl.min(max_hold)),
             holder: Arc::clone(holder),
         };

@@ -106,7 +106,7 @@ impl Version {
         Ok(Self {
             name,
             fence: seen.fence,
-            holder: seen.owner,
+            holder: seen.grant,
             database: core.database,
         })
     }
@@ -143,7 +143,7 @@ impl Version {
         Ok(Self {
             name,
             fence: row.fence,
-            holder: row.owned()?,
+            holder: row.grant()?,
             database: core.database,
         })
     }

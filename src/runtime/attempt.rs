@@ -56,7 +56,7 @@ impl RecordGuard {
         &self.grant.name
     }
 
-    pub(crate) fn owner(&self) -> Uuid {
+    pub(crate) fn attempt_id(&self) -> Uuid {
         self.grant.id
     }
 
@@ -98,7 +98,7 @@ impl RecordGuard {
     pub(crate) fn ask(&self, end: RecordEnd) -> FinishAsk {
         FinishAsk {
             key: self.grant.name.clone(),
-            owner: self.grant.id,
+            attempt_id: self.grant.id,
             attempt: self.grant.fence,
             end,
         }

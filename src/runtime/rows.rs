@@ -24,21 +24,21 @@ type Row = oneshot::Receiver<Result<Option<LockRow>, Error>>;
 pub(crate) struct Seen {
     pub(crate) fence: i64,
     /// Who has the row: a lease that has run out may still be pinned.
-    pub(crate) owner: Option<LockInfo>,
+    pub(crate) grant: Option<LockInfo>,
 }
 
 impl Seen {
     fn of(row: LockRow) -> Result<Self, Error> {
         let fence = row.fence;
-        let owner = row.owned()?;
-        Ok(Self { fence, owner })
+        let grant = row.grant()?;
+        Ok(Self { fence, grant })
     }
 
     /// Who has a live lease.
     pub(crate) fn holder(&self) -> Option<&LockInfo> {
-        self.owner
+        self.grant
             .as_ref()
-            .filter(|owner| !owner.remaining.is_zero())
+            .filter(|grant| !grant.remaining.is_zero())
     }
 }
 
@@ -89,7 +89,7 @@ impl Core {
         if self.capabilities.one_writer
             && let Ok(Some(seen)) = self.look_at_row(name).await
         {
-            if seen.owner.is_none() || seen.holder().is_some() {
+            if seen.grant.is_none() || seen.holder().is_some() {
                 return Ok(seen);
             }
             // To be freed, unless a transaction has the file: then it may have the lease pinned.

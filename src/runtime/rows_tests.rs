@@ -19,9 +19,9 @@ fn url(dir: &tempfile::TempDir) -> String {
 fn a_row_is_held_while_its_lease_lasts() {
     let seen = |remaining| Seen {
         fence: 1,
-        owner: Some(LockInfo {
+        grant: Some(LockInfo {
             name: Name::new("a").unwrap(),
-            owner: uuid::Uuid::nil(),
+            grant_id: uuid::Uuid::nil(),
             fence: 1,
             holder: "a test".into(),
             acquired_at: chrono::DateTime::UNIX_EPOCH,
@@ -32,8 +32,8 @@ fn a_row_is_held_while_its_lease_lasts() {
     assert!(seen(std::time::Duration::from_micros(1)).holder().is_some());
     // It may be pinned.
     assert!(seen(std::time::Duration::ZERO).holder().is_none());
-    let (fence, owner) = (1, None);
-    assert!(Seen { fence, owner }.holder().is_none());
+    let (fence, grant) = (1, None);
+    assert!(Seen { fence, grant }.holder().is_none());
 }
 
 pub(in crate::runtime) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
@@ -85,7 +85,7 @@ async fn rows_that_are_to_be_made_before_a_transaction_are_made_and_known() {
     let mut other = other.connect(0, Duration::from_secs(20)).await.unwrap();
     let ask = TakeAsk {
         name: names[0].clone(),
-        owner: Uuid::new_v4(),
+        grant_id: Uuid::new_v4(),
         ttl: Duration::from_secs(30),
         holder: "other".into(),
     };

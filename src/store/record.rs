@@ -4,8 +4,8 @@
 //!
 //! - *durable*: what a claim, a step or an end says survives a crash of the server, on every brand (unlike a
 //!   released lease).
-//! - *naming*: an attempt is named by its own id (`owner`) together with its number. Whoever has both has not been
-//!   superseded, as long as the record is running; so every verb may be sent twice.
+//! - *naming*: an attempt is named by its own id (`attempt_id`) together with its number. As long as the
+//!   record is running, an attempt whose id and number are in the row has not been superseded; so every verb may be sent twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub(crate) trait RecordStore: Send {
 pub(crate) struct ClaimAsk {
     pub(crate) key: RecordKey,
     /// The id of the attempt-to-be: fresh for each.
-    pub(crate) owner: Uuid,
+    pub(crate) attempt_id: Uuid,
     /// For people to read.
     pub(crate) holder: Arc<str>,
     pub(crate) fingerprint: Fingerprint,
@@ -103,20 +103,20 @@ pub(crate) enum Claimed {
 #[derive(Debug, Clone)]
 pub(crate) struct KeepAsk {
     pub(crate) key: RecordKey,
-    pub(crate) owner: Uuid,
+    pub(crate) attempt_id: Uuid,
     pub(crate) lease: Duration,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct FinishAsk {
     pub(crate) key: RecordKey,
-    pub(crate) owner: Uuid,
-    /// [`ANY_ATTEMPT`] where only the owner is known.
+    pub(crate) attempt_id: Uuid,
+    /// [`ANY_ATTEMPT`] where only the attempt's id is known.
     pub(crate) attempt: i64,
     pub(crate) end: RecordEnd,
 }
 
-/// An owner has one attempt only.
+/// An id belongs to one attempt only.
 pub(crate) const ANY_ATTEMPT: i64 = -1;
 
 #[derive(Debug, Clone)]
@@ -162,7 +162,7 @@ pub(crate) struct RecordRow {
     pub(crate) attempt: i64,
     pub(crate) tries: i32,
     pub(crate) max_tries: i32,
-    pub(crate) owner: Uuid,
+    pub(crate) attempt_id: Uuid,
     pub(crate) holder: String,
     pub(crate) fingerprint: Vec<u8>,
     pub(crate) bound: bool,
@@ -185,9 +185,9 @@ impl RecordRow {
         self.key == key.key() && self.scope == key.scope()
     }
 
-    /// Whether the attempt of this owner has neither ended nor been taken over.
-    pub(crate) fn runs_for(&self, owner: Uuid) -> bool {
-        self.owner == owner && self.state == KeptState::Running
+    /// Whether the attempt of this id has neither ended nor been taken over.
+    pub(crate) fn runs_for(&self, attempt_id: Uuid) -> bool {
+        self.attempt_id == attempt_id && self.state == KeptState::Running
     }
 
     /// The size of an outcome that has stayed where it is.
@@ -215,7 +215,7 @@ impl RecordRow {
     /// that of the ask ([`FinishAsk::size`]).
     pub(crate) fn finished(row: Option<&Self>, ask: &FinishAsk) -> Finished {
         match row {
-            Some(row) if row.owner != ask.owner => Finished::Superseded,
+            Some(row) if row.attempt_id != ask.attempt_id => Finished::Superseded,
             Some(row) if ![row.attempt, ANY_ATTEMPT].contains(&ask.attempt) => Finished::Superseded,
             Some(row) => match (row.state, &ask.end) {
                 (KeptState::Running, _) => Finished::Locked,
@@ -245,7 +245,7 @@ impl ClaimAsk {
     /// What a claim that changed nothing has come to.
     pub(crate) fn missed(&self, row: Option<&RecordRow>) -> Claimed {
         match row {
-            Some(row) if row.runs_for(self.owner) => Claimed::Mine {
+            Some(row) if row.runs_for(self.attempt_id) => Claimed::Mine {
                 attempt: row.attempt,
             },
             // As it was seen, and yet not to be had.
@@ -319,7 +319,7 @@ macro_rules! record_row {
             attempt: row.try_get(3)?,
             tries: row.try_get(4)?,
             max_tries: row.try_get(5)?,
-            owner: row.try_get(6)?,
+            attempt_id: row.try_get(6)?,
             holder: row.try_get(7)?,
             fingerprint: row.try_get(8)?,
             bound: row.try_get(9)?,

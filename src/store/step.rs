@@ -32,7 +32,7 @@ pub(crate) trait StepStore {
 #[derive(Debug, Clone)]
 pub(crate) struct StepAsk {
     pub(crate) key: RecordKey,
-    pub(crate) owner: Uuid,
+    pub(crate) attempt_id: Uuid,
     pub(crate) attempt: i64,
     pub(crate) step: Arc<str>,
     pub(crate) repeatable: bool,

@@ -30,7 +30,7 @@ async fn the_primary_is_found_among_several_servers_and_again_after_a_failover()
     // The standby may be a little behind: what it has not seen, nobody was promised (it is asynchronous).
     eventually("the standby has the grant", async || {
         let mut conn = PgConnection::connect(&address).await.unwrap();
-        let grant = sqlx::raw_sql("SELECT 1 FROM rowlock_lock WHERE owner IS NOT NULL");
+        let grant = sqlx::raw_sql("SELECT 1 FROM rowlock_lock WHERE grant_id IS NOT NULL");
         grant
             .fetch_optional(&mut conn)
             .await

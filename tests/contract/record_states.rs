@@ -34,10 +34,10 @@ async fn copies(db: &Db) {
                 number += 1;
                 let key = db.bytes(&format!("{number:03}"));
                 db.execute(&format!(
-                    "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, \
+                    "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, attempt_id, \
                          holder, fingerprint, bound, doubt, content_type, outcome, began_at, attempted_at, lease_until, \
                          done_at, retain_until, forget_at, clean_at) \
-                     SELECT scope, {key}, '{state}', attempt, {tries}, 3, owner, holder, fingerprint, bound, {doubt}, \
+                     SELECT scope, {key}, '{state}', attempt, {tries}, 3, attempt_id, holder, fingerprint, bound, {doubt}, \
                          content_type, CASE WHEN '{state}' = 'done' THEN outcome END, began_at, attempted_at, {lease}, \
                          done_at, {retain}, forget_at, clean_at \
                      FROM rowlock_idempotency WHERE idempotency_key = {}",

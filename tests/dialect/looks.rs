@@ -70,7 +70,7 @@ async fn a_long_list_holds_up_no_operation() {
     let db = Db::new(Engine::Postgres).await;
     let rowlock = db.rowlock().await;
     db.execute(
-        "INSERT INTO rowlock_lock (name, fence, owner, holder, acquired_at, expires_at)
+        "INSERT INTO rowlock_lock (name, fence, grant_id, holder, acquired_at, expires_at)
          SELECT convert_to('row ' || n, 'UTF8'), n, md5(n::text)::uuid, 'another', now(), now() + interval '1 hour'
          FROM generate_series(1, 100000) n",
     )

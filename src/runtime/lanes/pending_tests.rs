@@ -49,7 +49,7 @@ fn look(name: &str, give_up: Moment) -> (Job, Found) {
 fn outcome(key: &str, bytes: usize, give_up: Moment) -> Job {
     let ask = FinishAsk {
         key: RecordKey::new("scope", key).unwrap(),
-        owner: Uuid::nil(),
+        attempt_id: Uuid::nil(),
         attempt: 1,
         end: RecordEnd::Done {
             outcome: Outcome::kept("a/b", vec![0; bytes]),

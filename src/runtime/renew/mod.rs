@@ -338,7 +338,7 @@ async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Faul
         .iter()
         .map(|grant| RenewAsk {
             name: grant.name.clone(),
-            owner: grant.id,
+            grant_id: grant.id,
             ttl: grant.renewal_ttl(now).unwrap_or_default(),
         })
         .collect();
@@ -356,7 +356,7 @@ async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Faul
         .iter()
         .map(|grant| KeepAsk {
             key: grant.name.clone(),
-            owner: grant.id,
+            attempt_id: grant.id,
             lease: grant.ttl,
         })
         .collect();

@@ -45,7 +45,7 @@ impl Claim {
         let key = ask.key.clone();
         let grant = Grant::new(
             key,
-            ask.owner,
+            ask.attempt_id,
             attempt,
             ask.lease,
             clock_error,
@@ -142,7 +142,7 @@ impl Verb for Confirm {
             let ask = &task.verb.claim.ask;
             KeepAsk {
                 key: ask.key.clone(),
-                owner: ask.owner,
+                attempt_id: ask.attempt_id,
                 lease: ask.lease,
             }
         };

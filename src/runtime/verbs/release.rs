@@ -35,7 +35,7 @@ pub(crate) fn of(
 ) -> Task<Release> {
     let ask = ReleaseAsk {
         name: grant.name.clone(),
-        owner: grant.id,
+        grant_id: grant.id,
         fence: grant.fence,
     };
     let verb = Release {
@@ -51,7 +51,7 @@ pub(crate) fn of(
 /// Frees what an acquire was granted; and what `late` more of its sendings are granted yet.
 pub(super) fn undo(
     name: &Name,
-    owner: Uuid,
+    grant_id: Uuid,
     ttl: Duration,
     late: u32,
     lines: &Arc<Lines>,
@@ -59,7 +59,7 @@ pub(super) fn undo(
 ) -> Task<Release> {
     let ask = ReleaseAsk {
         name: name.clone(),
-        owner,
+        grant_id,
         fence: 0,
     };
     let verb = Release {

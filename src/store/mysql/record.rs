@@ -21,7 +21,7 @@ use crate::store::record_state::KeptState;
 use crate::store::{json, micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
@@ -39,7 +39,7 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
 
 /// Like [`READ`], for a lone key.
 const READ_ONE: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
@@ -63,17 +63,17 @@ FOR UPDATE /*!80000 OF r */ NOWAIT";
 
 /// A duplicate is an error that is caught.
 const CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
-       a.max_tries, UNHEX(a.owner), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
+       a.max_tries, UNHEX(a.attempt_id), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
        SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.begun MICROSECOND,
        SYSDATE(6) + INTERVAL a.begun MICROSECOND
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
     scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
     k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
     max_tries   INT                                PATH '$[3]',
-    owner       CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+    attempt_id  CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
     holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
     fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
     lease       BIGINT                             PATH '$[7]',
@@ -82,14 +82,14 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (
 
 const CLAIM_AGAIN: &str = "
 UPDATE (
-    SELECT r.scope, r.idempotency_key, a.max_tries, UNHEX(a.owner) AS owner, a.holder,
+    SELECT r.scope, r.idempotency_key, a.max_tries, UNHEX(a.attempt_id) AS attempt_id, a.holder,
            UNHEX(a.fingerprint) AS fingerprint, a.lease, a.begun, r.state = 'running' AS vanished
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
         scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
         k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
         seen        BIGINT                             PATH '$[2]',
         max_tries   INT                                PATH '$[3]',
-        owner       CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+        attempt_id  CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
         holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
         fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
         lease       BIGINT                             PATH '$[7]',
@@ -106,7 +106,7 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
 SET r.state = 'running', r.bound = r.bound OR t.vanished,
     r.attempt = GREATEST(r.attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    r.tries = r.tries + 1, r.max_tries = t.max_tries, r.owner = t.owner, r.holder = t.holder,
+    r.tries = r.tries + 1, r.max_tries = t.max_tries, r.attempt_id = t.attempt_id, r.holder = t.holder,
     r.fingerprint = t.fingerprint, r.attempted_at = SYSDATE(6),
     r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
     r.forget_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND";
@@ -121,14 +121,14 @@ const RENEW: &str = "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.lease
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
-        k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
-        owner CHAR(32)     CHARACTER SET ascii PATH '$[2]',
-        lease BIGINT                           PATH '$[3]'
+        scope      VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        k          VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
+        attempt_id CHAR(32)     CHARACTER SET ascii PATH '$[2]',
+        lease      BIGINT                           PATH '$[3]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
-    WHERE r.owner = UNHEX(a.owner) AND r.state = 'running'
+    WHERE r.attempt_id = UNHEX(a.attempt_id) AND r.state = 'running'
     LIMIT 1000000
     FOR UPDATE /*!80000 OF r */ SKIP LOCKED
 ) t
@@ -144,7 +144,7 @@ UPDATE (
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
         scope        VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
         k            VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
-        owner        CHAR(32)     CHARACTER SET ascii PATH '$[2]',
+        attempt_id   CHAR(32)     CHARACTER SET ascii PATH '$[2]',
         attempt      BIGINT                           PATH '$[3]',
         state        VARCHAR(16)  CHARACTER SET ascii PATH '$[4]',
         content_type VARCHAR(255) CHARACTER SET ascii PATH '$[5]',
@@ -158,7 +158,7 @@ UPDATE (
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
-    WHERE r.owner = UNHEX(a.owner) AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
+    WHERE r.attempt_id = UNHEX(a.attempt_id) AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
     LIMIT 1000000
     FOR UPDATE /*!80000 OF r */ SKIP LOCKED
 ) t
@@ -273,7 +273,7 @@ impl RecordStore for MySqlConnection {
             .iter()
             .zip(&rows)
             .map(|(ask, row)| match row {
-                Some(row) if row.runs_for(ask.owner) => Renewed::Live {
+                Some(row) if row.runs_for(ask.attempt_id) => Renewed::Live {
                     remaining: micros(row.lease_left),
                 },
                 _ => Renewed::Gone,
@@ -295,7 +295,7 @@ impl RecordStore for MySqlConnection {
         for (ask, row) in asks.iter().zip(rows) {
             // Outcomes are large: of each only that is read which has to be compared.
             let row = match row {
-                Some(row) if row.owner == ask.owner && row.state == KeptState::Done => {
+                Some(row) if row.attempt_id == ask.attempt_id && row.state == KeptState::Done => {
                     self.record_read_one(&ask.key, ask.size()).await?
                 }
                 row => row,

@@ -11,7 +11,7 @@ use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.doubt USING utf8mb4), r.doubt_number, s.content_type, s.outcome
+SELECT r.attempt_id = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.doubt USING utf8mb4), r.doubt_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?
@@ -20,7 +20,7 @@ WHERE r.scope = ? AND r.idempotency_key = ?";
 const DOUBT: &str = "
 UPDATE (
     SELECT f.scope, f.idempotency_key FROM rowlock_idempotency f FORCE INDEX (PRIMARY)
-    WHERE f.scope = ? AND f.idempotency_key = ? AND f.owner = ? AND f.attempt = ? AND f.state = 'running'
+    WHERE f.scope = ? AND f.idempotency_key = ? AND f.attempt_id = ? AND f.attempt = ? AND f.state = 'running'
       AND (f.doubt IS NULL OR f.doubt_number < ?)
     LIMIT 1
     FOR UPDATE SKIP LOCKED
@@ -31,13 +31,13 @@ SET r.doubt = ?, r.doubt_number = ?";
 
 const LOCK: &str = "
 SELECT attempt FROM rowlock_idempotency
-WHERE scope = ? AND idempotency_key = ? AND owner = ? AND attempt = ? AND state = 'running'
+WHERE scope = ? AND idempotency_key = ? AND attempt_id = ? AND attempt = ? AND state = 'running'
 FOR UPDATE SKIP LOCKED";
 
 const STEP_SETTLED: &str = "
 UPDATE rowlock_idempotency
 SET doubt = IF(doubt_number <= ?, NULL, doubt), bound = bound OR ?
-WHERE scope = ? AND idempotency_key = ? AND owner = ? AND attempt = ? AND state = 'running'";
+WHERE scope = ? AND idempotency_key = ? AND attempt_id = ? AND attempt = ? AND state = 'running'";
 
 /// Sent again, it changes nothing.
 const STEP_KEEP: &str = "
@@ -60,7 +60,7 @@ impl StepStore for MySqlConnection {
         let done = sqlx::query(DOUBT)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(ask.number)
             .bind(&*ask.step)
@@ -82,7 +82,7 @@ impl StepStore for MySqlConnection {
         let locked: Option<i64> = sqlx::query_scalar(LOCK)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .fetch_optional(&mut *tx)
             .await?;
@@ -95,7 +95,7 @@ impl StepStore for MySqlConnection {
             .bind(outcome.is_some())
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .execute(&mut *tx)
             .await?;
@@ -120,7 +120,7 @@ async fn look(conn: &mut MySqlConnection, ask: &StepAsk) -> Result<Option<StepLo
     let look = fill(
         STEP_LOOK,
         &[
-            hex(ask.owner.as_bytes()),
+            hex(ask.attempt_id.as_bytes()),
             ask.attempt.to_string(),
             hex(ask.step.as_bytes()),
             hex(ask.key.scope()),

@@ -21,7 +21,7 @@ use crate::store::record::{
 use crate::store::{micros, to_micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.attempt_id, r.holder, r.fingerprint,
        r.bound, r.doubt, r.content_type, CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END,
        (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
@@ -35,14 +35,14 @@ FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT car
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
 
 const CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_tries,
-       a.owner, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
+       a.attempt_id, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
        now.at + a.begun * interval '1 microsecond', now.at + a.begun * interval '1 microsecond'
 FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[],
             $9::bigint[])
-     AS a (scope, key, lock, max_tries, owner, holder, fingerprint, lease, begun),
+     AS a (scope, key, lock, max_tries, attempt_id, holder, fingerprint, lease, begun),
      clock_timestamp() AS now (at)
 WHERE pg_try_advisory_xact_lock(a.lock)
 ON CONFLICT DO NOTHING
@@ -54,7 +54,7 @@ WITH mine AS (
     FROM (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[],
                              $7::bytea[], $8::bigint[], $9::bigint[])
-                      AS u (scope, key, seen, max_tries, owner, holder, fingerprint, lease, begun)
+                      AS u (scope, key, seen, max_tries, attempt_id, holder, fingerprint, lease, begun)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
@@ -67,7 +67,7 @@ WITH mine AS (
 UPDATE rowlock_idempotency r
 SET state = 'running', bound = r.bound OR r.state = 'running',
     attempt = GREATEST(r.attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    tries = r.tries + 1, max_tries = m.max_tries, owner = m.owner, holder = m.holder,
+    tries = r.tries + 1, max_tries = m.max_tries, attempt_id = m.attempt_id, holder = m.holder,
     fingerprint = m.fingerprint, attempted_at = clock_timestamp(),
     lease_until = clock_timestamp() + m.lease * interval '1 microsecond',
     forget_at = clock_timestamp() + m.begun * interval '1 microsecond',
@@ -91,12 +91,12 @@ WHERE s.scope = o.scope AND s.idempotency_key = o.idempotency_key";
 
 const RENEW: &str = "
 WITH ask AS (
-    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[]) AS u (scope, key, owner, lease)
+    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[]) AS u (scope, key, attempt_id, lease)
     LIMIT cardinality($1)
 ), mine AS (
     SELECT a.* FROM ask a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
-    WHERE r.owner = a.owner AND r.state = 'running'
+    WHERE r.attempt_id = a.attempt_id AND r.state = 'running'
     ORDER BY a.scope, a.key
     FOR UPDATE OF r SKIP LOCKED
 ), kept AS (
@@ -111,7 +111,7 @@ SELECT r.scope, r.idempotency_key,
 FROM ask a
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
 LEFT JOIN kept k ON k.scope = r.scope AND k.idempotency_key = r.idempotency_key
-WHERE r.owner = a.owner AND r.state = 'running'";
+WHERE r.attempt_id = a.attempt_id AND r.state = 'running'";
 
 const FINISH: &str = "
 WITH mine AS (
@@ -120,12 +120,12 @@ WITH mine AS (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::bytea[],
                              $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[], $12::bigint[],
                              $13::boolean[])
-                      AS u (scope, key, owner, attempt, state, content_type, outcome, retain, forget, bound, pardon,
+                      AS u (scope, key, attempt_id, attempt, state, content_type, outcome, retain, forget, bound, pardon,
                             begun, in_doubt)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
-    WHERE r.owner = a.owner AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
+    WHERE r.attempt_id = a.attempt_id AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
     ORDER BY a.scope, a.key
     FOR UPDATE OF r SKIP LOCKED
 )
@@ -235,7 +235,7 @@ impl RecordStore for PgConnection {
         let rows: Vec<(Vec<u8>, Vec<u8>, i64)> = query_as(RENEW)
             .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
             .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
             .bind(
                 asks.iter()
                     .map(|ask| to_micros(ask.lease))
@@ -261,7 +261,7 @@ impl RecordStore for PgConnection {
         let rows: Vec<(Vec<u8>, Vec<u8>)> = query_as(FINISH)
             .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
             .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
             .bind(asks.iter().map(|ask| ask.attempt).collect::<Vec<_>>())
             .bind(ends.iter().map(|end| end.state).collect::<Vec<_>>())
             .bind(
@@ -308,7 +308,7 @@ async fn claim_with(
         .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
         .bind(third)
         .bind(asks.iter().map(|ask| ask.max_tries).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| &*ask.holder).collect::<Vec<_>>())
         .bind(
             asks.iter()

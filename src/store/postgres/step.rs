@@ -10,7 +10,7 @@ use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = $3 AND r.attempt = $4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
+SELECT r.attempt_id = $3 AND r.attempt = $4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = $5
@@ -20,7 +20,7 @@ const DOUBT: &str = "
 UPDATE rowlock_idempotency r SET doubt = $5, doubt_number = $6
 FROM (
     SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND attempt = $4 AND state = 'running'
       AND (doubt IS NULL OR doubt_number < $6)
     FOR UPDATE SKIP LOCKED
 ) o
@@ -29,7 +29,7 @@ WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 const STEP_DONE: &str = "
 WITH own AS (
     SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND attempt = $4 AND state = 'running'
     FOR UPDATE SKIP LOCKED
 ), mine AS (
     UPDATE rowlock_idempotency r
@@ -60,7 +60,7 @@ impl StepStore for PgConnection {
         let done = query(DOUBT)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(&*ask.step)
             .bind(ask.number)
@@ -80,7 +80,7 @@ impl StepStore for PgConnection {
         let mine: i64 = query_scalar(STEP_DONE)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(&*ask.step)
             .bind(outcome.map(Outcome::content_type))
@@ -108,7 +108,7 @@ async fn look(conn: &mut PgConnection, ask: &StepAsk) -> Result<Option<StepLook>
     query_as(STEP_LOOK)
         .bind(ask.key.scope())
         .bind(ask.key.key())
-        .bind(ask.owner)
+        .bind(ask.attempt_id)
         .bind(ask.attempt)
         .bind(&*ask.step)
         .fetch_optional(conn)

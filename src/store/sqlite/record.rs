@@ -16,14 +16,14 @@ use crate::store::record::{
 use crate::store::{micros, to_micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.attempt_id, r.holder, r.fingerprint,
        r.bound, r.doubt, r.content_type, CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END, r.began_at, r.attempted_at, r.lease_until, r.done_at,
        r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, length(r.outcome)
 FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE r.scope = ?1 AND r.idempotency_key = ?2";
 
 const CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT ?1, ?2, 'running', now.us, 1, ?3, ?4, ?5, ?6, 0, now.us, now.us, now.us + ?7 + 1000, now.us + ?8, now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -34,7 +34,7 @@ RETURNING attempt";
 const CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency
 SET state = 'running', bound = bound OR state = 'running', attempt = max(attempt + 1, now.us), tries = tries + 1,
-    max_tries = ?3, owner = ?4, holder = ?5, fingerprint = ?6, attempted_at = now.us,
+    max_tries = ?3, attempt_id = ?4, holder = ?5, fingerprint = ?6, attempted_at = now.us,
     lease_until = now.us + ?7 + 1000, forget_at = now.us + ?8, clean_at = now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?9
@@ -54,7 +54,7 @@ pub(super) const FORGET_STEPS: &str =
 const RENEW: &str = "
 UPDATE rowlock_idempotency
 SET lease_until = max(lease_until, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?4 + 1000)
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND state = 'running'
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND state = 'running'
 RETURNING lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
 const FINISH: &str = "
@@ -70,7 +70,7 @@ SET state = CASE WHEN ?13 AND doubt IS NOT NULL THEN 'unknown' ELSE ?5 END,
     forget_at = CASE WHEN NOT ?13 OR doubt IS NULL THEN now.us + iif(bound OR ?10, ?12, ?9) END,
     clean_at = CASE WHEN NOT ?13 OR doubt IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
 
 /// Runs `work` in a transaction that is on the disk when it has ended: a lane's commits are not otherwise.
 pub(super) async fn durably<T>(
@@ -166,7 +166,7 @@ impl RecordStore for SqliteConnection {
                 let left: Vec<i64> = sqlx::query_scalar(RENEW)
                     .bind(ask.key.scope())
                     .bind(ask.key.key())
-                    .bind(ask.owner)
+                    .bind(ask.attempt_id)
                     .bind(to_micros(ask.lease))
                     .fetch_all(&mut *conn)
                     .await?;
@@ -190,7 +190,7 @@ impl RecordStore for SqliteConnection {
                 let done = sqlx::query(FINISH)
                     .bind(ask.key.scope())
                     .bind(ask.key.key())
-                    .bind(ask.owner)
+                    .bind(ask.attempt_id)
                     .bind(ask.attempt)
                     .bind(end.state)
                     .bind(end.outcome.map(Outcome::content_type))
@@ -246,7 +246,7 @@ pub(super) async fn claim_one(
         .bind(scope)
         .bind(key)
         .bind(ask.max_tries)
-        .bind(ask.owner)
+        .bind(ask.attempt_id)
         .bind(&*ask.holder)
         .bind(&ask.fingerprint.as_bytes()[..])
         .bind(to_micros(ask.lease))

@@ -10,7 +10,7 @@ use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = ?3 AND r.attempt = ?4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
+SELECT r.attempt_id = ?3 AND r.attempt = ?4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?5
@@ -18,13 +18,13 @@ WHERE r.scope = ?1 AND r.idempotency_key = ?2";
 
 const DOUBT: &str = "
 UPDATE rowlock_idempotency SET doubt = ?5, doubt_number = ?6
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 AND state = 'running'
   AND (doubt IS NULL OR doubt_number < ?6)";
 
 const STEP_SETTLED: &str = "
 UPDATE rowlock_idempotency
 SET doubt = CASE WHEN doubt_number <= ?5 THEN NULL ELSE doubt END, bound = bound OR ?6
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 AND state = 'running'";
 
 /// Sent again, it changes nothing.
 const STEP_KEEP: &str = "
@@ -44,7 +44,7 @@ impl StepStore for SqliteConnection {
         let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(&*ask.step)
             .fetch_optional(&mut *self)
@@ -56,7 +56,7 @@ impl StepStore for SqliteConnection {
             let done = sqlx::query(DOUBT)
                 .bind(ask.key.scope())
                 .bind(ask.key.key())
-                .bind(ask.owner)
+                .bind(ask.attempt_id)
                 .bind(ask.attempt)
                 .bind(&*ask.step)
                 .bind(ask.number)
@@ -79,7 +79,7 @@ impl StepStore for SqliteConnection {
             let mine = sqlx::query(STEP_SETTLED)
                 .bind(ask.key.scope())
                 .bind(ask.key.key())
-                .bind(ask.owner)
+                .bind(ask.attempt_id)
                 .bind(ask.attempt)
                 .bind(ask.number)
                 .bind(outcome.is_some())

@@ -76,7 +76,7 @@ impl Bench {
         let (reply, outcome) = oneshot::channel();
         let ask = TakeAsk {
             name: Name::new(name).unwrap(),
-            owner: Uuid::new_v4(),
+            grant_id: Uuid::new_v4(),
             ttl: TTL,
             holder: "test".into(),
         };

@@ -87,7 +87,7 @@ async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_in_no_doubt() {
     };
     let step = StepAsk {
         key: key("k"),
-        owner: ask.owner,
+        attempt_id: ask.attempt_id,
         attempt,
         step: "charge".into(),
         repeatable: false,
@@ -150,7 +150,7 @@ async fn a_claim_that_is_refused_for_good_fails_alone() {
 fn what_a_step_came_to_counts_among_what_is_written() {
     let ask = StepAsk {
         key: key("k"),
-        owner: Uuid::nil(),
+        attempt_id: Uuid::nil(),
         attempt: 1,
         step: "charge".into(),
         repeatable: true,
@@ -170,7 +170,7 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
     let end = |bytes, reply| {
         let ask = FinishAsk {
             key: key("k"),
-            owner: Uuid::new_v4(),
+            attempt_id: Uuid::new_v4(),
             attempt: 1,
             end: RecordEnd::Done {
                 outcome: Outcome::kept("a/b", vec![0; bytes]),

@@ -19,7 +19,7 @@ impl House {
 fn step(guard: &RecordGuard, number: i32) -> StepAsk {
     StepAsk {
         key: guard.key().clone(),
-        owner: guard.owner(),
+        attempt_id: guard.attempt_id(),
         attempt: guard.grant.fence,
         step: "charge".into(),
         repeatable: number == 0,
