@@ -339,14 +339,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client = client(&dir).await;
         let idempotency = client.idempotency();
-        for (counts, tries) in [(false, 0), (true, 1)] {
+        for (counts, vanished) in [(false, 0), (true, 1)] {
             let guard = new(&idempotency).await;
             if !counts {
                 guard.do_not_count();
             }
             drop(guard);
             client.flush().await;
-            assert_eq!(info(&idempotency).await.tries, tries);
+            assert_eq!(info(&idempotency).await.vanished, vanished);
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) fn judge(
         return Ok(Verdict::Claim(None));
     };
     let same = row.fingerprint == fingerprint.as_bytes();
-    let (attempt, attempts) = (row.attempt, u32::try_from(row.tries).unwrap_or(0));
+    let (attempt, attempts) = (row.attempt, u32::try_from(row.vanished).unwrap_or(0));
     let damaged = |row: &RecordRow, what| Err(corrupt(&row.scope, &row.key, what));
     let Some(state) = row.state_now(max_attempts) else {
         return damaged(&row, NO_STATE);
@@ -151,7 +151,7 @@ mod tests {
         assert!(matches!(of(row("running"), "a"), Verdict::InFlight { .. }));
         assert!(matches!(of(lapsed.clone(), "a"), Verdict::Claim(Some(_))));
         let crashed = RecordRow {
-            tries: 3,
+            vanished: 3,
             ..lapsed.clone()
         };
         assert!(matches!(

@@ -9,8 +9,8 @@ pub(in crate::idempotency) fn row(state: &str) -> RecordRow {
         key: b"k".to_vec(),
         state: KeptState::parse(state),
         attempt: 1,
-        tries: 1,
-        max_tries: 3,
+        vanished: 1,
+        max_attempts: 3,
         attempt_id: uuid::Uuid::nil(),
         holder: "a test".into(),
         fingerprint: vec![0; 32],
@@ -40,7 +40,7 @@ fn a_state_is_told_as_the_next_one_to_ask_would_find_it() {
         doubt: Some("charge".into()),
         ..row
     };
-    let worn = |row| RecordRow { tries: 3, ..row };
+    let worn = |row| RecordRow { vanished: 3, ..row };
     assert_eq!(state(live()), RecordState::Running);
     assert_eq!(state(doubtful(worn(live()))), RecordState::Running);
     assert_eq!(state(row("running")), RecordState::Lapsed);

@@ -189,7 +189,7 @@ impl Idempotency {
             holder: Arc::clone(&self.core.settings.holder),
             fingerprint: *fingerprint,
             lease: self.lease,
-            max_tries: self.max_tries(),
+            max_attempts: self.allowed_attempts(),
             database: self.core.database,
             retain: self.retention,
             forget: self.forget(),
@@ -227,7 +227,7 @@ impl Idempotency {
         self.forget().max(BEGUN)
     }
 
-    pub(super) fn max_tries(&self) -> i32 {
+    pub(super) fn allowed_attempts(&self) -> i32 {
         i32::try_from(self.max_attempts).unwrap_or(i32::MAX)
     }
 

@@ -220,7 +220,7 @@ pub(crate) struct Fate {
     /// With how many others, and itself, it may share a batch: few, when statements that it is in break the connection.
     pub(crate) company: usize,
     /// How often it was put off.
-    pub(crate) tries: u32,
+    pub(crate) put_offs: u32,
     /// Its place among all that have arrived at the lane.
     pub(crate) number: u64,
 }
@@ -237,7 +237,7 @@ impl Fate {
             doubts: 0,
             breaks: 0,
             company: usize::MAX,
-            tries: 0,
+            put_offs: 0,
             number: 0,
         }
     }

@@ -59,14 +59,14 @@ pub(crate) fn keys(keys: &[RecordKey]) -> String {
     )
 }
 
-/// `[[scope, key, attempt seen or null, max_tries, attempt_id, holder, fingerprint, lease, begun], …]`
+/// `[[scope, key, attempt seen or null, max_attempts, attempt_id, holder, fingerprint, lease, begun], …]`
 pub(crate) fn claims(asks: &[&ClaimAsk]) -> String {
     array(asks.iter().map(|ask| {
         json!([
             bytes(ask.key.scope()),
             bytes(ask.key.key()),
             ask.seen,
-            ask.max_tries,
+            ask.max_attempts,
             ask.attempt_id.simple().to_string(),
             &*ask.holder,
             bytes(ask.fingerprint.as_bytes()),

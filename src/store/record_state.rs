@@ -42,16 +42,16 @@ impl KeptState {
 }
 
 impl RecordRow {
-    /// What the record was by the database's clock when the row was read, where `max_tries` attempts may vanish. `None`: the
+    /// What the record was by the database's clock when the row was read, where `max_attempts` attempts may vanish. `None`: the
     /// row is damaged.
     ///
     /// Lists filter by the same rule, in the statement (`record_admin.rs` of each brand).
-    pub(crate) fn state_now(&self, max_tries: i32) -> Option<RecordState> {
+    pub(crate) fn state_now(&self, max_attempts: i32) -> Option<RecordState> {
         let over = |left: i64| left <= 0;
         Some(match self.state {
             KeptState::Running if !over(self.lease_left) => RecordState::Running,
             KeptState::Running if self.doubt.is_some() => RecordState::Unknown,
-            KeptState::Running | KeptState::Free if self.tries >= max_tries => {
+            KeptState::Running | KeptState::Free if self.vanished >= max_attempts => {
                 RecordState::Poisoned
             }
             KeptState::Running => RecordState::Lapsed,

@@ -253,7 +253,7 @@ on_every_engine! {
             rowlock::Engine::Sqlite => "CAST('c' || n AS BLOB)",
             _ => "CONCAT('c', n)",
         };
-        let columns = "scope, {key}, state, attempt, tries, max_tries, attempt_id, holder, fingerprint, bound, doubt, \
+        let columns = "scope, {key}, state, attempt, vanished, max_attempts, attempt_id, holder, fingerprint, bound, doubt, \
                        content_type, outcome, began_at, attempted_at, lease_until, done_at, retain_until, forget_at, clean_at";
         db.execute(&format!(
             "INSERT INTO rowlock_idempotency ({}) SELECT {} FROM rowlock_idempotency, copies",

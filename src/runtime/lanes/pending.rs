@@ -133,9 +133,9 @@ impl Pending {
         } else {
             MAX_PAUSE
         };
-        let tries = &mut job.head_mut().fate.tries;
-        *tries += 1;
-        let pause = backoff::pause(*tries, longest).mul_f64(1.0 + jitter);
+        let put_offs = &mut job.head_mut().fate.put_offs;
+        *put_offs += 1;
+        let pause = backoff::pause(*put_offs, longest).mul_f64(1.0 + jitter);
         self.later.push((now + pause, job));
     }
 

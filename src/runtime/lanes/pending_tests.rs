@@ -95,7 +95,7 @@ fn what_is_put_off_pauses_longer_each_time_up_to_a_limit() {
     for (repeated, longest) in [(false, 200), (true, 30_000)] {
         let mut job = release("a", far, repeated);
         let mut expected = 2;
-        for tries in 1..20 {
+        for put_offs in 1..20 {
             let mut pending = Pending::default();
             pending.put_off(job, now, 0.0);
             assert_eq!(pending.wakes_at(), Some(now + MS * expected));
@@ -103,7 +103,7 @@ fn what_is_put_off_pauses_longer_each_time_up_to_a_limit() {
             pending.wake(now + MS * expected);
             assert_eq!(pending.wakes_at(), None);
             job = pending.pick(now).pop().unwrap();
-            assert_eq!(job.head().fate.tries, tries);
+            assert_eq!(job.head().fate.put_offs, put_offs);
             expected = (expected * 2).min(longest);
         }
     }

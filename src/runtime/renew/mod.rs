@@ -9,7 +9,7 @@
 //!
 //! # Trust window
 //!
-//! A renewal is due with two thirds of the trusted time left, so there is time for two more tries. The
+//! A renewal is due with two thirds of the trusted time left, so there is time for two more attempts. The
 //! warning comes with one third left, the loss at the deadline, which is counted from before the
 //! last confirmed request was sent.
 //!

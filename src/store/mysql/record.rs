@@ -21,7 +21,7 @@ use crate::store::record_state::KeptState;
 use crate::store::{json, micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
@@ -39,7 +39,7 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
 
 /// Like [`READ`], for a lone key.
 const READ_ONE: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
@@ -63,37 +63,37 @@ FOR UPDATE /*!80000 OF r */ NOWAIT";
 
 /// A duplicate is an error that is caught.
 const CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, attempt_id, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
-       a.max_tries, UNHEX(a.attempt_id), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
+       a.max_attempts, UNHEX(a.attempt_id), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
        SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.begun MICROSECOND,
        SYSDATE(6) + INTERVAL a.begun MICROSECOND
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-    k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
-    max_tries   INT                                PATH '$[3]',
-    attempt_id  CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-    holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
-    fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-    lease       BIGINT                             PATH '$[7]',
-    begun       BIGINT                             PATH '$[8]'
+    scope        VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+    k            VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
+    max_attempts INT                                PATH '$[3]',
+    attempt_id   CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+    holder       VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
+    fingerprint  CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
+    lease        BIGINT                             PATH '$[7]',
+    begun        BIGINT                             PATH '$[8]'
 )) a";
 
 const CLAIM_AGAIN: &str = "
 UPDATE (
-    SELECT r.scope, r.idempotency_key, a.max_tries, UNHEX(a.attempt_id) AS attempt_id, a.holder,
-           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.begun, r.state = 'running' AS vanished
+    SELECT r.scope, r.idempotency_key, a.max_attempts, UNHEX(a.attempt_id) AS attempt_id, a.holder,
+           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.begun, r.state = 'running' AS taken_over
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-        k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
-        seen        BIGINT                             PATH '$[2]',
-        max_tries   INT                                PATH '$[3]',
-        attempt_id  CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-        holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
-        fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-        lease       BIGINT                             PATH '$[7]',
-        begun       BIGINT                             PATH '$[8]'
+        scope        VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+        k            VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
+        seen         BIGINT                             PATH '$[2]',
+        max_attempts INT                                PATH '$[3]',
+        attempt_id   CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+        holder       VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
+        fingerprint  CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
+        lease        BIGINT                             PATH '$[7]',
+        begun        BIGINT                             PATH '$[8]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
@@ -104,9 +104,9 @@ UPDATE (
 ) t
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.state = 'running', r.bound = r.bound OR t.vanished,
+SET r.state = 'running', r.bound = r.bound OR t.taken_over,
     r.attempt = GREATEST(r.attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    r.tries = r.tries + 1, r.max_tries = t.max_tries, r.attempt_id = t.attempt_id, r.holder = t.holder,
+    r.vanished = r.vanished + 1, r.max_attempts = t.max_attempts, r.attempt_id = t.attempt_id, r.holder = t.holder,
     r.fingerprint = t.fingerprint, r.attempted_at = SYSDATE(6),
     r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
     r.forget_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND";
@@ -170,7 +170,7 @@ SET r.forget_at = IF(t.in_doubt AND r.doubt IS NOT NULL, NULL, SYSDATE(6) + INTE
     r.state = IF(t.in_doubt AND r.doubt IS NOT NULL, 'unknown', t.state),
     r.doubt = IF(t.in_doubt, r.doubt, NULL),
     r.bound = r.bound OR t.bound,
-    r.tries = GREATEST(r.tries - t.pardon, 0),
+    r.vanished = GREATEST(r.vanished - t.pardon, 0),
     r.content_type = t.content_type,
     r.outcome = UNHEX(t.outcome),
     r.done_at = IF(t.state = 'done', SYSDATE(6), NULL),

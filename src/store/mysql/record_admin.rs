@@ -15,7 +15,7 @@ use crate::store::to_micros;
 /// The columns of a record, without its outcome. The filter is the rule of
 /// [`state_now`](crate::store::record::RecordRow::state_now).
 const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, NULL,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
@@ -29,7 +29,7 @@ WHERE (? IS NULL OR r.scope = ?)
   AND (? IS NULL OR ? = CASE
         WHEN r.state = 'running' AND r.lease_until > SYSDATE(6) THEN 'running'
         WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
+        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= SYSDATE(6) THEN 'expired'
         ELSE r.state END)
@@ -54,14 +54,14 @@ FOR UPDATE SKIP LOCKED";
 
 const RESOLVE: &str = "
 UPDATE rowlock_idempotency
-SET state = 'free', doubt = NULL, tries = 0, bound = TRUE,
+SET state = 'free', doubt = NULL, vanished = 0, bound = TRUE,
     forget_at = SYSDATE(6) + INTERVAL ? MICROSECOND, clean_at = SYSDATE(6) + INTERVAL ? MICROSECOND
 WHERE scope = ? AND idempotency_key = ?";
 
 /// What an attempt that vanished has begun, is not known: the key stays its request's.
 const RESET: &str = "
 UPDATE rowlock_idempotency
-SET bound = bound OR state = 'running', state = IF(doubt IS NULL, 'free', 'unknown'), tries = 0,
+SET bound = bound OR state = 'running', state = IF(doubt IS NULL, 'free', 'unknown'), vanished = 0,
     forget_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL),
     clean_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL)
 WHERE scope = ? AND idempotency_key = ? AND attempt = ?

@@ -28,14 +28,14 @@ const WAIT_AS_BEFORE: &str = "SET SESSION innodb_lock_wait_timeout = @rowlock_wa
 fn claim_new_text(ask: &ClaimAsk) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
     let (attempt_id, holder) = (hex(ask.attempt_id.as_bytes()), text(&ask.holder));
-    let (fingerprint, max_tries) = (hex(ask.fingerprint.as_bytes()), ask.max_tries);
+    let (fingerprint, max_attempts) = (hex(ask.fingerprint.as_bytes()), ask.max_attempts);
     let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
     let database = hex(ask.database.as_bytes());
     format!(
-        "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, attempt_id, holder,
+        "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                           fingerprint, bound, began_at, attempted_at, lease_until, retain_until,
                                           forget_at, clean_at)
-         SELECT {scope}, {key}, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, {max_tries},
+         SELECT {scope}, {key}, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, {max_attempts},
                 {attempt_id}, {holder}, {fingerprint}, TRUE, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
                 UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND,
                 UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND
@@ -72,7 +72,7 @@ fn keep_text(ask: &ClaimAsk, outcome: &Outcome) -> String {
     format!(
         "RELEASE SAVEPOINT rowlock_claim; \
          UPDATE rowlock_idempotency
-         SET state = 'done', tries = 0, content_type = {content_type}, outcome = {bytes}, done_at = UTC_TIMESTAMP(6),
+         SET state = 'done', vanished = 0, content_type = {content_type}, outcome = {bytes}, done_at = UTC_TIMESTAMP(6),
              retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
              forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND
          WHERE scope = {scope} AND idempotency_key = {key} AND attempt_id = {attempt_id} AND state = 'running'"
@@ -89,7 +89,7 @@ fn complete_text(ask: &FinishAsk) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          UPDATE rowlock_idempotency
-         SET state = 'done', doubt = NULL, tries = 0, content_type = {content_type}, outcome = {outcome},
+         SET state = 'done', doubt = NULL, vanished = 0, content_type = {content_type}, outcome = {outcome},
              done_at = UTC_TIMESTAMP(6),
              retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
              clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,

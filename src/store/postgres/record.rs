@@ -21,7 +21,7 @@ use crate::store::record::{
 use crate::store::{micros, to_micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, r.doubt, r.content_type, CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END,
        (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
@@ -35,14 +35,14 @@ FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT car
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
 
 const CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, attempt_id, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
-SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_tries,
+SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_attempts,
        a.attempt_id, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
        now.at + a.begun * interval '1 microsecond', now.at + a.begun * interval '1 microsecond'
 FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[],
             $9::bigint[])
-     AS a (scope, key, lock, max_tries, attempt_id, holder, fingerprint, lease, begun),
+     AS a (scope, key, lock, max_attempts, attempt_id, holder, fingerprint, lease, begun),
      clock_timestamp() AS now (at)
 WHERE pg_try_advisory_xact_lock(a.lock)
 ON CONFLICT DO NOTHING
@@ -54,7 +54,7 @@ WITH mine AS (
     FROM (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[],
                              $7::bytea[], $8::bigint[], $9::bigint[])
-                      AS u (scope, key, seen, max_tries, attempt_id, holder, fingerprint, lease, begun)
+                      AS u (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, begun)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
@@ -67,7 +67,7 @@ WITH mine AS (
 UPDATE rowlock_idempotency r
 SET state = 'running', bound = r.bound OR r.state = 'running',
     attempt = GREATEST(r.attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    tries = r.tries + 1, max_tries = m.max_tries, attempt_id = m.attempt_id, holder = m.holder,
+    vanished = r.vanished + 1, max_attempts = m.max_attempts, attempt_id = m.attempt_id, holder = m.holder,
     fingerprint = m.fingerprint, attempted_at = clock_timestamp(),
     lease_until = clock_timestamp() + m.lease * interval '1 microsecond',
     forget_at = clock_timestamp() + m.begun * interval '1 microsecond',
@@ -133,7 +133,7 @@ UPDATE rowlock_idempotency r
 SET state = CASE WHEN m.in_doubt AND r.doubt IS NOT NULL THEN 'unknown' ELSE m.state END,
     doubt = CASE WHEN m.in_doubt THEN r.doubt END,
     bound = r.bound OR m.bound,
-    tries = GREATEST(r.tries - m.pardon, 0),
+    vanished = GREATEST(r.vanished - m.pardon, 0),
     content_type = m.content_type,
     outcome = m.outcome,
     done_at = CASE WHEN m.state = 'done' THEN clock_timestamp() END,
@@ -307,7 +307,7 @@ async fn claim_with(
         .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
         .bind(third)
-        .bind(asks.iter().map(|ask| ask.max_tries).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.max_attempts).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| &*ask.holder).collect::<Vec<_>>())
         .bind(

@@ -13,7 +13,7 @@ use crate::store::to_micros;
 /// The columns of a record, without its outcome. The filter is the rule of
 /// [`state_now`](crate::store::record::RecordRow::state_now).
 const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, r.doubt, r.content_type, NULL::bytea,
        (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
@@ -27,7 +27,7 @@ WHERE ($1::bytea IS NULL OR r.scope = $1)
   AND ($2::text IS NULL OR $2 = CASE
         WHEN r.state = 'running' AND r.lease_until > clock_timestamp() THEN 'running'
         WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
+        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= clock_timestamp() THEN 'expired'
         ELSE r.state END)
@@ -55,7 +55,7 @@ WITH old AS (
     ON CONFLICT DO NOTHING
 )
 UPDATE rowlock_idempotency r
-SET state = 'free', doubt = NULL, tries = 0, bound = true,
+SET state = 'free', doubt = NULL, vanished = 0, bound = true,
     forget_at = clock_timestamp() + $4 * interval '1 microsecond',
     clean_at = clock_timestamp() + $4 * interval '1 microsecond'
 FROM old o
@@ -64,7 +64,7 @@ WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 /// What an attempt that vanished has begun, is not known: the key stays its request's.
 const RESET: &str = "
 UPDATE rowlock_idempotency r
-SET state = CASE WHEN r.doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
+SET state = CASE WHEN r.doubt IS NULL THEN 'free' ELSE 'unknown' END, vanished = 0,
     bound = r.bound OR r.state = 'running',
     forget_at = CASE WHEN r.doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END,
     clean_at = CASE WHEN r.doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END

@@ -67,7 +67,7 @@ impl House {
             holder: "a test".into(),
             fingerprint: Fingerprint::of("request"),
             lease: PATIENCE,
-            max_tries: 5,
+            max_attempts: 5,
             database: self.core.database,
             retain: PATIENCE,
             forget: PATIENCE,
@@ -418,7 +418,7 @@ async fn a_claim_that_was_given_up_is_undone_until_no_sending_can_come() {
             let row = house.row(&key).await.unwrap();
             assert_eq!(row.attempt_id, ask.attempt_id);
             if row.state != KeptState::Running {
-                assert_eq!((row.state, row.tries), (KeptState::Free, 0));
+                assert_eq!((row.state, row.vanished), (KeptState::Free, 0));
                 break;
             }
             house.step().await;
