@@ -137,8 +137,8 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
         format!(", for {left}")
     };
     line("state", format!("{}{left}", info.state));
-    if let Some(step) = &info.step_in_doubt {
-        line("in doubt", format!("step {step:?}"));
+    if let Some(step) = &info.open_step {
+        line("open step", format!("{step:?}"));
         line("downstream", downstream_key(info, step));
     }
     let used = match info.state {
@@ -232,8 +232,8 @@ pub(crate) fn brief(info: &RecordInfo) -> Value {
         "vanished": info.vanished,
         "max_attempts": info.max_attempts,
         "holder": info.holder,
-        "step_in_doubt": info.step_in_doubt,
-        "downstream_key": info.step_in_doubt.as_deref().map(|step| downstream_key(info, step)),
+        "open_step": info.open_step,
+        "downstream_key": info.open_step.as_deref().map(|step| downstream_key(info, step)),
         "began_at": time(info.began_at),
         "attempted_at": time(info.attempted_at),
         "done_at": info.done_at.map(time),

@@ -59,7 +59,7 @@ impl Idempotency {
                         holder: Some(holder),
                     })
                 }
-                Verdict::Doubtful { attempt } => {
+                Verdict::OpenStep { attempt } => {
                     self.decide(key, attempt, Decision::Unknown).await?;
                     continue;
                 }

@@ -34,7 +34,7 @@ pub struct RecordInfo {
     /// What was asked for.
     pub fingerprint: Fingerprint,
     /// The step of which nobody knows whether it happened, or which is under way.
-    pub step_in_doubt: Option<String>,
+    pub open_step: Option<String>,
     /// What it came to. (Not in lists.)
     pub outcome: Option<Outcome>,
     /// When the first attempt began.
@@ -120,7 +120,7 @@ impl RecordRow {
             remembered_for: self.forget_left.map(micros),
             record,
             holder: self.holder,
-            step_in_doubt: self.doubt,
+            open_step: self.open_step,
         })
     }
 }

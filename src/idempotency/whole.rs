@@ -21,7 +21,7 @@ impl IdempotencyGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::StepRunning`] when a step of this guard runs; [`Error::StepUnknown`] when another one is in doubt;
+    /// [`Error::StepRunning`] when a step of this guard runs; [`Error::StepUnknown`] when another one is open;
     /// [`Error::Superseded`]; a refused name; a database out of reach. After an error, do not do the work.
     ///
     /// # Cancel safety
@@ -63,7 +63,7 @@ impl IdempotencyGuard {
     }
 
     /// The work that [`begin_whole`](Self::begin_whole) has begun did nothing, and will not: [`release`](Self::release) then frees the
-    /// key. Does nothing when `step` is not in doubt.
+    /// key. Does nothing when `step` is not open.
     ///
     /// # Errors
     ///
@@ -103,6 +103,6 @@ mod tests {
             assert_eq!(letter.is_ok(), free, "{letter:?}");
         }
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!(info.step_in_doubt, None);
+        assert_eq!(info.open_step, None);
     }
 }

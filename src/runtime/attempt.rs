@@ -30,7 +30,7 @@ pub(crate) struct RecordGuard {
     /// Something was begun that the next attempt must go on with.
     bound: AtomicBool,
     /// A step that must not be repeated has begun, and may have happened.
-    in_doubt: AtomicBool,
+    step_is_open: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ impl RecordGuard {
             worked: AtomicBool::new(false),
             pardon: AtomicI32::new(1),
             bound: AtomicBool::new(false),
-            in_doubt: AtomicBool::new(false),
+            step_is_open: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
     }
@@ -87,8 +87,8 @@ impl RecordGuard {
     }
 
     /// Whether a step may have happened of which nothing is kept.
-    pub(crate) fn doubt(&self, in_doubt: bool) {
-        self.in_doubt.store(in_doubt, Ordering::Release);
+    pub(crate) fn set_step_is_open(&self, is_open: bool) {
+        self.step_is_open.store(is_open, Ordering::Release);
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -112,7 +112,7 @@ impl RecordGuard {
             // What a step has done, and how many attempts have vanished, outlives the retention of an outcome.
             forget: if pardon == 0 { self.begun } else { self.forget },
             begun: self.begun,
-            in_doubt: self.in_doubt.load(Ordering::Acquire),
+            step_is_open: self.step_is_open.load(Ordering::Acquire),
         }
     }
 

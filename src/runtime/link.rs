@@ -1,4 +1,4 @@
-//! A connection that is bounded, thrown away when in doubt, and made anew.
+//! A connection that is bounded, thrown away when a call on it was cut off, and made anew.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -147,7 +147,7 @@ impl Link {
         Ok(())
     }
 
-    /// Runs one verb, bounded by `bound`. After a failure that leaves the connection in doubt, the connection is
+    /// Runs one verb, bounded by `bound`. After a failure that leaves the state of the connection unknown, the connection is
     /// gone. Dropping the future drops the connection.
     pub(crate) async fn run<T>(
         &mut self,

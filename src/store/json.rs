@@ -88,7 +88,7 @@ pub(crate) fn keeps(asks: &[KeepAsk]) -> String {
     }))
 }
 
-/// `[[scope, key, attempt_id, attempt, state, content type, outcome, retain, forget, bound, pardon, begun, in doubt], …]`
+/// `[[scope, key, attempt_id, attempt, state, content type, outcome, retain, forget, bound, pardon, begun, step is open], …]`
 pub(crate) fn ends(asks: &[FinishAsk]) -> String {
     array(asks.iter().map(|ask| {
         let end = EndColumns::from(&ask.end);
@@ -105,7 +105,7 @@ pub(crate) fn ends(asks: &[FinishAsk]) -> String {
             i32::from(end.bound),
             end.pardon,
             end.begun,
-            i32::from(end.in_doubt)
+            i32::from(end.step_is_open)
         ])
     }))
 }

@@ -45,11 +45,11 @@ pub(crate) trait RecordStore: Send {
     async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault>;
 
     /// Removes a record whose time is over, if it is still the attempt that was seen, with its steps, in one transaction.
-    /// One that is locked is left alone; one that runs, too, before its lease is over or while it is in doubt.
+    /// One that is locked is left alone; one that runs, too, before its lease is over or while it has an open step.
     async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault>;
 
     /// Begins an attempt where there is no record, or where there is the one that the ask has seen and it may be
-    /// run again: it is free; or running, past its lease, and not in doubt. The attempt's number is
+    /// run again: it is free; or running, past its lease, and without an open step. The attempt's number is
     /// `max(previous + 1, microseconds of the clock)`. An attempt that takes over from one that has vanished does not know what
     /// that one has begun: the key is bound to its request.
     ///
@@ -62,8 +62,8 @@ pub(crate) trait RecordStore: Send {
     /// One outcome per ask, in the order of the asks.
     async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault>;
 
-    /// Ends attempts that run: with an outcome, or by freeing their keys. A record that is in doubt is not freed,
-    /// but becomes unknown, unless the attempt knows that nothing has happened. Lease or no lease: what has not been taken over may end.
+    /// Ends attempts that run: with an outcome, or by freeing their keys. A record with an open step is not freed,
+    /// but becomes unknown, unless the attempt knows that the step has not happened. Lease or no lease: what has not been taken over may end.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault>;
@@ -137,8 +137,9 @@ pub(crate) enum RecordEnd {
         forget: Duration,
         /// The same where the next attempt has to be of the same request.
         begun: Duration,
-        /// Whether a step may have happened. If not, a doubt in the record is of one that has not, as the attempt knows.
-        in_doubt: bool,
+        /// Whether a step may have happened of which nothing is kept. If not, the attempt knows that the open step of the record
+        /// has not happened.
+        step_is_open: bool,
     },
 }
 
@@ -166,7 +167,7 @@ pub(crate) struct RecordRow {
     pub(crate) holder: String,
     pub(crate) fingerprint: Vec<u8>,
     pub(crate) bound: bool,
-    pub(crate) doubt: Option<String>,
+    pub(crate) open_step: Option<String>,
     pub(crate) content_type: Option<String>,
     /// Not there when it is larger than was asked for.
     pub(crate) outcome: Option<Arc<[u8]>>,
@@ -267,8 +268,8 @@ pub(crate) struct EndColumns<'a> {
     pub(crate) begun: i64,
     pub(crate) bound: bool,
     pub(crate) pardon: i32,
-    /// Whether a doubt in the record stays, and makes it unknown.
-    pub(crate) in_doubt: bool,
+    /// Whether an open step of the record stays, and makes it unknown.
+    pub(crate) step_is_open: bool,
 }
 
 impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
@@ -286,14 +287,14 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
                 begun: to_micros(*forget),
                 bound: true,
                 pardon: i32::MAX,
-                in_doubt: false,
+                step_is_open: false,
             },
             RecordEnd::Free {
                 bound,
                 pardon,
                 forget,
                 begun,
-                in_doubt,
+                step_is_open,
             } => Self {
                 state: KeptState::Free.name(),
                 outcome: None,
@@ -302,7 +303,7 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
                 begun: to_micros((*begun).max(*forget)),
                 bound: *bound,
                 pardon: *pardon,
-                in_doubt: *in_doubt,
+                step_is_open: *step_is_open,
             },
         }
     }
@@ -323,7 +324,7 @@ macro_rules! record_row {
             holder: row.try_get(7)?,
             fingerprint: row.try_get(8)?,
             bound: row.try_get(9)?,
-            doubt: row.try_get(10)?,
+            open_step: row.try_get(10)?,
             content_type: row.try_get(11)?,
             outcome: row.try_get::<Option<Vec<u8>>, _>(12)?.map(Into::into),
             began_at: row.try_get(13)?,

@@ -41,10 +41,10 @@ pub(crate) struct DecideAsk {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Decision {
-    /// Running, past its lease and in doubt: unknown from now on.
+    /// Running, past its lease and with an open step: unknown from now on.
     Unknown,
-    /// Unknown: the step in doubt happened, and this is what it came to; or it did not happen. The key is free.
+    /// Unknown: the open step happened, and this is what it came to; or it did not happen. The key is free.
     Resolve(Option<Outcome>),
-    /// Running past its lease, or free: free, and no attempt is held against it. (In doubt, it becomes unknown.)
+    /// Running past its lease, or free: free, and no attempt is held against it. (With an open step, it becomes unknown.)
     Reset,
 }

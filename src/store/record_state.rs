@@ -50,7 +50,7 @@ impl RecordRow {
         let over = |left: i64| left <= 0;
         Some(match self.state {
             KeptState::Running if !over(self.lease_left) => RecordState::Running,
-            KeptState::Running if self.doubt.is_some() => RecordState::Unknown,
+            KeptState::Running if self.open_step.is_some() => RecordState::Unknown,
             KeptState::Running | KeptState::Free if self.vanished >= max_attempts => {
                 RecordState::Poisoned
             }

@@ -150,10 +150,10 @@ on_every_engine! {
         let vanished = begin("vanished").await;
         vanished.step("step", async { Ok::<_, Error>(1) }).await.unwrap();
         let taken_over = begin("taken over").await;
-        let doubtful = begin("doubtful").await;
-        let failed = doubtful.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) });
+        let open = begin("open").await;
+        let failed = open.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) });
         failed.await.unwrap_err();
-        for guard in [vanished, taken_over, doubtful] {
+        for guard in [vanished, taken_over, open] {
             std::mem::forget(guard);
         }
         lapse(db).await;
@@ -168,7 +168,7 @@ on_every_engine! {
         pass(db, 3 * 24 * 3_600).await;
         lapse_but(db, "running").await;
         assert_eq!(rowlock.clean(10).await.unwrap().records, 2);
-        assert_eq!(records(db).await, (2, 0), "one runs, one is in doubt");
+        assert_eq!(records(db).await, (2, 0), "one runs, one has an open step");
         // Cleaned or not makes no difference.
         running.release().await.unwrap();
         std::mem::forget(begin("vanished").await);
@@ -178,7 +178,7 @@ on_every_engine! {
         let begun = idempotency.begin("scope", "vanished", &Fingerprint::of("another request")).await.unwrap();
         let Begun::New(guard) = begun else { panic!("{begun:?}") };
         assert!(guard.attempt() > info.attempt);
-        let begun = idempotency.begin("scope", "doubtful", &request()).await.unwrap();
+        let begun = idempotency.begin("scope", "open", &request()).await.unwrap();
         assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
         assert_eq!(rowlock.clean(10).await.unwrap().records, 1, "the one that was released");
     }
@@ -253,7 +253,7 @@ on_every_engine! {
             rowlock::Engine::Sqlite => "CAST('c' || n AS BLOB)",
             _ => "CONCAT('c', n)",
         };
-        let columns = "scope, {key}, state, attempt, vanished, max_attempts, attempt_id, holder, fingerprint, bound, doubt, \
+        let columns = "scope, {key}, state, attempt, vanished, max_attempts, attempt_id, holder, fingerprint, bound, open_step, \
                        content_type, outcome, began_at, attempted_at, lease_until, done_at, retain_until, forget_at, clean_at";
         db.execute(&format!(
             "INSERT INTO rowlock_idempotency ({}) SELECT {} FROM rowlock_idempotency, copies",

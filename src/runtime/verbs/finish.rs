@@ -54,7 +54,7 @@ pub(crate) fn undo(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
             pardon: 1,
             forget: claim.forget,
             begun: claim.begun,
-            in_doubt: false,
+            step_is_open: false,
         },
     };
     let subject = Subject::Record(claim.key.clone());

@@ -17,7 +17,7 @@ use crate::store::{json, to_micros};
 const DUE: &str = "
 SELECT scope, idempotency_key, forget_at <= UTC_TIMESTAMP(6) FROM rowlock_idempotency
 WHERE clean_at <= UTC_TIMESTAMP(6) AND state <> 'unknown'
-  AND (state <> 'running' OR (doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
+  AND (state <> 'running' OR (open_step IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
   AND (state <> 'done' OR retain_until <= UTC_TIMESTAMP(6))
 ORDER BY clean_at LIMIT ?
 FOR UPDATE SKIP LOCKED";

@@ -22,7 +22,7 @@ use crate::store::{json, micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
+       r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
@@ -40,7 +40,7 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
 /// Like [`READ`], for a lone key.
 const READ_ONE: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
+       r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
@@ -98,7 +98,7 @@ UPDATE (
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
     WHERE r.attempt = a.seen
-      AND (r.state = 'free' OR (r.state = 'running' AND r.doubt IS NULL AND r.lease_until <= SYSDATE(6)))
+      AND (r.state = 'free' OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= SYSDATE(6)))
     LIMIT 1000000
     FOR UPDATE /*!80000 OF r */ SKIP LOCKED
 ) t
@@ -114,7 +114,7 @@ SET r.state = 'running', r.bound = r.bound OR t.taken_over,
 const LOCK_FORGOTTEN: &str = "
 SELECT attempt FROM rowlock_idempotency
 WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND forget_at <= SYSDATE(6)
-  AND (state <> 'running' OR (doubt IS NULL AND lease_until <= SYSDATE(6)))
+  AND (state <> 'running' OR (open_step IS NULL AND lease_until <= SYSDATE(6)))
 FOR UPDATE SKIP LOCKED";
 
 const RENEW: &str = "
@@ -136,11 +136,11 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
 SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROSECOND)";
 
-/// What reads `doubt` stands before what overwrites it.
+/// What reads `open_step` stands before what overwrites it.
 const FINISH: &str = "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.state, a.content_type, a.outcome, a.retain,
-           IF(r.bound OR a.bound, a.begun, a.forget) AS forget, a.bound, a.pardon, a.in_doubt
+           IF(r.bound OR a.bound, a.begun, a.forget) AS forget, a.bound, a.pardon, a.step_is_open
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
         scope        VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
         k            VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
@@ -154,7 +154,7 @@ UPDATE (
         bound        INT                              PATH '$[9]',
         pardon       INT                              PATH '$[10]',
         begun        BIGINT                           PATH '$[11]',
-        in_doubt     INT                              PATH '$[12]'
+        step_is_open INT                              PATH '$[12]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
@@ -164,11 +164,11 @@ UPDATE (
 ) t
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.forget_at = IF(t.in_doubt AND r.doubt IS NOT NULL, NULL, SYSDATE(6) + INTERVAL t.forget MICROSECOND),
-    r.clean_at = IF(t.in_doubt AND r.doubt IS NOT NULL, NULL,
+SET r.forget_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL, SYSDATE(6) + INTERVAL t.forget MICROSECOND),
+    r.clean_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL,
                     SYSDATE(6) + INTERVAL COALESCE(t.retain, t.forget) MICROSECOND),
-    r.state = IF(t.in_doubt AND r.doubt IS NOT NULL, 'unknown', t.state),
-    r.doubt = IF(t.in_doubt, r.doubt, NULL),
+    r.state = IF(t.step_is_open AND r.open_step IS NOT NULL, 'unknown', t.state),
+    r.open_step = IF(t.step_is_open, r.open_step, NULL),
     r.bound = r.bound OR t.bound,
     r.vanished = GREATEST(r.vanished - t.pardon, 0),
     r.content_type = t.content_type,

@@ -58,7 +58,7 @@ fn claim_again_text(ask: &ClaimAsk, seen: i64) -> String {
              forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND,
              clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND
          WHERE scope = {scope} AND idempotency_key = {key} AND attempt = {seen}
-           AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
+           AND (state = 'free' OR (state = 'running' AND open_step IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
            AND EXISTS (SELECT * FROM rowlock_database WHERE id = {database})"
     )
 }
@@ -89,7 +89,7 @@ fn complete_text(ask: &FinishAsk) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          UPDATE rowlock_idempotency
-         SET state = 'done', doubt = NULL, vanished = 0, content_type = {content_type}, outcome = {outcome},
+         SET state = 'done', open_step = NULL, vanished = 0, content_type = {content_type}, outcome = {outcome},
              done_at = UTC_TIMESTAMP(6),
              retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
              clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,

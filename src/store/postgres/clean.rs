@@ -14,7 +14,7 @@ const CLEAN: &str = "
 WITH due AS (
     SELECT scope, idempotency_key, forget_at <= now() AS over FROM rowlock_idempotency
     WHERE clean_at <= now() AND state <> 'unknown'
-      AND (state <> 'running' OR (doubt IS NULL AND lease_until <= now()))
+      AND (state <> 'running' OR (open_step IS NULL AND lease_until <= now()))
     ORDER BY clean_at LIMIT $1
     FOR UPDATE SKIP LOCKED
 ), steps AS (

@@ -22,7 +22,7 @@ use crate::store::{micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END,
+       r.bound, r.open_step, r.content_type, CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END,
        (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
        (extract(epoch FROM r.lease_until) * 1000000)::bigint,
@@ -60,7 +60,7 @@ WITH mine AS (
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
     WHERE r.attempt = a.seen
       AND (r.state = 'free'
-           OR (r.state = 'running' AND r.doubt IS NULL AND r.lease_until <= clock_timestamp()))
+           OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= clock_timestamp()))
     ORDER BY a.scope, a.key
     FOR UPDATE OF r SKIP LOCKED
 )
@@ -80,7 +80,7 @@ const FORGET: &str = "
 WITH old AS (
     SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND forget_at <= clock_timestamp()
-      AND (state <> 'running' OR (doubt IS NULL AND lease_until <= clock_timestamp()))
+      AND (state <> 'running' OR (open_step IS NULL AND lease_until <= clock_timestamp()))
     FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM rowlock_idempotency r USING old o
@@ -121,7 +121,7 @@ WITH mine AS (
                              $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[], $12::bigint[],
                              $13::boolean[])
                       AS u (scope, key, attempt_id, attempt, state, content_type, outcome, retain, forget, bound, pardon,
-                            begun, in_doubt)
+                            begun, step_is_open)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
@@ -130,18 +130,18 @@ WITH mine AS (
     FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE rowlock_idempotency r
-SET state = CASE WHEN m.in_doubt AND r.doubt IS NOT NULL THEN 'unknown' ELSE m.state END,
-    doubt = CASE WHEN m.in_doubt THEN r.doubt END,
+SET state = CASE WHEN m.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' ELSE m.state END,
+    open_step = CASE WHEN m.step_is_open THEN r.open_step END,
     bound = r.bound OR m.bound,
     vanished = GREATEST(r.vanished - m.pardon, 0),
     content_type = m.content_type,
     outcome = m.outcome,
     done_at = CASE WHEN m.state = 'done' THEN clock_timestamp() END,
     retain_until = clock_timestamp() + m.retain * interval '1 microsecond',
-    forget_at = CASE WHEN NOT m.in_doubt OR r.doubt IS NULL
+    forget_at = CASE WHEN NOT m.step_is_open OR r.open_step IS NULL
                      THEN clock_timestamp() + interval '1 microsecond'
                           * CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END END,
-    clean_at = CASE WHEN NOT m.in_doubt OR r.doubt IS NULL
+    clean_at = CASE WHEN NOT m.step_is_open OR r.open_step IS NULL
                     THEN clock_timestamp() + interval '1 microsecond'
                          * COALESCE(m.retain, CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END) END
 FROM mine m
@@ -279,7 +279,7 @@ impl RecordStore for PgConnection {
             .bind(ends.iter().map(|end| end.bound).collect::<Vec<_>>())
             .bind(ends.iter().map(|end| end.pardon).collect::<Vec<_>>())
             .bind(ends.iter().map(|end| end.begun).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.in_doubt).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.step_is_open).collect::<Vec<_>>())
             .fetch_all(&mut *self)
             .await?;
         let mut finished = Vec::with_capacity(asks.len());

@@ -44,14 +44,14 @@ SET state = 'running',
 WHERE (scope, idempotency_key) = (
     SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
-      AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= clock_timestamp()))
+      AND (state = 'free' OR (state = 'running' AND open_step IS NULL AND lease_until <= clock_timestamp()))
     FOR UPDATE SKIP LOCKED
 )
 RETURNING (SELECT id FROM rowlock_database), attempt";
 
 const TX_KEEP_AGAIN: &str = "
 UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, vanished = 0, content_type = $4, outcome = $5, done_at = clock_timestamp(),
+SET state = 'done', open_step = NULL, vanished = 0, content_type = $4, outcome = $5, done_at = clock_timestamp(),
     retain_until = clock_timestamp() + $6 * interval '1 microsecond',
     clean_at = clock_timestamp() + $6 * interval '1 microsecond',
     forget_at = clock_timestamp() + $7 * interval '1 microsecond'
@@ -66,7 +66,7 @@ WITH here AS MATERIALIZED (
            OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
 )
 UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, vanished = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
+SET state = 'done', open_step = NULL, vanished = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
     retain_until = clock_timestamp() + $7 * interval '1 microsecond',
     clean_at = clock_timestamp() + $7 * interval '1 microsecond',
     forget_at = clock_timestamp() + $8 * interval '1 microsecond'

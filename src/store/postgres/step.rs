@@ -10,18 +10,18 @@ use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
-SELECT r.attempt_id = $3 AND r.attempt = $4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
+SELECT r.attempt_id = $3 AND r.attempt = $4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = $5
 WHERE r.scope = $1 AND r.idempotency_key = $2";
 
-const DOUBT: &str = "
-UPDATE rowlock_idempotency r SET doubt = $5, doubt_number = $6
+const STEP_OPEN: &str = "
+UPDATE rowlock_idempotency r SET open_step = $5, open_step_number = $6
 FROM (
     SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND attempt = $4 AND state = 'running'
-      AND (doubt IS NULL OR doubt_number < $6)
+      AND (open_step IS NULL OR open_step_number < $6)
     FOR UPDATE SKIP LOCKED
 ) o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
@@ -33,7 +33,7 @@ WITH own AS (
     FOR UPDATE SKIP LOCKED
 ), mine AS (
     UPDATE rowlock_idempotency r
-    SET doubt = CASE WHEN r.doubt_number <= $8 THEN NULL ELSE r.doubt END, bound = r.bound OR $6 IS NOT NULL
+    SET open_step = CASE WHEN r.open_step_number <= $8 THEN NULL ELSE r.open_step END, bound = r.bound OR $6 IS NOT NULL
     FROM own o
     WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key
     RETURNING 1
@@ -57,7 +57,7 @@ impl StepStore for PgConnection {
         if let Some(begun) = ask.seen(seen) {
             return Ok(begun);
         }
-        let done = query(DOUBT)
+        let done = query(STEP_OPEN)
             .bind(ask.key.scope())
             .bind(ask.key.key())
             .bind(ask.attempt_id)

@@ -14,7 +14,7 @@ SELECT r.rowid, r.scope, r.idempotency_key, r.forget_at <= CAST(round(unixepoch(
 FROM rowlock_idempotency r
 WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AND r.state <> 'unknown'
   AND (r.state <> 'running'
-       OR (r.doubt IS NULL AND r.lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))
+       OR (r.open_step IS NULL AND r.lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))
 ORDER BY r.clean_at LIMIT ?1";
 
 const REMOVE: &str = "DELETE FROM rowlock_idempotency WHERE rowid = ?1";

@@ -17,7 +17,7 @@ use crate::store::{micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END, r.began_at, r.attempted_at, r.lease_until, r.done_at,
+       r.bound, r.open_step, r.content_type, CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END, r.began_at, r.attempted_at, r.lease_until, r.done_at,
        r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, length(r.outcome)
 FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE r.scope = ?1 AND r.idempotency_key = ?2";
@@ -38,14 +38,14 @@ SET state = 'running', bound = bound OR state = 'running', attempt = max(attempt
     lease_until = now.us + ?7 + 1000, forget_at = now.us + ?8, clean_at = now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?9
-  AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= now.us))
+  AND (state = 'free' OR (state = 'running' AND open_step IS NULL AND lease_until <= now.us))
 RETURNING attempt";
 
 const FORGET: &str = "
 DELETE FROM rowlock_idempotency
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
   AND forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-  AND (state <> 'running' OR (doubt IS NULL
+  AND (state <> 'running' OR (open_step IS NULL
        AND lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))";
 
 pub(super) const FORGET_STEPS: &str =
@@ -59,16 +59,16 @@ RETURNING lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 100
 
 const FINISH: &str = "
 UPDATE rowlock_idempotency
-SET state = CASE WHEN ?13 AND doubt IS NOT NULL THEN 'unknown' ELSE ?5 END,
-    doubt = CASE WHEN ?13 THEN doubt END,
+SET state = CASE WHEN ?13 AND open_step IS NOT NULL THEN 'unknown' ELSE ?5 END,
+    open_step = CASE WHEN ?13 THEN open_step END,
     bound = bound OR ?10,
     vanished = max(vanished - ?11, 0),
     content_type = ?6,
     outcome = ?7,
     done_at = CASE WHEN ?5 = 'done' THEN now.us END,
     retain_until = now.us + ?8,
-    forget_at = CASE WHEN NOT ?13 OR doubt IS NULL THEN now.us + iif(bound OR ?10, ?12, ?9) END,
-    clean_at = CASE WHEN NOT ?13 OR doubt IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
+    forget_at = CASE WHEN NOT ?13 OR open_step IS NULL THEN now.us + iif(bound OR ?10, ?12, ?9) END,
+    clean_at = CASE WHEN NOT ?13 OR open_step IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
 
@@ -200,7 +200,7 @@ impl RecordStore for SqliteConnection {
                     .bind(end.bound)
                     .bind(end.pardon)
                     .bind(end.begun)
-                    .bind(end.in_doubt)
+                    .bind(end.step_is_open)
                     .execute(&mut *conn)
                     .await?;
                 finished.push(match done.rows_affected() {

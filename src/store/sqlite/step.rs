@@ -10,20 +10,20 @@ use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
-SELECT r.attempt_id = ?3 AND r.attempt = ?4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
+SELECT r.attempt_id = ?3 AND r.attempt = ?4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?5
 WHERE r.scope = ?1 AND r.idempotency_key = ?2";
 
-const DOUBT: &str = "
-UPDATE rowlock_idempotency SET doubt = ?5, doubt_number = ?6
+const STEP_OPEN: &str = "
+UPDATE rowlock_idempotency SET open_step = ?5, open_step_number = ?6
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 AND state = 'running'
-  AND (doubt IS NULL OR doubt_number < ?6)";
+  AND (open_step IS NULL OR open_step_number < ?6)";
 
 const STEP_SETTLED: &str = "
 UPDATE rowlock_idempotency
-SET doubt = CASE WHEN doubt_number <= ?5 THEN NULL ELSE doubt END, bound = bound OR ?6
+SET open_step = CASE WHEN open_step_number <= ?5 THEN NULL ELSE open_step END, bound = bound OR ?6
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 AND state = 'running'";
 
 /// Sent again, it changes nothing.
@@ -53,7 +53,7 @@ impl StepStore for SqliteConnection {
             return Ok(begun);
         }
         durably(self, async |conn| {
-            let done = sqlx::query(DOUBT)
+            let done = sqlx::query(STEP_OPEN)
                 .bind(ask.key.scope())
                 .bind(ask.key.key())
                 .bind(ask.attempt_id)

@@ -127,7 +127,7 @@ impl House {
                 pardon: 0,
                 forget: PATIENCE,
                 begun: PATIENCE,
-                in_doubt: false,
+                step_is_open: false,
             },
         };
         self.ask_with(|reply| Finish::task(ask, Some(reply), Fate::within(PATIENCE)))
@@ -457,7 +457,7 @@ async fn a_claim_in_doubt_is_undone_also_when_the_key_is_not_to_be_had() {
                 pardon: 0,
                 forget: Duration::ZERO,
                 begun: Duration::ZERO,
-                in_doubt: false,
+                step_is_open: false,
             },
         };
         let ended = other.record_finish(&[end]).await.unwrap();
