@@ -191,10 +191,10 @@ impl Rowlock {
             manner: Manner::Order,
             ..self.core.wish(Subject::Lock(name.clone()), "force release")
         };
-        let lines = Arc::clone(&self.core.lines);
+        let waiters = Arc::clone(&self.core.waiters);
         let free = async move |store: &mut dyn Store| {
             let row = store.lease_force_release(&name, timeout).await?;
-            lines.freed(&name);
+            waiters.freed(&name);
             Ok(row)
         };
         let row = self.core.run_errand(head, free).await?;

@@ -175,7 +175,7 @@ impl Lock {
     ///
     /// While the database is out of reach it tries again, as long as it may wait.
     ///
-    /// It looks again and again, and takes no place in the line of transactions that wait in the database: on a name that
+    /// It looks again and again, and takes no place in the queue of transactions that wait in the database: on a name that
     /// [transactions](crate::Rowlock::in_tx) lock one right after the other, it may wait for ever. Such a name is one for
     /// transactions alone.
     ///
@@ -196,7 +196,7 @@ impl Lock {
         let asked = Asked { lock: self, name };
         let granted = wait::acquire(&self.core, name, self.wait, &asked);
         let guard = match &self.owner {
-            // Entering again waits for nobody: all that stand in line wait for this owner.
+            // Entering again waits for nobody: all tasks in the queue wait for this owner.
             Some(owner) => tokio::select! {
                 biased;
                 entered = owner.entered(&self.core, name) => entered,

@@ -94,7 +94,7 @@ impl Owner {
         asking.lock_owned().await
     }
 
-    /// Enters as soon as another task of this owner's has been granted `name`: whoever stands in line waits for that one.
+    /// Enters as soon as another task of this owner's has been granted `name`: the tasks in the queue wait for that one.
     pub(super) async fn entered(&self, core: &Arc<Core>, name: &Name) -> Guard {
         loop {
             let mut granted = pin!(self.grants.granted.notified());

@@ -110,7 +110,7 @@ impl Guard {
         }
         // An earlier release that failed goes on in the background (`verbs/release.rs`).
         fate.sent = self.failed.load(Ordering::Acquire);
-        let release = release::of(grant, &self.core.lines, reply, fate);
+        let release = release::of(grant, &self.core.waiters, reply, fate);
         self.core.send(release);
     }
 

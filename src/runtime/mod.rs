@@ -22,7 +22,6 @@ pub(crate) mod grant;
 pub(crate) mod guard;
 pub(crate) mod job;
 mod lanes;
-mod line;
 mod link;
 pub(crate) mod met;
 mod renew;
@@ -37,6 +36,7 @@ pub(crate) mod timer;
 pub(crate) mod token;
 pub(crate) mod verbs;
 pub(crate) mod wait;
+mod waiters;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -56,7 +56,6 @@ use clean::Cleaner;
 use errands::{Errand, Order};
 use job::{Fate, Head, Job, Manner, Reply, Task, Turn};
 use lanes::Message;
-use line::Lines;
 use link::Way;
 use met::{Met, Running};
 use renew::Renewals;
@@ -67,6 +66,7 @@ use tasks::{Kind, Tasks};
 use timer::sleep_until;
 use verbs::alone::Alone;
 use verbs::read::Read;
+use waiters::Waiters;
 
 /// What is looked at aside is read at once, or cannot be read before the caller's transaction ends (a database in
 /// memory, whose tables are locked whole).
@@ -83,7 +83,7 @@ pub(crate) struct Core {
     pub(crate) capabilities: Capabilities,
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
-    pub(crate) lines: Arc<Lines>,
+    pub(crate) waiters: Arc<Waiters>,
     way: Arc<Way>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,

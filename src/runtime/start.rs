@@ -9,13 +9,13 @@ use uuid::Uuid;
 
 use super::clean::Cleaner;
 use super::lanes::Lane;
-use super::line::Lines;
 use super::link::{Link, Way};
 use super::met::Met;
 use super::renew::Renewals;
 use super::settings::Settings;
 use super::tasks::{Kind, Tasks};
 use super::threads::{own_runtime, spawn};
+use super::waiters::Waiters;
 use super::{Core, errands, renew, schema, stopped};
 use crate::model::Error;
 use crate::store::Connector;
@@ -31,7 +31,7 @@ impl Core {
         settings: Settings,
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
         let target: Arc<str> = connector.target().into();
-        let lines = Arc::new(Lines::default());
+        let waiters = Arc::new(Waiters::default());
         // The last one is the lane for looks.
         let (mut senders, queues): (Vec<_>, Vec<_>) =
             (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
@@ -75,7 +75,7 @@ impl Core {
             capabilities: C::CAPABILITIES,
             renewals,
             cleaner,
-            lines,
+            waiters,
             way,
             settings,
             target,

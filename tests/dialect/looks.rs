@@ -107,7 +107,7 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
     for _ in 0..8 {
         let rowlock = rowlock.clone();
         let mut clean = Box::pin(async move { rowlock.clean(10).await });
-        // From the first look at it on it stands in line.
+        // From the first look at it on it is in the queue.
         let begun = clean.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(begun.is_pending());
         cleanings.push(tokio::spawn(clean));
@@ -147,7 +147,7 @@ async fn the_time_of_an_errand_counts_from_its_turn() {
     for held in &held {
         let (rowlock, name) = (rowlock.clone(), held.name().clone());
         let mut force = Box::pin(async move { rowlock.force_release(name.as_str()).await });
-        // From the first look at it on it stands in line.
+        // From the first look at it on it is in the queue.
         let begun = force.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(begun.is_pending());
         forced.push(tokio::spawn(force));

@@ -94,8 +94,8 @@ impl Take {
 
     /// Frees what its sendings were granted, or may yet be granted.
     fn undo(&self, fate: &Fate, now: Moment) -> Task<Release> {
-        let (ask, lines) = (&self.ask, &self.core.lines);
-        release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, lines, now)
+        let (ask, waiters) = (&self.ask, &self.core.waiters);
+        release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
     }
 }
 

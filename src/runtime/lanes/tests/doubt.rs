@@ -326,15 +326,15 @@ fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: Freed) -> ReleaseOutc
 }
 
 #[tokio::test]
-async fn the_first_in_line_hears_of_a_release() {
+async fn the_first_waiter_hears_of_a_release() {
     let mut bench = Bench::new().await;
     let name = Name::new("a").unwrap();
-    let place = bench.core.lines.join(&name);
+    let waiter = bench.core.waiters.join(&name);
     let take = bench.doubtful("a", 1);
     let ask = take.0.verb.ask.clone();
     let guard = bench.granted(take).await;
     for round in 0..2 {
-        let mut freed = pin!(place.freed());
+        let mut freed = pin!(waiter.freed());
         let heard = poll_fn(|cx| Poll::Ready(freed.as_mut().poll(cx).is_ready()));
         assert!(!heard.await);
         if round == 0 {

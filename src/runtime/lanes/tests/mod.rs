@@ -165,8 +165,8 @@ fn answer<T>(outcome: &mut Receiver<Result<T, Error>>) -> Option<T> {
 fn release_of(guard: &Guard) -> (Task<Release>, Receiver<Result<ReleaseOutcome, Error>>) {
     let (reply, outcome) = oneshot::channel();
     let fate = Fate::within(PATIENCE);
-    let lines = &guard.core().lines;
-    let release = release::of(guard.grant(), lines, Some(reply), fate);
+    let waiters = &guard.core().waiters;
+    let release = release::of(guard.grant(), waiters, Some(reply), fate);
     (release, outcome)
 }
 
