@@ -16,7 +16,7 @@ use crate::transaction::Transaction;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) retention: Duration,
-    pub(crate) forget: Duration,
+    pub(crate) remember: Duration,
     pub(crate) max_outcome: usize,
 }
 
@@ -37,7 +37,7 @@ impl Bounds {
         Ok(RecordEnd::Done {
             outcome: outcome.clone(),
             retain: self.retention,
-            forget: self.forget,
+            remember: self.remember,
         })
     }
 }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_retention_and_the_tombstone_are_two_times() {
+    fn an_outcome_is_retained_for_one_time_and_its_key_remembered_for_another() {
         let done = |retain, forget| RecordRow {
             content_type: Some("t".into()),
             outcome: Some([1].into()),

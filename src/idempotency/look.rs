@@ -107,7 +107,7 @@ impl Idempotency {
             key: key.clone(),
             attempt,
             decision,
-            forget: self.begun(),
+            remember: self.remember_begun_for(),
         };
         let bytes = match &ask.decision {
             Decision::Resolve(Some(outcome)) => outcome.bytes().len(),

@@ -292,7 +292,7 @@ impl IdempotencyGuard {
             Err(error) => {
                 // Whether it was begun is not known, but nothing has run.
                 if !repeatable {
-                    core.forget_step(ask);
+                    core.undo_step(ask);
                 }
                 return Err(error);
             }

@@ -6,7 +6,7 @@ use tokio::select;
 
 use crate::model::Moment;
 use crate::runtime::backoff;
-use crate::runtime::met::Taken;
+use crate::runtime::seen_keys::Taken;
 use crate::runtime::timer::sleep_until;
 
 pub(super) struct Waiting {

@@ -250,10 +250,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     self.not_again(ask).await?;
                 }
             }
-            TxTaken::Blocking => asks
-                .iter()
-                .for_each(|ask| self.core.remember_lease(&ask.name)),
-            TxTaken::NoRow => asks.iter().for_each(|ask| self.core.forget(&ask.name)),
+            TxTaken::Blocking => asks.iter().for_each(|ask| self.core.saw_lease(&ask.name)),
+            TxTaken::NoRow => asks.iter().for_each(|ask| self.core.drop_known(&ask.name)),
             TxTaken::Again | TxTaken::Missed(_) | TxTaken::Early(_) => {}
         }
         Ok(taken)

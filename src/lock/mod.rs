@@ -257,7 +257,7 @@ impl Lock {
         }
         let attempt = self.take(name, give_up).await?;
         if let Attempt::Held(guard) = &attempt {
-            owner.remember(guard.grant());
+            owner.granted(guard.grant());
         }
         Ok(attempt)
     }

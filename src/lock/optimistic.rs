@@ -123,7 +123,7 @@ impl Version {
         if row.is_none() && starved.is_none() {
             // The cleaner may have removed the row that this client knew. An older snapshot does not see the new one:
             // then the transaction is begun again.
-            core.forget(&name);
+            core.drop_known(&name);
             starved = here.ensure_row().await?;
             let told = here.connection().tx_row(&name).await;
             row = here.told(told)?;

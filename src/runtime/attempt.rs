@@ -18,9 +18,10 @@ use crate::store::record::{ClaimAsk, FinishAsk, Finished, RecordEnd};
 pub(crate) struct RecordGuard {
     pub(crate) grant: Arc<Grant<RecordKey>>,
     pub(crate) core: Arc<Core>,
-    /// How long the key is remembered when the attempt is given up; the same, when something was begun.
-    forget: Duration,
-    begun: Duration,
+    /// How long the key is remembered when the attempt is given up.
+    remember: Duration,
+    /// The same when a step was begun, or an attempt has vanished.
+    remember_begun: Duration,
     /// An outcome is on its way: nothing is freed.
     ending: AtomicBool,
     /// The work is done, whether or not its outcome can be recorded: nothing is freed.
@@ -41,8 +42,8 @@ impl RecordGuard {
         Self {
             grant,
             core,
-            forget: ask.forget,
-            begun: ask.begun,
+            remember: ask.remember,
+            remember_begun: ask.remember_begun,
             ending: AtomicBool::new(false),
             worked: AtomicBool::new(false),
             pardon: AtomicI32::new(1),
@@ -110,8 +111,12 @@ impl RecordGuard {
             bound: self.bound.load(Ordering::Acquire),
             pardon,
             // What a step has done, and how many attempts have vanished, outlives the retention of an outcome.
-            forget: if pardon == 0 { self.begun } else { self.forget },
-            begun: self.begun,
+            remember: if pardon == 0 {
+                self.remember_begun
+            } else {
+                self.remember
+            },
+            remember_begun: self.remember_begun,
             step_is_open: self.step_is_open.load(Ordering::Acquire),
         }
     }

@@ -23,10 +23,10 @@ pub(crate) mod guard;
 pub(crate) mod job;
 mod lanes;
 mod link;
-pub(crate) mod met;
 mod renew;
 mod rows;
 pub(crate) mod schema;
+pub(crate) mod seen_keys;
 mod settings;
 mod shutdown;
 mod start;
@@ -57,10 +57,10 @@ use errands::{Errand, Order};
 use job::{Fate, Head, Job, Manner, Reply, Task, Turn};
 use lanes::Message;
 use link::Way;
-use met::{Met, Running};
 use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
+use seen_keys::{Running, SeenKeys};
 pub(crate) use settings::Settings;
 use tasks::{Kind, Tasks};
 use timer::sleep_until;
@@ -98,7 +98,7 @@ pub(crate) struct Core {
     /// The database's own id.
     pub(crate) database: Uuid,
     /// The records that are likely to be there.
-    pub(crate) met: Met,
+    pub(crate) seen_keys: SeenKeys,
     /// The records that its transactions are about.
     pub(crate) running: Arc<Running>,
     /// What this client has started.

@@ -11,7 +11,7 @@ use crate::model::{Error, LockInfo, Name, Subject};
 use crate::store::Store;
 use crate::store::row::LockRow;
 
-/// How many names a client remembers to have rows.
+/// How many names a client knows to have rows.
 const MAX_ROWS: usize = 10_000;
 
 const LOOK: &str = "look up";
@@ -42,7 +42,7 @@ impl Seen {
     }
 }
 
-/// What a client remembers of a name that a transaction asked for.
+/// What a client knows of a name that a transaction asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Known {
     /// The last fence that a transaction of this client was granted, unless that is known to have ended.
@@ -133,18 +133,18 @@ impl Core {
     }
 
     /// Somebody had a lease of `name`.
-    pub(crate) fn remember_lease(&self, name: &Name) {
+    pub(crate) fn saw_lease(&self, name: &Name) {
         self.rows().entry(name.clone()).or_default().leased = true;
     }
 
     /// The row of `name` is gone.
-    pub(crate) fn forget(&self, name: &Name) {
+    pub(crate) fn drop_known(&self, name: &Name) {
         self.rows().remove(name);
     }
 
     fn rows(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is forgotten costs a look.
+        // A name that is dropped costs a look.
         if rows.len() > MAX_ROWS {
             rows.clear();
         }

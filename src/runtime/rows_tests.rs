@@ -1,4 +1,4 @@
-//! What a client remembers of the rows of names.
+//! What a client knows of the rows of names.
 
 use std::time::Duration;
 
@@ -60,11 +60,11 @@ async fn a_grant_and_a_lease_are_remembered_until_they_are_over_or_the_row_is_go
     // That of an earlier transaction, whose end is told late.
     core.grant_ended(&name, 6);
     assert_eq!(known(), Some((Some(7), false)));
-    core.remember_lease(&name);
+    core.saw_lease(&name);
     assert_eq!(known(), Some((Some(7), true)));
     core.grant_ended(&name, 7);
     assert_eq!(known(), Some((None, true)));
-    core.forget(&name);
+    core.drop_known(&name);
     assert_eq!(known(), None);
     core.grant_ended(&name, 7);
     assert_eq!(known(), None);

@@ -10,8 +10,8 @@ use uuid::Uuid;
 use super::clean::Cleaner;
 use super::lanes::Lane;
 use super::link::{Link, Way};
-use super::met::Met;
 use super::renew::Renewals;
+use super::seen_keys::SeenKeys;
 use super::settings::Settings;
 use super::tasks::{Kind, Tasks};
 use super::threads::{own_runtime, spawn};
@@ -85,7 +85,7 @@ impl Core {
             multi_writer: server.multi_writer,
             largest_outcome,
             database,
-            met: Met::default(),
+            seen_keys: SeenKeys::default(),
             running: Arc::default(),
             tasks,
             closing: AtomicBool::new(false),

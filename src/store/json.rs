@@ -59,7 +59,7 @@ pub(crate) fn keys(keys: &[RecordKey]) -> String {
     )
 }
 
-/// `[[scope, key, attempt seen or null, max_attempts, attempt_id, holder, fingerprint, lease, begun], …]`
+/// `[[scope, key, attempt seen or null, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun], …]`
 pub(crate) fn claims(asks: &[&ClaimAsk]) -> String {
     array(asks.iter().map(|ask| {
         json!([
@@ -71,7 +71,7 @@ pub(crate) fn claims(asks: &[&ClaimAsk]) -> String {
             &*ask.holder,
             bytes(ask.fingerprint.as_bytes()),
             to_micros(ask.lease),
-            to_micros(ask.begun)
+            to_micros(ask.remember_begun)
         ])
     }))
 }
@@ -88,7 +88,7 @@ pub(crate) fn keeps(asks: &[KeepAsk]) -> String {
     }))
 }
 
-/// `[[scope, key, attempt_id, attempt, state, content type, outcome, retain, forget, bound, pardon, begun, step is open], …]`
+/// `[[scope, key, attempt_id, attempt, state, content type, outcome, retain, remember, bound, pardon, remember begun, step is open], …]`
 pub(crate) fn ends(asks: &[FinishAsk]) -> String {
     array(asks.iter().map(|ask| {
         let end = EndColumns::from(&ask.end);
@@ -101,10 +101,10 @@ pub(crate) fn ends(asks: &[FinishAsk]) -> String {
             end.outcome.map(Outcome::content_type),
             end.outcome.map(|outcome| bytes(outcome.bytes())),
             end.retain,
-            end.forget,
+            end.remember,
             i32::from(end.bound),
             end.pardon,
-            end.begun,
+            end.remember_begun,
             i32::from(end.step_is_open)
         ])
     }))

@@ -83,9 +83,9 @@ pub(crate) struct ClaimAsk {
     pub(crate) database: Uuid,
     /// How long the outcome will be kept, and the key remembered, of a claim in a transaction.
     pub(crate) retain: Duration,
-    pub(crate) forget: Duration,
+    pub(crate) remember: Duration,
     /// How long the key is remembered when the attempt vanishes, and nobody asks for it.
-    pub(crate) begun: Duration,
+    pub(crate) remember_begun: Duration,
     /// The attempt of the record that was seen; `None`: there was none.
     pub(crate) seen: Option<i64>,
 }
@@ -126,7 +126,7 @@ pub(crate) enum RecordEnd {
         /// How long the outcome is kept, from now on.
         retain: Duration,
         /// How long the key is remembered, from now on: not less.
-        forget: Duration,
+        remember: Duration,
     },
     Free {
         /// Whether the next attempt has to be of the same request.
@@ -134,9 +134,9 @@ pub(crate) enum RecordEnd {
         /// How many attempts are not held against the key.
         pardon: i32,
         /// How long the key is remembered, from now on.
-        forget: Duration,
+        remember: Duration,
         /// The same where the next attempt has to be of the same request.
-        begun: Duration,
+        remember_begun: Duration,
         /// Whether a step may have happened of which nothing is kept. If not, the attempt knows that the open step of the record
         /// has not happened.
         step_is_open: bool,
@@ -263,9 +263,9 @@ pub(crate) struct EndColumns<'a> {
     pub(crate) state: &'static str,
     pub(crate) outcome: Option<&'a Outcome>,
     pub(crate) retain: Option<i64>,
-    pub(crate) forget: i64,
-    /// Instead of `forget`, where the record is bound by then.
-    pub(crate) begun: i64,
+    pub(crate) remember: i64,
+    /// Instead of `remember`, where the record is bound by then.
+    pub(crate) remember_begun: i64,
     pub(crate) bound: bool,
     pub(crate) pardon: i32,
     /// Whether an open step of the record stays, and makes it unknown.
@@ -278,13 +278,13 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
             RecordEnd::Done {
                 outcome,
                 retain,
-                forget,
+                remember,
             } => Self {
                 state: KeptState::Done.name(),
                 outcome: Some(outcome),
                 retain: Some(to_micros(*retain)),
-                forget: to_micros(*forget),
-                begun: to_micros(*forget),
+                remember: to_micros(*remember),
+                remember_begun: to_micros(*remember),
                 bound: true,
                 pardon: i32::MAX,
                 step_is_open: false,
@@ -292,15 +292,15 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
             RecordEnd::Free {
                 bound,
                 pardon,
-                forget,
-                begun,
+                remember,
+                remember_begun,
                 step_is_open,
             } => Self {
                 state: KeptState::Free.name(),
                 outcome: None,
                 retain: None,
-                forget: to_micros(*forget),
-                begun: to_micros((*begun).max(*forget)),
+                remember: to_micros(*remember),
+                remember_begun: to_micros((*remember_begun).max(*remember)),
                 bound: *bound,
                 pardon: *pardon,
                 step_is_open: *step_is_open,

@@ -36,7 +36,7 @@ pub(crate) struct DecideAsk {
     pub(crate) attempt: i64,
     pub(crate) decision: Decision,
     /// How long the key is remembered once it is free.
-    pub(crate) forget: Duration,
+    pub(crate) remember: Duration,
 }
 
 #[derive(Debug, Clone)]

@@ -544,7 +544,7 @@ on_every_engine! {
         let refused = [
             idempotency.clone().lease(Duration::from_millis(99)),
             idempotency.clone().retention(Duration::ZERO),
-            idempotency.clone().tombstone(Duration::MAX),
+            idempotency.clone().remember_expired(Duration::MAX),
             idempotency.clone().wait(Duration::MAX),
             idempotency.clone().max_attempts(0),
             idempotency.clone().max_outcome(usize::MAX),

@@ -54,7 +54,7 @@ fn outcome(key: &str, bytes: usize, give_up: Moment) -> Job {
         end: RecordEnd::Done {
             outcome: Outcome::kept("a/b", vec![0; bytes]),
             retain: MS,
-            forget: MS,
+            remember: MS,
         },
     };
     Finish::task(ask, None, Fate::until(give_up)).into()

@@ -52,8 +52,8 @@ pub(crate) fn undo(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
         end: RecordEnd::Free {
             bound: false,
             pardon: 1,
-            forget: claim.forget,
-            begun: claim.begun,
+            remember: claim.remember,
+            remember_begun: claim.remember_begun,
             step_is_open: false,
         },
     };

@@ -162,16 +162,16 @@ impl UndoStep {
 impl Drop for UndoStep {
     fn drop(&mut self) {
         if let Some((core, ask)) = self.0.take() {
-            core.forget_step(ask);
+            core.undo_step(ask);
         }
     }
 }
 
 impl Core {
     /// A step was begun, and did not happen: its record has no open step. (When this is given up, the end of the attempt says so.)
-    pub(crate) fn forget_step(&self, ask: StepAsk) {
+    pub(crate) fn undo_step(&self, ask: StepAsk) {
         let fate = Fate::within(self.settings.operation_timeout);
-        let forget: Job = FinishStep::task(ask, None, None, fate).into();
-        self.send(forget);
+        let undo: Job = FinishStep::task(ask, None, None, fate).into();
+        self.send(undo);
     }
 }

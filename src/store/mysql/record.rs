@@ -67,33 +67,33 @@ INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanishe
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
        a.max_attempts, UNHEX(a.attempt_id), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
-       SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.begun MICROSECOND,
-       SYSDATE(6) + INTERVAL a.begun MICROSECOND
+       SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND,
+       SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    scope        VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-    k            VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
-    max_attempts INT                                PATH '$[3]',
-    attempt_id   CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-    holder       VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
-    fingerprint  CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-    lease        BIGINT                             PATH '$[7]',
-    begun        BIGINT                             PATH '$[8]'
+    scope          VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+    k              VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
+    max_attempts   INT                                PATH '$[3]',
+    attempt_id     CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+    holder         VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
+    fingerprint    CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
+    lease          BIGINT                             PATH '$[7]',
+    remember_begun BIGINT                             PATH '$[8]'
 )) a";
 
 const CLAIM_AGAIN: &str = "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.max_attempts, UNHEX(a.attempt_id) AS attempt_id, a.holder,
-           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.begun, r.state = 'running' AS taken_over
+           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.remember_begun, r.state = 'running' AS taken_over
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        scope        VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-        k            VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
-        seen         BIGINT                             PATH '$[2]',
-        max_attempts INT                                PATH '$[3]',
-        attempt_id   CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-        holder       VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
-        fingerprint  CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-        lease        BIGINT                             PATH '$[7]',
-        begun        BIGINT                             PATH '$[8]'
+        scope          VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+        k              VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
+        seen           BIGINT                             PATH '$[2]',
+        max_attempts   INT                                PATH '$[3]',
+        attempt_id     CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+        holder         VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
+        fingerprint    CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
+        lease          BIGINT                             PATH '$[7]',
+        remember_begun BIGINT                             PATH '$[8]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
@@ -109,7 +109,7 @@ SET r.state = 'running', r.bound = r.bound OR t.taken_over,
     r.vanished = r.vanished + 1, r.max_attempts = t.max_attempts, r.attempt_id = t.attempt_id, r.holder = t.holder,
     r.fingerprint = t.fingerprint, r.attempted_at = SYSDATE(6),
     r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
-    r.forget_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND";
+    r.forget_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND";
 
 const LOCK_FORGOTTEN: &str = "
 SELECT attempt FROM rowlock_idempotency
@@ -140,21 +140,21 @@ SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROS
 const FINISH: &str = "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.state, a.content_type, a.outcome, a.retain,
-           IF(r.bound OR a.bound, a.begun, a.forget) AS forget, a.bound, a.pardon, a.step_is_open
+           IF(r.bound OR a.bound, a.remember_begun, a.remember) AS remember, a.bound, a.pardon, a.step_is_open
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        scope        VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
-        k            VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
-        attempt_id   CHAR(32)     CHARACTER SET ascii PATH '$[2]',
-        attempt      BIGINT                           PATH '$[3]',
-        state        VARCHAR(16)  CHARACTER SET ascii PATH '$[4]',
-        content_type VARCHAR(255) CHARACTER SET ascii PATH '$[5]',
-        outcome      LONGTEXT     CHARACTER SET ascii PATH '$[6]',
-        retain       BIGINT                           PATH '$[7]',
-        forget       BIGINT                           PATH '$[8]',
-        bound        INT                              PATH '$[9]',
-        pardon       INT                              PATH '$[10]',
-        begun        BIGINT                           PATH '$[11]',
-        step_is_open INT                              PATH '$[12]'
+        scope          VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        k              VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
+        attempt_id     CHAR(32)     CHARACTER SET ascii PATH '$[2]',
+        attempt        BIGINT                           PATH '$[3]',
+        state          VARCHAR(16)  CHARACTER SET ascii PATH '$[4]',
+        content_type   VARCHAR(255) CHARACTER SET ascii PATH '$[5]',
+        outcome        LONGTEXT     CHARACTER SET ascii PATH '$[6]',
+        retain         BIGINT                           PATH '$[7]',
+        remember       BIGINT                           PATH '$[8]',
+        bound          INT                              PATH '$[9]',
+        pardon         INT                              PATH '$[10]',
+        remember_begun BIGINT                           PATH '$[11]',
+        step_is_open   INT                              PATH '$[12]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
@@ -164,9 +164,9 @@ UPDATE (
 ) t
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.forget_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL, SYSDATE(6) + INTERVAL t.forget MICROSECOND),
+SET r.forget_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL, SYSDATE(6) + INTERVAL t.remember MICROSECOND),
     r.clean_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL,
-                    SYSDATE(6) + INTERVAL COALESCE(t.retain, t.forget) MICROSECOND),
+                    SYSDATE(6) + INTERVAL COALESCE(t.retain, t.remember) MICROSECOND),
     r.state = IF(t.step_is_open AND r.open_step IS NOT NULL, 'unknown', t.state),
     r.open_step = IF(t.step_is_open, r.open_step, NULL),
     r.bound = r.bound OR t.bound,

@@ -82,10 +82,10 @@ impl RecordAdminStore for MySqlConnection {
 
     async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
         let (scope, key) = (ask.key.scope(), ask.key.key());
-        let forget = to_micros(ask.forget);
+        let remember = to_micros(ask.remember);
         let query = match &ask.decision {
             Decision::Unknown => sqlx::query(TO_UNKNOWN),
-            Decision::Reset => sqlx::query(RESET).bind(forget).bind(forget),
+            Decision::Reset => sqlx::query(RESET).bind(remember).bind(remember),
             Decision::Resolve(outcome) => return Ok(resolve(self, ask, outcome.as_ref()).await?),
         };
         let mut tx = self.begin().await?;
@@ -125,10 +125,10 @@ async fn resolve(
     if let Some(outcome) = outcome {
         step::keep(&mut tx, &ask.key, &open_step, ask.attempt, outcome).await?;
     }
-    let forget = to_micros(ask.forget);
+    let remember = to_micros(ask.remember);
     sqlx::query(RESOLVE)
-        .bind(forget)
-        .bind(forget)
+        .bind(remember)
+        .bind(remember)
         .bind(scope)
         .bind(key)
         .execute(&mut *tx)

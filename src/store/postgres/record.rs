@@ -39,10 +39,10 @@ INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanishe
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_attempts,
        a.attempt_id, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
-       now.at + a.begun * interval '1 microsecond', now.at + a.begun * interval '1 microsecond'
+       now.at + a.remember_begun * interval '1 microsecond', now.at + a.remember_begun * interval '1 microsecond'
 FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[],
             $9::bigint[])
-     AS a (scope, key, lock, max_attempts, attempt_id, holder, fingerprint, lease, begun),
+     AS a (scope, key, lock, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun),
      clock_timestamp() AS now (at)
 WHERE pg_try_advisory_xact_lock(a.lock)
 ON CONFLICT DO NOTHING
@@ -54,7 +54,7 @@ WITH mine AS (
     FROM (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[],
                              $7::bytea[], $8::bigint[], $9::bigint[])
-                      AS u (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, begun)
+                      AS u (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
@@ -70,8 +70,8 @@ SET state = 'running', bound = r.bound OR r.state = 'running',
     vanished = r.vanished + 1, max_attempts = m.max_attempts, attempt_id = m.attempt_id, holder = m.holder,
     fingerprint = m.fingerprint, attempted_at = clock_timestamp(),
     lease_until = clock_timestamp() + m.lease * interval '1 microsecond',
-    forget_at = clock_timestamp() + m.begun * interval '1 microsecond',
-    clean_at = clock_timestamp() + m.begun * interval '1 microsecond'
+    forget_at = clock_timestamp() + m.remember_begun * interval '1 microsecond',
+    clean_at = clock_timestamp() + m.remember_begun * interval '1 microsecond'
 FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key, r.attempt";
@@ -120,8 +120,8 @@ WITH mine AS (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::bytea[],
                              $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[], $12::bigint[],
                              $13::boolean[])
-                      AS u (scope, key, attempt_id, attempt, state, content_type, outcome, retain, forget, bound, pardon,
-                            begun, step_is_open)
+                      AS u (scope, key, attempt_id, attempt, state, content_type, outcome, retain, remember, bound, pardon,
+                            remember_begun, step_is_open)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
@@ -140,10 +140,10 @@ SET state = CASE WHEN m.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' 
     retain_until = clock_timestamp() + m.retain * interval '1 microsecond',
     forget_at = CASE WHEN NOT m.step_is_open OR r.open_step IS NULL
                      THEN clock_timestamp() + interval '1 microsecond'
-                          * CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END END,
+                          * CASE WHEN r.bound OR m.bound THEN m.remember_begun ELSE m.remember END END,
     clean_at = CASE WHEN NOT m.step_is_open OR r.open_step IS NULL
                     THEN clock_timestamp() + interval '1 microsecond'
-                         * COALESCE(m.retain, CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END) END
+                         * COALESCE(m.retain, CASE WHEN r.bound OR m.bound THEN m.remember_begun ELSE m.remember END) END
 FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key";
@@ -275,10 +275,14 @@ impl RecordStore for PgConnection {
                     .collect::<Vec<_>>(),
             )
             .bind(ends.iter().map(|end| end.retain).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.forget).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.remember).collect::<Vec<_>>())
             .bind(ends.iter().map(|end| end.bound).collect::<Vec<_>>())
             .bind(ends.iter().map(|end| end.pardon).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.begun).collect::<Vec<_>>())
+            .bind(
+                ends.iter()
+                    .map(|end| end.remember_begun)
+                    .collect::<Vec<_>>(),
+            )
             .bind(ends.iter().map(|end| end.step_is_open).collect::<Vec<_>>())
             .fetch_all(&mut *self)
             .await?;
@@ -322,7 +326,7 @@ async fn claim_with(
         )
         .bind(
             asks.iter()
-                .map(|ask| to_micros(ask.begun))
+                .map(|ask| to_micros(ask.remember_begun))
                 .collect::<Vec<_>>(),
         )
         .fetch_all(conn)

@@ -90,7 +90,7 @@ impl RecordAdminStore for PgConnection {
     }
 
     async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
-        let forget = to_micros(ask.forget);
+        let remember = to_micros(ask.remember);
         let (sql, outcome) = match &ask.decision {
             Decision::Unknown => (TO_UNKNOWN, None),
             Decision::Reset => (RESET, None),
@@ -101,7 +101,7 @@ impl RecordAdminStore for PgConnection {
             .bind(ask.key.key())
             .bind(ask.attempt);
         if !matches!(ask.decision, Decision::Unknown) {
-            query = query.bind(forget);
+            query = query.bind(remember);
         }
         if matches!(ask.decision, Decision::Resolve(_)) {
             query = query

@@ -120,7 +120,7 @@ impl RecordInTxStore for PgConnection {
 
     async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
         in_callers(async {
-            let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+            let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
             let query = if ask.seen.is_some() {
                 query(TX_KEEP_AGAIN)
                     .bind(ask.key.scope())
@@ -139,7 +139,7 @@ impl RecordInTxStore for PgConnection {
                 .bind(outcome.content_type())
                 .bind(outcome.bytes())
                 .bind(retain)
-                .bind(forget)
+                .bind(remember)
                 .execute(&mut *self)
                 .await?;
             if done.rows_affected() > 0 {
@@ -209,7 +209,7 @@ async fn complete(
         .bind(end.outcome.map(Outcome::content_type))
         .bind(end.outcome.map(Outcome::bytes))
         .bind(end.retain)
-        .bind(end.forget)
+        .bind(end.remember)
         .fetch_optional(conn)
         .await
 }

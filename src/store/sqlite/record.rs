@@ -196,10 +196,10 @@ impl RecordStore for SqliteConnection {
                     .bind(end.outcome.map(Outcome::content_type))
                     .bind(end.outcome.map(Outcome::bytes))
                     .bind(end.retain)
-                    .bind(end.forget)
+                    .bind(end.remember)
                     .bind(end.bound)
                     .bind(end.pardon)
-                    .bind(end.begun)
+                    .bind(end.remember_begun)
                     .bind(end.step_is_open)
                     .execute(&mut *conn)
                     .await?;
@@ -250,7 +250,7 @@ pub(super) async fn claim_one(
         .bind(&*ask.holder)
         .bind(&ask.fingerprint.as_bytes()[..])
         .bind(to_micros(ask.lease))
-        .bind(to_micros(ask.begun));
+        .bind(to_micros(ask.remember_begun));
     if let Some(seen) = ask.seen {
         query = query.bind(seen);
     }

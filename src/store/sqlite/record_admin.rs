@@ -71,7 +71,7 @@ impl RecordAdminStore for SqliteConnection {
     async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
         durably(self, async |conn| {
             let (scope, key) = (ask.key.scope(), ask.key.key());
-            let forget = to_micros(ask.forget);
+            let remember = to_micros(ask.remember);
             let sql = match &ask.decision {
                 Decision::Unknown => TO_UNKNOWN,
                 Decision::Reset => RESET,
@@ -79,7 +79,7 @@ impl RecordAdminStore for SqliteConnection {
             };
             let mut query = sqlx::query(sql).bind(scope).bind(key).bind(ask.attempt);
             if matches!(ask.decision, Decision::Reset) {
-                query = query.bind(forget);
+                query = query.bind(remember);
             }
             Ok(query.execute(conn).await?.rows_affected() > 0)
         })
@@ -108,7 +108,7 @@ async fn resolve(
     let resolve = sqlx::query(RESOLVE)
         .bind(scope)
         .bind(key)
-        .bind(to_micros(ask.forget));
+        .bind(to_micros(ask.remember));
     resolve.execute(conn).await?;
     Ok(true)
 }
@@ -142,7 +142,7 @@ mod tests {
                 key: RecordKey::new("scope", "k").unwrap(),
                 attempt: 1,
                 decision,
-                forget: minute,
+                remember: minute,
             };
             assert!(!conn.record_decide(&ask).await.unwrap(), "{ask:?}");
         }

@@ -61,7 +61,7 @@ impl RecordInTxStore for SqliteConnection {
             .bind(outcome.content_type())
             .bind(outcome.bytes())
             .bind(to_micros(ask.retain))
-            .bind(to_micros(ask.forget))
+            .bind(to_micros(ask.remember))
             .execute(self)
             .await?;
         match done.rows_affected() {
@@ -83,7 +83,7 @@ impl RecordInTxStore for SqliteConnection {
             .bind(end.outcome.map(Outcome::content_type))
             .bind(end.outcome.map(Outcome::bytes))
             .bind(end.retain)
-            .bind(end.forget)
+            .bind(end.remember)
             .execute(self)
             .await?;
         Ok(Told {

@@ -175,7 +175,7 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
             end: RecordEnd::Done {
                 outcome: Outcome::kept("a/b", vec![0; bytes]),
                 retain: PATIENCE,
-                forget: PATIENCE,
+                remember: PATIENCE,
             },
         };
         Finish::task(ask, reply, Fate::within(PATIENCE))

@@ -70,8 +70,8 @@ impl House {
             max_attempts: 5,
             database: self.core.database,
             retain: PATIENCE,
-            forget: PATIENCE,
-            begun: PATIENCE,
+            remember: PATIENCE,
+            remember_begun: PATIENCE,
             seen: None,
         }
     }
@@ -125,8 +125,8 @@ impl House {
             end: RecordEnd::Free {
                 bound: false,
                 pardon: 0,
-                forget: PATIENCE,
-                begun: PATIENCE,
+                remember: PATIENCE,
+                remember_begun: PATIENCE,
                 step_is_open: false,
             },
         };
@@ -163,7 +163,7 @@ impl House {
         let end = RecordEnd::Done {
             outcome: outcome.clone(),
             retain: PATIENCE,
-            forget: PATIENCE,
+            remember: PATIENCE,
         };
         assert_eq!(guard.finish(end).await.unwrap(), Finished::Ended);
     }
@@ -455,8 +455,8 @@ async fn a_claim_in_doubt_is_undone_also_when_the_key_is_not_to_be_had() {
             end: RecordEnd::Free {
                 bound: false,
                 pardon: 0,
-                forget: Duration::ZERO,
-                begun: Duration::ZERO,
+                remember: Duration::ZERO,
+                remember_begun: Duration::ZERO,
                 step_is_open: false,
             },
         };

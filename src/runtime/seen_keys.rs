@@ -1,5 +1,5 @@
-//! What a client remembers of the keys of records: which of them it has met, so that their records are likely to be there;
-//! and which of them its own transactions run just now.
+//! Recently seen keys of records: a hit means that a record probably exists. And the keys that transactions of this client
+//! run just now.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -12,20 +12,20 @@ use crate::model::RecordKey;
 /// The keys of a generation. Two are kept.
 const GENERATION: usize = 50_000;
 
-/// Digests of keys, the newest ones. What is forgotten, or taken for another one, costs a statement.
+/// Digests of recently seen keys. A key that was dropped from the set, or is taken for another one, costs a statement.
 #[derive(Debug, Default)]
-pub(crate) struct Met {
+pub(crate) struct SeenKeys {
     hasher: RandomState,
     sets: Mutex<[HashSet<u64>; 2]>,
 }
 
-impl Met {
-    pub(crate) fn has(&self, key: &RecordKey) -> bool {
+impl SeenKeys {
+    pub(crate) fn contains(&self, key: &RecordKey) -> bool {
         let digest = self.hasher.hash_one(key);
         self.sets().iter().any(|set| set.contains(&digest))
     }
 
-    pub(crate) fn remember(&self, key: &RecordKey) {
+    pub(crate) fn insert(&self, key: &RecordKey) {
         let digest = self.hasher.hash_one(key);
         let mut sets = self.sets();
         if sets[0].len() >= GENERATION {
@@ -97,16 +97,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_keys_are_known_and_old_ones_are_forgotten() {
-        let met = Met::default();
+    fn the_newest_keys_are_known_and_old_ones_are_dropped() {
+        let seen = SeenKeys::default();
         let key = |n: usize| RecordKey::new("s", n.to_string()).unwrap();
-        assert!(!met.has(&key(0)));
+        assert!(!seen.contains(&key(0)));
         for n in 0..3 * GENERATION {
-            met.remember(&key(n));
+            seen.insert(&key(n));
         }
-        assert!(met.has(&key(3 * GENERATION - 1)));
-        assert!(met.has(&key(2 * GENERATION)));
-        assert!(!met.has(&key(0)));
+        assert!(seen.contains(&key(3 * GENERATION - 1)));
+        assert!(seen.contains(&key(2 * GENERATION)));
+        assert!(!seen.contains(&key(0)));
     }
 
     #[tokio::test]
