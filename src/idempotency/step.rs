@@ -31,8 +31,8 @@ impl<E> From<E> for StepFailed<E> {
     }
 }
 
-/// What beginning a step has come to.
-pub(super) enum Started {
+/// What to do about a step.
+pub(super) enum StepToDo {
     Fresh(StepAsk),
     Done(Outcome),
 }
@@ -220,8 +220,8 @@ impl IdempotencyGuard {
     {
         let running = self.enter(step)?;
         let ask = match self.begin_step(&running, repeatable).await? {
-            Started::Fresh(ask) => ask,
-            Started::Done(outcome) => return Ok(outcome.parse_json()?),
+            StepToDo::Fresh(ask) => ask,
+            StepToDo::Done(outcome) => return Ok(outcome.parse_json()?),
         };
         let result = match work.await {
             Ok(result) => result,
@@ -267,13 +267,13 @@ impl IdempotencyGuard {
         &self,
         running: &Running<'_>,
         repeatable: bool,
-    ) -> Result<Started, Error> {
+    ) -> Result<StepToDo, Error> {
         self.check_running("begin a step of")?;
         if !repeatable
             && running.is_unkept()
             && let Some(outcome) = self.keep_known().await?
         {
-            return Ok(Started::Done(outcome));
+            return Ok(StepToDo::Done(outcome));
         }
         if let Some((begun, _)) = running.open()
             && (!repeatable || begun == running.step)
@@ -299,7 +299,7 @@ impl IdempotencyGuard {
         };
         match begun {
             StepBegun::Fresh => {}
-            StepBegun::Done(outcome) => return Ok(Started::Done(outcome)),
+            StepBegun::Done(outcome) => return Ok(StepToDo::Done(outcome)),
             StepBegun::OtherOpen(step) => return Err(self.unknown(&step)),
             StepBegun::Superseded | StepBegun::Locked => {
                 return Err(self.superseded("begin a step of"));
@@ -309,7 +309,7 @@ impl IdempotencyGuard {
         if let Some(number) = number {
             self.set_open(Some((Arc::clone(&running.step), number)));
         }
-        Ok(Started::Fresh(ask))
+        Ok(StepToDo::Fresh(ask))
     }
 
     /// Which beginning is open: nobody knows whether it happened.

@@ -1,7 +1,7 @@
 //! The whole work of an attempt as one step: begun by one call, and ended with the attempt.
 
 use super::guard::IdempotencyGuard;
-use super::step::Started;
+use super::step::StepToDo;
 use crate::model::{Error, Outcome, check_any_step};
 
 impl IdempotencyGuard {
@@ -54,11 +54,11 @@ impl IdempotencyGuard {
         check_any_step(step)?;
         let running = self.enter_any(step)?;
         match self.begin_step(&running, false).await? {
-            Started::Fresh(_) => {
+            StepToDo::Fresh(_) => {
                 self.steps.state().is_whole = true;
                 Ok(None)
             }
-            Started::Done(outcome) => Ok(Some(outcome)),
+            StepToDo::Done(outcome) => Ok(Some(outcome)),
         }
     }
 

@@ -193,8 +193,8 @@ impl Lock {
     /// A dropped future leaves nothing behind: what it acquired is released in the background.
     pub async fn acquire(&self) -> Result<Held, Error> {
         let name = self.check()?;
-        let asked = Asked { lock: self, name };
-        let granted = wait::acquire(&self.core, name, self.wait, &asked);
+        let lock = CheckedLock { lock: self, name };
+        let granted = wait::acquire(&self.core, name, self.wait, &lock);
         let guard = match &self.owner {
             // Entering again waits for nobody: all tasks in the queue wait for this owner.
             Some(owner) => tokio::select! {
@@ -278,12 +278,12 @@ impl Lock {
 }
 
 /// A lock whose settings have been checked.
-struct Asked<'a> {
+struct CheckedLock<'a> {
     lock: &'a Lock,
     name: &'a Name,
 }
 
-impl wait::Asker for Asked<'_> {
+impl wait::Asker for CheckedLock<'_> {
     async fn attempt(&self) -> Result<Attempt, Error> {
         self.lock.attempt(self.name).await
     }

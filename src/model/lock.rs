@@ -81,7 +81,7 @@ impl fmt::Display for Loss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "it tells whether the lease was still held"]
 pub enum ReleaseOutcome {
-    /// It was held until now, and this hold of it has ended.
+    /// The lease was held until now, and this guard has ended.
     Released,
     /// It had been lost before: what was done since was done without the lock.
     Lost(Loss),

@@ -60,7 +60,7 @@ use link::Way;
 use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
-use seen_keys::{Running, SeenKeys};
+use seen_keys::{RunningKeys, SeenKeys};
 pub(crate) use settings::Settings;
 use tasks::{Kind, Tasks};
 use timer::sleep_until;
@@ -100,7 +100,7 @@ pub(crate) struct Core {
     /// The records that are likely to be there.
     pub(crate) seen_keys: SeenKeys,
     /// The records that its transactions are about.
-    pub(crate) running: Arc<Running>,
+    pub(crate) running: Arc<RunningKeys>,
     /// What this client has started.
     pub(crate) tasks: Tasks,
     /// It is being shut down: nothing is granted any more.

@@ -42,12 +42,12 @@ impl SeenKeys {
 /// The keys that transactions of this client are about: one at a time for each. A duplicate needs no connection to
 /// learn that, nor when it has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Running(Mutex<HashMap<RecordKey, watch::Receiver<()>>>);
+pub(crate) struct RunningKeys(Mutex<HashMap<RecordKey, watch::Receiver<()>>>);
 
 /// The right to try a key in a transaction. Dropping it lets the next one try.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    running: Arc<Running>,
+pub(crate) struct KeyTurn {
+    running: Arc<RunningKeys>,
     key: RecordKey,
     /// The duplicates that wait hear that it is dropped.
     _end: watch::Sender<()>,
@@ -55,17 +55,17 @@ pub(crate) struct Turn {
 
 /// The turn of another call.
 #[derive(Debug)]
-pub(crate) struct Taken(watch::Receiver<()>);
+pub(crate) struct OtherTurn(watch::Receiver<()>);
 
-impl Running {
-    pub(crate) fn take_turn(self: &Arc<Self>, key: &RecordKey) -> Result<Turn, Taken> {
+impl RunningKeys {
+    pub(crate) fn take_turn(self: &Arc<Self>, key: &RecordKey) -> Result<KeyTurn, OtherTurn> {
         let mut keys = self.keys();
         if let Some(end) = keys.get(key) {
-            return Err(Taken(end.clone()));
+            return Err(OtherTurn(end.clone()));
         }
         let (end, heard) = watch::channel(());
         keys.insert(key.clone(), heard);
-        Ok(Turn {
+        Ok(KeyTurn {
             running: Arc::clone(self),
             key: key.clone(),
             _end: end,
@@ -77,13 +77,13 @@ impl Running {
     }
 }
 
-impl Drop for Turn {
+impl Drop for KeyTurn {
     fn drop(&mut self) {
         self.running.keys().remove(&self.key);
     }
 }
 
-impl Taken {
+impl OtherTurn {
     /// Waits for its end.
     pub(crate) async fn over(&self) {
         let mut end = self.0.clone();
@@ -111,7 +111,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_key_is_one_transactions_at_a_time() {
-        let running = Arc::new(Running::default());
+        let running = Arc::new(RunningKeys::default());
         let key = |key: &str| RecordKey::new("s", key).unwrap();
         let turn = running.take_turn(&key("a")).unwrap();
         let other = running.take_turn(&key("b")).unwrap();

@@ -54,7 +54,7 @@ impl Core {
             let lanes = queues.into_iter().map(&lane).collect();
             run_lanes(lanes, errands::run(orders, lane, timeout), migrate, ready)
         })?;
-        let Begun {
+        let FirstConnection {
             server,
             largest_outcome,
             database,
@@ -97,20 +97,18 @@ impl Core {
 
 /// What the first connection found.
 #[derive(Debug)]
-struct Begun {
+struct FirstConnection {
     server: Server,
     largest_outcome: usize,
     database: Uuid,
     applied: Vec<String>,
 }
 
-type Started = Result<Begun, Error>;
-
 fn run_lanes(
     mut lanes: Vec<Lane>,
     errands: impl Future<Output = ()> + 'static,
     migrate: bool,
-    ready: oneshot::Sender<Started>,
+    ready: oneshot::Sender<Result<FirstConnection, Error>>,
 ) -> std::io::Result<()> {
     let runtime = own_runtime()?;
     let local = tokio::task::LocalSet::new();
@@ -137,7 +135,7 @@ fn run_lanes(
 }
 
 /// The first connection: is this a server that we know, and are its tables ours?
-async fn begin(link: &mut Link, target: &str, migrate: bool) -> Started {
+async fn begin(link: &mut Link, target: &str, migrate: bool) -> Result<FirstConnection, Error> {
     link.connect()
         .await
         .map_err(|fault| fault.into_error("connect", target))?;
@@ -177,7 +175,7 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Started {
         })
         .await
         .map_err(|fault| fault.into_error("read max_allowed_packet", target))?;
-    Ok(Begun {
+    Ok(FirstConnection {
         server,
         largest_outcome,
         database,

@@ -1,6 +1,6 @@
 //! Idempotency records.
 //!
-//! What holds of all verbs ([`Store`](super::Store)) holds of these. On top of it:
+//! What applies to all verbs ([`Store`](super::Store)) applies to these. On top of it:
 //!
 //! - *durable*: what a claim, a step or an end says survives a crash of the server, on every brand (unlike a
 //!   released lease).

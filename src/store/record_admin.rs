@@ -1,6 +1,6 @@
 //! Idempotency records, as an administrator sees and changes them.
 //!
-//! What holds of the verbs for [records](super::record) holds of these.
+//! What applies to the verbs for [records](super::record) applies to these.
 
 use std::time::Duration;
 

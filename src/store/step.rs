@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::record::Finished;
 use crate::model::{Outcome, RecordKey};
 
-/// The verbs for steps. What holds of those for [records](super::record) holds of these.
+/// The verbs for steps. What applies to those for [records](super::record) applies to these.
 #[async_trait]
 pub(crate) trait StepStore {
     /// What to do about a step: nothing, if it was finished in this or an earlier attempt. One that is not
