@@ -220,14 +220,14 @@ pub(crate) struct Fate {
     /// With how many others, and itself, it may share a batch: few, when statements that it is in break the connection.
     pub(crate) company: usize,
     /// How often it was put off.
-    pub(crate) tries: u32,
+    pub(crate) put_offs: u32,
     /// Its place among all that have arrived at the lane.
     pub(crate) number: u64,
 }
 
 impl Fate {
-    pub(crate) fn within(patience: Duration) -> Self {
-        Self::until(Moment::now() + patience)
+    pub(crate) fn within(limit: Duration) -> Self {
+        Self::until(Moment::now() + limit)
     }
 
     pub(crate) fn until(give_up: Moment) -> Self {
@@ -237,7 +237,7 @@ impl Fate {
             doubts: 0,
             breaks: 0,
             company: usize::MAX,
-            tries: 0,
+            put_offs: 0,
             number: 0,
         }
     }
@@ -247,11 +247,11 @@ impl Fate {
         self.doubts > 0
     }
 
-    /// The connection broke under a statement that it was in, with as many others and itself. From the break of the number
-    /// `patient` on, one of them may be guilty: they are sent again with fewer others.
-    pub(crate) fn broke(&mut self, together: usize, patient: u32) {
+    /// The connection broke under a statement that it was in, with as many others and itself. From break number
+    /// `suspect_from` on, one of the jobs may be what breaks it: they are sent again with fewer others.
+    pub(crate) fn broke(&mut self, together: usize, suspect_from: u32) {
         self.breaks += 1;
-        if self.breaks >= patient {
+        if self.breaks >= suspect_from {
             self.company = self.company.min((together / 16).max(1));
         }
     }

@@ -60,7 +60,7 @@ on_every_engine! {
             assert_eq!(replay.content_type(), "text/plain");
         }
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.tries), (RecordState::Done, 0));
+        assert_eq!((info.state, info.vanished), (RecordState::Done, 0));
         assert_eq!(info.outcome.unwrap().bytes(), "done\0\u{e9}".as_bytes());
     }
 
@@ -123,7 +123,7 @@ on_every_engine! {
         drop(guard);
         rowlock.flush().await;
         let info = rowlock.idempotency().inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.tries), (RecordState::Free, 1));
+        assert_eq!((info.state, info.vanished), (RecordState::Free, 1));
         drop(new(&rowlock.idempotency(), "k").await);
     }
 
@@ -138,7 +138,7 @@ on_every_engine! {
         drop(guard);
         rowlock.flush().await;
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.tries), (RecordState::Free, 0));
+        assert_eq!((info.state, info.vanished), (RecordState::Free, 0));
         drop(new(&idempotency, "k").await);
     }
 
@@ -161,7 +161,7 @@ on_every_engine! {
             }
             rowlock.flush().await;
             if let Some(info) = idempotency.inspect("scope", "k").await.unwrap() {
-                assert_eq!((info.state, info.tries), (RecordState::Free, 0), "after {after}");
+                assert_eq!((info.state, info.vanished), (RecordState::Free, 0), "after {after}");
             }
         }
     }
@@ -544,7 +544,7 @@ on_every_engine! {
         let refused = [
             idempotency.clone().lease(Duration::from_millis(99)),
             idempotency.clone().retention(Duration::ZERO),
-            idempotency.clone().tombstone(Duration::MAX),
+            idempotency.clone().remember_expired(Duration::MAX),
             idempotency.clone().wait(Duration::MAX),
             idempotency.clone().max_attempts(0),
             idempotency.clone().max_outcome(usize::MAX),

@@ -309,7 +309,7 @@ pub enum Error {
     StepUnknown {
         /// The record.
         record: RecordKey,
-        /// The step in doubt.
+        /// The open step.
         step: String,
     },
     /// A step was begun while another one of the same guard was running: at the same time, or inside its work.

@@ -1,6 +1,6 @@
 //! What a lane does with a batch: one statement for each verb, an answer for each caller.
 
-use super::{Lane, PATIENT};
+use super::{Lane, SUSPECT_FROM};
 use crate::model::{Error, FaultKind, Moment};
 use crate::runtime::job::{Answered, Batch, Job, Next, Turn};
 use crate::store::fault::Fault;
@@ -79,7 +79,7 @@ impl Lane {
             self.not_sent(jobs);
             return Vec::new();
         }
-        let bound = self.link.patience();
+        let bound = self.link.operation_timeout();
         let sent = Moment::now();
         let result = self
             .link
@@ -112,7 +112,7 @@ impl Lane {
         if fault.kind == FaultKind::Disconnected {
             // It would have broken under each of them.
             for job in &mut followers {
-                job.head_mut().fate.broke(jobs.len(), PATIENT);
+                job.head_mut().fate.broke(jobs.len(), SUSPECT_FROM);
             }
         }
         self.not_sent(followers);

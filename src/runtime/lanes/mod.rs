@@ -12,11 +12,11 @@
 //! # Failure
 //!
 //! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it
-//!   is, after growing pauses, until the operation's patience ends.
+//!   is, after growing pauses, until the operation's time is over.
 //! - *The statement was refused for good*: its jobs are sent again in halves, so that only the guilty one fails.
 //! - *The connection broke*: the outcome of all of them is in doubt. They are sent again on the next
 //!   connection; every verb finds what an earlier sending of the same grant did. What cannot be
-//!   found out before the patience ends is reported as unknown, and an acquire is undone. What breaks it
+//!   found out before that is reported as unknown, and an acquire is undone. What breaks it
 //!   twice may be guilty of that (a statement that the server finds too large ends the connection): such operations are
 //!   sent in ever smaller statements, at last alone, and what breaks the connection alone makes way for the others.
 //! - *What is sent again* is sent together, as the first time: there is most of it when there is most to do.
@@ -73,7 +73,7 @@ pub(crate) struct Lane {
     /// The largest outcome that the server takes, in bytes.
     largest: usize,
     /// A statement of this batch was refused and is to be sent again: what is left of the batch goes
-    /// back, so that everybody's patience is looked at before the next wait.
+    /// back, so that the time of every job is checked before the next wait.
     refused: bool,
     /// A statement of this batch has found that the server takes no writes.
     read_only: Option<Fault>,
@@ -180,7 +180,7 @@ impl Lane {
     }
 
     /// Makes the connection, as often as it takes, while operations wait for it. False: the
-    /// patience of all of them ended first.
+    /// time of all of them was over first.
     async fn connect(&mut self) -> bool {
         // One attempt goes on while operations give up: under load one of them always does.
         let mut dialing = None;
@@ -198,8 +198,8 @@ impl Lane {
                 continue;
             }
             let attempt = dialing.get_or_insert_with(|| {
-                let patience = self.link.patience();
-                Box::pin(meet(self.link.dial(), patience))
+                let timeout = self.link.operation_timeout();
+                Box::pin(meet(self.link.dial(), timeout))
             });
             let made = select! {
                 made = attempt => made,
@@ -227,7 +227,7 @@ impl Lane {
         self.trouble.strike(fault, Moment::now());
     }
 
-    /// Gives up on the operations whose patience has ended, and tells when the next one's does.
+    /// Gives up on the operations whose time is over, and tells when the next one's is.
     fn expire(&mut self) -> Option<Moment> {
         self.take_in();
         self.give_up_in_time(Moment::now());
@@ -323,7 +323,7 @@ impl Lane {
                     job.head_mut().doubt();
                 }
                 let alone = jobs.len() == 1;
-                isolate(&mut jobs, PATIENT);
+                isolate(&mut jobs, SUSPECT_FROM);
                 // A forced release names no grant: sent again, it might free the next holder.
                 let is_order = |job: &Job| job.head().manner == Manner::Order;
                 let (orders, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_order);
@@ -333,7 +333,7 @@ impl Lane {
                 }
                 let (guilty, jobs): (Vec<_>, Vec<_>) = jobs
                     .into_iter()
-                    .partition(|job| alone && job.head().fate.breaks >= PATIENT);
+                    .partition(|job| alone && job.head().fate.breaks >= SUSPECT_FROM);
                 self.not_sent(jobs);
                 self.put_off_all(guilty);
             }
@@ -377,26 +377,26 @@ impl Lane {
 }
 
 /// A connection, and how large the outcomes are that its server takes. (That succeeds also while statements fail, and is no
-/// sign that the trouble is over.) Both are one attempt, so that a job whose patience ends does not wait for a server that
+/// sign that the trouble is over.) Both are one attempt, so that a job whose time is over does not wait for a server that
 /// accepts and is silent.
 async fn meet(
     dial: impl Future<Output = Result<Box<dyn Session>, Fault>>,
-    patience: Duration,
+    operation_timeout: Duration,
 ) -> Result<(Box<dyn Session>, usize), Fault> {
     let mut session = dial.await?;
     let largest = session.call(async |store| store.largest_outcome().await);
-    let largest = timeout(patience, largest).await;
+    let largest = timeout(operation_timeout, largest).await;
     let largest = largest.unwrap_or_else(|_| Err(Fault::timed_out()))?;
     Ok((session, largest))
 }
 
 /// How often the connection has to break under a job before that may be the job's doing.
-const PATIENT: u32 = 2;
+const SUSPECT_FROM: u32 = 2;
 
 /// The connection broke under a statement with all of them.
-fn isolate(jobs: &mut [Job], patient: u32) {
+fn isolate(jobs: &mut [Job], suspect_from: u32) {
     let together = jobs.len();
     for job in jobs {
-        job.head_mut().fate.broke(together, patient);
+        job.head_mut().fate.broke(together, suspect_from);
     }
 }

@@ -133,13 +133,13 @@ impl Pending {
         } else {
             MAX_PAUSE
         };
-        let tries = &mut job.head_mut().fate.tries;
-        *tries += 1;
-        let pause = backoff::pause(*tries, longest).mul_f64(1.0 + jitter);
+        let put_offs = &mut job.head_mut().fate.put_offs;
+        *put_offs += 1;
+        let pause = backoff::pause(*put_offs, longest).mul_f64(1.0 + jitter);
         self.later.push((now + pause, job));
     }
 
-    /// Removes the jobs whose patience has ended, and returns them. The undo of an acquire that may have happened
+    /// Removes the jobs whose time is over, and returns them. The undo of an acquire that may have happened
     /// takes its place, so that the jobs on its name that come after it find what it leaves.
     pub(super) fn expire(&mut self, now: Moment) -> Vec<Job> {
         let mut expired = Vec::new();
@@ -157,7 +157,7 @@ impl Pending {
         expired
     }
 
-    /// When the patience of the next job ends.
+    /// When the time of the next job is over.
     pub(super) fn gives_up_at(&self) -> Option<Moment> {
         let moments = self.ready.iter().map(|job| job.head().fate.give_up);
         moments.min()

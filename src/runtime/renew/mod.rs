@@ -9,7 +9,7 @@
 //!
 //! # Trust window
 //!
-//! A renewal is due with two thirds of the trusted time left, so there is time for two more tries. The
+//! A renewal is due with two thirds of the trusted time left, so there is time for two more attempts. The
 //! warning comes with one third left, the loss at the deadline, which is counted from before the
 //! last confirmed request was sent.
 //!
@@ -231,12 +231,12 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
     // Failures in a row.
     let mut failures = 0;
     loop {
-        let (next, patience) = {
+        let (next, limit) = {
             let state = &mut *shared.state();
             if !state.renews() {
                 return;
             }
-            (state.schedule.next(), state.schedule.patience())
+            (state.schedule.next(), state.schedule.dial_limit())
         };
         if next.is_none_or(|at| !at.has_passed()) {
             // The connection is there before the first renewal needs it. One that is not made by then is made anew.
@@ -250,7 +250,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
             pause(next, &shared.renew).await;
             continue;
         }
-        let failed = match dial(&mut link, patience).await {
+        let failed = match dial(&mut link, limit).await {
             Ok(()) => {
                 let chunk = shared.state().schedule.chunk(Moment::now());
                 shared.help.notify_one();
@@ -284,13 +284,13 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
     };
     let mut used = Moment::now();
     loop {
-        let (next, patience) = {
+        let (next, limit) = {
             let state = &mut *shared.state();
             if !state.renews() {
                 return;
             }
             let next = state.schedule.spare_next(Moment::now());
-            (next, state.schedule.patience())
+            (next, state.schedule.dial_limit())
         };
         if next.is_none_or(|at| !at.has_passed()) {
             select! {
@@ -299,7 +299,7 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
             }
             continue;
         }
-        if let Err(fault) = dial(&mut link, patience).await {
+        if let Err(fault) = dial(&mut link, limit).await {
             tracing::debug!(%target, error = %fault, "no spare connection for renewals");
             sleep_until(Moment::now() + MAX_PAUSE).await;
             continue;
@@ -317,8 +317,8 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
     }
 }
 
-async fn dial(link: &mut Link, patience: Duration) -> Result<(), Fault> {
-    let bound = patience.max(MIN_DIAL_BOUND);
+async fn dial(link: &mut Link, limit: Duration) -> Result<(), Fault> {
+    let bound = limit.max(MIN_DIAL_BOUND);
     let made = tokio::time::timeout(bound, link.connect()).await;
     made.unwrap_or_else(|_| Err(Fault::timed_out()))
 }
@@ -338,7 +338,7 @@ async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Faul
         .iter()
         .map(|grant| RenewAsk {
             name: grant.name.clone(),
-            owner: grant.id,
+            grant_id: grant.id,
             ttl: grant.renewal_ttl(now).unwrap_or_default(),
         })
         .collect();
@@ -356,7 +356,7 @@ async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Faul
         .iter()
         .map(|grant| KeepAsk {
             key: grant.name.clone(),
-            owner: grant.id,
+            attempt_id: grant.id,
             lease: grant.ttl,
         })
         .collect();

@@ -31,7 +31,7 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn task(core: &Arc<Core>, ask: ClaimAsk, reply: Reply<Claiming>) -> Task<Self> {
         let subject = Subject::Record(ask.key.clone());
-        let fate = Fate::within(core.settings.patience);
+        let fate = Fate::within(core.settings.operation_timeout);
         let head = Head::new(subject, "begin", Manner::Wish, fate);
         let core = Arc::clone(core);
         let verb = Self { ask, core, reply };
@@ -45,7 +45,7 @@ impl Claim {
         let key = ask.key.clone();
         let grant = Grant::new(
             key,
-            ask.owner,
+            ask.attempt_id,
             attempt,
             ask.lease,
             clock_error,
@@ -142,7 +142,7 @@ impl Verb for Confirm {
             let ask = &task.verb.claim.ask;
             KeepAsk {
                 key: ask.key.clone(),
-                owner: ask.owner,
+                attempt_id: ask.attempt_id,
                 lease: ask.lease,
             }
         };

@@ -18,7 +18,7 @@ pub(crate) struct Finish {
 enum End {
     /// Of an attempt; without a reply in the background.
     Attempt(Option<Reply<Finished>>),
-    /// Of an attempt that a claim may have begun for no caller. It names the owner of that attempt only, and no other
+    /// Of an attempt that a claim may have begun for no caller. It names the id of that attempt only, and no other
     /// job waits for it.
     Undo {
         /// A sending of the claim may reach the server yet.
@@ -47,14 +47,14 @@ impl Finish {
 pub(crate) fn undo(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
     let ask = FinishAsk {
         key: claim.key.clone(),
-        owner: claim.owner,
+        attempt_id: claim.attempt_id,
         attempt: ANY_ATTEMPT,
         end: RecordEnd::Free {
             bound: false,
             pardon: 1,
-            forget: claim.forget,
-            begun: claim.begun,
-            in_doubt: false,
+            remember: claim.remember,
+            remember_begun: claim.remember_begun,
+            step_is_open: false,
         },
     };
     let subject = Subject::Record(claim.key.clone());

@@ -9,7 +9,7 @@ use super::MAX_UNDO;
 use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
 use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
-use crate::runtime::line::Lines;
+use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{Freed, ReleaseAsk};
@@ -23,19 +23,19 @@ pub(crate) struct Release {
     /// How many sendings of its acquire may reach the server yet.
     pub(crate) late: u32,
     pub(crate) reply: Option<Reply<ReleaseOutcome>>,
-    pub(crate) lines: Arc<Lines>,
+    pub(crate) waiters: Arc<Waiters>,
 }
 
 /// The release of a grant whose last guard is gone.
 pub(crate) fn of(
     grant: &Arc<Grant>,
-    lines: &Arc<Lines>,
+    waiters: &Arc<Waiters>,
     reply: Option<Reply<ReleaseOutcome>>,
     fate: Fate,
 ) -> Task<Release> {
     let ask = ReleaseAsk {
         name: grant.name.clone(),
-        owner: grant.id,
+        grant_id: grant.id,
         fence: grant.fence,
     };
     let verb = Release {
@@ -43,7 +43,7 @@ pub(crate) fn of(
         grant: Some(Arc::clone(grant)),
         late: grant.late,
         reply,
-        lines: Arc::clone(lines),
+        waiters: Arc::clone(waiters),
     };
     verb.task(fate)
 }
@@ -51,15 +51,15 @@ pub(crate) fn of(
 /// Frees what an acquire was granted; and what `late` more of its sendings are granted yet.
 pub(super) fn undo(
     name: &Name,
-    owner: Uuid,
+    grant_id: Uuid,
     ttl: Duration,
     late: u32,
-    lines: &Arc<Lines>,
+    waiters: &Arc<Waiters>,
     now: Moment,
 ) -> Task<Release> {
     let ask = ReleaseAsk {
         name: name.clone(),
-        owner,
+        grant_id,
         fence: 0,
     };
     let verb = Release {
@@ -67,7 +67,7 @@ pub(super) fn undo(
         grant: None,
         late,
         reply: None,
-        lines: Arc::clone(lines),
+        waiters: Arc::clone(waiters),
     };
     // It may have been granted just now; after its TTL it is free by itself.
     verb.task(Fate::until(now + ttl.min(MAX_UNDO)))
@@ -88,8 +88,8 @@ impl Release {
     /// server yet, one of them may grant the name again, to no caller.
     fn after(&self, late: u32, now: Moment) -> Option<Job> {
         let grant = self.grant.as_ref().filter(|_| late > 0)?;
-        let (name, lines) = (&grant.name, &self.lines);
-        let undo = undo(name, grant.id, grant.ttl, late, lines, now);
+        let (name, waiters) = (&grant.name, &self.waiters);
+        let undo = undo(name, grant.id, grant.ttl, late, waiters, now);
         Some(undo.repeated().into())
     }
 
@@ -127,7 +127,7 @@ impl Task<Release> {
     fn released(self, freed: Freed) -> Next {
         let Self { head, verb } = self;
         let now = Moment::now();
-        verb.lines.freed(&verb.ask.name);
+        verb.waiters.freed(&verb.ask.name);
         let next = verb.after(verb.late, now).map_or(Next::Done, Next::Later);
         let outcome = verb.outcome(&head.fate, freed, now);
         if let Some(reply) = verb.reply {
@@ -141,7 +141,7 @@ impl Task<Release> {
     /// which was answered.
     fn undone(mut self, freed: Freed) -> Next {
         if matches!(freed, Freed::Released | Freed::Expired) {
-            self.verb.lines.freed(&self.verb.ask.name);
+            self.verb.waiters.freed(&self.verb.ask.name);
         }
         let accounted = u32::from(freed == Freed::Released);
         self.verb.late = self.verb.late.saturating_sub(accounted);
