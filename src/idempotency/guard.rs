@@ -7,7 +7,7 @@ use super::steps::Steps;
 use crate::model::Outcome;
 use crate::model::{Error, Loss};
 use crate::model::{Fingerprint, RecordKey, check_step};
-use crate::runtime::attempt::RecordGuard;
+use crate::runtime::record_guard::RecordGuard;
 use crate::store::record::{Finished, RecordEnd};
 use crate::transaction::Context;
 use crate::transaction::Transaction;

@@ -51,7 +51,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::model::{Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
-use crate::runtime::guard::Guard;
+use crate::runtime::lease_guard::Guard;
 
 /// A lease that is held: renewed in the background until it is released, dropped or lost.
 ///

@@ -6,6 +6,7 @@ mod optimistic;
 mod owner;
 mod pessimistic;
 mod pin;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +20,9 @@ pub use pessimistic::{InTx, LockInTx, Locked, TryLock};
 
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_ttl, check_wait, within};
 use crate::model::{Busy, Error, Moment, Name};
+use crate::runtime::Core;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::take::{Attempt, Take};
-use crate::runtime::{Core, wait};
 use crate::store::lease::TakeAsk;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::model::{Error, Name};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
-use crate::runtime::guard::Guard;
+use crate::runtime::lease_guard::Guard;
 
 /// Who may enter a lock again that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
 /// passed to [`Lock::owner`](crate::Lock::owner).

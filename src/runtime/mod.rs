@@ -14,15 +14,15 @@
 //! Neither runs any code of the caller's: a runtime whose workers are all blocked loses no lease.
 //! Both end when the last handle, guard and pending operation are gone.
 
-pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub(crate) mod clean;
 pub(crate) mod errands;
 pub(crate) mod grant;
-pub(crate) mod guard;
 pub(crate) mod job;
 mod lanes;
+pub(crate) mod lease_guard;
 mod link;
+pub(crate) mod record_guard;
 mod renew;
 mod rows;
 pub(crate) mod schema;
@@ -35,7 +35,6 @@ mod threads;
 pub(crate) mod timer;
 pub(crate) mod token;
 pub(crate) mod verbs;
-pub(crate) mod wait;
 mod waiters;
 
 use std::collections::HashMap;

@@ -26,6 +26,7 @@ pub(crate) mod in_tx;
 mod json;
 pub(crate) mod lease;
 pub(crate) mod migrate;
+pub(crate) mod migration_sql;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
 #[cfg(feature = "postgres")]

@@ -1,6 +1,6 @@
-//! The errors that callers match on. What each says stands in [`says`]; what follows from one, in [`kinds`].
+//! The errors that callers match on. What each says stands in [`says`]; whether to try again, in [`retry`].
 
-mod kinds;
+mod retry;
 mod says;
 
 use std::time::Duration;

@@ -348,7 +348,7 @@ impl Lane {
                 self.strike(fault);
                 self.put_off_all(jobs);
             }
-            _ if kind.is_retryable() => {
+            _ if kind.may_be_sent_again() => {
                 self.trouble.refused(fault);
                 self.refused = true;
                 self.put_off_all(jobs);

@@ -21,7 +21,8 @@ use sqlx::{AssertSqlSafe, FromRow, MySqlConnection};
 
 use super::connect::{fill, quoted, read_alone, write_and_read};
 use super::in_tx::{hex, text};
-use crate::model::Name;
+use crate::model::{FaultKind, Name};
+use crate::store::classify::classify;
 use crate::store::fault::Fault;
 use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::row::{LockColumns, LockRow};
@@ -361,9 +362,7 @@ async fn make_together(
 }
 
 fn is_duplicate(error: &sqlx::Error) -> bool {
-    error
-        .as_database_error()
-        .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
+    classify(error) == FaultKind::Duplicate
 }
 
 async fn read<'a>(

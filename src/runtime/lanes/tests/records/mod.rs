@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::super::*;
 use crate::model::{ClockError, Fingerprint, Outcome, RecordKey, Subject};
-use crate::runtime::attempt::RecordGuard;
 use crate::runtime::job::{Fate, MAX_BYTES, Reply, Task, Verb};
+use crate::runtime::record_guard::RecordGuard;
 use crate::runtime::verbs::claim::{Claim, Claiming};
 use crate::runtime::verbs::finish::{self, Finish};
 use crate::runtime::verbs::read::Read;

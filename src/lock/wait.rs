@@ -1,6 +1,6 @@
 //! Waiting for a lease that somebody holds.
 //!
-//! The [waiters](super::waiters) of a process queue; the first one looks again with growing,
+//! The [waiters](crate::runtime::waiters) of a process queue; the first one looks again with growing,
 //! jittered pauses, at the holder's expiry, and when this process releases the name. A queue that
 //! spans processes takes the place of this one later; callers see no more of it than [`acquire`].
 
@@ -10,17 +10,17 @@ use std::time::Duration;
 use tokio::select;
 use tokio::time::timeout;
 
-use super::Core;
-use super::backoff;
-use super::guard::Guard;
-use super::verbs::take::Attempt;
 use crate::model::Moment;
 use crate::model::{Busy, Error, Name};
+use crate::runtime::Core;
+use crate::runtime::backoff;
+use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
+use crate::runtime::verbs::take::Attempt;
 
 /// What is tried again and again. (A trait, because the future of an async closure that is passed on
 /// cannot be shown to be `Send`.)
-pub(crate) trait Asker: Sync {
+pub(super) trait Asker: Sync {
     fn attempt(&self) -> impl Future<Output = Result<Attempt, Error>> + Send;
 }
 
@@ -28,7 +28,7 @@ pub(crate) trait Asker: Sync {
 /// made, however short the wait.
 ///
 /// Cancel safe: what a dropped future has acquired is released.
-pub(crate) async fn acquire(
+pub(super) async fn acquire(
     core: &Arc<Core>,
     name: &Name,
     wait: Option<Duration>,
