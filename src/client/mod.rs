@@ -14,7 +14,7 @@ use crate::lock::{InTx, Lock, Owner, Version};
 use crate::model::{Engine, Error, LockInfo, Name, Subject, Unfinished};
 use crate::runtime::Core;
 use crate::runtime::clean::BATCH;
-use crate::runtime::job::{Head, Manner};
+use crate::runtime::head::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
 use crate::store::row::LockRow;

@@ -7,7 +7,7 @@ use super::judge::{Verdict, judge};
 use super::request::Idempotency;
 use super::waiting::Waiting;
 use crate::model::{Error, Fingerprint, RecordKey, Subject};
-use crate::runtime::job::Head;
+use crate::runtime::head::Head;
 use crate::store::Store;
 use crate::store::record_admin::{DecideAsk, Decision};
 

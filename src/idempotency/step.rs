@@ -10,7 +10,7 @@ use super::steps::Running;
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::check_step;
-use crate::runtime::job::Fate;
+use crate::runtime::head::Fate;
 use crate::runtime::verbs::step::{BeginStep, FinishStep};
 use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun};

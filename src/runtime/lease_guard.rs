@@ -7,7 +7,8 @@ use tokio::sync::{Mutex, oneshot};
 
 use super::Core;
 use super::grant::Grant;
-use super::job::{Fate, Reply};
+use super::head::Fate;
+use super::job::Reply;
 use super::verbs::release;
 use crate::model::Moment;
 use crate::model::{Error, Loss, ReleaseOutcome};

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
-use crate::store::{Connector, Session, Store};
+use crate::store::{Call, Connector, Session, Store};
 
 /// A connection of our own, outside every pool.
 ///
@@ -155,6 +155,12 @@ impl Link {
         verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         self.lend(bound, async |session| session.call(verb).await)
+            .await
+    }
+
+    /// The same for a call that keeps what it finds.
+    pub(crate) async fn send(&mut self, bound: Duration, call: &mut dyn Call) -> Result<(), Fault> {
+        self.lend(bound, async |session| session.run(call).await)
             .await
     }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::Core;
 use super::grant::Grant;
-use super::job::Fate;
+use super::head::Fate;
 use super::verbs::finish::Finish;
 use crate::model::{Error, Loss, Moment, RecordKey};
 use crate::store::record::{ClaimAsk, FinishAsk, Finished, RecordEnd};

@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::job::{Fate, Head, Manner};
+use super::head::{Fate, Head, Manner};
 use super::{ASIDE_LIMIT, Core, alone};
 use crate::model::{Error, LockInfo, Name, Subject};
 use crate::store::Store;
@@ -163,4 +163,4 @@ pub(crate) async fn make_rows(rows: Vec<(Arc<Core>, Name)>) {
 
 #[cfg(all(test, feature = "sqlite"))]
 #[path = "rows_tests.rs"]
-pub(super) mod tests;
+pub(crate) mod tests;

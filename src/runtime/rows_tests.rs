@@ -36,7 +36,7 @@ fn a_row_is_held_while_its_lease_lasts() {
     assert!(Seen { fence, grant }.holder().is_none());
 }
 
-pub(in crate::runtime) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
+pub(crate) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
     let settings = Settings {
         holder: "test".into(),
         operation_timeout: Duration::from_secs(20),

@@ -1,14 +1,12 @@
 //! Releasing a lease, and undoing an acquire whose outcome no caller will learn.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use uuid::Uuid;
-
-use super::MAX_UNDO;
-use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
+use super::undo;
+use crate::model::{Error, Loss, Moment, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
-use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -48,33 +46,8 @@ pub(crate) fn of(
     verb.task(fate)
 }
 
-/// Frees what an acquire was granted; and what `late` more of its sendings are granted yet.
-pub(super) fn undo(
-    name: &Name,
-    grant_id: Uuid,
-    ttl: Duration,
-    late: u32,
-    waiters: &Arc<Waiters>,
-    now: Moment,
-) -> Task<Release> {
-    let ask = ReleaseAsk {
-        name: name.clone(),
-        grant_id,
-        fence: 0,
-    };
-    let verb = Release {
-        ask,
-        grant: None,
-        late,
-        reply: None,
-        waiters: Arc::clone(waiters),
-    };
-    // It may have been granted just now; after its TTL it is free by itself.
-    verb.task(Fate::until(now + ttl.min(MAX_UNDO)))
-}
-
 impl Release {
-    fn task(self, fate: Fate) -> Task<Self> {
+    pub(super) fn task(self, fate: Fate) -> Task<Self> {
         let subject = Subject::Lock(self.ask.name.clone());
         let request = (self.ask.name.as_bytes().len(), 0);
         let head = Head {
@@ -89,7 +62,7 @@ impl Release {
     fn after(&self, late: u32, now: Moment) -> Option<Job> {
         let grant = self.grant.as_ref().filter(|_| late > 0)?;
         let (name, waiters) = (&grant.name, &self.waiters);
-        let undo = undo(name, grant.id, grant.ttl, late, waiters, now);
+        let undo = undo::acquire(name, grant.id, grant.ttl, late, waiters, now);
         Some(undo.repeated().into())
     }
 
@@ -118,12 +91,6 @@ impl Release {
 }
 
 impl Task<Release> {
-    /// What it looks for may never come: no flush waits for it.
-    pub(crate) fn repeated(mut self) -> Self {
-        self.head.manner = Manner::Vigil;
-        self
-    }
-
     fn released(self, freed: Freed) -> Next {
         let Self { head, verb } = self;
         let now = Moment::now();
@@ -148,7 +115,6 @@ impl Task<Release> {
         if self.verb.late == 0 {
             return Next::Done;
         }
-        self.head.fate = self.head.fate.innocent();
         Next::Later(self.repeated().into())
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::model::{Error, Outcome, Subject};
 use crate::runtime::Core;
-use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::record::Finished;

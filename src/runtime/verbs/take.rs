@@ -6,11 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::release::{self, Release};
+use super::release::Release;
+use super::undo;
 use crate::model::{Busy, Error, Moment, Subject};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
-use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -95,7 +97,7 @@ impl Take {
     /// Frees what its sendings were granted, or may yet be granted.
     fn undo(&self, fate: &Fate, now: Moment) -> Task<Release> {
         let (ask, waiters) = (&self.ask, &self.core.waiters);
-        release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
+        undo::acquire(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
     }
 }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::model::{Error, Moment};
-use crate::runtime::job::{Answered, Fate, Head, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
 use crate::store::Store;
 use crate::store::clean::CleanedLocks;
 use crate::store::fault::Fault;

@@ -22,11 +22,12 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::oneshot::{self, Receiver};
 use uuid::Uuid;
 
-use super::pending::MAX_BATCH;
+use super::room::MAX_BATCH;
 use super::*;
-use crate::model::{Busy, ClockError, LockInfo, Loss, Name, ReleaseOutcome, Subject};
+use crate::model::{Busy, ClockError, Error, LockInfo, Loss, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
-use crate::runtime::job::{Answered, Fate, Head, Task, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Task, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::verbs::release::{self, Release};
 use crate::runtime::verbs::take::{Attempt, Take};

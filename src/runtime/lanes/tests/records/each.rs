@@ -1,7 +1,7 @@
 //! What each operation comes to: shared, sent again, left out, or refused for good.
 
 use super::*;
-use crate::runtime::lanes::batch::BESIDE_OUTCOME;
+use crate::runtime::lanes::room::BESIDE_OUTCOME;
 
 #[tokio::test]
 async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believed() {

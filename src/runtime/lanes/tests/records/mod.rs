@@ -8,13 +8,16 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::super::*;
-use crate::model::{ClockError, Fingerprint, Outcome, RecordKey, Subject};
-use crate::runtime::job::{Fate, MAX_BYTES, Reply, Task, Verb};
+use crate::model::{ClockError, Error, Fingerprint, Outcome, RecordKey, Subject};
+use crate::runtime::head::Fate;
+use crate::runtime::job::{Reply, Task, Verb};
+use crate::runtime::lanes::MAX_BYTES;
 use crate::runtime::record_guard::RecordGuard;
 use crate::runtime::verbs::claim::{Claim, Claiming};
-use crate::runtime::verbs::finish::{self, Finish};
+use crate::runtime::verbs::finish::Finish;
 use crate::runtime::verbs::read::Read;
 use crate::runtime::verbs::step::{BeginStep, FinishStep};
+use crate::runtime::verbs::undo;
 use crate::runtime::{Core, Settings};
 use crate::store::Connector;
 use crate::store::record::{
@@ -496,7 +499,7 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     let now = Moment::now();
     for (lease, longest) in [(1, 1), (600, 600), (3_600, 600)] {
         ask.lease = Duration::from_secs(lease);
-        let undo = finish::undo(&ask, &claim.head.fate, now);
+        let undo = undo::claim(&ask, &claim.head.fate, now);
         assert_eq!(undo.head.fate.give_up, now + Duration::from_secs(longest));
     }
 }
