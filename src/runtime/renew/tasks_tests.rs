@@ -2,9 +2,14 @@
 
 use sqlx::{Connection, SqliteConnection};
 
+use super::schedule::Chunk;
+use super::send::part;
 use super::*;
 use crate::model::ClockError;
+use crate::model::Loss;
 use crate::model::{FaultKind, Name};
+use crate::store::Store;
+use crate::store::fault::Fault;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::sqlite::Sqlite;
 

@@ -3,8 +3,10 @@
 use std::pin::pin;
 use std::time::Instant;
 
+use super::send::newest_only;
 use super::*;
 use crate::model::ClockError;
+use crate::model::Loss;
 use crate::model::Name;
 use crate::store::sqlite::Sqlite;
 
