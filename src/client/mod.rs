@@ -191,13 +191,10 @@ impl Rowlock {
             manner: Manner::Order,
             ..self.core.wish(Subject::Lock(name.clone()), "force release")
         };
-        let waiters = Arc::clone(&self.core.waiters);
-        let free = async move |store: &mut dyn Store| {
-            let row = store.lease_force_release(&name, timeout).await?;
-            waiters.freed(&name);
-            Ok(row)
-        };
+        let of = name.clone();
+        let free = async move |store: &mut dyn Store| store.lease_force_release(&of, timeout).await;
         let row = self.core.run_errand(head, free).await?;
+        self.core.waiters.freed(&name);
         // What cannot be read is freed all the same, and nobody held what had run out.
         let held = row.filter(LockRow::is_live);
         Ok(held.and_then(|row| row.info().ok()))

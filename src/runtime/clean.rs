@@ -50,6 +50,14 @@ pub(crate) struct Shared {
     news: Notify,
 }
 
+impl Shared {
+    async fn is_closed(&self) {
+        while !self.closed.load(Ordering::Acquire) {
+            self.news.notified().await;
+        }
+    }
+}
+
 impl Cleaner {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         Self(Arc::clone(shared))
@@ -91,7 +99,11 @@ pub(super) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>
             }
             continue;
         }
-        if let Err(fault) = round(&mut link, shared, &mut after).await {
+        let done = select! {
+            done = round(&mut link, shared, &mut after) => done,
+            () = shared.is_closed() => Ok(()),
+        };
+        if let Err(fault) = done {
             tracing::warn!(%target, error = %fault, "cannot clean");
         }
         link.hang_up();

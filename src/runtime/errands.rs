@@ -61,6 +61,10 @@ pub(super) async fn run(
                 Some(Order::Run(errand)) => Some(errand),
                 Some(Order::Stop) | None => {
                     is_open = false;
+                    queue.close();
+                    // Their callers hear that nothing works on them.
+                    while queue.try_recv().is_ok() {}
+                    cleanings.clear();
                     None
                 }
             },

@@ -84,14 +84,23 @@ impl Take {
 
     /// The name is held, or changing hands. A sending that comes late may be granted it all the same.
     fn busy(self, fate: &Fate, row: Option<LockRow>) -> Next {
-        let late = fate.in_doubt().then(|| self.undo(fate, Moment::now()));
+        // Who has the row locked may be an earlier sending, or the grant itself.
+        let is_unknown = fate.in_doubt() || (fate.sent && row.is_none());
+        let undo = is_unknown.then(|| self.undo(fate, Moment::now()));
         let name = self.ask.name;
         let busy = row
             .map(LockRow::info)
             .transpose()
             .map(|holder| Busy { name, holder });
         let _ = self.reply.send(busy.map(Attempt::Busy));
-        late.map_or(Next::Done, |undo| Next::Later(undo.repeated().into()))
+        undo.map_or(Next::Done, |undo| {
+            let undo = if fate.in_doubt() {
+                undo.repeated()
+            } else {
+                undo
+            };
+            Next::Later(undo.into())
+        })
     }
 
     /// Frees what its sendings were granted, or may yet be granted.

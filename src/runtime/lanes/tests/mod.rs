@@ -2,6 +2,7 @@
 //!
 //! - [`again`]: what is sent again, with how many statements, and what their answers mean.
 //! - [`batches`]: what is in a batch, and what becomes of one that failed.
+//! - [`stop`]: a lane that is stopped, and a client that is shut down.
 //! - [`records`]: jobs on records, which share answers and keep their order.
 //! - [`doubt`]: acquires whose first sending may have happened, or may come late.
 
@@ -9,6 +10,7 @@ mod again;
 mod batches;
 mod doubt;
 mod records;
+mod stop;
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -29,6 +31,7 @@ use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Task, Verb};
 use crate::runtime::lease_guard::Guard;
+use crate::runtime::tasks::Kind;
 use crate::runtime::verbs::release::{self, Release};
 use crate::runtime::verbs::take::{Attempt, Take};
 use crate::runtime::{Core, Settings, alone};
