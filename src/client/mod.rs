@@ -14,6 +14,7 @@ use crate::lock::{InTx, Lock, Owner, Version};
 use crate::model::{Engine, Error, LockInfo, Name, Subject, Unfinished};
 use crate::runtime::Core;
 use crate::runtime::clean::BATCH;
+use crate::runtime::errands::ErrandKind;
 use crate::runtime::head::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
@@ -266,7 +267,7 @@ impl Rowlock {
         check_batch(batch)?;
         let timeout = self.core.settings.operation_timeout;
         let walk = |reply| Walk::task(batch, timeout, reply);
-        self.core.errand("a cleaning", true, walk).await
+        self.core.errand(ErrandKind::Cleaning, walk).await
     }
 
     /// Waits until the database has been told of everything that was dropped or released so far, as

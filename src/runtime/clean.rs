@@ -169,7 +169,7 @@ mod tests {
     use crate::store::Connector;
     use crate::store::clean::CleanStore;
     use crate::store::form_token::{FormTokenStore, TokenAsk};
-    use crate::store::lease::LeaseStore;
+    use crate::store::lease::{LeaseStore, RowAsk};
     use crate::store::schema::SchemaStore;
     use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 
@@ -210,7 +210,7 @@ mod tests {
         let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
         for n in 1..=LOOKS * BATCH + 1 {
             let name = Name::new(&format!("n{n:05}")).unwrap();
-            tx.lock_row(&name, true).await.unwrap();
+            tx.lock_row(&name, RowAsk::Make).await.unwrap();
         }
         tx.commit().await.unwrap();
         let mut after = Vec::new();

@@ -54,7 +54,7 @@ use crate::store::fault::Fault;
 use crate::store::record::RecordRow;
 use crate::store::{Capabilities, Store};
 use clean::Cleaner;
-use errands::{Errand, Order};
+use errands::{Errand, ErrandKind, Order};
 use head::{Fate, Head, Manner};
 use job::{Job, Reply, Task, Turn};
 use lanes::Message;
@@ -204,7 +204,7 @@ impl Core {
         head: Head,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.errand("an errand", false, |reply| alone(head, verb, reply))
+        self.errand(ErrandKind::Other, |reply| alone(head, verb, reply))
             .await
     }
 
@@ -214,29 +214,24 @@ impl Core {
         head: Head,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.errand("a cleaning", true, |reply| alone(head, verb, reply))
+        self.errand(ErrandKind::Cleaning, |reply| alone(head, verb, reply))
             .await
     }
 
     /// Hands an errand in, and waits for the answer.
     pub(crate) async fn errand<T, J: Into<Job>>(
         &self,
-        name: &'static str,
-        cleans: bool,
+        kind: ErrandKind,
         job: impl FnOnce(Reply<T>) -> J,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         let job = job(reply).into();
-        let kind = match job.head().manner {
+        let kind_of_task = match job.head().manner {
             Manner::Order => Kind::Order,
             _ => Kind::Errand,
         };
-        let member = self.tasks.enter(kind, name);
-        let errand = Errand {
-            job,
-            cleans,
-            member,
-        };
+        let member = self.tasks.enter(kind_of_task, kind.name());
+        let errand = Errand { job, kind, member };
         // Where errands have stopped, the reply goes with the errand.
         let _ = self.errands.send(Order::Run(errand));
         self.heard(answer).await

@@ -33,7 +33,7 @@ use crate::runtime::job::{Answered, Task, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::tasks::Kind;
 use crate::runtime::verbs::release::{self, Release};
-use crate::runtime::verbs::take::{Attempt, Take};
+use crate::runtime::verbs::take::{Acquired, Take};
 use crate::runtime::{Core, Settings, alone};
 use crate::store::lease::{Freed, LeaseStore, TakeAsk, Taken};
 use crate::store::row::LockRow;
@@ -43,7 +43,7 @@ use crate::store::{Connector, Store};
 const PATIENCE: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_mins(5);
 
-type Outcome = Receiver<Result<Attempt, Error>>;
+type Outcome = Receiver<Result<Acquired, Error>>;
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -119,8 +119,8 @@ impl Bench {
         self.send(take);
         self.step().await;
         match answer(&mut outcome).expect("an answer") {
-            Attempt::Held(guard) => guard,
-            Attempt::Busy(busy) => panic!("{busy}"),
+            Acquired::Held(guard) => guard,
+            Acquired::Busy(busy) => panic!("{busy}"),
         }
     }
 

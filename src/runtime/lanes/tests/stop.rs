@@ -16,8 +16,8 @@ async fn held(core: &Arc<Core>, name: &str) -> Guard {
     let give_up = Moment::now() + PATIENCE;
     let take = |reply| Take::task(core, ask, None, reply, give_up);
     match core.answer(take).await.unwrap() {
-        Attempt::Held(guard) => guard,
-        Attempt::Busy(busy) => panic!("{busy}"),
+        Acquired::Held(guard) => guard,
+        Acquired::Busy(busy) => panic!("{busy}"),
     }
 }
 
@@ -116,7 +116,7 @@ async fn an_acquire_that_was_sent_and_finds_the_row_locked_is_undone() {
         let (mut take, mut outcome) = bench.take("a");
         take.head.fate.sent = sent;
         let next = Take::settle(take, Taken::Busy(None), answered);
-        assert!(matches!(answer(&mut outcome), Some(Attempt::Busy(_))));
+        assert!(matches!(answer(&mut outcome), Some(Acquired::Busy(_))));
         match next {
             Next::Later(undo) => assert!(sent && as_release(&undo).is_some()),
             other => assert!(!sent, "{other:?}"),

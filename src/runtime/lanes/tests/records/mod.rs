@@ -25,7 +25,7 @@ use crate::store::record::{
 };
 use crate::store::record_state::KeptState;
 use crate::store::sqlite::Sqlite;
-use crate::store::step::{StepAsk, StepBegun, StepStore};
+use crate::store::step::{StepAsk, StepBegun, StepKind, StepStore};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
