@@ -295,7 +295,7 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
         }
         match kept {
             Ok(()) => return,
-            Err(error @ Error::Superseded { .. }) => {
+            Err(error @ (Error::Superseded { .. } | Error::ShutDown { .. })) => {
                 return tracing::warn!(%error, "a response is not kept");
             }
             Err(error) => tracing::warn!(%error, "a response is not kept yet"),
