@@ -36,21 +36,23 @@ impl Core {
         let mut unfinished = self.stop_lanes(until).await;
         self.cleaner.stop();
         let held = self.renewals.stop();
+        // A lane goes on with what it has told, and what is held has its loss announced: their threads go on.
+        let mut threads = Vec::new();
+        if unfinished.is_empty() {
+            threads.push(Kind::Lanes);
+        }
+        if held.is_empty() {
+            threads.push(Kind::Renewals);
+        }
+        within(until, self.tasks.ended(&threads)).await;
         unfinished.append(&mut self.undelivered());
-        // What is held has its loss to be announced: that thread goes on.
-        let threads = if held.is_empty() {
-            &[Kind::Lanes, Kind::Renewals][..]
-        } else {
-            &[Kind::Lanes][..]
-        };
-        within(until, self.tasks.ended(threads)).await;
         unfinished.extend(held.into_iter().map(|on| Unfinished::new("hold", Some(on))));
         for kind in [Kind::Work, Kind::Order, Kind::Errand] {
             let running = self.tasks.running(kind).into_iter();
             unfinished.extend(running.map(|name| Unfinished::new(name, None)));
         }
         for kind in threads {
-            let running = self.tasks.running(*kind).into_iter();
+            let running = self.tasks.running(kind).into_iter();
             unfinished
                 .extend(running.map(|name| Unfinished::new(format!("the thread {name}"), None)));
         }
