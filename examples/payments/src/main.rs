@@ -11,6 +11,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tokio::net::TcpListener;
@@ -57,6 +58,9 @@ enum Command {
         file: Option<PathBuf>,
     },
 }
+
+/// How long the last statements to the database may take, after the last request.
+const LAST_STATEMENTS: Duration = Duration::from_secs(5);
 
 /// A file that outlives the process.
 fn kept(name: &str) -> Result<PathBuf, Failure> {
@@ -122,7 +126,9 @@ async fn run(command: Command) -> Result<(), Failure> {
                 println!("stopping: {:?} for what has begun", limits.stop);
             };
             let finished = limits::serve(listener, app.router, app.payments, limits, told).await;
-            app.rowlock.flush().await;
+            for unfinished in app.rowlock.shutdown(LAST_STATEMENTS).await {
+                eprintln!("payments: not finished: {unfinished}");
+            }
             if !finished {
                 return Err(
                     "stopped in the middle of requests; clients that send them again finish them"

@@ -64,9 +64,9 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct App {
     pub router: Router,
-    /// What is to be idle before the process ends: it goes on with payments whose clients have hung up.
+    /// Finishes payments whose clients have hung up. Wait until it is idle before the process ends.
     pub payments: IdempotencyLayer,
-    /// To be flushed before the process ends.
+    /// Shut it down before the process ends.
     pub rowlock: Rowlock,
 }
 
