@@ -8,6 +8,7 @@
 )]
 
 mod app;
+mod attempts;
 mod db;
 mod events;
 mod mysql;
@@ -19,6 +20,7 @@ mod tx;
 mod urls;
 
 pub use app::App;
+pub use attempts::{Provider, begin, begin_new, outcome, request, take_over};
 pub use db::{Db, lapse};
 pub use events::{eventually, renewed, take};
 use rowlock::Engine;

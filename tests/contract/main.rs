@@ -1,9 +1,11 @@
 //! What rowlock promises, on every engine: one file per promise (ARCHITECTURE.md, "Promises").
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod attempts;
 mod bad_input;
 mod bounded_trust;
 mod cleaner;
+mod complete_in;
 mod ended_by_hand;
 mod exclusion;
 mod fence;
@@ -11,6 +13,7 @@ mod form_tokens;
 mod idempotency;
 mod idle_locks;
 mod in_tx_bad_input;
+mod lock_all;
 mod migrations;
 mod modes;
 mod nothing_leaks;
@@ -30,4 +33,5 @@ mod run_in_tx;
 mod runtimes;
 mod shutdown;
 mod steps;
+mod steps_in_doubt;
 mod waiting;
