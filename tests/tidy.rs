@@ -264,13 +264,31 @@ fn no_test_is_ignored() {
     }
 }
 
+/// The most lines that a file may have.
+const LINES: usize = 400;
+
+/// Files that are still longer.
+const EXCEPTIONS: [&str; 5] = [
+    "src/runtime/job.rs",
+    "src/runtime/lanes/mod.rs",
+    "src/runtime/lanes/tests/records/mod.rs",
+    "src/runtime/renew/mod.rs",
+    "src/runtime/renew/schedule_tests.rs",
+];
+
 #[test]
 fn no_file_has_two_reasons_to_change() {
-    for (path, text) in ALL.iter().flat_map(|below| files(below)) {
+    for (path, text) in ALL.iter().chain(&TESTS).flat_map(|below| files(below)) {
         let lines = text.lines().count();
+        let is_long = EXCEPTIONS.iter().any(|file| path == Path::new(file));
         assert!(
-            lines <= 600,
+            lines <= LINES || is_long,
             "{} has {lines} lines: which two things is it?",
+            path.display()
+        );
+        assert!(
+            lines > LINES || !is_long,
+            "{} is no exception any more",
             path.display()
         );
     }

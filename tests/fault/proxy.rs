@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use rowlock_test::eventually;
+use rowlock::{Engine, Rowlock};
+use rowlock_test::{Db, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
@@ -24,7 +26,7 @@ pub(crate) enum Mode {
     /// Requests reach the server; answers come here, and stay here until the mode changes.
     HoldAnswers,
     /// Every answer comes so late.
-    Late(std::time::Duration),
+    Late(Duration),
     /// Nothing passes in either direction, and nothing is closed.
     Silent,
     /// The same from the next request on that has this text in it.
@@ -56,6 +58,35 @@ struct Passed {
 struct Kept {
     deliver: Notify,
     answered: Notify,
+}
+
+/// A proxy in front of the database's server, and the URL of the database through the proxy.
+pub(crate) async fn through_proxy(db: &Db) -> (Proxy, String) {
+    let at = db.url.find("127.0.0.1:").expect("a server on loopback") + "127.0.0.1:".len();
+    let end = at + db.url[at..].find('/').unwrap();
+    let proxy = Proxy::start(db.url[at..end].parse().unwrap()).await;
+    let url = format!("{}{}{}", &db.url[..at], proxy.port, &db.url[end..]);
+    (proxy, url)
+}
+
+/// As [`through_proxy`], without encryption, so that the proxy can read the requests.
+///
+/// (MySQL and MariaDB accept the password without TLS because the server has seen it before.)
+pub(crate) async fn through_readable_proxy(db: &Db) -> (Proxy, String) {
+    let (proxy, url) = through_proxy(db).await;
+    match db.engine {
+        Engine::MySql | Engine::MariaDb => (proxy, format!("{url}?ssl-mode=disabled")),
+        _ => (proxy, url),
+    }
+}
+
+/// Waits until the client has a connection for its renewals. From then on only the lanes send requests.
+pub(crate) async fn renewals_are_connected(rowlock: &Rowlock) {
+    let lock = rowlock.lock("renewed").ttl(Duration::from_secs(3));
+    let held = lock.acquire().await.unwrap();
+    let first = held.deadline();
+    eventually("a renewal is confirmed", async || held.deadline() > first).await;
+    let _ = held.release().await.unwrap();
 }
 
 impl Proxy {

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::{Shell, code, stderr, stdout};
+use crate::shell::{Shell, code, stderr, stdout};
 
 /// Those that work on what is there.
 const ON_WHAT_IS_THERE: [&[&str]; 9] = [

@@ -8,7 +8,7 @@ use rowlock::{
 };
 use serde_json::json;
 
-use crate::{Shell, code, stderr, stdout};
+use crate::shell::{Shell, code, stderr, stdout};
 
 fn request() -> Fingerprint {
     Fingerprint::of("request")

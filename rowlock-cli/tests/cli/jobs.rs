@@ -10,7 +10,7 @@ use nix::pty::openpty;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::{Running, Shell};
+use crate::shell::{Running, Shell};
 
 /// How long an event may take that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
