@@ -315,7 +315,7 @@ fn wrong_usage_says_what_is_right() {
                 "--result",
                 "ch_1",
             ],
-            "a string is written with its quotes",
+            "write a string with its quotes",
         ),
         (&["clean", "--batch", "0"], "0 is not in 1..=10000"),
         (&["idempotency", "ls", "--limit", "0"], "0 is not in 1.."),
