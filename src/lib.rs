@@ -84,5 +84,5 @@ pub use model::{
     FormToken, InvalidKey, InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome,
     Subject, Unfinished, UnknownEngine,
 };
-pub use runtime::schema::migration_sql;
+pub use store::migration_sql::migration_sql;
 pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

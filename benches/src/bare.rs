@@ -18,36 +18,36 @@ pub(crate) enum Bare {
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 const CREATE_POSTGRES: &str = "CREATE TABLE IF NOT EXISTS bare_lock (
-    name bytea PRIMARY KEY, owner uuid, fence bigint NOT NULL, expires_at timestamptz
+    name bytea PRIMARY KEY, grant_id uuid, fence bigint NOT NULL, expires_at timestamptz
 ) WITH (fillfactor = 50)";
 const CREATE_MYSQL: &str = "CREATE TABLE IF NOT EXISTS bare_lock (
-    name varbinary(255) PRIMARY KEY, owner binary(16), fence bigint NOT NULL, expires_at datetime(6)
+    name varbinary(255) PRIMARY KEY, grant_id binary(16), fence bigint NOT NULL, expires_at datetime(6)
 )";
 const CREATE_SQLITE: &str = "CREATE TABLE IF NOT EXISTS bare_lock (
-    name BLOB PRIMARY KEY, owner BLOB, fence INTEGER NOT NULL, expires_at INTEGER
+    name BLOB PRIMARY KEY, grant_id BLOB, fence INTEGER NOT NULL, expires_at INTEGER
 ) STRICT, WITHOUT ROWID";
 
-const UPSERT_POSTGRES: &str = "INSERT INTO bare_lock AS l (name, owner, fence, expires_at)
+const UPSERT_POSTGRES: &str = "INSERT INTO bare_lock AS l (name, grant_id, fence, expires_at)
     VALUES ($1, $2, 1, clock_timestamp() + interval '30 seconds')
-    ON CONFLICT (name) DO UPDATE SET owner = $2, fence = l.fence + 1,
+    ON CONFLICT (name) DO UPDATE SET grant_id = $2, fence = l.fence + 1,
         expires_at = clock_timestamp() + interval '30 seconds'
     WHERE l.expires_at IS NULL OR l.expires_at <= clock_timestamp()
     RETURNING fence";
-const UPSERT_MYSQL: &str = "INSERT INTO bare_lock (name, owner, fence, expires_at)
+const UPSERT_MYSQL: &str = "INSERT INTO bare_lock (name, grant_id, fence, expires_at)
     VALUES (?, ?, 1, SYSDATE(6) + INTERVAL 30 SECOND)
-    ON DUPLICATE KEY UPDATE owner = VALUES(owner), fence = fence + 1, expires_at = VALUES(expires_at)";
-const UPSERT_SQLITE: &str = "INSERT INTO bare_lock (name, owner, fence, expires_at)
+    ON DUPLICATE KEY UPDATE grant_id = VALUES(grant_id), fence = fence + 1, expires_at = VALUES(expires_at)";
+const UPSERT_SQLITE: &str = "INSERT INTO bare_lock (name, grant_id, fence, expires_at)
     VALUES (?1, ?2, 1, unixepoch('subsec') * 1000000 + 30000000)
-    ON CONFLICT (name) DO UPDATE SET owner = ?2, fence = fence + 1, expires_at = excluded.expires_at
+    ON CONFLICT (name) DO UPDATE SET grant_id = ?2, fence = fence + 1, expires_at = excluded.expires_at
     WHERE expires_at IS NULL OR expires_at <= unixepoch('subsec') * 1000000
     RETURNING fence";
 
-const READ_BACK_MYSQL: &str = "SELECT fence FROM bare_lock WHERE name = ? AND owner = ?";
+const READ_BACK_MYSQL: &str = "SELECT fence FROM bare_lock WHERE name = ? AND grant_id = ?";
 
 const FREE_POSTGRES: &str =
-    "UPDATE bare_lock SET owner = NULL, expires_at = NULL WHERE name = $1 AND owner = $2";
+    "UPDATE bare_lock SET grant_id = NULL, expires_at = NULL WHERE name = $1 AND grant_id = $2";
 const FREE_OTHERS: &str =
-    "UPDATE bare_lock SET owner = NULL, expires_at = NULL WHERE name = ? AND owner = ?";
+    "UPDATE bare_lock SET grant_id = NULL, expires_at = NULL WHERE name = ? AND grant_id = ?";
 
 impl Bare {
     pub(crate) async fn connect(engine: Engine, url: &str) -> Result<Self> {
@@ -81,21 +81,21 @@ impl Bare {
     }
 
     /// One single-row upsert.
-    pub(crate) async fn acquire(&mut self, name: &[u8], owner: Uuid) -> Result<()> {
+    pub(crate) async fn acquire(&mut self, name: &[u8], grant_id: Uuid) -> Result<()> {
         match self {
             Self::Postgres(conn) => {
-                let upsert = sqlx::query(UPSERT_POSTGRES).bind(name).bind(owner);
+                let upsert = sqlx::query(UPSERT_POSTGRES).bind(name).bind(grant_id);
                 upsert.fetch_one(conn).await.map(drop)
             }
             Self::MySql(conn) => sqlx::query(UPSERT_MYSQL)
                 .bind(name)
-                .bind(owner)
+                .bind(grant_id)
                 .execute(conn)
                 .await
                 .map(drop),
             Self::Sqlite(conn) => sqlx::query(UPSERT_SQLITE)
                 .bind(name)
-                .bind(owner)
+                .bind(grant_id)
                 .fetch_all(conn)
                 .await
                 .map(drop),
@@ -103,36 +103,36 @@ impl Bare {
     }
 
     /// The second round trip on engines without RETURNING: who has the lock, and with which fence?
-    pub(crate) async fn read_back(&mut self, name: &[u8], owner: Uuid) -> Result<()> {
+    pub(crate) async fn read_back(&mut self, name: &[u8], grant_id: Uuid) -> Result<()> {
         let Self::MySql(conn) = self else {
             return Ok(());
         };
         sqlx::query(READ_BACK_MYSQL)
             .bind(name)
-            .bind(owner)
+            .bind(grant_id)
             .fetch_one(conn)
             .await
             .map(drop)
     }
 
     /// One single-row update.
-    pub(crate) async fn release(&mut self, name: &[u8], owner: Uuid) -> Result<()> {
+    pub(crate) async fn release(&mut self, name: &[u8], grant_id: Uuid) -> Result<()> {
         match self {
             Self::Postgres(conn) => sqlx::query(FREE_POSTGRES)
                 .bind(name)
-                .bind(owner)
+                .bind(grant_id)
                 .execute(conn)
                 .await
                 .map(drop),
             Self::MySql(conn) => sqlx::query(FREE_OTHERS)
                 .bind(name)
-                .bind(owner)
+                .bind(grant_id)
                 .execute(conn)
                 .await
                 .map(drop),
             Self::Sqlite(conn) => sqlx::query(FREE_OTHERS)
                 .bind(name)
-                .bind(owner)
+                .bind(grant_id)
                 .execute(conn)
                 .await
                 .map(drop),

@@ -113,17 +113,17 @@ async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Resu
         let mut spent = [Duration::ZERO; 5];
         // In turns, so that other load on the machine affects both.
         for _ in 0..count {
-            let owner = Uuid::new_v4();
+            let grant_id = Uuid::new_v4();
             let mut started = Instant::now();
             let mut lap = |slot: usize| {
                 let now = Instant::now();
                 spent[slot] += now - std::mem::replace(&mut started, now);
             };
-            bare.acquire(b"cost", owner).await?;
+            bare.acquire(b"cost", grant_id).await?;
             lap(0);
-            bare.read_back(b"cost", owner).await?;
+            bare.read_back(b"cost", grant_id).await?;
             lap(1);
-            bare.release(b"cost", owner).await?;
+            bare.release(b"cost", grant_id).await?;
             lap(2);
             let held = lock.acquire().await?;
             lap(3);
@@ -194,10 +194,10 @@ async fn bare_pairs(server: &Server, connections: usize, span: Duration) -> Resu
         move |until: Instant| async move {
             let mut count = 0_u32;
             while Instant::now() < until {
-                let owner = Uuid::new_v4();
-                bare.acquire(&name, owner).await?;
-                bare.read_back(&name, owner).await?;
-                bare.release(&name, owner).await?;
+                let grant_id = Uuid::new_v4();
+                bare.acquire(&name, grant_id).await?;
+                bare.read_back(&name, grant_id).await?;
+                bare.release(&name, grant_id).await?;
                 count += 1;
             }
             Ok(count)

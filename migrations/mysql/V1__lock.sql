@@ -2,7 +2,7 @@
 -- Times are UTC. DDL commits by itself here: one rerunnable statement a file.
 CREATE TABLE IF NOT EXISTS rowlock_lock (
     name        varbinary(255) NOT NULL PRIMARY KEY,
-    owner       binary(16),
+    grant_id    binary(16),
     fence       bigint         NOT NULL,
     holder      varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     acquired_at datetime(6),
@@ -10,8 +10,8 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     CONSTRAINT rowlock_lock_name CHECK (octet_length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
-        (owner IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
-        OR (owner IS NOT NULL AND holder IS NOT NULL
+        (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
+        OR (grant_id IS NOT NULL AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND expires_at IS NOT NULL)
     )
 ) ENGINE = InnoDB;

@@ -3,7 +3,7 @@
 -- renewal and release then stays on its page (a HOT update).
 CREATE TABLE IF NOT EXISTS rowlock_lock (
     name        bytea       NOT NULL PRIMARY KEY,
-    owner       uuid,
+    grant_id    uuid,
     fence       bigint      NOT NULL,
     holder      text,
     acquired_at timestamptz,
@@ -11,8 +11,8 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     CONSTRAINT rowlock_lock_name CHECK (octet_length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
-        (owner IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
-        OR (owner IS NOT NULL AND holder IS NOT NULL
+        (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
+        OR (grant_id IS NOT NULL AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND isfinite(acquired_at)
             AND expires_at IS NOT NULL AND isfinite(expires_at))
     )

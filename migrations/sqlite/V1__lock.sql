@@ -2,7 +2,7 @@
 -- Times are microseconds since 1970-01-01 UTC.
 CREATE TABLE IF NOT EXISTS rowlock_lock (
     name        BLOB    NOT NULL PRIMARY KEY,
-    owner       BLOB,
+    grant_id    BLOB,
     fence       INTEGER NOT NULL,
     holder      TEXT,
     acquired_at INTEGER,
@@ -10,8 +10,8 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     CONSTRAINT rowlock_lock_name CHECK (length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
-        (owner IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
-        OR (owner IS NOT NULL AND length(owner) = 16 AND holder IS NOT NULL
+        (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
+        OR (grant_id IS NOT NULL AND length(grant_id) = 16 AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND expires_at IS NOT NULL)
     )
 ) STRICT, WITHOUT ROWID;

@@ -103,7 +103,7 @@ pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
         "KEY",
         "STATE",
         "FOR",
-        "TRIES",
+        "ATTEMPTS",
         "LAST ATTEMPT",
         "BY",
     ]);
@@ -113,7 +113,7 @@ pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
             quoted(info.record.key()),
             info.state.to_string(),
             lasts(info),
-            format!("{}/{}", info.tries, info.max_attempts),
+            format!("{}/{}", info.vanished, info.max_attempts),
             time(info.attempted_at),
             info.holder.escape_debug().to_string(),
         ]);
@@ -137,15 +137,15 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
         format!(", for {left}")
     };
     line("state", format!("{}{left}", info.state));
-    if let Some(step) = &info.step_in_doubt {
-        line("in doubt", format!("step {step:?}"));
+    if let Some(step) = &info.open_step {
+        line("open step", format!("{step:?}"));
         line("downstream", downstream_key(info, step));
     }
-    let tries = match info.state {
+    let used = match info.state {
         RecordState::Done | RecordState::Expired => String::new(),
-        _ => format!(", try {} of {}", info.tries, info.max_attempts),
+        _ => format!(", {} of {} attempts used", info.vanished, info.max_attempts),
     };
-    line("attempt", format!("{}{tries}", info.attempt));
+    line("attempt", format!("{}{used}", info.attempt));
     line("by", info.holder.escape_debug().to_string());
     line("first began", time(info.began_at));
     line("last began", time(info.attempted_at));
@@ -229,11 +229,11 @@ pub(crate) fn brief(info: &RecordInfo) -> Value {
         "key": bytes(info.record.key()),
         "state": info.state.name(),
         "attempt": info.attempt,
-        "tries": info.tries,
+        "vanished": info.vanished,
         "max_attempts": info.max_attempts,
         "holder": info.holder,
-        "step_in_doubt": info.step_in_doubt,
-        "downstream_key": info.step_in_doubt.as_deref().map(|step| downstream_key(info, step)),
+        "open_step": info.open_step,
+        "downstream_key": info.open_step.as_deref().map(|step| downstream_key(info, step)),
         "began_at": time(info.began_at),
         "attempted_at": time(info.attempted_at),
         "done_at": info.done_at.map(time),

@@ -9,7 +9,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 struct Json<'a> {
     name: &'a str,
-    owner: String,
+    grant_id: String,
     fence: i64,
     holder: &'a str,
     acquired_at: String,
@@ -21,7 +21,7 @@ impl<'a> From<&'a LockInfo> for Json<'a> {
         let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Micros, true);
         Self {
             name: lock.name.as_str(),
-            owner: lock.owner.to_string(),
+            grant_id: lock.grant_id.to_string(),
             fence: lock.fence,
             holder: &lock.holder,
             acquired_at: time(lock.acquired_at),

@@ -287,8 +287,8 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
         if kept.as_ref().is_err_and(is_refusal) {
             // The database may take the response later. Retries of the request wait while the lease lives, so after that the
             // mark is kept.
-            let patience = attempt.lease().min(KEEP_TRYING / 2);
-            let refused_until = *refused_until.get_or_insert_with(|| Instant::now() + patience);
+            let limit = attempt.lease().min(KEEP_TRYING / 2);
+            let refused_until = *refused_until.get_or_insert_with(|| Instant::now() + limit);
             let in_time = Instant::now() < refused_until && attempt.is_held();
             if !in_time && let Ok(mark) = stored::not_kept(status) {
                 kept = attempt.complete(&mark).await;

@@ -32,16 +32,16 @@ impl App {
     /// A pool of another process on the same database.
     pub async fn connect(url: &str, connections: u32) -> Self {
         // A long wait is slow, but no failure.
-        let patience = Duration::from_mins(5);
+        let timeout = Duration::from_mins(5);
         if url.starts_with("postgres") {
             let pool = PgPoolOptions::new().max_connections(connections);
-            Self::Postgres(pool.acquire_timeout(patience).connect(url).await.unwrap())
+            Self::Postgres(pool.acquire_timeout(timeout).connect(url).await.unwrap())
         } else if url.starts_with("sqlite") {
             let pool = SqlitePoolOptions::new().max_connections(connections);
-            Self::Sqlite(pool.acquire_timeout(patience).connect(url).await.unwrap())
+            Self::Sqlite(pool.acquire_timeout(timeout).connect(url).await.unwrap())
         } else {
             let pool = MySqlPoolOptions::new().max_connections(connections);
-            Self::MySql(pool.acquire_timeout(patience).connect(url).await.unwrap())
+            Self::MySql(pool.acquire_timeout(timeout).connect(url).await.unwrap())
         }
     }
 

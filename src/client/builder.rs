@@ -150,7 +150,7 @@ impl Builder {
         check_holder(&holder)?;
         let settings = Settings {
             holder: holder.into(),
-            patience: self.operation_timeout,
+            operation_timeout: self.operation_timeout,
             migrate: self.migrate,
             clock_error: ClockError::new(self.clock_error),
             clean_every: self.clean_every,

@@ -14,7 +14,7 @@ use crate::lock::{InTx, Lock, Owner, Version};
 use crate::model::{Engine, Error, LockInfo, Name, Subject, Unfinished};
 use crate::runtime::Core;
 use crate::runtime::clean::BATCH;
-use crate::runtime::job::{Head, Manner};
+use crate::runtime::head::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
 use crate::store::row::LockRow;
@@ -186,15 +186,15 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        let patience = self.core.settings.patience;
+        let timeout = self.core.settings.operation_timeout;
         let head = Head {
             manner: Manner::Order,
             ..self.core.wish(Subject::Lock(name.clone()), "force release")
         };
-        let lines = Arc::clone(&self.core.lines);
+        let waiters = Arc::clone(&self.core.waiters);
         let free = async move |store: &mut dyn Store| {
-            let row = store.lease_force_release(&name, patience).await?;
-            lines.freed(&name);
+            let row = store.lease_force_release(&name, timeout).await?;
+            waiters.freed(&name);
             Ok(row)
         };
         let row = self.core.run_errand(head, free).await?;
@@ -267,8 +267,8 @@ impl Rowlock {
 
     async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
         check_batch(batch)?;
-        let patience = self.core.settings.patience;
-        let walk = |reply| Walk::task(batch, patience, reply);
+        let timeout = self.core.settings.operation_timeout;
+        let walk = |reply| Walk::task(batch, timeout, reply);
         self.core.errand("a cleaning", true, walk).await
     }
 

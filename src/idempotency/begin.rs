@@ -97,7 +97,7 @@ impl Idempotency {
         key: RecordKey,
         fingerprint: &Fingerprint,
     ) -> Result<Begun<IdempotencyGuard>, Error> {
-        self.core.met.remember(&key);
+        self.core.seen_keys.insert(&key);
         let mut waiting = Waiting::new(self.wait);
         let mut looks = 0;
         loop {

@@ -111,7 +111,7 @@ impl FormTokens {
             core: Arc::clone(core),
             ttl: DEFAULT_TTL,
             outcomes: Idempotency::new(core)
-                .tombstone(Duration::ZERO)
+                .remember_expired(Duration::ZERO)
                 .wait(DEFAULT_WAIT),
         }
     }

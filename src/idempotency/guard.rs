@@ -7,7 +7,7 @@ use super::steps::Steps;
 use crate::model::Outcome;
 use crate::model::{Error, Loss};
 use crate::model::{Fingerprint, RecordKey, check_step};
-use crate::runtime::attempt::RecordGuard;
+use crate::runtime::record_guard::RecordGuard;
 use crate::store::record::{Finished, RecordEnd};
 use crate::transaction::Context;
 use crate::transaction::Transaction;
@@ -16,7 +16,7 @@ use crate::transaction::Transaction;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) retention: Duration,
-    pub(crate) forget: Duration,
+    pub(crate) remember: Duration,
     pub(crate) max_outcome: usize,
 }
 
@@ -37,7 +37,7 @@ impl Bounds {
         Ok(RecordEnd::Done {
             outcome: outcome.clone(),
             retain: self.retention,
-            forget: self.forget,
+            remember: self.remember,
         })
     }
 }
@@ -209,8 +209,8 @@ impl IdempotencyGuard {
     /// # Errors
     ///
     /// [`Error::Superseded`]: another attempt has taken over, or this one has ended.
-    /// [`Error::StepUnknown`]: a [step that must not be repeated](Self::step_once) may have happened. An outcome would end
-    /// that doubt. Find out, and say it first with [`step_happened`](Self::step_happened) or
+    /// [`Error::StepUnknown`]: a [step that must not be repeated](Self::step_once) may have happened. An outcome would hide
+    /// that. Find out, and say it first with [`step_happened`](Self::step_happened) or
     /// [`step_not_done`](Self::step_not_done); or drop the guard, and the record is unknown.
     /// [`Error::OutcomeTooLarge`]; a database out of reach, when it can be tried again; [`Error::OutcomeUnknown`], too.
     ///
@@ -339,26 +339,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client = client(&dir).await;
         let idempotency = client.idempotency();
-        for (counts, tries) in [(false, 0), (true, 1)] {
+        for (counts, vanished) in [(false, 0), (true, 1)] {
             let guard = new(&idempotency).await;
             if !counts {
                 guard.do_not_count();
             }
             drop(guard);
             client.flush().await;
-            assert_eq!(info(&idempotency).await.tries, tries);
+            assert_eq!(info(&idempotency).await.vanished, vanished);
         }
     }
 
     #[tokio::test]
-    async fn a_step_that_was_begun_is_in_doubt_until_it_is_said_not_to_have_happened() {
+    async fn a_step_that_was_begun_is_open_until_it_is_said_not_to_have_happened() {
         let dir = tempfile::tempdir().unwrap();
         let idempotency = client(&dir).await.idempotency();
         let guard = new(&idempotency).await;
         assert_eq!(guard.begin_whole("charge").await.unwrap(), None);
-        let doubt = info(&idempotency).await.step_in_doubt;
-        assert_eq!(doubt.as_deref(), Some("charge"));
+        let open = info(&idempotency).await.open_step;
+        assert_eq!(open.as_deref(), Some("charge"));
         guard.step_not_done("charge").await.unwrap();
-        assert_eq!(info(&idempotency).await.step_in_doubt, None);
+        assert_eq!(info(&idempotency).await.open_step, None);
     }
 }

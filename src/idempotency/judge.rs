@@ -30,7 +30,7 @@ pub(super) enum Verdict {
         attempts: u32,
     },
     /// Past its lease, in the middle of a step that must not be repeated: to be made unknown.
-    Doubtful {
+    OpenStep {
         attempt: i64,
     },
     Unknown {
@@ -49,7 +49,7 @@ pub(super) fn judge(
         return Ok(Verdict::Claim(None));
     };
     let same = row.fingerprint == fingerprint.as_bytes();
-    let (attempt, attempts) = (row.attempt, u32::try_from(row.tries).unwrap_or(0));
+    let (attempt, attempts) = (row.attempt, u32::try_from(row.vanished).unwrap_or(0));
     let damaged = |row: &RecordRow, what| Err(corrupt(&row.scope, &row.key, what));
     let Some(state) = row.state_now(max_attempts) else {
         return damaged(&row, NO_STATE);
@@ -61,14 +61,14 @@ pub(super) fn judge(
             holder: row.holder,
         }),
         RecordState::Unknown if same && row.state == KeptState::Running => {
-            Ok(Verdict::Doubtful { attempt })
+            Ok(Verdict::OpenStep { attempt })
         }
-        RecordState::Unknown if same => match row.doubt {
+        RecordState::Unknown if same => match row.open_step {
             Some(step) => Ok(Verdict::Unknown { attempt, step }),
-            None => damaged(&row, "it is unknown, and has no step in doubt"),
+            None => damaged(&row, "it is unknown, and has no open step"),
         },
         RecordState::Running | RecordState::Unknown => Ok(Verdict::Mismatch),
-        // Nobody works on it, and nothing of it is in doubt.
+        // Nobody works on it, and it has no open step.
         _ if row.forget_left.is_some_and(|left| left <= 0) => Ok(Verdict::Forgotten { attempt }),
         RecordState::Expired => Ok(Verdict::Expired),
         // A key that was given up unbound may be used for something else.
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_retention_and_the_tombstone_are_two_times() {
+    fn an_outcome_is_retained_for_one_time_and_its_key_remembered_for_another() {
         let done = |retain, forget| RecordRow {
             content_type: Some("t".into()),
             outcome: Some([1].into()),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_over_is_taken_over_unless_something_is_in_doubt() {
+    fn a_lease_that_is_over_is_taken_over_unless_a_step_is_open() {
         let lapsed = RecordRow {
             lease_left: 0,
             ..row("running")
@@ -151,25 +151,22 @@ mod tests {
         assert!(matches!(of(row("running"), "a"), Verdict::InFlight { .. }));
         assert!(matches!(of(lapsed.clone(), "a"), Verdict::Claim(Some(_))));
         let crashed = RecordRow {
-            tries: 3,
+            vanished: 3,
             ..lapsed.clone()
         };
         assert!(matches!(
             of(crashed, "a"),
             Verdict::Poisoned { attempts: 3 }
         ));
-        let doubtful = RecordRow {
-            doubt: Some("charge".into()),
+        let open = RecordRow {
+            open_step: Some("charge".into()),
             ..lapsed
         };
-        assert!(matches!(
-            of(doubtful, "a"),
-            Verdict::Doubtful { attempt: 7 }
-        ));
+        assert!(matches!(of(open, "a"), Verdict::OpenStep { attempt: 7 }));
     }
 
     #[test]
-    fn an_attempt_that_vanished_is_forgotten_unless_something_is_in_doubt() {
+    fn an_attempt_that_vanished_is_forgotten_unless_a_step_is_open() {
         let old = RecordRow {
             lease_left: 0,
             forget_left: Some(0),
@@ -184,14 +181,11 @@ mod tests {
             ..old.clone()
         };
         assert!(matches!(of(alive, "a"), Verdict::InFlight { .. }));
-        let doubtful = RecordRow {
-            doubt: Some("charge".into()),
+        let open = RecordRow {
+            open_step: Some("charge".into()),
             ..old
         };
-        assert!(matches!(
-            of(doubtful, "a"),
-            Verdict::Doubtful { attempt: 7 }
-        ));
+        assert!(matches!(of(open, "a"), Verdict::OpenStep { attempt: 7 }));
     }
 
     #[test]

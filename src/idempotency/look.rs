@@ -7,12 +7,12 @@ use super::judge::{Verdict, judge};
 use super::request::Idempotency;
 use super::waiting::Waiting;
 use crate::model::{Error, Fingerprint, RecordKey, Subject};
-use crate::runtime::job::Head;
+use crate::runtime::head::Head;
 use crate::store::Store;
 use crate::store::record_admin::{DecideAsk, Decision};
 
 /// How often a record is changed from outside before that is given up.
-const MAX_TRIES: u32 = 5;
+const MAX_ROUNDS: u32 = 5;
 
 impl Idempotency {
     /// Looks until there is something to claim, or something to tell.
@@ -22,15 +22,15 @@ impl Idempotency {
         fingerprint: &Fingerprint,
         waiting: &mut Waiting,
     ) -> Result<Begun<Option<i64>>, Error> {
-        let mut tries = 0;
+        let mut rounds = 0;
         loop {
             // Whatever changes a record from outside may find it locked: then somebody is at it.
-            tries += 1;
-            if tries > MAX_TRIES && !waiting.again(None).await {
+            rounds += 1;
+            if rounds > MAX_ROUNDS && !waiting.again(None).await {
                 return Ok(Begun::InFlight(InFlight::unseen()));
             }
             let row = self.core.read_record(key).await?;
-            let begun = match judge(row, fingerprint, self.max_tries())? {
+            let begun = match judge(row, fingerprint, self.allowed_attempts())? {
                 Verdict::Claim(before) => Begun::New(before),
                 Verdict::Replay(outcome) => Begun::Replay(outcome),
                 Verdict::Mismatch => Begun::Mismatch,
@@ -50,7 +50,7 @@ impl Idempotency {
                     holder,
                 } => {
                     if waiting.again(Some(remaining)).await {
-                        tries = 0;
+                        rounds = 0;
                         continue;
                     }
                     Begun::InFlight(InFlight {
@@ -59,7 +59,7 @@ impl Idempotency {
                         holder: Some(holder),
                     })
                 }
-                Verdict::Doubtful { attempt } => {
+                Verdict::OpenStep { attempt } => {
                     self.decide(key, attempt, Decision::Unknown).await?;
                     continue;
                 }
@@ -107,7 +107,7 @@ impl Idempotency {
             key: key.clone(),
             attempt,
             decision,
-            forget: self.begun(),
+            remember: self.remember_begun_for(),
         };
         let bytes = match &ask.decision {
             Decision::Resolve(Some(outcome)) => outcome.bytes().len(),

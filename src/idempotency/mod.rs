@@ -9,7 +9,7 @@
 //! # State model
 //!
 //! ```text
-//!            begin              complete, complete_in         retention over           tombstone over
+//!            begin              complete, complete_in         retention over           forgotten
 //!  (nothing) ─────► running ───────────────────────────► done ──────────────► expired ──────────────► (nothing)
 //!                   │ │ ▲ ▲
 //!  released, dropped│ │ │ └─ past its lease: the next one takes over, under a higher attempt

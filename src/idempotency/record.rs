@@ -24,8 +24,9 @@ pub struct RecordInfo {
     pub state: RecordState,
     /// The number of the last attempt.
     pub attempt: i64,
-    /// How many attempts have begun since the last one that ended in good order.
-    pub tries: u32,
+    /// How many attempts have begun since the last one that ended in good order: they have vanished, but for one that
+    /// still runs.
+    pub vanished: u32,
     /// How many may vanish.
     pub max_attempts: u32,
     /// Who ran the last attempt, for people to read.
@@ -33,7 +34,7 @@ pub struct RecordInfo {
     /// What was asked for.
     pub fingerprint: Fingerprint,
     /// The step of which nobody knows whether it happened, or which is under way.
-    pub step_in_doubt: Option<String>,
+    pub open_step: Option<String>,
     /// What it came to. (Not in lists.)
     pub outcome: Option<Outcome>,
     /// When the first attempt began.
@@ -96,7 +97,7 @@ impl RecordRow {
             DateTime::from_timestamp_micros(us).ok_or_else(|| damaged("a time is out of range"))
         };
         let state = self
-            .state_now(self.max_tries)
+            .state_now(self.max_attempts)
             .ok_or_else(|| damaged(NO_STATE))?;
         let fingerprint = <[u8; 32]>::try_from(&self.fingerprint[..])
             .map_err(|_| damaged("its fingerprint has not 32 bytes"))?;
@@ -107,8 +108,8 @@ impl RecordRow {
         Ok(RecordInfo {
             state,
             attempt: self.attempt,
-            tries: u32::try_from(self.tries).unwrap_or(0),
-            max_attempts: u32::try_from(self.max_tries).unwrap_or(0),
+            vanished: u32::try_from(self.vanished).unwrap_or(0),
+            max_attempts: u32::try_from(self.max_attempts).unwrap_or(0),
             fingerprint: Fingerprint::from_bytes(fingerprint),
             outcome,
             began_at: time(self.began_at)?,
@@ -119,7 +120,7 @@ impl RecordRow {
             remembered_for: self.forget_left.map(micros),
             record,
             holder: self.holder,
-            step_in_doubt: self.doubt,
+            open_step: self.open_step,
         })
     }
 }

@@ -9,13 +9,13 @@ pub(in crate::idempotency) fn row(state: &str) -> RecordRow {
         key: b"k".to_vec(),
         state: KeptState::parse(state),
         attempt: 1,
-        tries: 1,
-        max_tries: 3,
-        owner: uuid::Uuid::nil(),
+        vanished: 1,
+        max_attempts: 3,
+        attempt_id: uuid::Uuid::nil(),
         holder: "a test".into(),
         fingerprint: vec![0; 32],
         bound: false,
-        doubt: None,
+        open_step: None,
         content_type: None,
         outcome: None,
         outcome_size: None,
@@ -36,15 +36,18 @@ fn a_state_is_told_as_the_next_one_to_ask_would_find_it() {
         lease_left: 1,
         ..row("running")
     };
-    let doubtful = |row| RecordRow {
-        doubt: Some("charge".into()),
+    let with_open_step = |row| RecordRow {
+        open_step: Some("charge".into()),
         ..row
     };
-    let worn = |row| RecordRow { tries: 3, ..row };
+    let worn = |row| RecordRow { vanished: 3, ..row };
     assert_eq!(state(live()), RecordState::Running);
-    assert_eq!(state(doubtful(worn(live()))), RecordState::Running);
+    assert_eq!(state(with_open_step(worn(live()))), RecordState::Running);
     assert_eq!(state(row("running")), RecordState::Lapsed);
-    assert_eq!(state(doubtful(worn(row("running")))), RecordState::Unknown);
+    assert_eq!(
+        state(with_open_step(worn(row("running")))),
+        RecordState::Unknown
+    );
     assert_eq!(state(worn(row("running"))), RecordState::Poisoned);
     assert_eq!(state(row("free")), RecordState::Free);
     assert_eq!(state(worn(row("free"))), RecordState::Poisoned);

@@ -20,13 +20,13 @@ use crate::transaction::Retry;
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_RETENTION: Duration = Duration::from_hours(24);
-const DEFAULT_TOMBSTONE: Duration = Duration::from_hours(6 * 24);
+const DEFAULT_REMEMBER_EXPIRED: Duration = Duration::from_hours(6 * 24);
 const DEFAULT_MAX_ATTEMPTS: u32 = 5;
 const DEFAULT_MAX_OUTCOME: usize = 1 << 20;
 const MAX_MAX_OUTCOME: usize = 4 << 20;
 const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
 /// How long at least a key is remembered that was given up in the middle of something.
-const BEGUN: Duration = Duration::from_hours(366 * 24);
+const REMEMBER_BEGUN: Duration = Duration::from_hours(366 * 24);
 
 /// Idempotency: an effect that happens once for a key. Made by
 /// [`Rowlock::idempotency`](crate::Rowlock::idempotency); cloning is cheap.
@@ -62,7 +62,7 @@ pub struct Idempotency {
     pub(super) core: Arc<Core>,
     lease: Duration,
     retention: Duration,
-    tombstone: Duration,
+    remember_expired: Duration,
     pub(super) wait: Duration,
     max_attempts: u32,
     max_outcome: usize,
@@ -78,7 +78,7 @@ impl fmt::Debug for Idempotency {
         f.debug_struct("Idempotency")
             .field("lease", &self.lease)
             .field("retention", &self.retention)
-            .field("tombstone", &self.tombstone)
+            .field("remember_expired", &self.remember_expired)
             .field("max_attempts", &self.max_attempts)
             .field("max_outcome", &self.max_outcome)
             .finish_non_exhaustive()
@@ -92,7 +92,7 @@ impl Idempotency {
             core: Arc::clone(core),
             lease: DEFAULT_LEASE,
             retention: DEFAULT_RETENTION,
-            tombstone: DEFAULT_TOMBSTONE,
+            remember_expired: DEFAULT_REMEMBER_EXPIRED,
             wait: Duration::ZERO,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             max_outcome: DEFAULT_MAX_OUTCOME,
@@ -115,10 +115,10 @@ impl Idempotency {
         self
     }
 
-    /// For how long after the retention the key is refused ([`Begun::Expired`](crate::Begun::Expired)) instead of being run again: 0 to
-    /// 10 years, 6 days when not set.
-    pub fn tombstone(mut self, tombstone: Duration) -> Self {
-        self.tombstone = tombstone;
+    /// For how long after the retention the key is remembered, and refused ([`Begun::Expired`](crate::Begun::Expired)) instead of
+    /// being run again: 0 to 10 years, 6 days when not set. Then the key is forgotten.
+    pub fn remember_expired(mut self, time: Duration) -> Self {
+        self.remember_expired = time;
         self
     }
 
@@ -185,15 +185,15 @@ impl Idempotency {
     ) -> ClaimAsk {
         ClaimAsk {
             key: key.clone(),
-            owner: Uuid::new_v4(),
+            attempt_id: Uuid::new_v4(),
             holder: Arc::clone(&self.core.settings.holder),
             fingerprint: *fingerprint,
             lease: self.lease,
-            max_tries: self.max_tries(),
+            max_attempts: self.allowed_attempts(),
             database: self.core.database,
             retain: self.retention,
-            forget: self.forget(),
-            begun: self.begun(),
+            remember: self.remember_for(),
+            remember_begun: self.remember_begun_for(),
             seen,
         }
     }
@@ -201,7 +201,7 @@ impl Idempotency {
     pub(super) fn bounds(&self) -> Bounds {
         Bounds {
             retention: self.retention,
-            forget: self.forget(),
+            remember: self.remember_for(),
             max_outcome: self.largest_outcome(),
         }
     }
@@ -217,17 +217,17 @@ impl Idempotency {
         Waiting::new(self.wait)
     }
 
-    /// How long a key is remembered.
-    fn forget(&self) -> Duration {
-        self.retention + self.tombstone
+    /// How long a key is remembered, from its end on.
+    fn remember_for(&self) -> Duration {
+        self.retention + self.remember_expired
     }
 
     /// The same for one that was given up in the middle of something.
-    pub(super) fn begun(&self) -> Duration {
-        self.forget().max(BEGUN)
+    pub(super) fn remember_begun_for(&self) -> Duration {
+        self.remember_for().max(REMEMBER_BEGUN)
     }
 
-    pub(super) fn max_tries(&self) -> i32 {
+    pub(super) fn allowed_attempts(&self) -> i32 {
         i32::try_from(self.max_attempts).unwrap_or(i32::MAX)
     }
 
@@ -246,8 +246,8 @@ impl Idempotency {
         within("retention", self.retention, second..=LONGEST, bounds)?;
         let bounds = "at most 10 years are allowed";
         within(
-            "tombstone",
-            self.tombstone,
+            "remember_expired",
+            self.remember_expired,
             Duration::ZERO..=LONGEST,
             bounds,
         )?;

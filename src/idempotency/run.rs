@@ -27,7 +27,7 @@ impl Idempotency {
     /// A duplicate (the same key, meanwhile) waits for the end of that transaction, for as long as [`wait`](Self::wait) says,
     /// and then gets its outcome as a replay; not set, it is [`Begun::InFlight`] at once. Waiting needs no connection of
     /// `pool`: those of this client wait here, and one of them asks, on a lane, for a transaction of another process's.
-    /// (A replay is one statement, where this client has met the key before; where it has not, a transaction is begun first,
+    /// (A replay is one statement, where this client has seen the key before; where it has not, a transaction is begun first,
     /// in vain. On MySQL that one waits for up to a second when another process runs the key; on SQLite for the file,
     /// as all writers do.) A crash leaves nothing behind, so that there are no attempts to count.
     ///
@@ -68,8 +68,8 @@ impl Idempotency {
         let mut misses = 0;
         // A request that is likely to get a replay looks for it first, which needs no transaction. Where there is one
         // writer, beginning a transaction waits for all others.
-        let mut looks = self.core.capabilities.one_writer || self.core.met.has(&key);
-        self.core.met.remember(&key);
+        let mut looks = self.core.capabilities.one_writer || self.core.seen_keys.contains(&key);
+        self.core.seen_keys.insert(&key);
         let mut turn = None;
         loop {
             let before = if looks {
@@ -112,7 +112,7 @@ impl Idempotency {
         }
     }
 
-    /// Waits until no transaction has the key. False: the time is over first. (What met a lock for a moment only, a look
+    /// Waits until no transaction has the key. False: the time is over first. (What found a lock for a moment only, a look
     /// from a lane or one of `InnoDB`'s on the gap behind another key, finds that none has.)
     pub(super) async fn ended(
         &self,

@@ -10,7 +10,7 @@ use super::steps::Running;
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::check_step;
-use crate::runtime::job::Fate;
+use crate::runtime::head::Fate;
 use crate::runtime::verbs::step::{BeginStep, FinishStep};
 use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun};
@@ -31,8 +31,8 @@ impl<E> From<E> for StepFailed<E> {
     }
 }
 
-/// What beginning a step has come to.
-pub(super) enum Started {
+/// What to do about a step.
+pub(super) enum StepToDo {
     Fresh(StepAsk),
     Done(Outcome),
 }
@@ -132,13 +132,13 @@ impl IdempotencyGuard {
         self.do_step(step, false, work).await
     }
 
-    /// The step in doubt happened, as this attempt has found out (from the other side, say), and this is what it came to:
-    /// kept as if [`step_once`](Self::step_once) had returned it. Does nothing when `step` is not in doubt.
+    /// The open step happened, as this attempt has found out (from the other side, say), and this is what it came to:
+    /// kept as if [`step_once`](Self::step_once) had returned it. Does nothing when `step` is not open.
     ///
     /// # Errors
     ///
     /// [`Error::StepRunning`], [`Error::Superseded`]; a refused name; a result that is too large, or cannot be said in JSON; a
-    /// database out of reach. After an error the step is in doubt still, and this can be called again.
+    /// database out of reach. After an error the step is still open, and this can be called again.
     ///
     /// # Cancel safety
     ///
@@ -148,15 +148,15 @@ impl IdempotencyGuard {
         let outcome = Outcome::json(result)?;
         let size = outcome.bytes().len();
         self.bounds.check("the result of the step", size)?;
-        if let Some(ask) = self.ask_in_doubt(&running) {
+        if let Some(ask) = self.ask_of_open(&running) {
             self.settle(ask, Some(outcome)).await?;
-            self.doubt(None);
+            self.set_open(None);
         }
         Ok(())
     }
 
-    /// The step in doubt did not happen, as this attempt has found out, and will not: it may be run again. Does nothing when
-    /// `step` is not in doubt.
+    /// The open step did not happen, as this attempt has found out, and will not: it may be run again. Does nothing when
+    /// `step` is not open.
     ///
     /// # Errors
     ///
@@ -178,8 +178,8 @@ impl IdempotencyGuard {
                 reason: "the step has returned a result in this attempt, which the database has not kept yet: call the step again",
             });
         }
-        if let Some(ask) = self.ask_in_doubt(running) {
-            self.doubt(None);
+        if let Some(ask) = self.ask_of_open(running) {
+            self.set_open(None);
             self.settle(ask, None).await?;
         }
         Ok(())
@@ -189,20 +189,20 @@ impl IdempotencyGuard {
     pub(super) async fn keep_known(&self) -> Result<Option<Outcome>, Error> {
         let (ask, outcome) = {
             let state = self.steps.state();
-            let (Some((step, number)), Some(outcome)) = (&state.doubt, &state.unkept) else {
+            let (Some((step, number)), Some(outcome)) = (&state.open, &state.unkept) else {
                 return Ok(None);
             };
             (self.ask_step(step, Some(*number)), outcome.clone())
         };
         self.settle(ask, Some(outcome.clone())).await?;
-        self.doubt(None);
+        self.set_open(None);
         Ok(Some(outcome))
     }
 
     /// Fails when nobody knows whether a step has happened, unless the outcome tells it.
     pub(super) fn check_steps(&self) -> Result<(), Error> {
         let state = self.steps.state();
-        match &state.doubt {
+        match &state.open {
             Some((step, _)) if !state.is_whole => Err(self.unknown(step)),
             _ => Ok(()),
         }
@@ -220,8 +220,8 @@ impl IdempotencyGuard {
     {
         let running = self.enter(step)?;
         let ask = match self.begin_step(&running, repeatable).await? {
-            Started::Fresh(ask) => ask,
-            Started::Done(outcome) => return Ok(outcome.parse_json()?),
+            StepToDo::Fresh(ask) => ask,
+            StepToDo::Done(outcome) => return Ok(outcome.parse_json()?),
         };
         let result = match work.await {
             Ok(result) => result,
@@ -229,7 +229,7 @@ impl IdempotencyGuard {
             Err(StepFailed::NotDone(error)) => {
                 if !repeatable {
                     // When it cannot be recorded, the next step or the end of the attempt says it.
-                    self.doubt(None);
+                    self.set_open(None);
                     self.settle(ask, None).await?;
                 }
                 return Err(error);
@@ -243,7 +243,7 @@ impl IdempotencyGuard {
         }
         self.settle(ask, Some(outcome)).await?;
         if !repeatable {
-            self.doubt(None);
+            self.set_open(None);
         }
         Ok(result)
     }
@@ -267,15 +267,15 @@ impl IdempotencyGuard {
         &self,
         running: &Running<'_>,
         repeatable: bool,
-    ) -> Result<Started, Error> {
+    ) -> Result<StepToDo, Error> {
         self.check_running("begin a step of")?;
         if !repeatable
             && running.is_unkept()
             && let Some(outcome) = self.keep_known().await?
         {
-            return Ok(Started::Done(outcome));
+            return Ok(StepToDo::Done(outcome));
         }
-        if let Some((begun, _)) = running.in_doubt()
+        if let Some((begun, _)) = running.open()
             && (!repeatable || begun == running.step)
         {
             return Err(self.unknown(&begun));
@@ -292,38 +292,38 @@ impl IdempotencyGuard {
             Err(error) => {
                 // Whether it was begun is not known, but nothing has run.
                 if !repeatable {
-                    core.forget_step(ask);
+                    core.undo_step(ask);
                 }
                 return Err(error);
             }
         };
         match begun {
             StepBegun::Fresh => {}
-            StepBegun::Done(outcome) => return Ok(Started::Done(outcome)),
-            StepBegun::Doubtful(step) => return Err(self.unknown(&step)),
+            StepBegun::Done(outcome) => return Ok(StepToDo::Done(outcome)),
+            StepBegun::OtherOpen(step) => return Err(self.unknown(&step)),
             StepBegun::Superseded | StepBegun::Locked => {
                 return Err(self.superseded("begin a step of"));
             }
         }
         self.inner.bind();
         if let Some(number) = number {
-            self.doubt(Some((Arc::clone(&running.step), number)));
+            self.set_open(Some((Arc::clone(&running.step), number)));
         }
-        Ok(Started::Fresh(ask))
+        Ok(StepToDo::Fresh(ask))
     }
 
-    /// The beginning of which nobody knows whether it happened.
-    fn doubt(&self, begun: Option<(Arc<str>, i32)>) {
-        self.inner.doubt(begun.is_some());
+    /// Which beginning is open: nobody knows whether it happened.
+    fn set_open(&self, begun: Option<(Arc<str>, i32)>) {
+        self.inner.set_step_is_open(begun.is_some());
         let mut state = self.steps.state();
-        state.doubt = begun;
+        state.open = begun;
         state.unkept = None;
         state.is_whole = false;
     }
 
-    /// What is to be said of the step that is entered, when it is in doubt.
-    fn ask_in_doubt(&self, running: &Running<'_>) -> Option<StepAsk> {
-        let (begun, number) = running.in_doubt()?;
+    /// The ask that closes the step that is entered, when it is open.
+    fn ask_of_open(&self, running: &Running<'_>) -> Option<StepAsk> {
+        let (begun, number) = running.open()?;
         (begun == running.step).then(|| self.ask_step(&begun, Some(number)))
     }
 
@@ -331,7 +331,7 @@ impl IdempotencyGuard {
     fn ask_step(&self, step: &Arc<str>, number: Option<i32>) -> StepAsk {
         StepAsk {
             key: self.record().clone(),
-            owner: self.inner.owner(),
+            attempt_id: self.inner.attempt_id(),
             attempt: self.attempt(),
             step: Arc::clone(step),
             repeatable: number.is_none(),
@@ -341,7 +341,7 @@ impl IdempotencyGuard {
 
     async fn settle(&self, ask: StepAsk, outcome: Option<Outcome>) -> Result<(), Error> {
         let core = &self.inner.core;
-        let fate = Fate::within(core.settings.patience);
+        let fate = Fate::within(core.settings.operation_timeout);
         let keep = |reply| FinishStep::task(ask, outcome, Some(reply), fate);
         match core.answer(keep).await? {
             Finished::Ended => Ok(()),

@@ -1,4 +1,4 @@
-//! The steps of an attempt: which one runs, and what is in doubt.
+//! The steps of an attempt: which one runs, and which one is open.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,11 +13,11 @@ pub(super) struct State {
     pub(super) running: Option<Arc<str>>,
     /// How many steps that must not be repeated have begun.
     pub(super) begun: i32,
-    /// Nobody knows whether it happened: which beginning it was.
-    pub(super) doubt: Option<(Arc<str>, i32)>,
-    /// What the step in doubt came to, as this attempt knows, and could not keep yet.
+    /// The open step, and which beginning of a step it is: nobody knows whether it happened.
+    pub(super) open: Option<(Arc<str>, i32)>,
+    /// What the open step came to, as this attempt knows, and could not keep yet.
     pub(super) unkept: Option<Outcome>,
-    /// The outcome of the attempt tells what the step in doubt came to: it is the whole of the work.
+    /// The outcome of the attempt tells what the open step came to: it is the whole of the work.
     pub(super) is_whole: bool,
 }
 
@@ -45,14 +45,14 @@ impl Steps {
 }
 
 impl Running<'_> {
-    pub(super) fn in_doubt(&self) -> Option<(Arc<str>, i32)> {
-        self.steps.state().doubt.clone()
+    pub(super) fn open(&self) -> Option<(Arc<str>, i32)> {
+        self.steps.state().open.clone()
     }
 
-    /// Whether the step that runs is in doubt, although this attempt knows what it came to.
+    /// Whether the step that runs is open, although this attempt knows what it came to.
     pub(super) fn is_unkept(&self) -> bool {
         let state = self.steps.state();
-        let begun = state.doubt.as_ref().map(|(begun, _)| begun);
+        let begun = state.open.as_ref().map(|(begun, _)| begun);
         state.unkept.is_some() && begun == Some(&self.step)
     }
 

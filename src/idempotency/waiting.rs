@@ -6,7 +6,7 @@ use tokio::select;
 
 use crate::model::Moment;
 use crate::runtime::backoff;
-use crate::runtime::met::Taken;
+use crate::runtime::seen_keys::OtherTurn;
 use crate::runtime::timer::sleep_until;
 
 pub(super) struct Waiting {
@@ -34,7 +34,7 @@ impl Waiting {
     }
 
     /// Waits for the end of a transaction of this client. False: the time is over first.
-    pub(super) async fn out(&self, taken: &Taken) -> bool {
+    pub(super) async fn out(&self, taken: &OtherTurn) -> bool {
         if self.until.has_passed() {
             return false;
         }

@@ -1,7 +1,7 @@
 //! The whole work of an attempt as one step: begun by one call, and ended with the attempt.
 
 use super::guard::IdempotencyGuard;
-use super::step::Started;
+use super::step::StepToDo;
 use crate::model::{Error, Outcome, check_any_step};
 
 impl IdempotencyGuard {
@@ -21,7 +21,7 @@ impl IdempotencyGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::StepRunning`] when a step of this guard runs; [`Error::StepUnknown`] when another one is in doubt;
+    /// [`Error::StepRunning`] when a step of this guard runs; [`Error::StepUnknown`] when another one is open;
     /// [`Error::Superseded`]; a refused name; a database out of reach. After an error, do not do the work.
     ///
     /// # Cancel safety
@@ -54,16 +54,16 @@ impl IdempotencyGuard {
         check_any_step(step)?;
         let running = self.enter_any(step)?;
         match self.begin_step(&running, false).await? {
-            Started::Fresh(_) => {
+            StepToDo::Fresh(_) => {
                 self.steps.state().is_whole = true;
                 Ok(None)
             }
-            Started::Done(outcome) => Ok(Some(outcome)),
+            StepToDo::Done(outcome) => Ok(Some(outcome)),
         }
     }
 
     /// The work that [`begin_whole`](Self::begin_whole) has begun did nothing, and will not: [`release`](Self::release) then frees the
-    /// key. Does nothing when `step` is not in doubt.
+    /// key. Does nothing when `step` is not open.
     ///
     /// # Errors
     ///
@@ -103,6 +103,6 @@ mod tests {
             assert_eq!(letter.is_ok(), free, "{letter:?}");
         }
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!(info.step_in_doubt, None);
+        assert_eq!(info.open_step, None);
     }
 }

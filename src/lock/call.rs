@@ -81,7 +81,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         look: impl Future<Output = Result<V, Error>>,
     ) -> Result<V, Error> {
         // Less than the time that the look has itself, so that it is this one that ends.
-        let bound = LOOK.min(self.core.settings.patience / 2);
+        let bound = LOOK.min(self.core.settings.operation_timeout / 2);
         tokio::select! {
             biased;
             seen = look => seen,
@@ -250,10 +250,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     self.not_again(ask).await?;
                 }
             }
-            TxTaken::Blocking => asks
-                .iter()
-                .for_each(|ask| self.core.remember_lease(&ask.name)),
-            TxTaken::NoRow => asks.iter().for_each(|ask| self.core.forget(&ask.name)),
+            TxTaken::Blocking => asks.iter().for_each(|ask| self.core.saw_lease(&ask.name)),
+            TxTaken::NoRow => asks.iter().for_each(|ask| self.core.drop_known(&ask.name)),
             TxTaken::Again | TxTaken::Missed(_) | TxTaken::Early(_) => {}
         }
         Ok(taken)

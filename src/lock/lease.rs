@@ -1,8 +1,8 @@
-//! Lease locks: an owner and an expiry in the name's row.
+//! Lease locks: a grant id and an expiry in the name's row.
 //!
 //! # Overview
 //!
-//! A lease is granted where the row has no live one, by one statement that sets owner, fence and
+//! A lease is granted where the row has no live one, by one statement that sets grant id, fence and
 //! expiry. While the guard lives, a background thread extends the expiry; when it is dropped, the
 //! row is freed. A holder that crashes frees the name by not extending it: within the TTL.
 //!
@@ -51,7 +51,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::model::{Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
-use crate::runtime::guard::Guard;
+use crate::runtime::lease_guard::Guard;
 
 /// A lease that is held: renewed in the background until it is released, dropped or lost.
 ///

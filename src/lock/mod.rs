@@ -6,6 +6,7 @@ mod optimistic;
 mod owner;
 mod pessimistic;
 mod pin;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +20,9 @@ pub use pessimistic::{InTx, LockInTx, Locked, TryLock};
 
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_ttl, check_wait, within};
 use crate::model::{Busy, Error, Moment, Name};
+use crate::runtime::Core;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::take::{Attempt, Take};
-use crate::runtime::{Core, wait};
 use crate::store::lease::TakeAsk;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -175,7 +176,7 @@ impl Lock {
     ///
     /// While the database is out of reach it tries again, as long as it may wait.
     ///
-    /// It looks again and again, and takes no place in the line of transactions that wait in the database: on a name that
+    /// It looks again and again, and takes no place in the queue of transactions that wait in the database: on a name that
     /// [transactions](crate::Rowlock::in_tx) lock one right after the other, it may wait for ever. Such a name is one for
     /// transactions alone.
     ///
@@ -193,10 +194,10 @@ impl Lock {
     /// A dropped future leaves nothing behind: what it acquired is released in the background.
     pub async fn acquire(&self) -> Result<Held, Error> {
         let name = self.check()?;
-        let asked = Asked { lock: self, name };
-        let granted = wait::acquire(&self.core, name, self.wait, &asked);
+        let lock = CheckedLock { lock: self, name };
+        let granted = wait::acquire(&self.core, name, self.wait, &lock);
         let guard = match &self.owner {
-            // Entering again waits for nobody: all that stand in line wait for this owner.
+            // Entering again waits for nobody: all tasks in the queue wait for this owner.
             Some(owner) => tokio::select! {
                 biased;
                 entered = owner.entered(&self.core, name) => entered,
@@ -235,7 +236,7 @@ impl Lock {
     }
 
     async fn attempt(&self, name: &Name) -> Result<Attempt, Error> {
-        let give_up = Moment::now() + self.core.settings.patience;
+        let give_up = Moment::now() + self.core.settings.operation_timeout;
         let Some(owner) = &self.owner else {
             return self.take(name, give_up).await;
         };
@@ -257,7 +258,7 @@ impl Lock {
         }
         let attempt = self.take(name, give_up).await?;
         if let Attempt::Held(guard) = &attempt {
-            owner.remember(guard.grant());
+            owner.granted(guard.grant());
         }
         Ok(attempt)
     }
@@ -268,7 +269,7 @@ impl Lock {
         let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
         let ask = TakeAsk {
             name: name.clone(),
-            owner: Uuid::new_v4(),
+            grant_id: Uuid::new_v4(),
             ttl: max_hold.map_or(self.ttl, |max_hold| self.ttl.min(max_hold)),
             holder: Arc::clone(holder),
         };
@@ -278,12 +279,12 @@ impl Lock {
 }
 
 /// A lock whose settings have been checked.
-struct Asked<'a> {
+struct CheckedLock<'a> {
     lock: &'a Lock,
     name: &'a Name,
 }
 
-impl wait::Asker for Asked<'_> {
+impl wait::Asker for CheckedLock<'_> {
     async fn attempt(&self) -> Result<Attempt, Error> {
         self.lock.attempt(self.name).await
     }

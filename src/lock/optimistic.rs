@@ -106,7 +106,7 @@ impl Version {
         Ok(Self {
             name,
             fence: seen.fence,
-            holder: seen.owner,
+            holder: seen.grant,
             database: core.database,
         })
     }
@@ -123,7 +123,7 @@ impl Version {
         if row.is_none() && starved.is_none() {
             // The cleaner may have removed the row that this client knew. An older snapshot does not see the new one:
             // then the transaction is begun again.
-            core.forget(&name);
+            core.drop_known(&name);
             starved = here.ensure_row().await?;
             let told = here.connection().tx_row(&name).await;
             row = here.told(told)?;
@@ -143,7 +143,7 @@ impl Version {
         Ok(Self {
             name,
             fence: row.fence,
-            holder: row.owned()?,
+            holder: row.grant()?,
             database: core.database,
         })
     }

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::model::{Error, Name};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
-use crate::runtime::guard::Guard;
+use crate::runtime::lease_guard::Guard;
 
 /// Who may enter a lock again that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
 /// passed to [`Lock::owner`](crate::Lock::owner).
@@ -94,7 +94,7 @@ impl Owner {
         asking.lock_owned().await
     }
 
-    /// Enters as soon as another task of this owner's has been granted `name`: whoever stands in line waits for that one.
+    /// Enters as soon as another task of this owner's has been granted `name`: the tasks in the queue wait for that one.
     pub(super) async fn entered(&self, core: &Arc<Core>, name: &Name) -> Guard {
         loop {
             let mut granted = pin!(self.grants.granted.notified());
@@ -116,7 +116,7 @@ impl Owner {
             .flatten()
     }
 
-    pub(super) fn remember(&self, grant: &Arc<Grant>) {
+    pub(super) fn granted(&self, grant: &Arc<Grant>) {
         let mut known = self.known();
         known.retain(|_, grant| grant.strong_count() > 0);
         known.insert(grant.name.clone(), Arc::downgrade(grant));
@@ -153,7 +153,7 @@ mod tests {
         assert!(again.as_mut().poll(&mut cx).is_pending());
         drop(a);
         assert!(matches!(again.as_mut().poll(&mut cx), Poll::Ready(_)));
-        // What nobody asks for is forgotten.
+        // A name that nobody asks for is dropped.
         drop(me.asking(&name("c")).await);
         let _d = me.asking(&name("d")).await;
         let asking = me.grants.asking.lock().unwrap();

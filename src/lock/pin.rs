@@ -109,7 +109,7 @@ impl Held {
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "pin")?;
         let ask = PinAsk {
             name: name.clone(),
-            owner: grant.id,
+            grant_id: grant.id,
             write: core.multi_writer,
         };
         let mut backoff = backoff::poll();
@@ -143,7 +143,7 @@ impl Held {
             let look = async move |store: &mut dyn Store| store.lock_inspect(&inspected).await;
             let row = here.outside(core.ask_aside(head, look)).await?;
             let holder = row.map(LockRow::info).transpose()?;
-            if holder.is_none_or(|holder| holder.owner != grant.id) {
+            if holder.is_none_or(|holder| holder.grant_id != grant.id) {
                 let expired = missed == Pinned::Expired;
                 grant.lose(if expired {
                     Loss::Expired

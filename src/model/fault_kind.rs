@@ -47,7 +47,7 @@ impl FaultKind {
     }
 
     /// Whether the statement was rolled back and may simply be sent again.
-    pub(crate) fn is_retryable(self) -> bool {
+    pub(crate) fn may_be_sent_again(self) -> bool {
         matches!(
             self,
             Self::Conflict
@@ -61,7 +61,7 @@ impl FaultKind {
 
     /// Whether a whole transaction that failed with it may well succeed when it is begun anew. (A
     /// duplicate key would be one again.)
-    pub(crate) fn is_retryable_in_tx(self) -> bool {
+    pub(crate) fn may_begin_anew(self) -> bool {
         matches!(
             self,
             Self::Conflict | Self::Deadlock | Self::Serialization | Self::LockTimeout

@@ -15,7 +15,7 @@ pub struct LockInfo {
     /// The lock.
     pub name: Name,
     /// The id of the grant: a new one for every grant.
-    pub owner: Uuid,
+    pub grant_id: Uuid,
     /// The fence of the grant: greater than that of every earlier grant of this name.
     pub fence: i64,
     /// Who holds it, for people to read.
@@ -81,7 +81,7 @@ impl fmt::Display for Loss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "it tells whether the lease was still held"]
 pub enum ReleaseOutcome {
-    /// It was held until now, and this hold of it has ended.
+    /// The lease was held until now, and this guard has ended.
     Released,
     /// It had been lost before: what was done since was done without the lock.
     Lost(Loss),
@@ -98,7 +98,7 @@ mod tests {
         let name = Name::new("a").unwrap();
         let holder = LockInfo {
             name: name.clone(),
-            owner: Uuid::nil(),
+            grant_id: Uuid::nil(),
             fence: 1,
             holder: "worker-7".into(),
             acquired_at: DateTime::UNIX_EPOCH,

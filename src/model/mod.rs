@@ -3,6 +3,7 @@
 pub(crate) mod bounds;
 mod cause;
 mod clock;
+mod clock_error;
 mod engine;
 mod error;
 mod fault_kind;
@@ -19,7 +20,8 @@ mod unfinished;
 pub use cause::Cause;
 pub(crate) use cause::said;
 pub use clock::Deadline;
-pub(crate) use clock::{ClockError, Moment};
+pub(crate) use clock::Moment;
+pub(crate) use clock_error::ClockError;
 pub use engine::{Engine, UnknownEngine};
 pub use error::Error;
 pub(crate) use fault_kind::FaultKind;

@@ -38,20 +38,20 @@ pub(crate) fn full_jitter(
         .map(|bound| bound.mul_f64(fastrand::f64()))
 }
 
-/// Before an operation is sent again that was put off `tries` times (a locked row, a lost race): 2 ms that double, `longest` at most.
+/// Before an operation is sent again that was put off `times` times (a locked row, a lost race): 2 ms that double, `longest` at most.
 /// Without jitter.
-pub(crate) fn pause(tries: u32, longest: Duration) -> Duration {
+pub(crate) fn pause(times: u32, longest: Duration) -> Duration {
     let longest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
     let pause = 1_u64
-        .checked_shl(tries)
+        .checked_shl(times)
         .unwrap_or(u64::MAX)
         .clamp(2, longest.max(2));
     Duration::from_millis(pause)
 }
 
 /// The same with jitter: up to as much again.
-pub(crate) fn again(tries: u32, longest: Duration) -> Duration {
-    pause(tries, longest).mul_f64(1.0 + fastrand::f64())
+pub(crate) fn again(times: u32, longest: Duration) -> Duration {
+    pause(times, longest).mul_f64(1.0 + fastrand::f64())
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     fn a_pause_doubles_up_to_the_longest() {
         let longest = Duration::from_millis(200);
         let pauses: Vec<_> = (0..10)
-            .map(|tries| pause(tries, longest).as_millis())
+            .map(|times| pause(times, longest).as_millis())
             .collect();
         assert_eq!(pauses, [2, 2, 4, 8, 16, 32, 64, 128, 200, 200]);
         assert_eq!(pause(u32::MAX, longest), longest);

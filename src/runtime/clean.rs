@@ -135,7 +135,7 @@ async fn batch<T>(
     }
     link.connect().await?;
     let began = Moment::now();
-    let done = link.run(link.patience(), work).await?;
+    let done = link.run(link.operation_timeout(), work).await?;
     sleep_until(Moment::now() + began.elapsed() * REST).await;
     Ok(Some(done))
 }

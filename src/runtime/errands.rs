@@ -44,7 +44,7 @@ pub(crate) enum Order {
 pub(super) async fn run(
     mut queue: mpsc::UnboundedReceiver<Order>,
     lane: impl Fn(mpsc::UnboundedReceiver<Message>) -> Lane + 'static,
-    patience: Duration,
+    operation_timeout: Duration,
 ) {
     let mut running = JoinSet::new();
     // The cleaning that runs, and those that wait for its end.
@@ -77,7 +77,7 @@ pub(super) async fn run(
             continue;
         };
         let (mut job, cleans) = (errand.job, errand.cleans);
-        job.head_mut().fate.give_up = Moment::now() + patience;
+        job.head_mut().fate.give_up = Moment::now() + operation_timeout;
         let (sender, alone) = mpsc::unbounded_channel();
         // The receiver is right here.
         let _ = sender.send(Message::Job(job));

@@ -14,7 +14,7 @@ use crate::runtime::timer::sleep_until;
 #[derive(Debug)]
 pub(crate) struct Grant<K = Name> {
     pub(crate) name: K,
-    /// The owner in the row: fresh for every grant.
+    /// The grant id in the row (`attempt_id`, of a record): fresh for every grant.
     pub(crate) id: Uuid,
     /// The grant's, or the number of the attempt.
     pub(crate) fence: i64,
@@ -236,7 +236,7 @@ impl<K> Grant<K> {
         self.pins.load(Ordering::Relaxed)
     }
 
-    /// From now on, not to be the row's owner any more is to have ended.
+    /// From now on, losing the row means that the attempt has ended.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! A connection that is bounded, thrown away when in doubt, and made anew.
+//! A connection that is bounded, thrown away when a call on it was cut off, and made anew.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
-use crate::store::{Connector, Session, Store};
+use crate::store::{Call, Connector, Session, Store};
 
 /// A connection of our own, outside every pool.
 ///
@@ -20,7 +20,7 @@ use crate::store::{Connector, Session, Store};
 #[derive(Debug)]
 pub(crate) struct Link {
     dialer: Arc<dyn Dialer>,
-    patience: Duration,
+    operation_timeout: Duration,
     way: Arc<Way>,
     session: Option<Box<dyn Session>>,
 }
@@ -30,7 +30,11 @@ pub(crate) struct Link {
 trait Dialer: fmt::Debug + Send + Sync {
     fn servers(&self) -> usize;
 
-    async fn connect(&self, server: usize, patience: Duration) -> Result<Box<dyn Session>, Fault>;
+    async fn connect(
+        &self,
+        server: usize,
+        operation_timeout: Duration,
+    ) -> Result<Box<dyn Session>, Fault>;
 }
 
 #[async_trait]
@@ -39,8 +43,14 @@ impl<C: Connector> Dialer for C {
         Connector::servers(self)
     }
 
-    async fn connect(&self, server: usize, patience: Duration) -> Result<Box<dyn Session>, Fault> {
-        Ok(Box::new(Connector::connect(self, server, patience).await?))
+    async fn connect(
+        &self,
+        server: usize,
+        operation_timeout: Duration,
+    ) -> Result<Box<dyn Session>, Fault> {
+        Ok(Box::new(
+            Connector::connect(self, server, operation_timeout).await?,
+        ))
     }
 }
 
@@ -72,10 +82,14 @@ impl Way {
 }
 
 impl Link {
-    pub(crate) fn new(connector: impl Connector, patience: Duration, way: &Arc<Way>) -> Self {
+    pub(crate) fn new(
+        connector: impl Connector,
+        operation_timeout: Duration,
+        way: &Arc<Way>,
+    ) -> Self {
         Self {
             dialer: Arc::new(connector),
-            patience,
+            operation_timeout,
             way: Arc::clone(way),
             session: None,
         }
@@ -85,27 +99,31 @@ impl Link {
     pub(crate) fn another(&self) -> Self {
         Self {
             dialer: Arc::clone(&self.dialer),
-            patience: self.patience,
+            operation_timeout: self.operation_timeout,
             way: Arc::clone(&self.way),
             session: None,
         }
     }
 
-    pub(crate) fn patience(&self) -> Duration {
-        self.patience
+    pub(crate) fn operation_timeout(&self) -> Duration {
+        self.operation_timeout
     }
 
     pub(crate) fn is_connected(&self) -> bool {
         self.session.is_some()
     }
 
-    /// One attempt to make a connection, bounded by the patience: each server in turn, until one is a primary.
+    /// One attempt to make a connection, bounded by the operation timeout: each server in turn, until one is a primary.
     /// Dropping the future drops the half-made connection.
     pub(crate) fn dial(&self) -> impl Future<Output = Result<Box<dyn Session>, Fault>> + 'static {
-        let (dialer, patience) = (Arc::clone(&self.dialer), self.patience);
+        let (dialer, operation_timeout) = (Arc::clone(&self.dialer), self.operation_timeout);
         let way = Arc::clone(&self.way);
         async move {
-            let made = timeout(patience, dial_each(&*dialer, patience, &way.turn)).await;
+            let made = timeout(
+                operation_timeout,
+                dial_each(&*dialer, operation_timeout, &way.turn),
+            )
+            .await;
             let made = made.unwrap_or_else(|_| Err(Fault::timed_out()));
             way.dialed(&made);
             made
@@ -129,7 +147,7 @@ impl Link {
         Ok(())
     }
 
-    /// Runs one verb, bounded by `bound`. After a failure that leaves the connection in doubt, the connection is
+    /// Runs one verb, bounded by `bound`. After a failure that leaves the state of the connection unknown, the connection is
     /// gone. Dropping the future drops the connection.
     pub(crate) async fn run<T>(
         &mut self,
@@ -137,6 +155,12 @@ impl Link {
         verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         self.lend(bound, async |session| session.call(verb).await)
+            .await
+    }
+
+    /// The same for a call that keeps what it finds.
+    pub(crate) async fn send(&mut self, bound: Duration, call: &mut dyn Call) -> Result<(), Fault> {
+        self.lend(bound, async |session| session.run(call).await)
             .await
     }
 
@@ -158,20 +182,20 @@ impl Link {
     }
 }
 
-/// Each server gets its share of the patience: one that is silent must not keep us from the next.
+/// Each server gets its share of the operation timeout: one that is silent must not keep us from the next.
 async fn dial_each(
     dialer: &dyn Dialer,
-    patience: Duration,
+    operation_timeout: Duration,
     turn: &AtomicUsize,
 ) -> Result<Box<dyn Session>, Fault> {
     let count = dialer.servers();
-    let share = patience / u32::try_from(count).unwrap_or(u32::MAX).max(1);
+    let share = operation_timeout / u32::try_from(count).unwrap_or(u32::MAX).max(1);
     let first = turn.load(Ordering::Relaxed);
     let mut faults = Vec::new();
     for server in (0..count).map(|step| (first + step) % count) {
         // Whoever is cut off here goes on with the next one.
         turn.store((server + 1) % count, Ordering::Relaxed);
-        let made = timeout(share, dialer.connect(server, patience)).await;
+        let made = timeout(share, dialer.connect(server, operation_timeout)).await;
         match made.unwrap_or_else(|_| Err(Fault::timed_out())) {
             Err(fault) if matches!(fault.kind, FaultKind::Disconnected | FaultKind::ReadOnly) => {
                 faults.push((server, fault));

@@ -8,7 +8,7 @@ use crate::store::postgres::Postgres;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-async fn servers(patience: Duration) -> ([TcpListener; 3], Link) {
+async fn servers(timeout: Duration) -> ([TcpListener; 3], Link) {
     let bind = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
     let servers = [bind().await, bind().await, bind().await];
     let hosts = servers.each_ref().map(|server| {
@@ -17,7 +17,7 @@ async fn servers(patience: Duration) -> ([TcpListener; 3], Link) {
     });
     let url = format!("postgres://user@{}/db", hosts.join(","));
     let postgres = Postgres::from_url(&url).unwrap();
-    (servers, Link::new(postgres, patience, &Arc::default()))
+    (servers, Link::new(postgres, timeout, &Arc::default()))
 }
 
 /// Which server is asked first.

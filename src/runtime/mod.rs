@@ -14,20 +14,21 @@
 //! Neither runs any code of the caller's: a runtime whose workers are all blocked loses no lease.
 //! Both end when the last handle, guard and pending operation are gone.
 
-pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub(crate) mod clean;
 pub(crate) mod errands;
+mod gathered;
 pub(crate) mod grant;
-pub(crate) mod guard;
+pub(crate) mod head;
 pub(crate) mod job;
 mod lanes;
-mod line;
+pub(crate) mod lease_guard;
 mod link;
-pub(crate) mod met;
+pub(crate) mod record_guard;
 mod renew;
-mod rows;
+pub(crate) mod rows;
 pub(crate) mod schema;
+pub(crate) mod seen_keys;
 mod settings;
 mod shutdown;
 mod start;
@@ -36,7 +37,7 @@ mod threads;
 pub(crate) mod timer;
 pub(crate) mod token;
 pub(crate) mod verbs;
-pub(crate) mod wait;
+mod waiters;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -54,23 +55,24 @@ use crate::store::record::RecordRow;
 use crate::store::{Capabilities, Store};
 use clean::Cleaner;
 use errands::{Errand, Order};
-use job::{Fate, Head, Job, Manner, Reply, Task, Turn};
+use head::{Fate, Head, Manner};
+use job::{Job, Reply, Task, Turn};
 use lanes::Message;
-use line::Lines;
 use link::Way;
-use met::{Met, Running};
 use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
+use seen_keys::{RunningKeys, SeenKeys};
 pub(crate) use settings::Settings;
 use tasks::{Kind, Tasks};
 use timer::sleep_until;
 use verbs::alone::Alone;
 use verbs::read::Read;
+use waiters::Waiters;
 
 /// What is looked at aside is read at once, or cannot be read before the caller's transaction ends (a database in
 /// memory, whose tables are locked whole).
-const ASIDE_PATIENCE: Duration = Duration::from_millis(250);
+const ASIDE_LIMIT: Duration = Duration::from_millis(250);
 
 /// A running client: the way in to its lanes and its renewals.
 #[derive(Debug)]
@@ -83,7 +85,7 @@ pub(crate) struct Core {
     pub(crate) capabilities: Capabilities,
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
-    pub(crate) lines: Arc<Lines>,
+    pub(crate) waiters: Arc<Waiters>,
     way: Arc<Way>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,
@@ -98,9 +100,9 @@ pub(crate) struct Core {
     /// The database's own id.
     pub(crate) database: Uuid,
     /// The records that are likely to be there.
-    pub(crate) met: Met,
+    pub(crate) seen_keys: SeenKeys,
     /// The records that its transactions are about.
-    pub(crate) running: Arc<Running>,
+    pub(crate) running: Arc<RunningKeys>,
     /// What this client has started.
     pub(crate) tasks: Tasks,
     /// It is being shut down: nothing is granted any more.
@@ -206,13 +208,13 @@ impl Core {
 
     /// The head of a job that changes something.
     pub(crate) fn wish(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
-        let fate = Fate::within(self.settings.patience);
+        let fate = Fate::within(self.settings.operation_timeout);
         Head::new(subject, doing, Manner::Wish, fate)
     }
 
     /// The head of a job that changes nothing.
     pub(crate) fn look(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
-        let fate = Fate::within(self.settings.patience);
+        let fate = Fate::within(self.settings.operation_timeout);
         Head::new(subject, doing, Manner::Look, fate)
     }
 
@@ -222,24 +224,24 @@ impl Core {
         subject: impl Into<Option<Subject>>,
         doing: &'static str,
     ) -> Head {
-        let patience = if self.capabilities.one_writer {
-            ASIDE_PATIENCE
+        let limit = if self.capabilities.one_writer {
+            ASIDE_LIMIT
         } else {
-            self.settings.patience
+            self.settings.operation_timeout
         };
-        Head::new(subject, doing, Manner::Look, Fate::within(patience))
+        Head::new(subject, doing, Manner::Look, Fate::within(limit))
     }
 
     /// The record of a key.
     pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
-        let fate = Fate::within(self.settings.patience);
+        let fate = Fate::within(self.settings.operation_timeout);
         self.answer(|reply| Read::task(key, fate, reply)).await
     }
 
     /// Waits until everything that was handed in so far is done, but for no longer than an operation may take: what is
     /// not done by then has a database that is away, or a row that is locked for long.
     pub(crate) async fn flush(&self) {
-        let until = Moment::now() + self.settings.patience;
+        let until = Moment::now() + self.settings.operation_timeout;
         let replies: Vec<_> = self
             .lanes
             .iter()

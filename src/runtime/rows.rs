@@ -5,13 +5,13 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::job::{Fate, Head, Manner};
-use super::{ASIDE_PATIENCE, Core, alone};
+use super::head::{Fate, Head, Manner};
+use super::{ASIDE_LIMIT, Core, alone};
 use crate::model::{Error, LockInfo, Name, Subject};
 use crate::store::Store;
 use crate::store::row::LockRow;
 
-/// How many names a client remembers to have rows.
+/// How many names a client knows to have rows.
 const MAX_ROWS: usize = 10_000;
 
 const LOOK: &str = "look up";
@@ -24,25 +24,25 @@ type Row = oneshot::Receiver<Result<Option<LockRow>, Error>>;
 pub(crate) struct Seen {
     pub(crate) fence: i64,
     /// Who has the row: a lease that has run out may still be pinned.
-    pub(crate) owner: Option<LockInfo>,
+    pub(crate) grant: Option<LockInfo>,
 }
 
 impl Seen {
     fn of(row: LockRow) -> Result<Self, Error> {
         let fence = row.fence;
-        let owner = row.owned()?;
-        Ok(Self { fence, owner })
+        let grant = row.grant()?;
+        Ok(Self { fence, grant })
     }
 
     /// Who has a live lease.
     pub(crate) fn holder(&self) -> Option<&LockInfo> {
-        self.owner
+        self.grant
             .as_ref()
-            .filter(|owner| !owner.remaining.is_zero())
+            .filter(|grant| !grant.remaining.is_zero())
     }
 }
 
-/// What a client remembers of a name that a transaction asked for.
+/// What a client knows of a name that a transaction asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Known {
     /// The last fence that a transaction of this client was granted, unless that is known to have ended.
@@ -59,7 +59,7 @@ impl Core {
     }
 
     fn make_row(&self, name: &Name) -> Row {
-        self.make_row_until(name, Fate::within(self.settings.patience))
+        self.make_row_until(name, Fate::within(self.settings.operation_timeout))
     }
 
     fn make_row_until(&self, name: &Name, fate: Fate) -> Row {
@@ -89,11 +89,11 @@ impl Core {
         if self.capabilities.one_writer
             && let Ok(Some(seen)) = self.look_at_row(name).await
         {
-            if seen.owner.is_none() || seen.holder().is_some() {
+            if seen.grant.is_none() || seen.holder().is_some() {
                 return Ok(seen);
             }
             // To be freed, unless a transaction has the file: then it may have the lease pinned.
-            let freed = self.make_row_until(name, Fate::within(ASIDE_PATIENCE));
+            let freed = self.make_row_until(name, Fate::within(ASIDE_LIMIT));
             return match self.heard(freed).await {
                 Ok(Some(freed)) => Seen::of(freed),
                 _ => Ok(seen),
@@ -133,18 +133,18 @@ impl Core {
     }
 
     /// Somebody had a lease of `name`.
-    pub(crate) fn remember_lease(&self, name: &Name) {
+    pub(crate) fn saw_lease(&self, name: &Name) {
         self.rows().entry(name.clone()).or_default().leased = true;
     }
 
     /// The row of `name` is gone.
-    pub(crate) fn forget(&self, name: &Name) {
+    pub(crate) fn drop_known(&self, name: &Name) {
         self.rows().remove(name);
     }
 
     fn rows(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is forgotten costs a look.
+        // A name that is dropped costs a look.
         if rows.len() > MAX_ROWS {
             rows.clear();
         }
@@ -163,4 +163,4 @@ pub(crate) async fn make_rows(rows: Vec<(Arc<Core>, Name)>) {
 
 #[cfg(all(test, feature = "sqlite"))]
 #[path = "rows_tests.rs"]
-pub(super) mod tests;
+pub(crate) mod tests;

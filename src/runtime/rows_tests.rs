@@ -1,4 +1,4 @@
-//! What a client remembers of the rows of names.
+//! What a client knows of the rows of names.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ fn url(dir: &tempfile::TempDir) -> String {
 fn a_row_is_held_while_its_lease_lasts() {
     let seen = |remaining| Seen {
         fence: 1,
-        owner: Some(LockInfo {
+        grant: Some(LockInfo {
             name: Name::new("a").unwrap(),
-            owner: uuid::Uuid::nil(),
+            grant_id: uuid::Uuid::nil(),
             fence: 1,
             holder: "a test".into(),
             acquired_at: chrono::DateTime::UNIX_EPOCH,
@@ -32,14 +32,14 @@ fn a_row_is_held_while_its_lease_lasts() {
     assert!(seen(std::time::Duration::from_micros(1)).holder().is_some());
     // It may be pinned.
     assert!(seen(std::time::Duration::ZERO).holder().is_none());
-    let (fence, owner) = (1, None);
-    assert!(Seen { fence, owner }.holder().is_none());
+    let (fence, grant) = (1, None);
+    assert!(Seen { fence, grant }.holder().is_none());
 }
 
-pub(in crate::runtime) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
+pub(crate) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
     let settings = Settings {
         holder: "test".into(),
-        patience: Duration::from_secs(20),
+        operation_timeout: Duration::from_secs(20),
         migrate: true,
         clean_every: None,
         clock_error: ClockError::new(Duration::ZERO),
@@ -60,11 +60,11 @@ async fn a_grant_and_a_lease_are_remembered_until_they_are_over_or_the_row_is_go
     // That of an earlier transaction, whose end is told late.
     core.grant_ended(&name, 6);
     assert_eq!(known(), Some((Some(7), false)));
-    core.remember_lease(&name);
+    core.saw_lease(&name);
     assert_eq!(known(), Some((Some(7), true)));
     core.grant_ended(&name, 7);
     assert_eq!(known(), Some((None, true)));
-    core.forget(&name);
+    core.drop_known(&name);
     assert_eq!(known(), None);
     core.grant_ended(&name, 7);
     assert_eq!(known(), None);
@@ -85,7 +85,7 @@ async fn rows_that_are_to_be_made_before_a_transaction_are_made_and_known() {
     let mut other = other.connect(0, Duration::from_secs(20)).await.unwrap();
     let ask = TakeAsk {
         name: names[0].clone(),
-        owner: Uuid::new_v4(),
+        grant_id: Uuid::new_v4(),
         ttl: Duration::from_secs(30),
         holder: "other".into(),
     };

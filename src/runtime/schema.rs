@@ -9,7 +9,7 @@ use super::timer::sleep_until;
 use crate::model::{Engine, Error, Moment};
 use crate::store::Session;
 use crate::store::brands::migrations;
-use crate::store::migrate::{HISTORY_TABLE, Migrations, changed, newer};
+use crate::store::migrate::{changed, newer};
 use crate::store::schema::Applied;
 
 /// How long migrating is tried again.
@@ -65,7 +65,7 @@ pub(crate) async fn prepare(
                 applied.extend(more);
                 return Ok(applied);
             }
-            Err(fault) if fault.is_retryable() && !give_up.has_passed() => {
+            Err(fault) if fault.may_be_tried_again() && !give_up.has_passed() => {
                 tracing::debug!(%target, ?fault, "another process migrates");
                 applied.extend(fault.applied());
             }
@@ -113,46 +113,6 @@ fn compare(history: Option<Vec<Applied>>, engine: Engine, target: &str) -> Resul
         });
     }
     Ok(Schema::Current)
-}
-
-/// The SQL that brings an empty database to this library's schema, for a DBA to apply.
-///
-/// It also records the migrations as applied, so that rowlock then starts without the right to
-/// create anything.
-///
-/// # Errors
-///
-/// [`Error::EngineNotBuilt`] when the crate was built without the engine.
-///
-/// ```
-/// let sql = rowlock::migration_sql(rowlock::Engine::Sqlite)?;
-/// assert!(sql.contains("CREATE TABLE IF NOT EXISTS rowlock_lock"));
-/// # Ok::<(), rowlock::Error>(())
-/// ```
-pub fn migration_sql(engine: Engine) -> Result<String, Error> {
-    use std::fmt::Write;
-
-    let Migrations { runner, now } = migrations(engine)?;
-    let mut sql = format!(
-        "-- rowlock: the tables for {}, for an empty database.\n\
-         -- At run time rowlock needs SELECT, INSERT, UPDATE and DELETE on them, and no more.\n\n\
-         CREATE TABLE {HISTORY_TABLE} (\n    version int4 NOT NULL PRIMARY KEY,\n    \
-         name varchar(255),\n    applied_on varchar(255),\n    checksum varchar(255)\n);\n",
-        engine.name()
-    );
-    for migration in runner.get_migrations() {
-        let text = migration.sql().unwrap_or_default().trim_end();
-        let _ = write!(
-            sql,
-            "\n-- {migration}\n{text}\n\
-             INSERT INTO {HISTORY_TABLE} (version, name, applied_on, checksum)\n\
-             VALUES ({}, '{}', {now}, '{}');\n",
-            migration.version(),
-            migration.name(),
-            migration.checksum(),
-        );
-    }
-    Ok(sql)
 }
 
 #[cfg(all(test, feature = "sqlite"))]

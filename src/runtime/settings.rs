@@ -9,7 +9,7 @@ use crate::model::{ClockError, Error};
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) holder: Arc<str>,
-    pub(crate) patience: Duration,
+    pub(crate) operation_timeout: Duration,
     pub(crate) migrate: bool,
     pub(crate) clock_error: ClockError,
     /// How often this process cleans, if it does.

@@ -9,20 +9,20 @@ use uuid::Uuid;
 
 use super::clean::Cleaner;
 use super::lanes::Lane;
-use super::line::Lines;
 use super::link::{Link, Way};
-use super::met::Met;
 use super::renew::Renewals;
+use super::seen_keys::SeenKeys;
 use super::settings::Settings;
 use super::tasks::{Kind, Tasks};
 use super::threads::{own_runtime, spawn};
+use super::waiters::Waiters;
 use super::{Core, errands, renew, schema, stopped};
 use crate::model::Error;
 use crate::store::Connector;
 use crate::store::schema::Server;
 
 /// Migrating waits for other processes that migrate, and for DDL.
-const MIGRATION_PATIENCE: Duration = Duration::from_mins(2);
+const MIGRATION_LIMIT: Duration = Duration::from_mins(2);
 
 impl Core {
     /// Connects, checks the server and the schema, and starts the threads.
@@ -31,7 +31,7 @@ impl Core {
         settings: Settings,
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
         let target: Arc<str> = connector.target().into();
-        let lines = Arc::new(Lines::default());
+        let waiters = Arc::new(Waiters::default());
         // The last one is the lane for looks.
         let (mut senders, queues): (Vec<_>, Vec<_>) =
             (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
@@ -41,28 +41,28 @@ impl Core {
 
         let way: Arc<Way> = Arc::default();
         let lane = {
-            let (connector, patience) = (connector.clone(), settings.patience);
+            let (connector, timeout) = (connector.clone(), settings.operation_timeout);
             let (target, way) = (Arc::clone(&target), Arc::clone(&way));
             move |queue| {
-                let link = Link::new(connector.clone(), patience, &way);
+                let link = Link::new(connector.clone(), timeout, &way);
                 Lane::new(link, queue, C::REQUEST, Arc::clone(&target))
             }
         };
-        let (migrate, patience) = (settings.migrate, settings.patience);
+        let (migrate, timeout) = (settings.migrate, settings.operation_timeout);
         let tasks = Tasks::default();
         spawn("rowlock-lanes", &target, (&tasks, Kind::Lanes), move || {
             let lanes = queues.into_iter().map(&lane).collect();
-            run_lanes(lanes, errands::run(orders, lane, patience), migrate, ready)
+            run_lanes(lanes, errands::run(orders, lane, timeout), migrate, ready)
         })?;
-        let Begun {
+        let FirstConnection {
             server,
             largest_outcome,
             database,
             applied,
         } = started.await.map_err(|_| stopped(&target))??;
 
-        let link = Link::new(connector.clone(), settings.patience, &way);
-        let cleaning = Link::new(connector, settings.patience, &way);
+        let link = Link::new(connector.clone(), settings.operation_timeout, &way);
+        let cleaning = Link::new(connector, settings.operation_timeout, &way);
         let shared = Arc::default();
         let cleaner = Cleaner::new(&shared);
         let cleaning = (cleaning, shared, settings.clean_every);
@@ -75,7 +75,7 @@ impl Core {
             capabilities: C::CAPABILITIES,
             renewals,
             cleaner,
-            lines,
+            waiters,
             way,
             settings,
             target,
@@ -85,7 +85,7 @@ impl Core {
             multi_writer: server.multi_writer,
             largest_outcome,
             database,
-            met: Met::default(),
+            seen_keys: SeenKeys::default(),
             running: Arc::default(),
             tasks,
             closing: AtomicBool::new(false),
@@ -97,20 +97,18 @@ impl Core {
 
 /// What the first connection found.
 #[derive(Debug)]
-struct Begun {
+struct FirstConnection {
     server: Server,
     largest_outcome: usize,
     database: Uuid,
     applied: Vec<String>,
 }
 
-type Started = Result<Begun, Error>;
-
 fn run_lanes(
     mut lanes: Vec<Lane>,
     errands: impl Future<Output = ()> + 'static,
     migrate: bool,
-    ready: oneshot::Sender<Started>,
+    ready: oneshot::Sender<Result<FirstConnection, Error>>,
 ) -> std::io::Result<()> {
     let runtime = own_runtime()?;
     let local = tokio::task::LocalSet::new();
@@ -137,15 +135,15 @@ fn run_lanes(
 }
 
 /// The first connection: is this a server that we know, and are its tables ours?
-async fn begin(link: &mut Link, target: &str, migrate: bool) -> Started {
+async fn begin(link: &mut Link, target: &str, migrate: bool) -> Result<FirstConnection, Error> {
     link.connect()
         .await
         .map_err(|fault| fault.into_error("connect", target))?;
-    let patience = link.patience();
-    let mut server = link.run(patience, async |store| store.server().await).await;
+    let timeout = link.operation_timeout();
+    let mut server = link.run(timeout, async |store| store.server().await).await;
     // The first statement may show what kind of connection it is that is needed.
     if !link.is_connected() && link.connect().await.is_ok() {
-        server = link.run(patience, async |store| store.server().await).await;
+        server = link.run(timeout, async |store| store.server().await).await;
     }
     let server = server.map_err(|fault| fault.into_error("connect", target))?;
     if let Some(needed) = server.too_old {
@@ -157,7 +155,7 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Started {
     }
     let engine = server.engine;
     let applied = link
-        .lend(MIGRATION_PATIENCE, async |session| {
+        .lend(MIGRATION_LIMIT, async |session| {
             Ok(schema::prepare(session, engine, target, migrate).await)
         })
         .await
@@ -166,14 +164,18 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Started {
         tracing::info!(%target, %migration, "migration applied");
     }
     let database = link
-        .run(link.patience(), async |store| store.database_id().await)
+        .run(link.operation_timeout(), async |store| {
+            store.database_id().await
+        })
         .await
         .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
     let largest_outcome = link
-        .run(link.patience(), async |store| store.largest_outcome().await)
+        .run(link.operation_timeout(), async |store| {
+            store.largest_outcome().await
+        })
         .await
         .map_err(|fault| fault.into_error("read max_allowed_packet", target))?;
-    Ok(Begun {
+    Ok(FirstConnection {
         server,
         largest_outcome,
         database,

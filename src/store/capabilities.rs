@@ -1,6 +1,6 @@
 //! What the rest of the crate asks about an engine: questions with names, never the engine itself.
 
-/// What holds of every server of a brand. `connect.rs` of each brand answers.
+/// What applies to every server of a brand. `connect.rs` of each brand answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(
     clippy::struct_excessive_bools,

@@ -34,7 +34,7 @@ pub(crate) fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<Fault
 }
 
 /// The kind of any driver's error: by the vendor's code where there is one.
-fn classify(error: &sqlx::Error) -> FaultKind {
+pub(super) fn classify(error: &sqlx::Error) -> FaultKind {
     use sqlx::Error as E;
     match error {
         E::Io(_) | E::Tls(_) | E::Protocol(_) | E::WorkerCrashed | E::BeginFailed => {

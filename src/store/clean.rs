@@ -17,8 +17,8 @@ pub(crate) trait CleanStore {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault>;
 
     /// Removes what is over: outcomes past their retention, with what the steps came to; records and tokens past their
-    /// time; at most `limit` of each. What somebody has locked is passed over, and so is what is running, in doubt or
-    /// unknown.
+    /// time; at most `limit` of each. What somebody has locked is passed over, and so are records that are running,
+    /// have an open step or are unknown.
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault>;
 }
 

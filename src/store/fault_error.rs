@@ -55,7 +55,7 @@ impl Fault {
     pub(crate) fn into_error_in_tx(self, doing: &'static str, on: &Subject, target: &str) -> Error {
         let (detail, on) = (self.to_string(), on.clone());
         match self.kind {
-            kind if kind.is_retryable_in_tx() => Error::TransactionAborted { doing, on, detail },
+            kind if kind.may_begin_anew() => Error::TransactionAborted { doing, on, detail },
             FaultKind::TransactionOver | FaultKind::Disconnected | FaultKind::Interrupted => {
                 Error::TransactionOver { doing, on, detail }
             }

@@ -59,7 +59,7 @@ pub(crate) type ToldColumns = (
 
 impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
     fn from(columns: Option<ToldColumns>) -> Self {
-        let Some((id, name, owner, fence, holder, acquired_at, expires_at, remaining)) = columns
+        let Some((id, name, grant_id, fence, holder, acquired_at, expires_at, remaining)) = columns
         else {
             return Self {
                 database: None,
@@ -68,7 +68,7 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
         };
         let found = name.map(|name| LockRow {
             name,
-            owner,
+            grant_id,
             fence: fence.unwrap_or_default(),
             holder,
             acquired_at,
@@ -85,7 +85,7 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
 #[derive(Debug, Clone)]
 pub(crate) struct PinAsk {
     pub(crate) name: Name,
-    pub(crate) owner: Uuid,
+    pub(crate) grant_id: Uuid,
     /// Write the row as well: other servers take writes, too, and do not see its lock.
     pub(crate) write: bool,
 }

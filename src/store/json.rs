@@ -1,4 +1,4 @@
-//! A batch of asks as one JSON parameter, for the engines without arrays. Names and owners are in
+//! A batch of asks as one JSON parameter, for the engines without arrays. Names and ids are in
 //! hexadecimal: bytes, whatever the connection's character set.
 
 use std::fmt::Write;
@@ -10,34 +10,34 @@ use super::record::{ClaimAsk, EndColumns, FinishAsk, KeepAsk};
 use super::to_micros;
 use crate::model::{Name, Outcome, RecordKey};
 
-/// `[[name, owner, ttl, holder], …]`
+/// `[[name, grant_id, ttl, holder], …]`
 pub(crate) fn takes<'a>(asks: impl IntoIterator<Item = &'a TakeAsk>) -> String {
     array(asks.into_iter().map(|ask| {
         json!([
             hex(&ask.name),
-            ask.owner.simple().to_string(),
+            ask.grant_id.simple().to_string(),
             to_micros(ask.ttl),
             &*ask.holder
         ])
     }))
 }
 
-/// `[[name, owner, ttl], …]`
+/// `[[name, grant_id, ttl], …]`
 pub(crate) fn renewals(asks: &[RenewAsk]) -> String {
     array(asks.iter().map(|ask| {
         json!([
             hex(&ask.name),
-            ask.owner.simple().to_string(),
+            ask.grant_id.simple().to_string(),
             to_micros(ask.ttl)
         ])
     }))
 }
 
-/// `[[name, owner], …]`
+/// `[[name, grant_id], …]`
 pub(crate) fn releases(asks: &[ReleaseAsk]) -> String {
     array(
         asks.iter()
-            .map(|ask| json!([hex(&ask.name), ask.owner.simple().to_string()])),
+            .map(|ask| json!([hex(&ask.name), ask.grant_id.simple().to_string()])),
     )
 }
 
@@ -59,53 +59,53 @@ pub(crate) fn keys(keys: &[RecordKey]) -> String {
     )
 }
 
-/// `[[scope, key, attempt seen or null, max_tries, owner, holder, fingerprint, lease, begun], …]`
+/// `[[scope, key, attempt seen or null, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun], …]`
 pub(crate) fn claims(asks: &[&ClaimAsk]) -> String {
     array(asks.iter().map(|ask| {
         json!([
             bytes(ask.key.scope()),
             bytes(ask.key.key()),
             ask.seen,
-            ask.max_tries,
-            ask.owner.simple().to_string(),
+            ask.max_attempts,
+            ask.attempt_id.simple().to_string(),
             &*ask.holder,
             bytes(ask.fingerprint.as_bytes()),
             to_micros(ask.lease),
-            to_micros(ask.begun)
+            to_micros(ask.remember_begun)
         ])
     }))
 }
 
-/// `[[scope, key, owner, lease], …]`
+/// `[[scope, key, attempt_id, lease], …]`
 pub(crate) fn keeps(asks: &[KeepAsk]) -> String {
     array(asks.iter().map(|ask| {
         json!([
             bytes(ask.key.scope()),
             bytes(ask.key.key()),
-            ask.owner.simple().to_string(),
+            ask.attempt_id.simple().to_string(),
             to_micros(ask.lease)
         ])
     }))
 }
 
-/// `[[scope, key, owner, attempt, state, content type, outcome, retain, forget, bound, pardon, begun, in doubt], …]`
+/// `[[scope, key, attempt_id, attempt, state, content type, outcome, retain, remember, bound, pardon, remember begun, step is open], …]`
 pub(crate) fn ends(asks: &[FinishAsk]) -> String {
     array(asks.iter().map(|ask| {
         let end = EndColumns::from(&ask.end);
         json!([
             bytes(ask.key.scope()),
             bytes(ask.key.key()),
-            ask.owner.simple().to_string(),
+            ask.attempt_id.simple().to_string(),
             ask.attempt,
             end.state,
             end.outcome.map(Outcome::content_type),
             end.outcome.map(|outcome| bytes(outcome.bytes())),
             end.retain,
-            end.forget,
+            end.remember,
             i32::from(end.bound),
             end.pardon,
-            end.begun,
-            i32::from(end.in_doubt)
+            end.remember_begun,
+            i32::from(end.step_is_open)
         ])
     }))
 }

@@ -34,12 +34,12 @@ pub(crate) trait LeaseStore {
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
 
     /// Frees a name, whoever holds it, and tells who did. A row that is locked is waited for, for less
-    /// than `patience`, also when nobody waits for the answer any more; a row that cannot be read is
+    /// than `limit`, also when nobody waits for the answer any more; a row that cannot be read is
     /// freed too.
     async fn lease_force_release(
         &mut self,
         name: &Name,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Option<LockRow>, Fault>;
 
     /// The live holder of one name.
@@ -58,7 +58,7 @@ pub(crate) trait LeaseStore {
 pub(crate) struct TakeAsk {
     pub(crate) name: Name,
     /// The id of the grant-to-be: fresh for every acquire.
-    pub(crate) owner: Uuid,
+    pub(crate) grant_id: Uuid,
     pub(crate) ttl: Duration,
     /// For people to read.
     pub(crate) holder: Arc<str>,
@@ -76,7 +76,7 @@ pub(crate) enum Taken {
 #[derive(Debug, Clone)]
 pub(crate) struct RenewAsk {
     pub(crate) name: Name,
-    pub(crate) owner: Uuid,
+    pub(crate) grant_id: Uuid,
     /// From now on, by the database's clock.
     pub(crate) ttl: Duration,
 }
@@ -92,7 +92,7 @@ pub(crate) enum Renewed {
 #[derive(Debug, Clone)]
 pub(crate) struct ReleaseAsk {
     pub(crate) name: Name,
-    pub(crate) owner: Uuid,
+    pub(crate) grant_id: Uuid,
     pub(crate) fence: i64,
 }
 
@@ -100,9 +100,9 @@ impl ReleaseAsk {
     /// What a row that was not freed says about this ask. `None`: there is no row.
     pub(super) fn freed(&self, row: Option<&LockRow>) -> Freed {
         match row {
-            Some(row) if row.owner == Some(self.owner) && row.is_live() => Freed::Locked,
-            Some(row) if row.owner == Some(self.owner) => Freed::Expired,
-            Some(row) if row.owner.is_none() && row.fence == self.fence => Freed::WasFree,
+            Some(row) if row.grant_id == Some(self.grant_id) && row.is_live() => Freed::Locked,
+            Some(row) if row.grant_id == Some(self.grant_id) => Freed::Expired,
+            Some(row) if row.grant_id.is_none() && row.fence == self.fence => Freed::WasFree,
             _ => Freed::Superseded,
         }
     }

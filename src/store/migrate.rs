@@ -181,8 +181,8 @@ pub(crate) fn changed(target: &str, migration: String) -> Error {
 
 impl MigrateFault {
     /// Whether another process has got in the way.
-    pub(crate) fn is_retryable(&self) -> bool {
-        matches!(self, Self::Fault { fault, .. } if fault.kind.is_retryable())
+    pub(crate) fn may_be_tried_again(&self) -> bool {
+        matches!(self, Self::Fault { fault, .. } if fault.kind.may_be_sent_again())
     }
 
     /// What was applied before it.

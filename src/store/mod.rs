@@ -26,6 +26,7 @@ pub(crate) mod in_tx;
 mod json;
 pub(crate) mod lease;
 pub(crate) mod migrate;
+pub(crate) mod migration_sql;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
@@ -101,12 +102,12 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     }
 
     /// A new connection with the session settings that the verbs rely on, to the server of this number.
-    /// No statement on it is waited for longer than `patience`. Of several servers, one that is not the primary is
+    /// No statement on it is waited for longer than `operation_timeout`. Of several servers, one that is not the primary is
     /// [`ReadOnly`](crate::model::FaultKind::ReadOnly).
     fn connect(
         &self,
         server: usize,
-        patience: Duration,
+        operation_timeout: Duration,
     ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 }
 

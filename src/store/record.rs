@@ -1,11 +1,11 @@
 //! Idempotency records.
 //!
-//! What holds of all verbs ([`Store`](super::Store)) holds of these. On top of it:
+//! What applies to all verbs ([`Store`](super::Store)) applies to these. On top of it:
 //!
 //! - *durable*: what a claim, a step or an end says survives a crash of the server, on every brand (unlike a
 //!   released lease).
-//! - *naming*: an attempt is named by its own id (`owner`) together with its number. Whoever has both has not been
-//!   superseded, as long as the record is running; so every verb may be sent twice.
+//! - *naming*: an attempt is named by its own id (`attempt_id`) together with its number. As long as the
+//!   record is running, an attempt whose id and number are in the row has not been superseded; so every verb may be sent twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::lease::Renewed;
-use super::record_state::KeptState;
+use super::record_state::{Facts, KeptState};
 use super::to_micros;
 use crate::model::{Fingerprint, Outcome, RecordKey, RecordState};
 
@@ -45,11 +45,11 @@ pub(crate) trait RecordStore: Send {
     async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault>;
 
     /// Removes a record whose time is over, if it is still the attempt that was seen, with its steps, in one transaction.
-    /// One that is locked is left alone; one that runs, too, before its lease is over or while it is in doubt.
+    /// One that is locked is left alone; one that runs, too, before its lease is over or while it has an open step.
     async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault>;
 
     /// Begins an attempt where there is no record, or where there is the one that the ask has seen and it may be
-    /// run again: it is free; or running, past its lease, and not in doubt. The attempt's number is
+    /// run again: it is free; or running, past its lease, and without an open step. The attempt's number is
     /// `max(previous + 1, microseconds of the clock)`. An attempt that takes over from one that has vanished does not know what
     /// that one has begun: the key is bound to its request.
     ///
@@ -62,8 +62,8 @@ pub(crate) trait RecordStore: Send {
     /// One outcome per ask, in the order of the asks.
     async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault>;
 
-    /// Ends attempts that run: with an outcome, or by freeing their keys. A record that is in doubt is not freed,
-    /// but becomes unknown, unless the attempt knows that nothing has happened. Lease or no lease: what has not been taken over may end.
+    /// Ends attempts that run: with an outcome, or by freeing their keys. A record with an open step is not freed,
+    /// but becomes unknown, unless the attempt knows that the step has not happened. Lease or no lease: what has not been taken over may end.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault>;
@@ -73,19 +73,19 @@ pub(crate) trait RecordStore: Send {
 pub(crate) struct ClaimAsk {
     pub(crate) key: RecordKey,
     /// The id of the attempt-to-be: fresh for each.
-    pub(crate) owner: Uuid,
+    pub(crate) attempt_id: Uuid,
     /// For people to read.
     pub(crate) holder: Arc<str>,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) lease: Duration,
-    pub(crate) max_tries: i32,
+    pub(crate) max_attempts: i32,
     /// The client's database: a claim in another one is refused.
     pub(crate) database: Uuid,
     /// How long the outcome will be kept, and the key remembered, of a claim in a transaction.
     pub(crate) retain: Duration,
-    pub(crate) forget: Duration,
+    pub(crate) remember: Duration,
     /// How long the key is remembered when the attempt vanishes, and nobody asks for it.
-    pub(crate) begun: Duration,
+    pub(crate) remember_begun: Duration,
     /// The attempt of the record that was seen; `None`: there was none.
     pub(crate) seen: Option<i64>,
 }
@@ -103,20 +103,20 @@ pub(crate) enum Claimed {
 #[derive(Debug, Clone)]
 pub(crate) struct KeepAsk {
     pub(crate) key: RecordKey,
-    pub(crate) owner: Uuid,
+    pub(crate) attempt_id: Uuid,
     pub(crate) lease: Duration,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct FinishAsk {
     pub(crate) key: RecordKey,
-    pub(crate) owner: Uuid,
-    /// [`ANY_ATTEMPT`] where only the owner is known.
+    pub(crate) attempt_id: Uuid,
+    /// [`ANY_ATTEMPT`] where only the attempt's id is known.
     pub(crate) attempt: i64,
     pub(crate) end: RecordEnd,
 }
 
-/// An owner has one attempt only.
+/// An id belongs to one attempt only.
 pub(crate) const ANY_ATTEMPT: i64 = -1;
 
 #[derive(Debug, Clone)]
@@ -126,7 +126,7 @@ pub(crate) enum RecordEnd {
         /// How long the outcome is kept, from now on.
         retain: Duration,
         /// How long the key is remembered, from now on: not less.
-        forget: Duration,
+        remember: Duration,
     },
     Free {
         /// Whether the next attempt has to be of the same request.
@@ -134,11 +134,12 @@ pub(crate) enum RecordEnd {
         /// How many attempts are not held against the key.
         pardon: i32,
         /// How long the key is remembered, from now on.
-        forget: Duration,
+        remember: Duration,
         /// The same where the next attempt has to be of the same request.
-        begun: Duration,
-        /// Whether a step may have happened. If not, a doubt in the record is of one that has not, as the attempt knows.
-        in_doubt: bool,
+        remember_begun: Duration,
+        /// Whether a step may have happened of which nothing is kept. If not, the attempt knows that the open step of the record
+        /// has not happened.
+        step_is_open: bool,
     },
 }
 
@@ -160,13 +161,13 @@ pub(crate) struct RecordRow {
     pub(crate) key: Vec<u8>,
     pub(crate) state: KeptState,
     pub(crate) attempt: i64,
-    pub(crate) tries: i32,
-    pub(crate) max_tries: i32,
-    pub(crate) owner: Uuid,
+    pub(crate) vanished: i32,
+    pub(crate) max_attempts: i32,
+    pub(crate) attempt_id: Uuid,
     pub(crate) holder: String,
     pub(crate) fingerprint: Vec<u8>,
     pub(crate) bound: bool,
-    pub(crate) doubt: Option<String>,
+    pub(crate) open_step: Option<String>,
     pub(crate) content_type: Option<String>,
     /// Not there when it is larger than was asked for.
     pub(crate) outcome: Option<Arc<[u8]>>,
@@ -181,25 +182,14 @@ pub(crate) struct RecordRow {
 }
 
 impl RecordRow {
-    /// What the record was by the database's clock when the row was read, where `max_tries` attempts may vanish. `None`: the
-    /// row is damaged.
-    ///
-    /// Lists filter by the same rule, in the statement (`record_admin.rs` of each brand).
-    pub(crate) fn state_now(&self, max_tries: i32) -> Option<RecordState> {
-        let over = |left: i64| left <= 0;
-        Some(match self.state {
-            KeptState::Running if !over(self.lease_left) => RecordState::Running,
-            KeptState::Running if self.doubt.is_some() => RecordState::Unknown,
-            KeptState::Running | KeptState::Free if self.tries >= max_tries => {
-                RecordState::Poisoned
-            }
-            KeptState::Running => RecordState::Lapsed,
-            KeptState::Free => RecordState::Free,
-            KeptState::Unknown => RecordState::Unknown,
-            KeptState::Done if self.retain_left.is_some_and(over) => RecordState::Expired,
-            KeptState::Done => RecordState::Done,
-            KeptState::Expired => RecordState::Expired,
-            KeptState::Damaged => return None,
+    /// What the record is by the database's clock, where `max_attempts` attempts may vanish. `None`: the row is damaged.
+    pub(crate) fn state_now(&self, max_attempts: i32) -> Option<RecordState> {
+        self.state.by_the_clock(&Facts {
+            lease_left: self.lease_left,
+            has_open_step: self.open_step.is_some(),
+            vanished: self.vanished,
+            max_attempts,
+            retain_left: self.retain_left,
         })
     }
 
@@ -207,9 +197,9 @@ impl RecordRow {
         self.key == key.key() && self.scope == key.scope()
     }
 
-    /// Whether the attempt of this owner has neither ended nor been taken over.
-    pub(crate) fn runs_for(&self, owner: Uuid) -> bool {
-        self.owner == owner && self.state == KeptState::Running
+    /// Whether the attempt of this id has neither ended nor been taken over.
+    pub(crate) fn runs_for(&self, attempt_id: Uuid) -> bool {
+        self.attempt_id == attempt_id && self.state == KeptState::Running
     }
 
     /// The size of an outcome that has stayed where it is.
@@ -237,7 +227,7 @@ impl RecordRow {
     /// that of the ask ([`FinishAsk::size`]).
     pub(crate) fn finished(row: Option<&Self>, ask: &FinishAsk) -> Finished {
         match row {
-            Some(row) if row.owner != ask.owner => Finished::Superseded,
+            Some(row) if row.attempt_id != ask.attempt_id => Finished::Superseded,
             Some(row) if ![row.attempt, ANY_ATTEMPT].contains(&ask.attempt) => Finished::Superseded,
             Some(row) => match (row.state, &ask.end) {
                 (KeptState::Running, _) => Finished::Locked,
@@ -267,7 +257,7 @@ impl ClaimAsk {
     /// What a claim that changed nothing has come to.
     pub(crate) fn missed(&self, row: Option<&RecordRow>) -> Claimed {
         match row {
-            Some(row) if row.runs_for(self.owner) => Claimed::Mine {
+            Some(row) if row.runs_for(self.attempt_id) => Claimed::Mine {
                 attempt: row.attempt,
             },
             // As it was seen, and yet not to be had.
@@ -284,13 +274,13 @@ pub(crate) struct EndColumns<'a> {
     pub(crate) state: &'static str,
     pub(crate) outcome: Option<&'a Outcome>,
     pub(crate) retain: Option<i64>,
-    pub(crate) forget: i64,
-    /// Instead of `forget`, where the record is bound by then.
-    pub(crate) begun: i64,
+    pub(crate) remember: i64,
+    /// Instead of `remember`, where the record is bound by then.
+    pub(crate) remember_begun: i64,
     pub(crate) bound: bool,
     pub(crate) pardon: i32,
-    /// Whether a doubt in the record stays, and makes it unknown.
-    pub(crate) in_doubt: bool,
+    /// Whether an open step of the record stays, and makes it unknown.
+    pub(crate) step_is_open: bool,
 }
 
 impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
@@ -299,32 +289,32 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
             RecordEnd::Done {
                 outcome,
                 retain,
-                forget,
+                remember,
             } => Self {
                 state: KeptState::Done.name(),
                 outcome: Some(outcome),
                 retain: Some(to_micros(*retain)),
-                forget: to_micros(*forget),
-                begun: to_micros(*forget),
+                remember: to_micros(*remember),
+                remember_begun: to_micros(*remember),
                 bound: true,
                 pardon: i32::MAX,
-                in_doubt: false,
+                step_is_open: false,
             },
             RecordEnd::Free {
                 bound,
                 pardon,
-                forget,
-                begun,
-                in_doubt,
+                remember,
+                remember_begun,
+                step_is_open,
             } => Self {
                 state: KeptState::Free.name(),
                 outcome: None,
                 retain: None,
-                forget: to_micros(*forget),
-                begun: to_micros((*begun).max(*forget)),
+                remember: to_micros(*remember),
+                remember_begun: to_micros((*remember_begun).max(*remember)),
                 bound: *bound,
                 pardon: *pardon,
-                in_doubt: *in_doubt,
+                step_is_open: *step_is_open,
             },
         }
     }
@@ -339,13 +329,13 @@ macro_rules! record_row {
             key: row.try_get(1)?,
             state: $crate::store::record_state::KeptState::parse(row.try_get(2)?),
             attempt: row.try_get(3)?,
-            tries: row.try_get(4)?,
-            max_tries: row.try_get(5)?,
-            owner: row.try_get(6)?,
+            vanished: row.try_get(4)?,
+            max_attempts: row.try_get(5)?,
+            attempt_id: row.try_get(6)?,
             holder: row.try_get(7)?,
             fingerprint: row.try_get(8)?,
             bound: row.try_get(9)?,
-            doubt: row.try_get(10)?,
+            open_step: row.try_get(10)?,
             content_type: row.try_get(11)?,
             outcome: row.try_get::<Option<Vec<u8>>, _>(12)?.map(Into::into),
             began_at: row.try_get(13)?,

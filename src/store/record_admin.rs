@@ -1,6 +1,6 @@
 //! Idempotency records, as an administrator sees and changes them.
 //!
-//! What holds of the verbs for [records](super::record) holds of these.
+//! What applies to the verbs for [records](super::record) applies to these.
 
 use std::time::Duration;
 
@@ -36,15 +36,15 @@ pub(crate) struct DecideAsk {
     pub(crate) attempt: i64,
     pub(crate) decision: Decision,
     /// How long the key is remembered once it is free.
-    pub(crate) forget: Duration,
+    pub(crate) remember: Duration,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Decision {
-    /// Running, past its lease and in doubt: unknown from now on.
+    /// Running, past its lease and with an open step: unknown from now on.
     Unknown,
-    /// Unknown: the step in doubt happened, and this is what it came to; or it did not happen. The key is free.
+    /// Unknown: the open step happened, and this is what it came to; or it did not happen. The key is free.
     Resolve(Option<Outcome>),
-    /// Running past its lease, or free: free, and no attempt is held against it. (In doubt, it becomes unknown.)
+    /// Running past its lease, or free: free, and no attempt is held against it. (With an open step, it becomes unknown.)
     Reset,
 }

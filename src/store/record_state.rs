@@ -1,4 +1,6 @@
-//! The state that the row of a record keeps. What it comes to by the database's clock says [`RecordRow`](super::record::RecordRow).
+//! What a record is: the state that its row keeps, and what that comes to by the database's clock.
+
+use crate::model::RecordState;
 
 /// The column `state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,5 +37,42 @@ impl KeptState {
             Self::Expired => "expired",
             Self::Damaged => "damaged",
         }
+    }
+}
+
+/// What the state of a record depends on, beside the column.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    /// Microseconds of the attempt's lease that are left.
+    pub(crate) lease_left: i64,
+    /// A step was begun that must not be repeated, and it is not known whether it happened.
+    pub(crate) has_open_step: bool,
+    /// How many attempts in a row have vanished, and how many may.
+    pub(crate) vanished: i32,
+    pub(crate) max_attempts: i32,
+    /// Microseconds for which the outcome is retained yet.
+    pub(crate) retain_left: Option<i64>,
+}
+
+impl KeptState {
+    /// What the record was by the database's clock when its row was read. `None`: the row is damaged.
+    ///
+    /// Lists filter by the same rule, in the statement (`record_admin.rs` of each brand).
+    pub(crate) fn by_the_clock(self, facts: &Facts) -> Option<RecordState> {
+        let over = |left: i64| left <= 0;
+        Some(match self {
+            Self::Running if !over(facts.lease_left) => RecordState::Running,
+            Self::Running if facts.has_open_step => RecordState::Unknown,
+            Self::Running | Self::Free if facts.vanished >= facts.max_attempts => {
+                RecordState::Poisoned
+            }
+            Self::Running => RecordState::Lapsed,
+            Self::Free => RecordState::Free,
+            Self::Unknown => RecordState::Unknown,
+            Self::Done if facts.retain_left.is_some_and(over) => RecordState::Expired,
+            Self::Done => RecordState::Done,
+            Self::Expired => RecordState::Expired,
+            Self::Damaged => return None,
+        })
     }
 }

@@ -10,7 +10,7 @@ use crate::model::{Error, LockInfo, Name};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockRow {
     pub(crate) name: Vec<u8>,
-    pub(crate) owner: Option<Uuid>,
+    pub(crate) grant_id: Option<Uuid>,
     pub(crate) fence: i64,
     pub(crate) holder: Option<String>,
     /// Microseconds since 1970-01-01 UTC.
@@ -34,10 +34,10 @@ pub(crate) type LockColumns = (
 
 impl From<LockColumns> for LockRow {
     fn from(columns: LockColumns) -> Self {
-        let (name, owner, fence, holder, acquired_at, expires_at, remaining) = columns;
+        let (name, grant_id, fence, holder, acquired_at, expires_at, remaining) = columns;
         Self {
             name,
-            owner,
+            grant_id,
             fence,
             holder,
             acquired_at,
@@ -52,15 +52,15 @@ impl LockRow {
         self.remaining.is_some_and(|left| left > 0)
     }
 
-    /// Whether somebody has it whose time has run out.
+    /// Whether a lease is in it that has run out.
     pub(crate) fn has_lapsed(&self) -> bool {
-        self.owner.is_some() && !self.is_live()
+        self.grant_id.is_some() && !self.is_live()
     }
 
-    /// Who has the row, whether his time has run out or not.
-    pub(crate) fn owned(self) -> Result<Option<LockInfo>, Error> {
-        let is_owned = self.owner.is_some() || self.expires_at.is_some();
-        is_owned.then(|| self.info()).transpose()
+    /// The grant in the row, whether its lease has run out or not.
+    pub(crate) fn grant(self) -> Result<Option<LockInfo>, Error> {
+        let is_granted = self.grant_id.is_some() || self.expires_at.is_some();
+        is_granted.then(|| self.info()).transpose()
     }
 
     /// The row as callers see it.
@@ -68,8 +68,8 @@ impl LockRow {
         let Some(name) = Name::from_bytes(&self.name) else {
             return Err(self.damaged("its name is not 1 to 255 bytes of UTF-8 without NUL"));
         };
-        let Some(owner) = self.owner else {
-            return Err(self.damaged("it has an expiry but no owner"));
+        let Some(grant_id) = self.grant_id else {
+            return Err(self.damaged("it has an expiry but no grant id"));
         };
         let (Some(acquired_at), Some(expires_at)) = (time(self.acquired_at), time(self.expires_at))
         else {
@@ -77,7 +77,7 @@ impl LockRow {
         };
         Ok(LockInfo {
             name,
-            owner,
+            grant_id,
             fence: self.fence,
             holder: self.holder.unwrap_or_default(),
             acquired_at,
@@ -107,7 +107,7 @@ mod tests {
     fn row() -> LockRow {
         LockRow {
             name: b"a".to_vec(),
-            owner: Some(Uuid::nil()),
+            grant_id: Some(Uuid::nil()),
             fence: 1,
             holder: Some("me".into()),
             acquired_at: Some(1),
@@ -126,7 +126,7 @@ mod tests {
     fn a_row_edited_by_hand_is_an_error() {
         let damages: [fn(&mut LockRow); 4] = [
             |r| r.name = vec![0xff],
-            |r| r.owner = None,
+            |r| r.grant_id = None,
             |r| r.acquired_at = Some(i64::MAX),
             |r| r.expires_at = None,
         ];

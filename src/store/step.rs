@@ -10,15 +10,15 @@ use super::fault::Fault;
 use super::record::Finished;
 use crate::model::{Outcome, RecordKey};
 
-/// The verbs for steps. What holds of those for [records](super::record) holds of these.
+/// The verbs for steps. What applies to those for [records](super::record) applies to these.
 #[async_trait]
 pub(crate) trait StepStore {
     /// What to do about a step: nothing, if it was finished in this or an earlier attempt. One that is not
-    /// repeatable puts the record in doubt, unless a later beginning has. (The doubt of an earlier one is over.)
+    /// repeatable becomes the open step of the record, unless a later beginning is. (An earlier one is over.)
     async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault>;
 
-    /// Keeps what a step came to, or that it did not happen, and ends the doubt about this beginning of it and about
-    /// earlier ones: a late sending does not touch the doubt of the same step begun again.
+    /// Keeps what a step came to, or that it did not happen, and closes the open step, if that is this beginning or an
+    /// earlier one: a late sending does not close the same step begun again.
     async fn step_finish(
         &mut self,
         ask: &StepAsk,
@@ -32,16 +32,16 @@ pub(crate) trait StepStore {
 #[derive(Debug, Clone)]
 pub(crate) struct StepAsk {
     pub(crate) key: RecordKey,
-    pub(crate) owner: Uuid,
+    pub(crate) attempt_id: Uuid,
     pub(crate) attempt: i64,
     pub(crate) step: Arc<str>,
     pub(crate) repeatable: bool,
     /// The beginnings in an attempt of steps that must not be repeated are counted from 1. None begins while an earlier one
-    /// is in doubt. 0 for a repeatable step.
+    /// is open. 0 for a repeatable step.
     pub(crate) number: i32,
 }
 
-/// Whether the attempt is the running one, the step in doubt, which beginning that is, and what the step came to.
+/// Whether the attempt is the running one, the open step, which beginning that is, and what the step came to.
 pub(crate) type StepLook = (
     bool,
     Option<String>,
@@ -51,7 +51,7 @@ pub(crate) type StepLook = (
 );
 
 impl StepAsk {
-    /// Why a record could not be put in doubt.
+    /// Why a step could not be opened.
     pub(crate) fn not_begun(&self, look: Option<StepLook>) -> StepBegun {
         self.seen(look).unwrap_or(StepBegun::Locked)
     }
@@ -64,7 +64,7 @@ impl StepAsk {
         }
     }
 
-    /// What a look at the step says. `None`: the record is to be put in doubt first.
+    /// What a look at the step says. `None`: the step is to be opened first.
     pub(crate) fn seen(&self, look: Option<StepLook>) -> Option<StepBegun> {
         match look {
             None | Some((false, ..)) => Some(StepBegun::Superseded),
@@ -72,12 +72,12 @@ impl StepAsk {
                 Some(StepBegun::Done(Outcome::kept(&content_type, bytes)))
             }
             Some(_) if self.repeatable => Some(StepBegun::Fresh),
-            Some((_, Some(doubt), number, ..)) => match number.cmp(&Some(self.number)) {
+            Some((_, Some(open), number, ..)) => match number.cmp(&Some(self.number)) {
                 // The attempt knows that it has not happened, or would not begin another one.
                 Ordering::Less => None,
                 // By an earlier sending.
                 Ordering::Equal => Some(StepBegun::Fresh),
-                Ordering::Greater => Some(StepBegun::Doubtful(doubt)),
+                Ordering::Greater => Some(StepBegun::OtherOpen(open)),
             },
             Some(_) => None,
         }
@@ -90,8 +90,8 @@ pub(crate) enum StepBegun {
     Fresh,
     /// It was done.
     Done(Outcome),
-    /// It, or another one, was begun, and nobody knows whether it happened.
-    Doubtful(String),
+    /// A later beginning, of this step or another one, is open: nobody knows whether it happened.
+    OtherOpen(String),
     /// The attempt is not the running one any more.
     Superseded,
     /// Somebody has the row locked: not begun yet.

@@ -70,7 +70,7 @@ pub fn is_retryable(error: &(dyn std::error::Error + 'static)) -> bool {
             return error.is_retryable();
         }
         if let Some(kind) = kind_of(error) {
-            return kind.is_retryable_in_tx();
+            return kind.may_begin_anew();
         }
         next = error.source();
     }

@@ -30,7 +30,7 @@ async fn the_primary_is_found_among_several_servers_and_again_after_a_failover()
     // The standby may be a little behind: what it has not seen, nobody was promised (it is asynchronous).
     eventually("the standby has the grant", async || {
         let mut conn = PgConnection::connect(&address).await.unwrap();
-        let grant = sqlx::raw_sql("SELECT 1 FROM rowlock_lock WHERE owner IS NOT NULL");
+        let grant = sqlx::raw_sql("SELECT 1 FROM rowlock_lock WHERE grant_id IS NOT NULL");
         grant
             .fetch_optional(&mut conn)
             .await
@@ -92,14 +92,11 @@ async fn a_silent_server_leaves_the_next_ones_their_share_of_the_time() {
         let silent = (silent.local_addr().unwrap(), silent);
         let (before, after) = db.url.split_once('@').unwrap();
         let url = format!("{before}@{},{after}", silent.0);
-        let patience = Duration::from_secs(4);
+        let timeout = Duration::from_secs(4);
         let began = Instant::now();
-        let rowlock = Rowlock::builder().operation_timeout(patience);
+        let rowlock = Rowlock::builder().operation_timeout(timeout);
         let rowlock = rowlock.connect(&url).await.unwrap();
-        assert!(
-            began.elapsed() >= patience / 2,
-            "{engine} has no such share"
-        );
+        assert!(began.elapsed() >= timeout / 2, "{engine} has no such share");
         let held = take(&rowlock, "a", TTL).await;
         let _ = held.release().await.unwrap();
         drop(rowlock);

@@ -31,7 +31,7 @@ on_every_engine! {
         drop(guard);
         rowlock.flush().await;
         let info = rowlock.idempotency().inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.tries), (RecordState::Free, 1));
+        assert_eq!((info.state, info.vanished), (RecordState::Free, 1));
         drop(begin_new(&rowlock.idempotency(), "k").await);
     }
 
@@ -46,7 +46,7 @@ on_every_engine! {
         drop(guard);
         rowlock.flush().await;
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.tries), (RecordState::Free, 0));
+        assert_eq!((info.state, info.vanished), (RecordState::Free, 0));
         drop(begin_new(&idempotency, "k").await);
     }
 
@@ -69,7 +69,7 @@ on_every_engine! {
             }
             rowlock.flush().await;
             if let Some(info) = idempotency.inspect("scope", "k").await.unwrap() {
-                assert_eq!((info.state, info.tries), (RecordState::Free, 0), "after {after}");
+                assert_eq!((info.state, info.vanished), (RecordState::Free, 0), "after {after}");
             }
         }
     }

@@ -84,7 +84,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", Duration::from_mins(5)).await;
         // The constraints refuse what makes no sense …
-        let damage = "UPDATE rowlock_lock SET owner = NULL";
+        let damage = "UPDATE rowlock_lock SET grant_id = NULL";
         assert!(db.try_execute(damage).await.is_err());
         assert!(db.try_execute("UPDATE rowlock_lock SET fence = -1").await.is_err());
         assert!(db.try_execute("UPDATE rowlock_lock SET holder = NULL").await.is_err());

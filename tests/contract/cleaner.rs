@@ -66,11 +66,11 @@ async fn records(db: &Db) -> (i64, i64) {
 }
 
 on_every_engine! {
-    async fn an_outcome_goes_after_its_retention_and_the_key_after_its_tombstone(db: &Db) {
+    async fn an_outcome_goes_after_its_retention_and_then_its_key_is_forgotten(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         let idempotency = rowlock.idempotency()
             .retention(Duration::from_secs(100))
-            .tombstone(Duration::from_secs(100));
+            .remember_expired(Duration::from_secs(100));
         done(&idempotency, "k").await;
         let before = idempotency.inspect("scope", "k").await.unwrap().unwrap().attempt;
         let cleaned = rowlock.clean(10).await.unwrap();
@@ -100,7 +100,7 @@ on_every_engine! {
 
     async fn a_forgotten_key_is_new_also_when_nobody_has_cleaned(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
-        let idempotency = rowlock.idempotency().tombstone(Duration::ZERO);
+        let idempotency = rowlock.idempotency().remember_expired(Duration::ZERO);
         done(&idempotency, "k").await;
         let before = idempotency.inspect("scope", "k").await.unwrap().unwrap().attempt;
         pass(db, 25 * 3_600).await;
@@ -113,7 +113,7 @@ on_every_engine! {
 
     async fn what_runs_or_is_unknown_is_never_cleaned(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
-        let idempotency = rowlock.idempotency().tombstone(Duration::ZERO);
+        let idempotency = rowlock.idempotency().remember_expired(Duration::ZERO);
         let running = idempotency.begin("scope", "running", &request()).await.unwrap();
         let Begun::New(unknown) = idempotency.begin("scope", "unknown", &request()).await.unwrap() else {
             panic!("new")
@@ -135,7 +135,7 @@ on_every_engine! {
 
     async fn an_attempt_that_vanished_and_nobody_asks_for_goes_after_a_year(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
-        let idempotency = rowlock.idempotency().retention(Duration::from_secs(1)).tombstone(Duration::ZERO);
+        let idempotency = rowlock.idempotency().retention(Duration::from_secs(1)).remember_expired(Duration::ZERO);
         let new = async |key: &str| match idempotency.begin("scope", key, &request()).await.unwrap() {
             Begun::New(guard) => guard,
             other => panic!("{other:?}"),
@@ -150,10 +150,10 @@ on_every_engine! {
         let vanished = begin("vanished").await;
         vanished.step("step", async { Ok::<_, Error>(1) }).await.unwrap();
         let taken_over = begin("taken over").await;
-        let doubtful = begin("doubtful").await;
-        let failed = doubtful.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) });
+        let open = begin("open").await;
+        let failed = open.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) });
         failed.await.unwrap_err();
-        for guard in [vanished, taken_over, doubtful] {
+        for guard in [vanished, taken_over, open] {
             std::mem::forget(guard);
         }
         lapse(db).await;
@@ -168,7 +168,7 @@ on_every_engine! {
         pass(db, 3 * 24 * 3_600).await;
         lapse_but(db, "running").await;
         assert_eq!(rowlock.clean(10).await.unwrap().records, 2);
-        assert_eq!(records(db).await, (2, 0), "one runs, one is in doubt");
+        assert_eq!(records(db).await, (2, 0), "one runs, one has an open step");
         // Cleaned or not makes no difference.
         running.release().await.unwrap();
         std::mem::forget(begin("vanished").await);
@@ -178,7 +178,7 @@ on_every_engine! {
         let begun = idempotency.begin("scope", "vanished", &Fingerprint::of("another request")).await.unwrap();
         let Begun::New(guard) = begun else { panic!("{begun:?}") };
         assert!(guard.attempt() > info.attempt);
-        let begun = idempotency.begin("scope", "doubtful", &request()).await.unwrap();
+        let begun = idempotency.begin("scope", "open", &request()).await.unwrap();
         assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
         assert_eq!(rowlock.clean(10).await.unwrap().records, 1, "the one that was released");
     }
@@ -186,7 +186,7 @@ on_every_engine! {
     async fn the_outcome_of_a_long_transaction_is_kept_for_its_whole_retention(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         let retention = Duration::from_secs(4);
-        let idempotency = rowlock.idempotency().retention(retention).tombstone(Duration::from_secs(100));
+        let idempotency = rowlock.idempotency().retention(retention).remember_expired(Duration::from_secs(100));
         let begun: Result<_, Error> = on_app!(&db.app, pool => {
             idempotency.run_in_tx(pool, "scope", "k", &request(), |tx| async move {
                 drop(tx);
@@ -206,7 +206,7 @@ on_every_engine! {
 
     async fn batches_are_small_and_pass_locked_rows_over(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
-        let idempotency = rowlock.idempotency().tombstone(Duration::ZERO);
+        let idempotency = rowlock.idempotency().remember_expired(Duration::ZERO);
         for n in 0..10 {
             done(&idempotency, &format!("k{n}")).await;
         }
@@ -241,7 +241,7 @@ on_every_engine! {
 
     async fn a_process_cleans_by_itself_unless_it_is_told_not_to(db: &Db) {
         let off = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
-        let idempotency = off.idempotency().tombstone(Duration::ZERO);
+        let idempotency = off.idempotency().remember_expired(Duration::ZERO);
         // More than a batch.
         db.execute("CREATE TABLE copies (n INTEGER)").await;
         for n in 0..600 {
@@ -253,7 +253,7 @@ on_every_engine! {
             rowlock::Engine::Sqlite => "CAST('c' || n AS BLOB)",
             _ => "CONCAT('c', n)",
         };
-        let columns = "scope, {key}, state, attempt, tries, max_tries, owner, holder, fingerprint, bound, doubt, \
+        let columns = "scope, {key}, state, attempt, vanished, max_attempts, attempt_id, holder, fingerprint, bound, open_step, \
                        content_type, outcome, began_at, attempted_at, lease_until, done_at, retain_until, forget_at, clean_at";
         db.execute(&format!(
             "INSERT INTO rowlock_idempotency ({}) SELECT {} FROM rowlock_idempotency, copies",

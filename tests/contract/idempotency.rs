@@ -22,7 +22,7 @@ on_every_engine! {
             assert_eq!(replay.content_type(), "text/plain");
         }
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.tries), (RecordState::Done, 0));
+        assert_eq!((info.state, info.vanished), (RecordState::Done, 0));
         assert_eq!(info.outcome.unwrap().bytes(), "done\0\u{e9}".as_bytes());
     }
 
@@ -210,7 +210,7 @@ on_every_engine! {
         let refused = [
             idempotency.clone().lease(Duration::from_millis(99)),
             idempotency.clone().retention(Duration::ZERO),
-            idempotency.clone().tombstone(Duration::MAX),
+            idempotency.clone().remember_expired(Duration::MAX),
             idempotency.clone().wait(Duration::MAX),
             idempotency.clone().max_attempts(0),
             idempotency.clone().max_outcome(usize::MAX),

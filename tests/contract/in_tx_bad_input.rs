@@ -165,7 +165,7 @@ on_every_engine! {
     async fn a_damaged_row_is_an_error(db: &Db) {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;
-        db.damage("UPDATE rowlock_lock SET owner = NULL").await;
+        db.damage("UPDATE rowlock_lock SET grant_id = NULL").await;
         let mut tx = db.begin().await;
         let error = tx.try_lock(&rowlock, "a").await.unwrap_err();
         assert!(matches!(error, Error::CorruptRow { .. }), "{error}");

@@ -111,7 +111,7 @@ impl Grant {
                 if let Some(held) = self.lease {
                     // As if nobody had renewed it, or released it.
                     db.execute(
-                        "UPDATE rowlock_lock SET expires_at = acquired_at WHERE owner IS NOT NULL",
+                        "UPDATE rowlock_lock SET expires_at = acquired_at WHERE grant_id IS NOT NULL",
                     )
                     .await;
                     eventually("its holder learns it", async || held.loss().is_some()).await;

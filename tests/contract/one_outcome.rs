@@ -22,7 +22,7 @@ async fn complete_in(guard: &IdempotencyGuard, tx: &mut Tx, with: &Outcome) -> R
 }
 
 /// A guard whose step may have happened.
-async fn in_doubt(idempotency: &Idempotency) -> IdempotencyGuard {
+async fn with_open_step(idempotency: &Idempotency) -> IdempotencyGuard {
     let guard = begin_new(idempotency, "k").await;
     let fail = async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) };
     guard.step_once("charge", fail).await.unwrap_err();
@@ -64,9 +64,9 @@ on_every_engine! {
         assert_eq!(kept(&idempotency).await, outcome("other"));
     }
 
-    async fn no_outcome_ends_the_doubt_about_a_step(db: &Db) {
+    async fn no_outcome_closes_an_open_step(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
-        let guard = in_doubt(&idempotency).await;
+        let guard = with_open_step(&idempotency).await;
         let error = guard.complete(&outcome("declined")).await.unwrap_err();
         assert!(matches!(&error, Error::StepUnknown { step, .. } if step == "charge"), "{error}");
         assert!(error.to_string().contains("step_happened"), "{error}");
@@ -81,7 +81,7 @@ on_every_engine! {
         begin_new(&idempotency, "k").await.complete(&outcome("paid")).await.unwrap();
     }
 
-    async fn a_step_whose_future_was_dropped_is_in_doubt(db: &Db) {
+    async fn a_step_whose_future_was_dropped_is_open(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
         let guard = begin_new(&idempotency, "k").await;
         let (begun, has_begun) = tokio::sync::oneshot::channel();
@@ -99,12 +99,12 @@ on_every_engine! {
 
     async fn an_attempt_that_finds_out_that_a_step_happened_completes(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
-        let guard = in_doubt(&idempotency).await;
+        let guard = with_open_step(&idempotency).await;
         guard.step_happened("another", &1).await.unwrap();
         guard.complete(&outcome("paid")).await.unwrap_err();
         guard.step_happened("charge", &7).await.unwrap();
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.step_in_doubt), (RecordState::Running, None));
+        assert_eq!((info.state, info.open_step), (RecordState::Running, None));
         let never = async { panic!("it is not run again") };
         let result: Result<u32, Error> = guard.step_once("charge", never).await;
         assert_eq!(result.unwrap(), 7);
@@ -167,10 +167,10 @@ on_every_engine! {
 
     async fn an_attempt_that_finds_out_that_a_step_did_not_happen_runs_it_again(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
-        let guard = in_doubt(&idempotency).await;
+        let guard = with_open_step(&idempotency).await;
         guard.step_not_done("charge").await.unwrap();
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.step_in_doubt), (RecordState::Running, None));
+        assert_eq!((info.state, info.open_step), (RecordState::Running, None));
         let again = async { Ok::<u32, StepFailed<Error>>(8) };
         assert_eq!(guard.step_once("charge", again).await.unwrap(), 8);
         guard.complete(&outcome("paid")).await.unwrap();

@@ -282,9 +282,9 @@ on_every_engine! {
             tx.acquire(&rowlock, "a", LONG).await.unwrap();
             if db.engine != Engine::Sqlite {
                 let mut waiting = db.begin().await;
-                let patience = Duration::from_micros(300 * (round % 20));
+                let timeout = Duration::from_micros(300 * (round % 20));
                 let wait = waiting.acquire(&rowlock, "a", LONG);
-                assert!(tokio::time::timeout(patience, wait).await.is_err());
+                assert!(tokio::time::timeout(timeout, wait).await.is_err());
             }
             tx.commit().await.unwrap();
         }

@@ -104,7 +104,7 @@ on_every_engine! {
             (rowlock.lock("a").owner(&me), rowlock.lock("a"), rowlock.lock("a").owner(&me));
         let (mut mine, mut stranger, mut again) =
             (pin!(mine.acquire()), pin!(strangers.acquire()), pin!(again.acquire()));
-        // In this order they stand in line.
+        // In this order they queue.
         poll_fn(|cx| {
             assert!(mine.as_mut().poll(cx).is_pending());
             assert!(stranger.as_mut().poll(cx).is_pending());
@@ -130,7 +130,7 @@ on_every_engine! {
         let outer = rowlock.lock("a").owner(&me).acquire().await.unwrap();
         let others = rowlock.lock("a");
         let waiting = tokio::spawn(async move { others.acquire().await.unwrap() });
-        eventually("somebody else is first in line", async || !waiting.is_finished() && {
+        eventually("another waiter is first in the queue", async || !waiting.is_finished() && {
             rowlock.lock("a").wait(Duration::from_millis(20)).acquire().await.is_err()
         })
         .await;

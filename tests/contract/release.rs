@@ -57,7 +57,7 @@ on_every_engine! {
             let tx = db.lock_row("a").await;
             held.release().await.unwrap_err();
             // As if it had come late.
-            let free = "UPDATE rowlock_lock SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL";
+            let free = "UPDATE rowlock_lock SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL";
             tx.release().await;
             db.execute(free).await;
             if ttl < TTL {

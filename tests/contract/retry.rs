@@ -280,13 +280,13 @@ on_every_engine! {
             // Another transaction has the name, so that statements of the run fail while nobody waits for them.
             let mut tx = db.begin().await;
             tx.acquire(rowlock, "a", long).await.unwrap();
-            let patience = Duration::from_micros(300 * (round % 20));
+            let timeout = Duration::from_micros(300 * (round % 20));
             let run = async {
                 on_app!(&app, pool => EAGER.run(pool, |mut tx| async move {
                     rowlock.in_tx(&mut tx).lock("a").acquire().await
                 }).await.map(drop))
             };
-            assert!(tokio::time::timeout(patience, run).await.is_err());
+            assert!(tokio::time::timeout(timeout, run).await.is_err());
             tx.commit().await.unwrap();
         }
         let all = async {

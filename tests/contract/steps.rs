@@ -47,7 +47,7 @@ on_every_engine! {
         failed.unwrap_err();
         guard.step("once ", provider.charge()).await.unwrap();
         guard.release().await.unwrap();
-        assert!(matches!(begin(&idempotency, "k").await, Begun::Unknown(_)), "another step has ended no doubt");
+        assert!(matches!(begin(&idempotency, "k").await, Begun::Unknown(_)), "another step has closed no open one");
     }
 
     async fn a_failed_step_is_done_again(db: &Db) {
@@ -175,7 +175,7 @@ on_every_engine! {
         assert_eq!(step.await.unwrap().unwrap(), 41);
         release.await.unwrap().unwrap();
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.step_in_doubt), (RecordState::Free, None));
+        assert_eq!((info.state, info.open_step), (RecordState::Free, None));
     }
 
     async fn another_request_under_a_key_that_was_forgotten_is_another_one_for_the_other_side(db: &Db) {

@@ -41,7 +41,7 @@ async fn a_claim_leaves_the_lock_wait_of_the_session_as_it_was() {
         let begun = pay(&rowlock, &pool, "k").await;
         assert!(matches!(begun, Begun::New(_)), "{begun:?}");
         as_before().await;
-        // Another process, that has not met the key, finds it inserted.
+        // Another process, that has not seen the key, finds it inserted.
         let begun = pay(&db.rowlock().await, &pool, "k").await;
         assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
         as_before().await;

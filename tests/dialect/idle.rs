@@ -204,8 +204,8 @@ async fn an_idle_client_sees_no_error(engine: Engine) {
             tokio::task::yield_now().await;
         }
     };
-    let patience = Duration::from_secs(u64::from(limit()) * 3 + 10);
-    tokio::time::timeout(patience, ended)
+    let timeout = Duration::from_secs(u64::from(limit()) * 3 + 10);
+    tokio::time::timeout(timeout, ended)
         .await
         .expect("the server ends idle sessions");
     while let Some(client) = tasks.join_next().await {

@@ -70,7 +70,7 @@ async fn a_long_list_holds_up_no_operation() {
     let db = Db::new(Engine::Postgres).await;
     let rowlock = db.rowlock().await;
     db.execute(
-        "INSERT INTO rowlock_lock (name, fence, owner, holder, acquired_at, expires_at)
+        "INSERT INTO rowlock_lock (name, fence, grant_id, holder, acquired_at, expires_at)
          SELECT convert_to('row ' || n, 'UTF8'), n, md5(n::text)::uuid, 'another', now(), now() + interval '1 hour'
          FROM generate_series(1, 100000) n",
     )
@@ -107,7 +107,7 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
     for _ in 0..8 {
         let rowlock = rowlock.clone();
         let mut clean = Box::pin(async move { rowlock.clean(10).await });
-        // From the first look at it on it stands in line.
+        // From the first look at it on it is in the queue.
         let begun = clean.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(begun.is_pending());
         cleanings.push(tokio::spawn(clean));
@@ -132,8 +132,8 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_of_an_errand_counts_from_its_turn() {
     let db = Db::new(Engine::Postgres).await;
-    let patience = Duration::from_secs(1);
-    let rowlock = Rowlock::builder().operation_timeout(patience);
+    let timeout = Duration::from_secs(1);
+    let rowlock = Rowlock::builder().operation_timeout(timeout);
     let rowlock = rowlock.connect(&db.url).await.unwrap();
     let mut held = Vec::new();
     for number in 0..8 {
@@ -147,14 +147,14 @@ async fn the_time_of_an_errand_counts_from_its_turn() {
     for held in &held {
         let (rowlock, name) = (rowlock.clone(), held.name().clone());
         let mut force = Box::pin(async move { rowlock.force_release(name.as_str()).await });
-        // From the first look at it on it stands in line.
+        // From the first look at it on it is in the queue.
         let begun = force.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(begun.is_pending());
         forced.push(tokio::spawn(force));
     }
     let began = Instant::now();
     assert_eq!(rowlock.list().await.unwrap().len(), 8);
-    assert!(began.elapsed() > patience, "it had to wait for its turn");
+    assert!(began.elapsed() > timeout, "it had to wait for its turn");
     for forced in forced {
         assert!(forced.await.unwrap().is_err(), "the row is locked");
     }

@@ -203,7 +203,7 @@ async fn what_was_granted_before_the_server_took_no_writes_is_undone() {
         }
         assert!(refused >= 40, "{engine}: {refused}");
         db.execute("DROP TRIGGER refuse").await;
-        let owned = "SELECT COUNT(*) FROM rowlock_lock WHERE owner IS NOT NULL";
+        let owned = "SELECT COUNT(*) FROM rowlock_lock WHERE grant_id IS NOT NULL";
         eventually("all is undone", async || db.number(owned).await == 0).await;
         db.remove().await;
     }

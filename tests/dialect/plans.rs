@@ -35,7 +35,7 @@ async fn a_plan_from_when_the_table_was_small_does_not_outlive_it() {
     db.execute("ANALYZE rowlock_lock").await;
     use_it().await;
     db.execute(&format!(
-        "INSERT INTO rowlock_lock (name, fence, owner, holder, acquired_at, expires_at)
+        "INSERT INTO rowlock_lock (name, fence, grant_id, holder, acquired_at, expires_at)
          SELECT convert_to('row ' || n, 'UTF8'), n, md5(n::text)::uuid, 'another', now(), now() + interval '1 hour'
          FROM generate_series(1, {ROWS}) n"
     ))

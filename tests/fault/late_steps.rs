@@ -37,9 +37,9 @@ impl Late {
         }
     }
 
-    /// How many records are in doubt.
-    async fn doubts(&self) -> i64 {
-        let sql = "SELECT COUNT(*) FROM rowlock_idempotency WHERE doubt IS NOT NULL";
+    /// How many records have an open step.
+    async fn open_steps(&self) -> i64 {
+        let sql = "SELECT COUNT(*) FROM rowlock_idempotency WHERE open_step IS NOT NULL";
         self.db.number(sql).await
     }
 
@@ -80,7 +80,7 @@ pub(crate) async fn begun(engine: Engine) {
     assert_eq!(late.proxy.mode(), Mode::Silent, "a request was kept");
     late.rowlock.flush().await;
     late.proxy.deliver().await;
-    assert_eq!(late.doubts().await, 1);
+    assert_eq!(late.open_steps().await, 1);
     let begun = late.given_up().await;
     assert!(matches!(begun, Begun::New(_)), "{begun:?}");
 }
@@ -100,7 +100,7 @@ pub(crate) async fn begun_again(engine: Engine) {
         assert_eq!(late.proxy.mode(), Mode::Pass);
     }
     let unknown = late.guard.step_once(STEP, async {
-        assert_eq!(late.doubts().await, 1);
+        assert_eq!(late.open_steps().await, 1);
         late.proxy.deliver().await;
         Err::<u32, _>(StepFailed::Unknown(refused()))
     });

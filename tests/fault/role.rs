@@ -91,13 +91,13 @@ impl Role {
     /// A client. While other processes are killed and paused, the database may be slow: nobody gives up.
     pub(crate) async fn connect(&self) -> Rowlock {
         // On SQLite whoever writes waits for all others who do, and in no order.
-        let patience = Duration::from_secs(if self.url.starts_with("sqlite") {
+        let timeout = Duration::from_secs(if self.url.starts_with("sqlite") {
             60
         } else {
             5
         });
         loop {
-            let builder = Rowlock::builder().operation_timeout(patience);
+            let builder = Rowlock::builder().operation_timeout(timeout);
             match builder.connect(&self.url).await {
                 Ok(rowlock) => return rowlock,
                 Err(error) if error.is_transient() => eprintln!("worker: {error}"),

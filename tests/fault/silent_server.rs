@@ -12,8 +12,8 @@ use crate::proxy::{Mode, through_readable_proxy};
 pub(crate) async fn after_login(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_readable_proxy(&db).await;
-    let patience = Duration::from_secs(4);
-    let rowlock = Rowlock::builder().operation_timeout(patience);
+    let timeout = Duration::from_secs(4);
+    let rowlock = Rowlock::builder().operation_timeout(timeout);
     let rowlock = rowlock.connect(&url).await.unwrap();
     let lock = rowlock.lock("a").ttl(Duration::from_mins(5));
     let _ = lock.acquire().await.unwrap().release().await.unwrap();
@@ -21,7 +21,7 @@ pub(crate) async fn after_login(engine: Engine) {
     proxy.set(Mode::Closed);
     let began = Instant::now();
     let failover = async {
-        tokio::time::sleep(patience / 2).await;
+        tokio::time::sleep(timeout / 2).await;
         proxy.set(Mode::SilentFrom("max_allowed_packet"));
     };
     let (acquired, ()) = tokio::join!(lock.try_acquire(), failover);
@@ -33,7 +33,7 @@ pub(crate) async fn after_login(engine: Engine) {
     );
     assert!(is_told, "{error}");
     assert_eq!(proxy.mode(), Mode::Silent, "the server was asked");
-    assert!(took < patience * 5 / 4, "{took:?} for {patience:?}");
+    assert!(took < timeout * 5 / 4, "{took:?} for {timeout:?}");
     // When it speaks again, so does the client.
     proxy.set(Mode::Pass);
     let again = lock.wait(Duration::from_mins(1)).acquire().await.unwrap();

@@ -302,8 +302,8 @@ async fn balanced(cluster: Arc<Cluster>) {
 async fn isolated(cluster: Arc<Cluster>) {
     let db = cluster.database().await;
     let (rowlock, pool) = db.at(2).await;
-    let patience = Duration::from_secs(2);
-    let short = Rowlock::builder().operation_timeout(patience);
+    let timeout = Duration::from_secs(2);
+    let short = Rowlock::builder().operation_timeout(timeout);
     let short = short.connect(&db.urls[2]).await.unwrap();
     let held = take(&rowlock, "a", Duration::from_mins(1)).await;
     let isolate = "SET GLOBAL wsrep_provider_options = 'gmcast.isolate = 1'";

@@ -87,7 +87,7 @@ async fn records_are_listed_shown_and_decided() {
         2
     );
     let unknown = shell.json(&["idempotency", "ls", "--state", "unknown", "--json"]);
-    assert_eq!(unknown[0]["step_in_doubt"], "letter");
+    assert_eq!(unknown[0]["open_step"], "letter");
     assert_eq!(
         stdout(&shell.run(&["idempotency", "ls", "--scope", "bob"])),
         "there are no such records\n"
@@ -191,7 +191,7 @@ fn copied(shell: &Shell, command: &str) -> Output {
 }
 
 #[tokio::test]
-async fn show_tells_the_key_at_the_other_side_and_the_command_that_ends_the_doubt() {
+async fn show_tells_the_key_at_the_other_side_and_the_command_that_decides() {
     let shell = Shell::new();
     let rowlock = fill(&shell).await;
     let idempotency = rowlock.idempotency();

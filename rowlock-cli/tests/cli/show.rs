@@ -30,7 +30,7 @@ fn ls_and_show_print_tables_and_json() {
             "fence",
             "holder",
             "name",
-            "owner"
+            "grant_id"
         ]
     );
     assert_eq!(lock["name"], "a");
@@ -47,8 +47,8 @@ fn ls_and_show_print_tables_and_json() {
     // A renewal may have come in between; everything else is the same.
     let shown = shell.json(&["show", "a", "--json"]);
     assert_eq!(
-        (&shown["fence"], &shown["owner"]),
-        (&lock["fence"], &lock["owner"])
+        (&shown["fence"], &shown["grant_id"]),
+        (&lock["fence"], &lock["grant_id"])
     );
     for table in [shell.run(&["ls"]), shell.run(&["show", "a"])] {
         assert!(stdout(&table).contains("HOLDER") && stdout(&table).contains(&holder.first));

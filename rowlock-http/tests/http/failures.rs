@@ -46,9 +46,9 @@ over_a_socket! {
         send(server.pay("k", "201")).await.is_new(201);
     }
 
-    async fn a_final_response_does_not_hide_a_step_in_doubt() {
+    async fn a_final_response_does_not_hide_an_open_step() {
         let server = Server::plain().await;
-        send(server.pay("k", "doubt")).await.is_problem(409, "unknown");
+        send(server.pay("k", "open-step")).await.is_problem(409, "unknown");
         assert_eq!(state(&server).await, RecordState::Unknown);
         send(server.pay("k", "201")).await.is_problem(409, "unknown");
     }
@@ -56,7 +56,7 @@ over_a_socket! {
     async fn a_step_that_is_called_as_the_layers_is_the_handlers_own() {
         let server = Server::plain().await;
         // A status that says that nothing was done, where the handler is a step of the layer's.
-        let first = send(server.pay("k", "doubt 401 handler")).await;
+        let first = send(server.pay("k", "open-step 401 handler")).await;
         assert_eq!(first.status, 401);
         assert_eq!(state(&server).await, RecordState::Unknown);
     }

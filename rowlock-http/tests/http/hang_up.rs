@@ -46,12 +46,12 @@ enum Goes {
 /// One that is slow on a busy machine, and never too slow for an answer.
 async fn server(hyper: Hyper) -> Server {
     let routes = |layer, _| Router::new().route("/{*rest}", any(handle)).layer(layer);
-    let patience = PATIENCE;
+    let timeout = PATIENCE;
     Server::routed(
         |records| records,
         |layer| layer,
         routes,
-        Run { hyper, patience },
+        Run { hyper, timeout },
     )
     .await
 }

@@ -60,14 +60,14 @@ pub(crate) enum Hyper {
 pub(crate) struct Run {
     pub(crate) hyper: Hyper,
     /// How long it waits for the database.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Default for Run {
     fn default() -> Self {
         Self {
             hyper: Hyper::AsAxumHasIt,
-            patience: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
         }
     }
 }
@@ -114,7 +114,7 @@ impl Server {
     ) -> Self {
         let db = Db::new(Engine::Sqlite).await;
         let rowlock = Rowlock::builder()
-            .operation_timeout(run.patience)
+            .operation_timeout(run.timeout)
             .connect(&db.url)
             .await
             .unwrap();

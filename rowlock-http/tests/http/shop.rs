@@ -141,7 +141,8 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
 
     if let (
         Some(idempotent),
-        "commit" | "rollback" | "large-in-tx" | "trailers-in-tx" | "steps" | "doubt" | "complete",
+        "commit" | "rollback" | "large-in-tx" | "trailers-in-tx" | "steps" | "open-step"
+        | "complete",
     ) = (&idempotent, act)
     {
         return attempt(&shop, idempotent, &key, act, argument, said).await;
@@ -218,7 +219,7 @@ async fn attempt(
                 .unwrap()
                 .into_response()
         }
-        "doubt" => {
+        "open-step" => {
             let lost = Error::NotOneRow { rows: 0 };
             let step = async { Err::<(), _>(StepFailed::Unknown(lost)) };
             let (status, name) = argument.split_once(' ').unwrap_or(("402", "charge"));

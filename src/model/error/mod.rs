@@ -1,6 +1,6 @@
-//! The errors that callers match on. What each says stands in [`says`]; what follows from one, in [`kinds`].
+//! The errors that callers match on. What each says stands in [`says`]; whether to try again, in [`retry`].
 
-mod kinds;
+mod retry;
 mod says;
 
 use std::time::Duration;
@@ -309,7 +309,7 @@ pub enum Error {
     StepUnknown {
         /// The record.
         record: RecordKey,
-        /// The step in doubt.
+        /// The open step.
         step: String,
     },
     /// A step was begun while another one of the same guard was running: at the same time, or inside its work.

@@ -1,12 +1,9 @@
 //! What a lane does with a batch: one statement for each verb, an answer for each caller.
 
-use super::{Lane, PATIENT};
-use crate::model::{Error, FaultKind, Moment};
+use super::Lane;
+use super::room::BESIDE_OUTCOME;
+use crate::model::{Error, Moment};
 use crate::runtime::job::{Answered, Batch, Job, Next, Turn};
-use crate::store::fault::Fault;
-
-/// What the end of an attempt has beside its outcome, in bytes: no more than that.
-pub(super) const BESIDE_OUTCOME: usize = 1 << 10;
 
 impl Lane {
     /// Works on what was picked.
@@ -79,12 +76,9 @@ impl Lane {
             self.not_sent(jobs);
             return Vec::new();
         }
-        let bound = self.link.patience();
+        let bound = self.link.operation_timeout();
         let sent = Moment::now();
-        let result = self
-            .link
-            .run(bound, async |store| statement.send(store).await)
-            .await;
+        let result = self.link.send(bound, &mut *statement).await;
         let Err(fault) = result else {
             // Whatever was wrong is over.
             self.trouble.calm();
@@ -99,26 +93,6 @@ impl Lane {
             }
         }
         then
-    }
-
-    /// What becomes of a statement that failed. What was refused is sent in two statements instead, so that the guilty job
-    /// is found; those that shared an answer are sent with one of the next.
-    pub(super) fn broke_off(
-        &mut self,
-        jobs: Vec<Job>,
-        mut followers: Vec<Job>,
-        fault: Fault,
-    ) -> [Vec<Job>; 2] {
-        if fault.kind == FaultKind::Disconnected {
-            // It would have broken under each of them.
-            for job in &mut followers {
-                job.head_mut().fate.broke(jobs.len(), PATIENT);
-            }
-        }
-        self.not_sent(followers);
-        let mut first = self.failed(jobs, fault);
-        let second = first.split_off(first.len() / 2);
-        [first, second]
     }
 
     fn settle(&mut self, all: Vec<Next>) -> Vec<Job> {

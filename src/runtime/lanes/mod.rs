@@ -12,11 +12,11 @@
 //! # Failure
 //!
 //! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it
-//!   is, after growing pauses, until the operation's patience ends.
+//!   is, after growing pauses, until the operation's time is over.
 //! - *The statement was refused for good*: its jobs are sent again in halves, so that only the guilty one fails.
 //! - *The connection broke*: the outcome of all of them is in doubt. They are sent again on the next
 //!   connection; every verb finds what an earlier sending of the same grant did. What cannot be
-//!   found out before the patience ends is reported as unknown, and an acquire is undone. What breaks it
+//!   found out before that is reported as unknown, and an acquire is undone. What breaks it
 //!   twice may be guilty of that (a statement that the server finds too large ends the connection): such operations are
 //!   sent in ever smaller statements, at last alone, and what breaks the connection alone makes way for the others.
 //! - *What is sent again* is sent together, as the first time: there is most of it when there is most to do.
@@ -28,8 +28,10 @@
 //!   repeated, with growing pauses, for as long as the lease could last (10 minutes at most).
 
 mod batch;
+mod failure;
 mod pending;
 mod place;
+mod room;
 #[cfg(test)]
 mod tests;
 mod trouble;
@@ -41,13 +43,14 @@ use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::job::{Job, Manner};
+use super::job::Job;
 use super::link::Link;
-use crate::model::{Error, FaultKind, Moment, Unfinished};
+use crate::model::{FaultKind, Moment, Unfinished};
 use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
 use crate::store::{RequestLimit, Session};
 use pending::Pending;
+pub(crate) use room::MAX_BYTES;
 use trouble::Trouble;
 
 /// What is sent to a lane.
@@ -73,7 +76,7 @@ pub(crate) struct Lane {
     /// The largest outcome that the server takes, in bytes.
     largest: usize,
     /// A statement of this batch was refused and is to be sent again: what is left of the batch goes
-    /// back, so that everybody's patience is looked at before the next wait.
+    /// back, so that the time of every job is checked before the next wait.
     refused: bool,
     /// A statement of this batch has found that the server takes no writes.
     read_only: Option<Fault>,
@@ -180,7 +183,7 @@ impl Lane {
     }
 
     /// Makes the connection, as often as it takes, while operations wait for it. False: the
-    /// patience of all of them ended first.
+    /// time of all of them was over first.
     async fn connect(&mut self) -> bool {
         // One attempt goes on while operations give up: under load one of them always does.
         let mut dialing = None;
@@ -198,8 +201,8 @@ impl Lane {
                 continue;
             }
             let attempt = dialing.get_or_insert_with(|| {
-                let patience = self.link.patience();
-                Box::pin(meet(self.link.dial(), patience))
+                let timeout = self.link.operation_timeout();
+                Box::pin(meet(self.link.dial(), timeout))
             });
             let made = select! {
                 made = attempt => made,
@@ -227,7 +230,7 @@ impl Lane {
         self.trouble.strike(fault, Moment::now());
     }
 
-    /// Gives up on the operations whose patience has ended, and tells when the next one's does.
+    /// Gives up on the operations whose time is over, and tells when the next one's is.
     fn expire(&mut self) -> Option<Moment> {
         self.take_in();
         self.give_up_in_time(Moment::now());
@@ -240,58 +243,6 @@ impl Lane {
             let error = self.gave_up(&job);
             job.fail(error);
         }
-    }
-
-    /// The error for a job that is given up.
-    fn gave_up(&self, job: &Job) -> Error {
-        let head = job.head();
-        match &head.subject {
-            Some(on) if head.fate.in_doubt() => Error::OutcomeUnknown {
-                doing: head.doing,
-                on: on.clone(),
-                target: self.target.to_string(),
-                detail: self.trouble.detail(),
-            },
-            _ => self.trouble.error(head.doing, &self.target),
-        }
-    }
-
-    /// Acquires that a server refused because it takes no writes are answered at once: a caller who may wait tries again.
-    /// What was sent is undone all the same: it may have been granted before the server took no writes any more (MySQL
-    /// makes missing rows in a statement of its own, and a late grant is confirmed in another one). Returns the other
-    /// jobs, and what an earlier sending may have done.
-    fn refuse_takes(&mut self, jobs: impl IntoIterator<Item = Job>, fault: &Fault) -> Vec<Job> {
-        let mut others = Vec::new();
-        for job in jobs {
-            let head = job.head();
-            if head.manner != Manner::Acquire || head.fate.in_doubt() {
-                others.push(job);
-                continue;
-            }
-            let error = fault.clone().into_error(head.doing, &self.target);
-            // Nobody waits for it: it may be long until the server takes writes again, and mostly nothing was granted.
-            if let Some(mut late) = job.undo(Moment::now()) {
-                late.head_mut().manner = Manner::Vigil;
-                self.pending.push_back(late);
-            }
-            job.fail(error);
-        }
-        others
-    }
-
-    /// The same for those that wait for a statement: they need not wait for what is before them.
-    fn refuse_waiting_takes(&mut self, fault: &Fault) {
-        let ready = self.pending.take_ready();
-        let others = self.refuse_takes(ready, fault);
-        self.not_sent(others);
-    }
-
-    /// Answers with an error. An acquire that may have happened is undone.
-    fn fail(&mut self, job: Job, error: Error) {
-        if let Some(undo) = job.undo(Moment::now()) {
-            self.pending.push_back(undo);
-        }
-        job.fail(error);
     }
 
     /// The next batch.
@@ -307,96 +258,18 @@ impl Lane {
             self.pending.push_front(job.again());
         }
     }
-
-    /// What becomes of jobs whose statement failed. Returns those that are to be sent again in smaller
-    /// statements.
-    fn failed(&mut self, mut jobs: Vec<Job>, fault: Fault) -> Vec<Job> {
-        let kind = fault.kind;
-        tracing::debug!(target = %self.target, error = %fault, ?kind, count = jobs.len(), "statement failed");
-        for job in &mut jobs {
-            job.head_mut().fate.sent = true;
-        }
-        match kind {
-            FaultKind::Disconnected => {
-                self.strike(fault);
-                for job in &mut jobs {
-                    job.head_mut().doubt();
-                }
-                let alone = jobs.len() == 1;
-                isolate(&mut jobs, PATIENT);
-                // A forced release names no grant: sent again, it might free the next holder.
-                let is_order = |job: &Job| job.head().manner == Manner::Order;
-                let (orders, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_order);
-                for job in orders {
-                    let error = self.gave_up(&job);
-                    job.fail(error);
-                }
-                let (guilty, jobs): (Vec<_>, Vec<_>) = jobs
-                    .into_iter()
-                    .partition(|job| alone && job.head().fate.breaks >= PATIENT);
-                self.not_sent(jobs);
-                self.put_off_all(guilty);
-            }
-            FaultKind::TooLarge if jobs.len() > 1 => {
-                isolate(&mut jobs, 1);
-                self.not_sent(jobs);
-            }
-            FaultKind::ReadOnly => {
-                let jobs = self.refuse_takes(jobs, &fault);
-                self.refuse_waiting_takes(&fault);
-                self.read_only = Some(fault.clone());
-                self.strike(fault);
-                self.put_off_all(jobs);
-            }
-            _ if kind.is_retryable() => {
-                self.trouble.refused(fault);
-                self.refused = true;
-                self.put_off_all(jobs);
-            }
-            _ if jobs.len() > 1 => return jobs,
-            _ => {
-                for job in jobs {
-                    let error = fault.clone().into_error(job.head().doing, &self.target);
-                    self.fail(job, error);
-                }
-            }
-        }
-        Vec::new()
-    }
-
-    fn put_off_all(&mut self, jobs: Vec<Job>) {
-        for job in jobs {
-            self.put_off(job.again());
-        }
-    }
-
-    /// Not now: a row is locked, or the statement lost against another transaction.
-    fn put_off(&mut self, job: Job) {
-        self.pending.put_off(job, Moment::now(), self.jitter);
-    }
 }
 
 /// A connection, and how large the outcomes are that its server takes. (That succeeds also while statements fail, and is no
-/// sign that the trouble is over.) Both are one attempt, so that a job whose patience ends does not wait for a server that
+/// sign that the trouble is over.) Both are one attempt, so that a job whose time is over does not wait for a server that
 /// accepts and is silent.
 async fn meet(
     dial: impl Future<Output = Result<Box<dyn Session>, Fault>>,
-    patience: Duration,
+    operation_timeout: Duration,
 ) -> Result<(Box<dyn Session>, usize), Fault> {
     let mut session = dial.await?;
     let largest = session.call(async |store| store.largest_outcome().await);
-    let largest = timeout(patience, largest).await;
+    let largest = timeout(operation_timeout, largest).await;
     let largest = largest.unwrap_or_else(|_| Err(Fault::timed_out()))?;
     Ok((session, largest))
-}
-
-/// How often the connection has to break under a job before that may be the job's doing.
-const PATIENT: u32 = 2;
-
-/// The connection broke under a statement with all of them.
-fn isolate(jobs: &mut [Job], patient: u32) {
-    let together = jobs.len();
-    for job in jobs {
-        job.head_mut().fate.broke(together, patient);
-    }
 }

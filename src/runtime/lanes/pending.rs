@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::place::{self, Place};
+use super::room::Room;
 use crate::model::{Moment, Subject};
 use crate::runtime::backoff;
-use crate::runtime::job::{AnyTask, Job, MAX_BYTES, Manner, Turn};
+use crate::runtime::head::Manner;
+use crate::runtime::job::{AnyTask, Job};
 use crate::store::RequestLimit;
 
-/// The most jobs in one statement.
-pub(super) const MAX_BATCH: usize = 256;
 /// The longest pause before a job is sent again, and before an undo is repeated. (Up to as much comes on top by chance.)
 pub(super) const MAX_PAUSE: Duration = Duration::from_millis(200);
 pub(super) const MAX_UNDO_PAUSE: Duration = Duration::from_secs(30);
@@ -133,13 +133,13 @@ impl Pending {
         } else {
             MAX_PAUSE
         };
-        let tries = &mut job.head_mut().fate.tries;
-        *tries += 1;
-        let pause = backoff::pause(*tries, longest).mul_f64(1.0 + jitter);
+        let put_offs = &mut job.head_mut().fate.put_offs;
+        *put_offs += 1;
+        let pause = backoff::pause(*put_offs, longest).mul_f64(1.0 + jitter);
         self.later.push((now + pause, job));
     }
 
-    /// Removes the jobs whose patience has ended, and returns them. The undo of an acquire that may have happened
+    /// Removes the jobs whose time is over, and returns them. The undo of an acquire that may have happened
     /// takes its place, so that the jobs on its name that come after it find what it leaves.
     pub(super) fn expire(&mut self, now: Moment) -> Vec<Job> {
         let mut expired = Vec::new();
@@ -157,7 +157,7 @@ impl Pending {
         expired
     }
 
-    /// When the patience of the next job ends.
+    /// When the time of the next job is over.
     pub(super) fn gives_up_at(&self) -> Option<Moment> {
         let moments = self.ready.iter().map(|job| job.head().fate.give_up);
         moments.min()
@@ -166,7 +166,7 @@ impl Pending {
     /// The next batch, oldest first: at most one job per name or record (and those that share it), so that the
     /// jobs on it keep their order and never meet in a statement.
     ///
-    /// What may go alone only (see [`Fate::company`](crate::runtime::job::Fate)) takes turns with all else, and the one under
+    /// What may go alone only (see [`Fate::company`](crate::runtime::head::Fate)) takes turns with all else, and the one under
     /// which the connection broke least often goes first: the guilty one comes last.
     pub(super) fn pick(&mut self, now: Moment) -> Vec<Job> {
         let breaks = |job: &dyn AnyTask| {
@@ -253,59 +253,6 @@ impl Pending {
                 self.flushes.push(flush);
             }
         }
-    }
-}
-
-/// What still fits into a batch.
-#[derive(Debug)]
-struct Room {
-    limit: RequestLimit,
-    jobs: usize,
-    /// Bytes of the statements whose requests are bounded.
-    requests: HashMap<Turn, usize>,
-    /// Bytes of outcomes that are written.
-    written: usize,
-    /// Bytes of outcomes that are read, as far as they are known to be large.
-    read: usize,
-}
-
-impl Room {
-    fn of(limit: RequestLimit) -> Self {
-        Self {
-            limit,
-            jobs: 0,
-            requests: HashMap::new(),
-            written: 0,
-            read: 0,
-        }
-    }
-
-    fn take(&mut self, job: &dyn AnyTask) -> bool {
-        if self.jobs == MAX_BATCH {
-            return false;
-        }
-        if let Some((name, rest)) = job.head().request {
-            let used = self.requests.entry(job.turn()).or_default();
-            if !self.limit.admits(used, name, rest) {
-                return false;
-            }
-        }
-        self.take_outcome(job)
-    }
-
-    fn take_outcome(&mut self, job: &dyn AnyTask) -> bool {
-        let size = job.head().bytes;
-        let bytes = if job.head().manner == Manner::Look {
-            &mut self.read
-        } else {
-            &mut self.written
-        };
-        let fits = size == 0 || *bytes <= MAX_BYTES;
-        if fits {
-            self.jobs += 1;
-            *bytes += size;
-        }
-        fits
     }
 }
 

@@ -8,7 +8,9 @@ use uuid::Uuid;
 use super::*;
 use crate::model::{ClockError, Error, Name, Outcome, RecordKey};
 use crate::runtime::grant::Grant;
-use crate::runtime::job::{Fate, Head, Task};
+use crate::runtime::head::{Fate, Head};
+use crate::runtime::job::Task;
+use crate::runtime::lanes::room::{MAX_BATCH, MAX_BYTES};
 use crate::runtime::verbs::alone::Alone;
 use crate::runtime::verbs::finish::Finish;
 use crate::runtime::verbs::release;
@@ -49,12 +51,12 @@ fn look(name: &str, give_up: Moment) -> (Job, Found) {
 fn outcome(key: &str, bytes: usize, give_up: Moment) -> Job {
     let ask = FinishAsk {
         key: RecordKey::new("scope", key).unwrap(),
-        owner: Uuid::nil(),
+        attempt_id: Uuid::nil(),
         attempt: 1,
         end: RecordEnd::Done {
             outcome: Outcome::kept("a/b", vec![0; bytes]),
             retain: MS,
-            forget: MS,
+            remember: MS,
         },
     };
     Finish::task(ask, None, Fate::until(give_up)).into()
@@ -95,7 +97,7 @@ fn what_is_put_off_pauses_longer_each_time_up_to_a_limit() {
     for (repeated, longest) in [(false, 200), (true, 30_000)] {
         let mut job = release("a", far, repeated);
         let mut expected = 2;
-        for tries in 1..20 {
+        for put_offs in 1..20 {
             let mut pending = Pending::default();
             pending.put_off(job, now, 0.0);
             assert_eq!(pending.wakes_at(), Some(now + MS * expected));
@@ -103,7 +105,7 @@ fn what_is_put_off_pauses_longer_each_time_up_to_a_limit() {
             pending.wake(now + MS * expected);
             assert_eq!(pending.wakes_at(), None);
             job = pending.pick(now).pop().unwrap();
-            assert_eq!(job.head().fate.tries, tries);
+            assert_eq!(job.head().fate.put_offs, put_offs);
             expected = (expected * 2).min(longest);
         }
     }
@@ -180,7 +182,7 @@ fn a_batch_is_no_larger_than_a_statement_may_be() {
 }
 
 #[test]
-fn nobody_waits_longer_than_the_patience_lasts() {
+fn nobody_waits_longer_than_the_operation_timeout() {
     let now = Moment::now();
     let (first, _first) = look("a", now + 5 * MS);
     let (second, _second) = look("b", now + 3 * MS);

@@ -9,7 +9,7 @@
 //!
 //! # Trust window
 //!
-//! A renewal is due with two thirds of the trusted time left, so there is time for two more tries. The
+//! A renewal is due with two thirds of the trusted time left, so there is time for two more attempts. The
 //! warning comes with one third left, the loss at the deadline, which is counted from before the
 //! last confirmed request was sent.
 //!
@@ -23,6 +23,7 @@
 mod kept;
 mod pace;
 mod schedule;
+mod send;
 mod tally;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,17 +39,12 @@ use super::grant::Grant;
 use super::link::Link;
 use super::tasks::{Kind, Tasks};
 use crate::model::Moment;
-use crate::model::{Error, Loss, RecordKey, Subject};
+use crate::model::{Error, RecordKey, Subject};
 use crate::runtime::timer::sleep_until;
-use crate::store::fault::Fault;
-use crate::store::lease::{RenewAsk, Renewed};
-use crate::store::record::KeepAsk;
-use crate::store::{Connector, RequestLimit, Store};
+use crate::store::{Connector, RequestLimit};
 use kept::Kept;
-use schedule::{ALONE, Chunk, Schedule};
-
-/// A login takes several round trips.
-const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
+use schedule::{ALONE, Schedule};
+use send::{dial, send};
 
 /// The longest pause after a failure.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
@@ -231,12 +227,12 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
     // Failures in a row.
     let mut failures = 0;
     loop {
-        let (next, patience) = {
+        let (next, limit) = {
             let state = &mut *shared.state();
             if !state.renews() {
                 return;
             }
-            (state.schedule.next(), state.schedule.patience())
+            (state.schedule.next(), state.schedule.dial_limit())
         };
         if next.is_none_or(|at| !at.has_passed()) {
             // The connection is there before the first renewal needs it. One that is not made by then is made anew.
@@ -250,7 +246,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
             pause(next, &shared.renew).await;
             continue;
         }
-        let failed = match dial(&mut link, patience).await {
+        let failed = match dial(&mut link, limit).await {
             Ok(()) => {
                 let chunk = shared.state().schedule.chunk(Moment::now());
                 shared.help.notify_one();
@@ -284,13 +280,13 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
     };
     let mut used = Moment::now();
     loop {
-        let (next, patience) = {
+        let (next, limit) = {
             let state = &mut *shared.state();
             if !state.renews() {
                 return;
             }
             let next = state.schedule.spare_next(Moment::now());
-            (next, state.schedule.patience())
+            (next, state.schedule.dial_limit())
         };
         if next.is_none_or(|at| !at.has_passed()) {
             select! {
@@ -299,7 +295,7 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
             }
             continue;
         }
-        if let Err(fault) = dial(&mut link, patience).await {
+        if let Err(fault) = dial(&mut link, limit).await {
             tracing::debug!(%target, error = %fault, "no spare connection for renewals");
             sleep_until(Moment::now() + MAX_PAUSE).await;
             continue;
@@ -315,114 +311,6 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
         // What failed, or was found locked, is to be sent again.
         shared.renew.notify_one();
     }
-}
-
-async fn dial(link: &mut Link, patience: Duration) -> Result<(), Fault> {
-    let bound = patience.max(MIN_DIAL_BOUND);
-    let made = tokio::time::timeout(bound, link.connect()).await;
-    made.unwrap_or_else(|_| Err(Fault::timed_out()))
-}
-
-/// Renews the leases of a chunk in one statement and its attempts in another. Each is settled by itself.
-async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Fault> {
-    let (mut leases, mut attempts) = (Vec::new(), Vec::new());
-    for kept in chunk.kept {
-        match kept {
-            Kept::Lease(grant) => leases.push(grant),
-            Kept::Attempt(grant) => attempts.push(grant),
-        }
-    }
-    let now = Moment::now();
-    let leases = newest_only(leases);
-    let asks: Vec<RenewAsk> = leases
-        .iter()
-        .map(|grant| RenewAsk {
-            name: grant.name.clone(),
-            owner: grant.id,
-            ttl: grant.renewal_ttl(now).unwrap_or_default(),
-        })
-        .collect();
-    let leases = leases.into_iter().map(Kept::Lease).collect();
-    let renewed = part(
-        link,
-        shared,
-        leases,
-        chunk.bound,
-        async |conn: &mut dyn Store| conn.lease_renew(&asks).await,
-    )
-    .await;
-    let attempts = newest_only(attempts);
-    let asks: Vec<KeepAsk> = attempts
-        .iter()
-        .map(|grant| KeepAsk {
-            key: grant.name.clone(),
-            owner: grant.id,
-            lease: grant.ttl,
-        })
-        .collect();
-    let attempts = attempts.into_iter().map(Kept::Attempt).collect();
-    let kept = part(
-        link,
-        shared,
-        attempts,
-        chunk.bound,
-        async |conn: &mut dyn Store| conn.record_renew(&asks).await,
-    )
-    .await;
-    renewed.and(kept)
-}
-
-/// One statement, and what becomes of those that it renews.
-async fn part(
-    link: &mut Link,
-    shared: &Shared,
-    kept: Vec<Kept>,
-    bound: Duration,
-    verb: impl AsyncFnOnce(&mut dyn Store) -> Result<Vec<Renewed>, Fault>,
-) -> Result<(), Fault> {
-    if kept.is_empty() {
-        return Ok(());
-    }
-    if !link.is_connected() {
-        // The statement before has cost the connection.
-        shared.state().schedule.put_back(&kept);
-        return Ok(());
-    }
-    let sent = Moment::now();
-    let outcomes = link.run(bound, verb).await;
-    let now = Moment::now();
-    // What is to be sent again may have to overtake what comes next here.
-    shared.help.notify_one();
-    let schedule = &mut shared.state().schedule;
-    match outcomes {
-        Ok(outcomes) => {
-            schedule.pace.took(now - sent, bound, kept.len());
-            for (kept, outcome) in kept.iter().zip(outcomes) {
-                schedule.settle(now, kept, outcome, sent);
-            }
-            Ok(())
-        }
-        Err(fault) => {
-            if !link.is_connected() {
-                schedule.pace.took(now - sent, bound, kept.len());
-            }
-            schedule.fail(now, &kept);
-            Err(fault)
-        }
-    }
-}
-
-/// Sorted by name. Of two grants of one name the older one is lost, and does not know it yet.
-fn newest_only<K: Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
-    due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence.cmp(&a.fence)));
-    due.dedup_by(|older, newest| {
-        let same = older.name == newest.name;
-        if same {
-            older.lose(Loss::TakenOver);
-        }
-        same
-    });
-    due
 }
 
 #[cfg(all(test, feature = "sqlite"))]

@@ -10,7 +10,7 @@ const MIN_CHUNK: usize = 16;
 #[derive(Debug)]
 pub(super) struct Pace {
     size: usize,
-    /// How long a statement takes: the slowest of the last ones, of which less is remembered each time.
+    /// How long a statement takes: the slowest of the last ones, of which less is kept each time.
     took: Duration,
 }
 

@@ -275,7 +275,7 @@ impl Schedule {
     }
 
     /// How long dialing may take when a renewal is due.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn dial_limit(&self) -> Duration {
         self.shortest().map_or(MAX_BOUND, bound)
     }
 

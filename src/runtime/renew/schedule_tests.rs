@@ -127,7 +127,7 @@ fn what_was_removed_is_forgotten() {
         (it.len(), it.next(), it.announce(start, 9)),
         (0, None, None)
     );
-    assert_eq!(it.patience(), MAX_BOUND);
+    assert_eq!(it.dial_limit(), MAX_BOUND);
     it.remove(all[2].id());
 }
 
@@ -504,12 +504,12 @@ fn a_statement_is_bounded_by_the_shortest_lease_in_or_beside_it() {
     let same = lease(millis(120), start + secs(11));
     it.keep(start, same.clone());
     it.remove(same.id());
-    assert_eq!(it.patience(), MIN_BOUND);
+    assert_eq!(it.dial_limit(), MIN_BOUND);
     let chunk = it.chunk(start + secs(11));
     assert_eq!((chunk.kept.len(), chunk.bound), (1, MIN_BOUND));
     it.put_back(&chunk.kept);
     it.remove(short.id());
-    assert_eq!(it.patience(), MAX_BOUND);
+    assert_eq!(it.dial_limit(), MAX_BOUND);
     assert_eq!(it.chunk(start + secs(11)).bound, MAX_BOUND);
     let (mut it, _) = crowd(1, secs(4), start);
     assert_eq!(it.chunk(start + secs(2)).bound, secs(1));

@@ -2,9 +2,14 @@
 
 use sqlx::{Connection, SqliteConnection};
 
+use super::schedule::Chunk;
+use super::send::part;
 use super::*;
 use crate::model::ClockError;
+use crate::model::Loss;
 use crate::model::{FaultKind, Name};
+use crate::store::Store;
+use crate::store::fault::Fault;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::sqlite::Sqlite;
 
@@ -44,7 +49,7 @@ impl House {
     async fn lease(&self, name: &str, ttl: Duration) -> Arc<Grant> {
         let ask = TakeAsk {
             name: Name::new(name).unwrap(),
-            owner: Uuid::new_v4(),
+            grant_id: Uuid::new_v4(),
             ttl,
             holder: "test".into(),
         };
@@ -53,7 +58,7 @@ impl House {
         let [Taken::Granted { fence }] = taken[..] else {
             panic!("{taken:?}")
         };
-        let grant = grant(ask.name, ask.owner, fence, ttl, Moment::now() + ttl / 2);
+        let grant = grant(ask.name, ask.grant_id, fence, ttl, Moment::now() + ttl / 2);
         self.keep(Kept::Lease(Arc::clone(&grant)));
         grant
     }

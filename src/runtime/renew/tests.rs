@@ -3,8 +3,10 @@
 use std::pin::pin;
 use std::time::Instant;
 
+use super::send::newest_only;
 use super::*;
 use crate::model::ClockError;
+use crate::model::Loss;
 use crate::model::Name;
 use crate::store::sqlite::Sqlite;
 
@@ -67,8 +69,8 @@ async fn a_connection_that_is_not_made_when_a_renewal_is_due_is_made_anew() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let url = format!("postgres://user@127.0.0.1:{port}/db");
-    let patience = Duration::from_mins(1);
-    let link = || Link::new(Postgres::from_url(&url).unwrap(), patience, &Arc::default());
+    let timeout = Duration::from_mins(1);
+    let link = || Link::new(Postgres::from_url(&url).unwrap(), timeout, &Arc::default());
     let cleaning = (link(), Arc::default(), None);
     let renewals = Renewals::start(
         link(),
@@ -84,7 +86,7 @@ async fn a_connection_that_is_not_made_when_a_renewal_is_due_is_made_anew() {
     let grant = Grant::new(name, Uuid::new_v4(), 1, ttl, error, None, deadline);
     renewals.add(&Arc::new(grant));
     let (_silent, _) = listener.accept().await.unwrap();
-    let second = tokio::time::timeout(patience / 2, listener.accept()).await;
+    let second = tokio::time::timeout(timeout / 2, listener.accept()).await;
     second.expect("another connection").unwrap();
 }
 

@@ -12,7 +12,7 @@ use crate::model::Moment;
 impl Schedule {
     /// Whether statements are fast enough for all classes to share them.
     pub(super) fn is_calm(&self) -> bool {
-        self.pace.needed() <= self.patience()
+        self.pace.needed() <= self.dial_limit()
     }
 
     /// Takes out what is to be sent now over the first connection. What has ended is dropped on the way.
@@ -106,7 +106,7 @@ impl Schedule {
         let picked = self.spare_pick(now)?;
         self.last_spare = picked.first().map_or(0, |id| self.class_of(id));
         let kept = self.take(now, picked);
-        let bound = self.patience();
+        let bound = self.dial_limit();
         Some(Chunk { kept, bound })
     }
 

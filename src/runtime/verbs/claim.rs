@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::finish;
+use super::undo;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::Core;
-use crate::runtime::attempt::RecordGuard;
 use crate::runtime::grant::Grant;
-use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::record_guard::RecordGuard;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::Renewed;
@@ -31,7 +32,7 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn task(core: &Arc<Core>, ask: ClaimAsk, reply: Reply<Claiming>) -> Task<Self> {
         let subject = Subject::Record(ask.key.clone());
-        let fate = Fate::within(core.settings.patience);
+        let fate = Fate::within(core.settings.operation_timeout);
         let head = Head::new(subject, "begin", Manner::Wish, fate);
         let core = Arc::clone(core);
         let verb = Self { ask, core, reply };
@@ -45,7 +46,7 @@ impl Claim {
         let key = ask.key.clone();
         let grant = Grant::new(
             key,
-            ask.owner,
+            ask.attempt_id,
             attempt,
             ask.lease,
             clock_error,
@@ -61,7 +62,7 @@ impl Claim {
     fn not_mine(self, fate: &Fate, found: Claiming) -> Next {
         let late = fate
             .in_doubt()
-            .then(|| finish::undo(&self.ask, fate, Moment::now()));
+            .then(|| undo::claim(&self.ask, fate, Moment::now()));
         let _ = self.reply.send(Ok(found));
         late.map_or(Next::Done, |undo| Next::Later(undo.repeated().into()))
     }
@@ -107,7 +108,7 @@ impl Verb for Claim {
 
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
         let (fate, ask) = (&task.head.fate, &task.verb.ask);
-        fate.sent.then(|| finish::undo(ask, fate, now).into())
+        fate.sent.then(|| undo::claim(ask, fate, now).into())
     }
 
     /// Two claims by what both saw of the record.
@@ -142,7 +143,7 @@ impl Verb for Confirm {
             let ask = &task.verb.claim.ask;
             KeepAsk {
                 key: ask.key.clone(),
-                owner: ask.owner,
+                attempt_id: ask.attempt_id,
                 lease: ask.lease,
             }
         };
@@ -171,7 +172,7 @@ impl Verb for Confirm {
 
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
         let (fate, ask) = (&task.head.fate, &task.verb.claim.ask);
-        fate.sent.then(|| finish::undo(ask, fate, now).into())
+        fate.sent.then(|| undo::claim(ask, fate, now).into())
     }
 
     /// The claim: sent again, it finds what it has.

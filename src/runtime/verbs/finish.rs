@@ -1,24 +1,24 @@
 //! Ending an attempt, and undoing a claim whose outcome no caller will learn.
 
-use super::MAX_UNDO;
-use crate::model::{Error, Moment, Subject};
-use crate::runtime::job::{Answered, Fate, Head, Manner, Next, Reply, Task, Turn, Verb};
+use crate::model::{Error, Subject};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::record::{ANY_ATTEMPT, ClaimAsk, FinishAsk, Finished, RecordEnd};
+use crate::store::record::{FinishAsk, Finished, RecordEnd};
 
 #[derive(Debug)]
 pub(crate) struct Finish {
     pub(crate) ask: FinishAsk,
-    end: End,
+    pub(super) end: End,
 }
 
 /// Of what.
 #[derive(Debug)]
-enum End {
+pub(super) enum End {
     /// Of an attempt; without a reply in the background.
     Attempt(Option<Reply<Finished>>),
-    /// Of an attempt that a claim may have begun for no caller. It names the owner of that attempt only, and no other
+    /// Of an attempt that a claim may have begun for no caller. It names the id of that attempt only, and no other
     /// job waits for it.
     Undo {
         /// A sending of the claim may reach the server yet.
@@ -43,40 +43,6 @@ impl Finish {
     }
 }
 
-/// Frees what a claim whose outcome no caller will learn may have claimed. It does not count as an attempt.
-pub(crate) fn undo(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
-    let ask = FinishAsk {
-        key: claim.key.clone(),
-        owner: claim.owner,
-        attempt: ANY_ATTEMPT,
-        end: RecordEnd::Free {
-            bound: false,
-            pardon: 1,
-            forget: claim.forget,
-            begun: claim.begun,
-            in_doubt: false,
-        },
-    };
-    let subject = Subject::Record(claim.key.clone());
-    let late = fate.in_doubt();
-    let fate = Fate::until(now + claim.lease.min(MAX_UNDO));
-    Task {
-        head: Head::new(subject, "release", Manner::Duty, fate),
-        verb: Finish {
-            ask,
-            end: End::Undo { late },
-        },
-    }
-}
-
-impl Task<Finish> {
-    /// What it looks for may never come: no flush waits for it.
-    pub(super) fn repeated(mut self) -> Self {
-        self.head.manner = Manner::Vigil;
-        self
-    }
-}
-
 impl Verb for Finish {
     type Outcome = Finished;
 
@@ -87,7 +53,7 @@ impl Verb for Finish {
         store.record_finish(&asks).await
     }
 
-    fn settle(mut task: Task<Self>, finished: Finished, _: Answered) -> Next {
+    fn settle(task: Task<Self>, finished: Finished, _: Answered) -> Next {
         if finished == Finished::Locked {
             return Next::Later(task.into());
         }
@@ -100,7 +66,6 @@ impl Verb for Finish {
             }
             // When one sending has ended, the others do not find what they saw.
             End::Undo { late: true } if finished != Finished::Ended => {
-                task.head.fate = task.head.fate.innocent();
                 Next::Later(task.repeated().into())
             }
             End::Undo { .. } => Next::Done,

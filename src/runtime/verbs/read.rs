@@ -2,7 +2,9 @@
 //! outcome that is larger comes with one of the next statements.
 
 use crate::model::{Error, RecordKey, Subject};
-use crate::runtime::job::{Answered, Fate, Head, MAX_BYTES, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
+use crate::runtime::lanes::MAX_BYTES;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::record::RecordRow;

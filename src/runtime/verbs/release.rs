@@ -1,15 +1,13 @@
 //! Releasing a lease, and undoing an acquire whose outcome no caller will learn.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use uuid::Uuid;
-
-use super::MAX_UNDO;
-use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
+use super::undo;
+use crate::model::{Error, Loss, Moment, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
-use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
-use crate::runtime::line::Lines;
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{Freed, ReleaseAsk};
@@ -23,19 +21,19 @@ pub(crate) struct Release {
     /// How many sendings of its acquire may reach the server yet.
     pub(crate) late: u32,
     pub(crate) reply: Option<Reply<ReleaseOutcome>>,
-    pub(crate) lines: Arc<Lines>,
+    pub(crate) waiters: Arc<Waiters>,
 }
 
 /// The release of a grant whose last guard is gone.
 pub(crate) fn of(
     grant: &Arc<Grant>,
-    lines: &Arc<Lines>,
+    waiters: &Arc<Waiters>,
     reply: Option<Reply<ReleaseOutcome>>,
     fate: Fate,
 ) -> Task<Release> {
     let ask = ReleaseAsk {
         name: grant.name.clone(),
-        owner: grant.id,
+        grant_id: grant.id,
         fence: grant.fence,
     };
     let verb = Release {
@@ -43,38 +41,13 @@ pub(crate) fn of(
         grant: Some(Arc::clone(grant)),
         late: grant.late,
         reply,
-        lines: Arc::clone(lines),
+        waiters: Arc::clone(waiters),
     };
     verb.task(fate)
 }
 
-/// Frees what an acquire was granted; and what `late` more of its sendings are granted yet.
-pub(super) fn undo(
-    name: &Name,
-    owner: Uuid,
-    ttl: Duration,
-    late: u32,
-    lines: &Arc<Lines>,
-    now: Moment,
-) -> Task<Release> {
-    let ask = ReleaseAsk {
-        name: name.clone(),
-        owner,
-        fence: 0,
-    };
-    let verb = Release {
-        ask,
-        grant: None,
-        late,
-        reply: None,
-        lines: Arc::clone(lines),
-    };
-    // It may have been granted just now; after its TTL it is free by itself.
-    verb.task(Fate::until(now + ttl.min(MAX_UNDO)))
-}
-
 impl Release {
-    fn task(self, fate: Fate) -> Task<Self> {
+    pub(super) fn task(self, fate: Fate) -> Task<Self> {
         let subject = Subject::Lock(self.ask.name.clone());
         let request = (self.ask.name.as_bytes().len(), 0);
         let head = Head {
@@ -88,8 +61,8 @@ impl Release {
     /// server yet, one of them may grant the name again, to no caller.
     fn after(&self, late: u32, now: Moment) -> Option<Job> {
         let grant = self.grant.as_ref().filter(|_| late > 0)?;
-        let (name, lines) = (&grant.name, &self.lines);
-        let undo = undo(name, grant.id, grant.ttl, late, lines, now);
+        let (name, waiters) = (&grant.name, &self.waiters);
+        let undo = undo::acquire(name, grant.id, grant.ttl, late, waiters, now);
         Some(undo.repeated().into())
     }
 
@@ -118,16 +91,10 @@ impl Release {
 }
 
 impl Task<Release> {
-    /// What it looks for may never come: no flush waits for it.
-    pub(crate) fn repeated(mut self) -> Self {
-        self.head.manner = Manner::Vigil;
-        self
-    }
-
     fn released(self, freed: Freed) -> Next {
         let Self { head, verb } = self;
         let now = Moment::now();
-        verb.lines.freed(&verb.ask.name);
+        verb.waiters.freed(&verb.ask.name);
         let next = verb.after(verb.late, now).map_or(Next::Done, Next::Later);
         let outcome = verb.outcome(&head.fate, freed, now);
         if let Some(reply) = verb.reply {
@@ -141,14 +108,13 @@ impl Task<Release> {
     /// which was answered.
     fn undone(mut self, freed: Freed) -> Next {
         if matches!(freed, Freed::Released | Freed::Expired) {
-            self.verb.lines.freed(&self.verb.ask.name);
+            self.verb.waiters.freed(&self.verb.ask.name);
         }
         let accounted = u32::from(freed == Freed::Released);
         self.verb.late = self.verb.late.saturating_sub(accounted);
         if self.verb.late == 0 {
             return Next::Done;
         }
-        self.head.fate = self.head.fate.innocent();
         Next::Later(self.repeated().into())
     }
 }

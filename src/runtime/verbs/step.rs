@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::model::{Error, Outcome, Subject};
 use crate::runtime::Core;
-use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::record::Finished;
@@ -23,7 +24,7 @@ impl BeginStep {
         ask: StepAsk,
         reply: Reply<(StepBegun, UndoStep)>,
     ) -> Task<Self> {
-        let fate = Fate::within(core.settings.patience);
+        let fate = Fate::within(core.settings.operation_timeout);
         let head = head(&ask, "begin a step of", Manner::Wish, fate);
         let core = Arc::clone(core);
         let verb = Self { ask, core, reply };
@@ -60,11 +61,11 @@ impl Verb for BeginStep {
             return Next::Later(task.into());
         }
         let Self { ask, core, reply } = task.verb;
-        let in_doubt = matches!(begun, StepBegun::Fresh) && !ask.repeatable;
-        let undo = UndoStep::new(in_doubt.then(|| (core, ask.clone())));
+        let is_open = matches!(begun, StepBegun::Fresh) && !ask.repeatable;
+        let undo = UndoStep::new(is_open.then(|| (core, ask.clone())));
         if let Err(Ok((_, undo))) = reply.send(Ok((begun, undo))) {
             undo.disarm();
-            if in_doubt {
+            if is_open {
                 // Before the end of the attempt, which may wait already.
                 return Next::First(FinishStep::task(ask, None, None, task.head.fate).into());
             }
@@ -162,16 +163,16 @@ impl UndoStep {
 impl Drop for UndoStep {
     fn drop(&mut self) {
         if let Some((core, ask)) = self.0.take() {
-            core.forget_step(ask);
+            core.undo_step(ask);
         }
     }
 }
 
 impl Core {
-    /// A step was begun, and did not happen: its record is in no doubt. (When this is given up, the end of the attempt says so.)
-    pub(crate) fn forget_step(&self, ask: StepAsk) {
-        let fate = Fate::within(self.settings.patience);
-        let forget: Job = FinishStep::task(ask, None, None, fate).into();
-        self.send(forget);
+    /// A step was begun, and did not happen: its record has no open step. (When this is given up, the end of the attempt says so.)
+    pub(crate) fn undo_step(&self, ask: StepAsk) {
+        let fate = Fate::within(self.settings.operation_timeout);
+        let undo: Job = FinishStep::task(ask, None, None, fate).into();
+        self.send(undo);
     }
 }

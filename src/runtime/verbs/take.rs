@@ -6,12 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::release::{self, Release};
+use super::release::Release;
+use super::undo;
 use crate::model::{Busy, Error, Moment, Subject};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
-use crate::runtime::guard::Guard;
-use crate::runtime::job::{Answered, Fate, Head, Job, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::lease_guard::Guard;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed, TakeAsk, Taken};
@@ -62,12 +64,15 @@ impl Take {
     /// Hands the guard to the caller. When the caller has gone, the guard is dropped, and released.
     fn granted(self, fate: &Fate, fence: i64, sent: Moment, left: Duration) -> Next {
         let TakeAsk {
-            name, owner, ttl, ..
+            name,
+            grant_id,
+            ttl,
+            ..
         } = self.ask;
         let clock_error = self.core.settings.clock_error;
         let deadline = sent + clock_error.trusted(left);
         let cap = self.max_hold.map(|max_hold| sent + max_hold);
-        let mut grant = Grant::new(name, owner, fence, ttl, clock_error, cap, deadline);
+        let mut grant = Grant::new(name, grant_id, fence, ttl, clock_error, cap, deadline);
         grant.late = fate.doubts;
         let grant = Arc::new(grant);
         self.core.renewals.add(&grant);
@@ -91,8 +96,8 @@ impl Take {
 
     /// Frees what its sendings were granted, or may yet be granted.
     fn undo(&self, fate: &Fate, now: Moment) -> Task<Release> {
-        let (ask, lines) = (&self.ask, &self.core.lines);
-        release::undo(&ask.name, ask.owner, ask.ttl, fate.doubts, lines, now)
+        let (ask, waiters) = (&self.ask, &self.core.waiters);
+        undo::acquire(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
     }
 }
 
@@ -117,7 +122,7 @@ impl Verb for Take {
                 task.verb.granted(&fate, fence, answered.sent, ttl)
             }
             // By an earlier sending.
-            Taken::Busy(Some(row)) if fate.sent && row.owner == Some(take.ask.owner) => {
+            Taken::Busy(Some(row)) if fate.sent && row.grant_id == Some(take.ask.grant_id) => {
                 Confirm::after(task, row.fence)
             }
             // The row may be locked by an earlier sending, which the server has not finished.
@@ -177,7 +182,7 @@ impl Verb for Confirm {
             let ask = &task.verb.take.ask;
             RenewAsk {
                 name: ask.name.clone(),
-                owner: ask.owner,
+                grant_id: ask.grant_id,
                 ttl: ask.ttl,
             }
         };

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::model::{Error, Moment};
-use crate::runtime::job::{Answered, Fate, Head, Manner, Next, Reply, Task, Turn, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
 use crate::store::Store;
 use crate::store::clean::CleanedLocks;
 use crate::store::fault::Fault;
@@ -15,21 +16,21 @@ pub(crate) struct Walk {
     /// The last name that was looked at.
     after: Vec<u8>,
     removed: u64,
-    /// For each portion.
-    patience: Duration,
+    /// The limit for each portion.
+    limit_each: Duration,
     reply: Reply<u64>,
 }
 
 impl Walk {
-    pub(crate) fn task(limit: u32, patience: Duration, reply: Reply<u64>) -> Task<Self> {
-        let fate = Fate::within(patience);
+    pub(crate) fn task(limit: u32, limit_each: Duration, reply: Reply<u64>) -> Task<Self> {
+        let fate = Fate::within(limit_each);
         Task {
             head: Head::new(None, "clean", Manner::Wish, fate),
             verb: Self {
                 limit,
                 after: Vec::new(),
                 removed: 0,
-                patience,
+                limit_each,
                 reply,
             },
         }
@@ -60,7 +61,7 @@ impl Verb for Walk {
                 walk.after = last;
                 task.head.fate = Fate {
                     number: task.head.fate.number,
-                    ..Fate::until(Moment::now() + walk.patience)
+                    ..Fate::until(Moment::now() + walk.limit_each)
                 };
                 Next::First(task.into())
             }

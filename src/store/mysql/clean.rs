@@ -17,7 +17,7 @@ use crate::store::{json, to_micros};
 const DUE: &str = "
 SELECT scope, idempotency_key, forget_at <= UTC_TIMESTAMP(6) FROM rowlock_idempotency
 WHERE clean_at <= UTC_TIMESTAMP(6) AND state <> 'unknown'
-  AND (state <> 'running' OR (doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
+  AND (state <> 'running' OR (open_step IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
   AND (state <> 'done' OR retain_until <= UTC_TIMESTAMP(6))
 ORDER BY clean_at LIMIT ?
 FOR UPDATE SKIP LOCKED";
@@ -43,7 +43,7 @@ STRAIGHT_JOIN rowlock_form_token t FORCE INDEX (PRIMARY) ON t.scope = o.scope AN
 /// The next names, and whether nobody has used them for so long. A plain read: it locks nothing.
 const SEEN: &str = "
 SELECT name,
-       ((owner IS NULL AND expires_at IS NULL
+       ((grant_id IS NULL AND expires_at IS NULL
          AND fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - ?)
         OR COALESCE(expires_at < SYSDATE(6) - INTERVAL ? MICROSECOND, FALSE)) AS idle
 FROM rowlock_lock FORCE INDEX (PRIMARY)
@@ -55,7 +55,7 @@ SELECT l.name
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
 WHERE l.fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
-  AND ((l.owner IS NULL AND l.expires_at IS NULL
+  AND ((l.grant_id IS NULL AND l.expires_at IS NULL
         AND l.fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - ?)
        OR l.expires_at < SYSDATE(6) - INTERVAL ? MICROSECOND)
 FOR UPDATE /*!80000 OF l */ SKIP LOCKED";

@@ -99,7 +99,11 @@ impl Connector for MySql {
         self.servers.len()
     }
 
-    async fn connect(&self, server: usize, patience: Duration) -> Result<MySqlConnection, Fault> {
+    async fn connect(
+        &self,
+        server: usize,
+        operation_timeout: Duration,
+    ) -> Result<MySqlConnection, Fault> {
         let mut conn = self.servers[server].connect().await?;
         if self.servers.len() > 1 {
             let read_only = "SELECT CAST(@@GLOBAL.read_only AS SIGNED)";
@@ -114,7 +118,7 @@ impl Connector for MySql {
         let session = format!(
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
              SET autocommit = 1, innodb_lock_wait_timeout = {}",
-            (patience / 2).as_secs().max(1)
+            (operation_timeout / 2).as_secs().max(1)
         );
         sqlx::raw_sql(AssertSqlSafe(session))
             .execute(&mut conn)

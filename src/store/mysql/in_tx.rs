@@ -35,7 +35,7 @@ use crate::store::row::LockRow;
 pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE";
 
 const ROW: &str = "
-SELECT d.id, l.name, l.owner, l.fence, l.holder,
+SELECT d.id, l.name, l.grant_id, l.fence, l.holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.expires_at),
        TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), l.expires_at)
@@ -47,11 +47,11 @@ FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?";
 /// A cluster with several writers certifies what a transaction has written, not what it has locked: there the row is
 /// changed, by a microsecond that nobody counts on. Of this transaction and a takeover through another node one fails.
 fn pin_text(ask: &PinAsk) -> String {
-    let (name, owner) = (hex(ask.name.as_bytes()), hex(ask.owner.as_bytes()));
+    let (name, grant_id) = (hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes()));
     let (lock, write) = if ask.write {
         let write = format!(
             "; UPDATE rowlock_lock SET expires_at = expires_at + INTERVAL 1 MICROSECOND
-             WHERE name = {name} AND owner = {owner}"
+             WHERE name = {name} AND grant_id = {grant_id}"
         );
         ("FOR UPDATE", write)
     } else {
@@ -62,7 +62,7 @@ fn pin_text(ask: &PinAsk) -> String {
     };
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT owner = {owner},
+         SELECT grant_id = {grant_id},
                 expires_at > UTC_TIMESTAMP(6)
                     + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND,
                 (SELECT id FROM rowlock_database)
@@ -88,7 +88,7 @@ fn grant_text(names: &str, only_if: &str) -> String {
     format!(
         "UPDATE rowlock_lock
          SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-             owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+             grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
          WHERE name IN ({names}) {only_if}; \
          SELECT (SELECT id FROM rowlock_database), fence
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name"

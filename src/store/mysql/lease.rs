@@ -21,7 +21,8 @@ use sqlx::{AssertSqlSafe, FromRow, MySqlConnection};
 
 use super::connect::{fill, quoted, read_alone, write_and_read};
 use super::in_tx::{hex, text};
-use crate::model::Name;
+use crate::model::{FaultKind, Name};
+use crate::store::classify::classify;
 use crate::store::fault::Fault;
 use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::row::{LockColumns, LockRow};
@@ -29,12 +30,12 @@ use crate::store::{json, micros, to_micros};
 
 const TAKE: &str = "
 UPDATE (
-    SELECT f.name, UNHEX(a.owner) AS owner, a.ttl, a.holder
+    SELECT f.name, UNHEX(a.grant_id) AS grant_id, a.ttl, a.holder
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        name   VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-        owner  CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
-        ttl    BIGINT                             PATH '$[2]',
-        holder VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]'
+        name     VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+        grant_id CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
+        ttl      BIGINT                             PATH '$[2]',
+        holder   VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
     WHERE f.expires_at IS NULL OR f.expires_at <= SYSDATE(6)
@@ -43,7 +44,7 @@ UPDATE (
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    l.owner = t.owner,
+    l.grant_id = t.grant_id,
     l.holder = t.holder,
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL t.ttl MICROSECOND";
@@ -58,7 +59,7 @@ UPDATE (
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    l.owner = ?,
+    l.grant_id = ?,
     l.holder = ?,
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND";
@@ -66,26 +67,26 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
 /// For the names that have no row yet. A duplicate is an error that is caught; ON DUPLICATE KEY
 /// UPDATE would deadlock on gaps.
 const MAKE: &str = "
-INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
-SELECT UNHEX(a.name), UNHEX(a.owner), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
+INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
+SELECT UNHEX(a.name), UNHEX(a.grant_id), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
        a.holder, SYSDATE(6), SYSDATE(6) + INTERVAL a.ttl MICROSECOND
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    name   VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-    owner  CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
-    ttl    BIGINT                             PATH '$[2]',
-    holder VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]'
+    name     VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+    grant_id CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
+    ttl      BIGINT                             PATH '$[2]',
+    holder   VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]'
 )) a";
 
 const RENEW: &str = "
 UPDATE (
     SELECT f.name, a.ttl
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        name  VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
-        owner CHAR(32)     CHARACTER SET ascii PATH '$[1]',
-        ttl   BIGINT                           PATH '$[2]'
+        name     VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        grant_id CHAR(32)     CHARACTER SET ascii PATH '$[1]',
+        ttl      BIGINT                           PATH '$[2]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
-    WHERE f.owner = UNHEX(a.owner) AND f.expires_at > SYSDATE(6)
+    WHERE f.grant_id = UNHEX(a.grant_id) AND f.expires_at > SYSDATE(6)
     LIMIT 1000000
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
@@ -96,31 +97,31 @@ const RELEASE: &str = "
 UPDATE (
     SELECT f.name
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        name  VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
-        owner CHAR(32)     CHARACTER SET ascii PATH '$[1]'
+        name     VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        grant_id CHAR(32)     CHARACTER SET ascii PATH '$[1]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
-    WHERE f.owner = UNHEX(a.owner) AND f.expires_at > SYSDATE(6)
+    WHERE f.grant_id = UNHEX(a.grant_id) AND f.expires_at > SYSDATE(6)
     LIMIT 1000000
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.owner = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
 
 /// Like [`RELEASE`], for a lone operation.
 const RELEASE_ONE: &str = "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
-    WHERE f.name = ? AND f.owner = ? AND f.expires_at > SYSDATE(6)
+    WHERE f.name = ? AND f.grant_id = ? AND f.expires_at > SYSDATE(6)
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.owner = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
 
 /// Like [`READ`], for a lone operation.
 const READ_ONE: &str = "
-SELECT name, owner, fence, holder,
+SELECT name, grant_id, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
@@ -128,7 +129,7 @@ FROM rowlock_lock
 WHERE name = ?";
 
 const READ: &str = "
-SELECT l.name, l.owner, l.fence, l.holder,
+SELECT l.name, l.grant_id, l.fence, l.holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), l.expires_at)
@@ -143,7 +144,7 @@ UPDATE (
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.owner = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
 
 /// A duplicate is caught.
 const MAKE_ROW: &str = "
@@ -151,7 +152,7 @@ INSERT INTO rowlock_lock (name, fence)
 VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))";
 
 const INSPECT: &str = "
-SELECT name, owner, fence, holder,
+SELECT name, grant_id, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
@@ -159,7 +160,7 @@ FROM rowlock_lock
 WHERE name = ? AND expires_at > SYSDATE(6)";
 
 const LIST: &str = "
-SELECT name, owner, fence, holder,
+SELECT name, grant_id, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
@@ -169,17 +170,17 @@ ORDER BY name";
 
 /// Locks the row of a name that somebody holds, or whose row is damaged.
 const LOCK_HELD: &str = "
-SELECT name, owner, fence, holder,
+SELECT name, grant_id, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
 FROM rowlock_lock
-WHERE name = ? AND (owner IS NOT NULL OR expires_at IS NOT NULL)
+WHERE name = ? AND (grant_id IS NOT NULL OR expires_at IS NOT NULL)
 FOR UPDATE";
 
 const FREE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = ?";
 
 /// A row as READ finds it.
@@ -192,7 +193,7 @@ fn take_text(asks: &[TakeAsk]) -> (String, String) {
             TAKE_ONE,
             &[
                 hex(ask.name.as_bytes()),
-                hex(ask.owner.as_bytes()),
+                hex(ask.grant_id.as_bytes()),
                 text(&ask.holder),
                 to_micros(ask.ttl).to_string(),
             ],
@@ -223,7 +224,9 @@ impl LeaseStore for MySqlConnection {
         Ok(asks
             .iter()
             .map(|ask| match rows.remove(ask.name.as_bytes()) {
-                Some(row) if row.owner == Some(ask.owner) => Taken::Granted { fence: row.fence },
+                Some(row) if row.grant_id == Some(ask.grant_id) => {
+                    Taken::Granted { fence: row.fence }
+                }
                 Some(row) if row.is_live() => Taken::Busy(Some(row)),
                 _ => Taken::Busy(None),
             })
@@ -241,7 +244,7 @@ impl LeaseStore for MySqlConnection {
         Ok(asks
             .iter()
             .map(|ask| match rows.get(ask.name.as_bytes()) {
-                Some(row) if row.owner == Some(ask.owner) && row.is_live() => Renewed::Live {
+                Some(row) if row.grant_id == Some(ask.grant_id) && row.is_live() => Renewed::Live {
                     remaining: micros(row.remaining.unwrap_or(0)),
                 },
                 _ => Renewed::Gone,
@@ -254,7 +257,7 @@ impl LeaseStore for MySqlConnection {
         let release = match asks {
             [ask] => sqlx::query(RELEASE_ONE)
                 .bind(ask.name.as_bytes())
-                .bind(ask.owner),
+                .bind(ask.grant_id),
             _ => sqlx::query(RELEASE).bind(json::releases(asks)),
         };
         // The statement for a batch tells only how many rows it changed. What was held before it and is
@@ -283,7 +286,7 @@ impl LeaseStore for MySqlConnection {
     async fn lease_force_release(
         &mut self,
         name: &Name,
-        _patience: Duration,
+        _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let mut tx = sqlx::Connection::begin(self).await?;
         let held: Option<LockColumns> = sqlx::query_as(LOCK_HELD)
@@ -359,9 +362,7 @@ async fn make_together(
 }
 
 fn is_duplicate(error: &sqlx::Error) -> bool {
-    error
-        .as_database_error()
-        .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
+    classify(error) == FaultKind::Duplicate
 }
 
 async fn read<'a>(

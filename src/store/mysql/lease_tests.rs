@@ -24,19 +24,19 @@ fn batch<T>(limit: RequestLimit, name: &str, holder: &str, ask: impl Fn(Name) ->
 
 #[test]
 fn a_batch_that_is_admitted_leaves_in_one_record() {
-    let (owner, ttl) = (Uuid::max(), Duration::from_hours(24));
+    let (grant_id, ttl) = (Uuid::max(), Duration::from_hours(24));
     for length in [1, 20, 255] {
         let name = "n".repeat(length);
         let renewals = batch(MySql::RENEWALS, &name, "", |name| RenewAsk {
             name,
-            owner,
+            grant_id,
             ttl,
         });
         let renew = renew_text(&renewals);
         let holder: Arc<str> = "program 12345 on host".into();
         let takes = batch(MySql::REQUEST, &name, &holder, |name| TakeAsk {
             name,
-            owner,
+            grant_id,
             ttl,
             holder: Arc::clone(&holder),
         });

@@ -21,8 +21,8 @@ use crate::store::record_state::KeptState;
 use crate::store::{json, micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+       r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
@@ -39,8 +39,8 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
 
 /// Like [`READ`], for a lone key.
 const READ_ONE: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+       r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
@@ -63,72 +63,72 @@ FOR UPDATE /*!80000 OF r */ NOWAIT";
 
 /// A duplicate is an error that is caught.
 const CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
-       a.max_tries, UNHEX(a.owner), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
-       SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.begun MICROSECOND,
-       SYSDATE(6) + INTERVAL a.begun MICROSECOND
+       a.max_attempts, UNHEX(a.attempt_id), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
+       SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND,
+       SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-    k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
-    max_tries   INT                                PATH '$[3]',
-    owner       CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-    holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
-    fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-    lease       BIGINT                             PATH '$[7]',
-    begun       BIGINT                             PATH '$[8]'
+    scope          VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+    k              VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
+    max_attempts   INT                                PATH '$[3]',
+    attempt_id     CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+    holder         VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
+    fingerprint    CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
+    lease          BIGINT                             PATH '$[7]',
+    remember_begun BIGINT                             PATH '$[8]'
 )) a";
 
 const CLAIM_AGAIN: &str = "
 UPDATE (
-    SELECT r.scope, r.idempotency_key, a.max_tries, UNHEX(a.owner) AS owner, a.holder,
-           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.begun, r.state = 'running' AS vanished
+    SELECT r.scope, r.idempotency_key, a.max_attempts, UNHEX(a.attempt_id) AS attempt_id, a.holder,
+           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.remember_begun, r.state = 'running' AS taken_over
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        scope       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-        k           VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
-        seen        BIGINT                             PATH '$[2]',
-        max_tries   INT                                PATH '$[3]',
-        owner       CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-        holder      VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
-        fingerprint CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-        lease       BIGINT                             PATH '$[7]',
-        begun       BIGINT                             PATH '$[8]'
+        scope          VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+        k              VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
+        seen           BIGINT                             PATH '$[2]',
+        max_attempts   INT                                PATH '$[3]',
+        attempt_id     CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+        holder         VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
+        fingerprint    CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
+        lease          BIGINT                             PATH '$[7]',
+        remember_begun BIGINT                             PATH '$[8]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
     WHERE r.attempt = a.seen
-      AND (r.state = 'free' OR (r.state = 'running' AND r.doubt IS NULL AND r.lease_until <= SYSDATE(6)))
+      AND (r.state = 'free' OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= SYSDATE(6)))
     LIMIT 1000000
     FOR UPDATE /*!80000 OF r */ SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.state = 'running', r.bound = r.bound OR t.vanished,
+SET r.state = 'running', r.bound = r.bound OR t.taken_over,
     r.attempt = GREATEST(r.attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    r.tries = r.tries + 1, r.max_tries = t.max_tries, r.owner = t.owner, r.holder = t.holder,
+    r.vanished = r.vanished + 1, r.max_attempts = t.max_attempts, r.attempt_id = t.attempt_id, r.holder = t.holder,
     r.fingerprint = t.fingerprint, r.attempted_at = SYSDATE(6),
     r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
-    r.forget_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.begun MICROSECOND";
+    r.forget_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND";
 
 const LOCK_FORGOTTEN: &str = "
 SELECT attempt FROM rowlock_idempotency
 WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND forget_at <= SYSDATE(6)
-  AND (state <> 'running' OR (doubt IS NULL AND lease_until <= SYSDATE(6)))
+  AND (state <> 'running' OR (open_step IS NULL AND lease_until <= SYSDATE(6)))
 FOR UPDATE SKIP LOCKED";
 
 const RENEW: &str = "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.lease
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
-        k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
-        owner CHAR(32)     CHARACTER SET ascii PATH '$[2]',
-        lease BIGINT                           PATH '$[3]'
+        scope      VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        k          VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
+        attempt_id CHAR(32)     CHARACTER SET ascii PATH '$[2]',
+        lease      BIGINT                           PATH '$[3]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
-    WHERE r.owner = UNHEX(a.owner) AND r.state = 'running'
+    WHERE r.attempt_id = UNHEX(a.attempt_id) AND r.state = 'running'
     LIMIT 1000000
     FOR UPDATE /*!80000 OF r */ SKIP LOCKED
 ) t
@@ -136,41 +136,41 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
 SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROSECOND)";
 
-/// What reads `doubt` stands before what overwrites it.
+/// What reads `open_step` stands before what overwrites it.
 const FINISH: &str = "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.state, a.content_type, a.outcome, a.retain,
-           IF(r.bound OR a.bound, a.begun, a.forget) AS forget, a.bound, a.pardon, a.in_doubt
+           IF(r.bound OR a.bound, a.remember_begun, a.remember) AS remember, a.bound, a.pardon, a.step_is_open
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        scope        VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
-        k            VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
-        owner        CHAR(32)     CHARACTER SET ascii PATH '$[2]',
-        attempt      BIGINT                           PATH '$[3]',
-        state        VARCHAR(16)  CHARACTER SET ascii PATH '$[4]',
-        content_type VARCHAR(255) CHARACTER SET ascii PATH '$[5]',
-        outcome      LONGTEXT     CHARACTER SET ascii PATH '$[6]',
-        retain       BIGINT                           PATH '$[7]',
-        forget       BIGINT                           PATH '$[8]',
-        bound        INT                              PATH '$[9]',
-        pardon       INT                              PATH '$[10]',
-        begun        BIGINT                           PATH '$[11]',
-        in_doubt     INT                              PATH '$[12]'
+        scope          VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        k              VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
+        attempt_id     CHAR(32)     CHARACTER SET ascii PATH '$[2]',
+        attempt        BIGINT                           PATH '$[3]',
+        state          VARCHAR(16)  CHARACTER SET ascii PATH '$[4]',
+        content_type   VARCHAR(255) CHARACTER SET ascii PATH '$[5]',
+        outcome        LONGTEXT     CHARACTER SET ascii PATH '$[6]',
+        retain         BIGINT                           PATH '$[7]',
+        remember       BIGINT                           PATH '$[8]',
+        bound          INT                              PATH '$[9]',
+        pardon         INT                              PATH '$[10]',
+        remember_begun BIGINT                           PATH '$[11]',
+        step_is_open   INT                              PATH '$[12]'
     )) a
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
-    WHERE r.owner = UNHEX(a.owner) AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
+    WHERE r.attempt_id = UNHEX(a.attempt_id) AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
     LIMIT 1000000
     FOR UPDATE /*!80000 OF r */ SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.forget_at = IF(t.in_doubt AND r.doubt IS NOT NULL, NULL, SYSDATE(6) + INTERVAL t.forget MICROSECOND),
-    r.clean_at = IF(t.in_doubt AND r.doubt IS NOT NULL, NULL,
-                    SYSDATE(6) + INTERVAL COALESCE(t.retain, t.forget) MICROSECOND),
-    r.state = IF(t.in_doubt AND r.doubt IS NOT NULL, 'unknown', t.state),
-    r.doubt = IF(t.in_doubt, r.doubt, NULL),
+SET r.forget_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL, SYSDATE(6) + INTERVAL t.remember MICROSECOND),
+    r.clean_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL,
+                    SYSDATE(6) + INTERVAL COALESCE(t.retain, t.remember) MICROSECOND),
+    r.state = IF(t.step_is_open AND r.open_step IS NOT NULL, 'unknown', t.state),
+    r.open_step = IF(t.step_is_open, r.open_step, NULL),
     r.bound = r.bound OR t.bound,
-    r.tries = GREATEST(r.tries - t.pardon, 0),
+    r.vanished = GREATEST(r.vanished - t.pardon, 0),
     r.content_type = t.content_type,
     r.outcome = UNHEX(t.outcome),
     r.done_at = IF(t.state = 'done', SYSDATE(6), NULL),
@@ -273,7 +273,7 @@ impl RecordStore for MySqlConnection {
             .iter()
             .zip(&rows)
             .map(|(ask, row)| match row {
-                Some(row) if row.runs_for(ask.owner) => Renewed::Live {
+                Some(row) if row.runs_for(ask.attempt_id) => Renewed::Live {
                     remaining: micros(row.lease_left),
                 },
                 _ => Renewed::Gone,
@@ -295,7 +295,7 @@ impl RecordStore for MySqlConnection {
         for (ask, row) in asks.iter().zip(rows) {
             // Outcomes are large: of each only that is read which has to be compared.
             let row = match row {
-                Some(row) if row.owner == ask.owner && row.state == KeptState::Done => {
+                Some(row) if row.attempt_id == ask.attempt_id && row.state == KeptState::Done => {
                     self.record_read_one(&ask.key, ask.size()).await?
                 }
                 row => row,

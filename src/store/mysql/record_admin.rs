@@ -15,8 +15,8 @@ use crate::store::to_micros;
 /// The columns of a record, without its outcome. The filter is the rule of
 /// [`state_now`](crate::store::record::RecordRow::state_now).
 const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.doubt USING utf8mb4), r.content_type, NULL,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+       r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, NULL,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
@@ -28,8 +28,8 @@ FROM rowlock_idempotency r
 WHERE (? IS NULL OR r.scope = ?)
   AND (? IS NULL OR ? = CASE
         WHEN r.state = 'running' AND r.lease_until > SYSDATE(6) THEN 'running'
-        WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
+        WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
+        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= SYSDATE(6) THEN 'expired'
         ELSE r.state END)
@@ -45,25 +45,25 @@ FOR UPDATE SKIP LOCKED";
 const TO_UNKNOWN: &str = "
 UPDATE rowlock_idempotency SET state = 'unknown', forget_at = NULL, clean_at = NULL
 WHERE scope = ? AND idempotency_key = ? AND attempt = ?
-  AND state = 'running' AND doubt IS NOT NULL AND lease_until <= SYSDATE(6)";
+  AND state = 'running' AND open_step IS NOT NULL AND lease_until <= SYSDATE(6)";
 
 const LOCK_UNKNOWN: &str = "
-SELECT CONVERT(doubt USING utf8mb4) FROM rowlock_idempotency
+SELECT CONVERT(open_step USING utf8mb4) FROM rowlock_idempotency
 WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND state = 'unknown'
 FOR UPDATE SKIP LOCKED";
 
 const RESOLVE: &str = "
 UPDATE rowlock_idempotency
-SET state = 'free', doubt = NULL, tries = 0, bound = TRUE,
+SET state = 'free', open_step = NULL, vanished = 0, bound = TRUE,
     forget_at = SYSDATE(6) + INTERVAL ? MICROSECOND, clean_at = SYSDATE(6) + INTERVAL ? MICROSECOND
 WHERE scope = ? AND idempotency_key = ?";
 
 /// What an attempt that vanished has begun, is not known: the key stays its request's.
 const RESET: &str = "
 UPDATE rowlock_idempotency
-SET bound = bound OR state = 'running', state = IF(doubt IS NULL, 'free', 'unknown'), tries = 0,
-    forget_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL),
-    clean_at = IF(doubt IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL)
+SET bound = bound OR state = 'running', state = IF(open_step IS NULL, 'free', 'unknown'), vanished = 0,
+    forget_at = IF(open_step IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL),
+    clean_at = IF(open_step IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL)
 WHERE scope = ? AND idempotency_key = ? AND attempt = ?
   AND (state = 'free' OR (state = 'running' AND lease_until <= SYSDATE(6)))";
 
@@ -82,10 +82,10 @@ impl RecordAdminStore for MySqlConnection {
 
     async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
         let (scope, key) = (ask.key.scope(), ask.key.key());
-        let forget = to_micros(ask.forget);
+        let remember = to_micros(ask.remember);
         let query = match &ask.decision {
             Decision::Unknown => sqlx::query(TO_UNKNOWN),
-            Decision::Reset => sqlx::query(RESET).bind(forget).bind(forget),
+            Decision::Reset => sqlx::query(RESET).bind(remember).bind(remember),
             Decision::Resolve(outcome) => return Ok(resolve(self, ask, outcome.as_ref()).await?),
         };
         let mut tx = self.begin().await?;
@@ -112,23 +112,23 @@ async fn resolve(
 ) -> Result<bool, sqlx::Error> {
     let (scope, key) = (ask.key.scope(), ask.key.key());
     let mut tx = conn.begin().await?;
-    let doubt: Option<Option<String>> = sqlx::query_scalar(LOCK_UNKNOWN)
+    let open_step: Option<Option<String>> = sqlx::query_scalar(LOCK_UNKNOWN)
         .bind(scope)
         .bind(key)
         .bind(ask.attempt)
         .fetch_optional(&mut *tx)
         .await?;
-    let Some(doubt) = doubt.flatten() else {
+    let Some(open_step) = open_step.flatten() else {
         tx.rollback().await?;
         return Ok(false);
     };
     if let Some(outcome) = outcome {
-        step::keep(&mut tx, &ask.key, &doubt, ask.attempt, outcome).await?;
+        step::keep(&mut tx, &ask.key, &open_step, ask.attempt, outcome).await?;
     }
-    let forget = to_micros(ask.forget);
+    let remember = to_micros(ask.remember);
     sqlx::query(RESOLVE)
-        .bind(forget)
-        .bind(forget)
+        .bind(remember)
+        .bind(remember)
         .bind(scope)
         .bind(key)
         .execute(&mut *tx)

@@ -27,17 +27,17 @@ const WAIT_AS_BEFORE: &str = "SET SESSION innodb_lock_wait_timeout = @rowlock_wa
 /// (The cleaner may come a little early, and finds that the outcome is to be kept longer.) Another database inserts nothing.
 fn claim_new_text(ask: &ClaimAsk) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let (owner, holder) = (hex(ask.owner.as_bytes()), text(&ask.holder));
-    let (fingerprint, max_tries) = (hex(ask.fingerprint.as_bytes()), ask.max_tries);
-    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+    let (attempt_id, holder) = (hex(ask.attempt_id.as_bytes()), text(&ask.holder));
+    let (fingerprint, max_attempts) = (hex(ask.fingerprint.as_bytes()), ask.max_attempts);
+    let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
     let database = hex(ask.database.as_bytes());
     format!(
-        "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+        "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                           fingerprint, bound, began_at, attempted_at, lease_until, retain_until,
                                           forget_at, clean_at)
-         SELECT {scope}, {key}, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, {max_tries},
-                {owner}, {holder}, {fingerprint}, TRUE, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
-                UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND,
+         SELECT {scope}, {key}, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, {max_attempts},
+                {attempt_id}, {holder}, {fingerprint}, TRUE, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
+                UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL {remember} MICROSECOND,
                 UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND
          FROM rowlock_database WHERE id = {database}"
     )
@@ -45,20 +45,20 @@ fn claim_new_text(ask: &ClaimAsk) -> String {
 
 fn claim_again_text(ask: &ClaimAsk, seen: i64) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let (owner, holder) = (hex(ask.owner.as_bytes()), text(&ask.holder));
+    let (attempt_id, holder) = (hex(ask.attempt_id.as_bytes()), text(&ask.holder));
     let fingerprint = hex(ask.fingerprint.as_bytes());
-    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+    let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
     let database = hex(ask.database.as_bytes());
     format!(
         "UPDATE rowlock_idempotency
          SET state = 'running',
              attempt = GREATEST(attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-             owner = {owner}, holder = {holder}, fingerprint = {fingerprint}, attempted_at = UTC_TIMESTAMP(6),
+             attempt_id = {attempt_id}, holder = {holder}, fingerprint = {fingerprint}, attempted_at = UTC_TIMESTAMP(6),
              lease_until = UTC_TIMESTAMP(6), retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
-             forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND,
+             forget_at = UTC_TIMESTAMP(6) + INTERVAL {remember} MICROSECOND,
              clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND
          WHERE scope = {scope} AND idempotency_key = {key} AND attempt = {seen}
-           AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
+           AND (state = 'free' OR (state = 'running' AND open_step IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
            AND EXISTS (SELECT * FROM rowlock_database WHERE id = {database})"
     )
 }
@@ -66,35 +66,35 @@ fn claim_again_text(ask: &ClaimAsk, seen: i64) -> String {
 /// Releasing the savepoint of the claim fails when its transaction has ended, also where another one was begun since.
 fn keep_text(ask: &ClaimAsk, outcome: &Outcome) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let owner = hex(ask.owner.as_bytes());
+    let attempt_id = hex(ask.attempt_id.as_bytes());
     let (content_type, bytes) = (text(outcome.content_type()), hex(outcome.bytes()));
-    let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+    let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
     format!(
         "RELEASE SAVEPOINT rowlock_claim; \
          UPDATE rowlock_idempotency
-         SET state = 'done', tries = 0, content_type = {content_type}, outcome = {bytes}, done_at = UTC_TIMESTAMP(6),
+         SET state = 'done', vanished = 0, content_type = {content_type}, outcome = {bytes}, done_at = UTC_TIMESTAMP(6),
              retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
-             forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND
-         WHERE scope = {scope} AND idempotency_key = {key} AND owner = {owner} AND state = 'running'"
+             forget_at = UTC_TIMESTAMP(6) + INTERVAL {remember} MICROSECOND
+         WHERE scope = {scope} AND idempotency_key = {key} AND attempt_id = {attempt_id} AND state = 'running'"
     )
 }
 
 fn complete_text(ask: &FinishAsk) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let (owner, attempt) = (hex(ask.owner.as_bytes()), ask.attempt);
+    let (attempt_id, attempt) = (hex(ask.attempt_id.as_bytes()), ask.attempt);
     let end = EndColumns::from(&ask.end);
     let content_type = text(end.outcome.map_or("", Outcome::content_type));
     let outcome = hex(end.outcome.map_or(&[], Outcome::bytes));
-    let (retain, forget) = (end.retain.unwrap_or(end.forget), end.forget);
+    let (retain, remember) = (end.retain.unwrap_or(end.remember), end.remember);
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          UPDATE rowlock_idempotency
-         SET state = 'done', doubt = NULL, tries = 0, content_type = {content_type}, outcome = {outcome},
+         SET state = 'done', open_step = NULL, vanished = 0, content_type = {content_type}, outcome = {outcome},
              done_at = UTC_TIMESTAMP(6),
              retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
              clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
-             forget_at = UTC_TIMESTAMP(6) + INTERVAL {forget} MICROSECOND
-         WHERE scope = {scope} AND idempotency_key = {key} AND owner = {owner} AND attempt = {attempt}
+             forget_at = UTC_TIMESTAMP(6) + INTERVAL {remember} MICROSECOND
+         WHERE scope = {scope} AND idempotency_key = {key} AND attempt_id = {attempt_id} AND attempt = {attempt}
            AND state = 'running'; \
          SELECT ROW_COUNT(), MAX(id) FROM rowlock_database LOCK IN SHARE MODE"
     )

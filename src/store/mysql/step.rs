@@ -11,33 +11,33 @@ use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.doubt USING utf8mb4), r.doubt_number, s.content_type, s.outcome
+SELECT r.attempt_id = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.open_step USING utf8mb4), r.open_step_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?
 WHERE r.scope = ? AND r.idempotency_key = ?";
 
-const DOUBT: &str = "
+const STEP_OPEN: &str = "
 UPDATE (
     SELECT f.scope, f.idempotency_key FROM rowlock_idempotency f FORCE INDEX (PRIMARY)
-    WHERE f.scope = ? AND f.idempotency_key = ? AND f.owner = ? AND f.attempt = ? AND f.state = 'running'
-      AND (f.doubt IS NULL OR f.doubt_number < ?)
+    WHERE f.scope = ? AND f.idempotency_key = ? AND f.attempt_id = ? AND f.attempt = ? AND f.state = 'running'
+      AND (f.open_step IS NULL OR f.open_step_number < ?)
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.doubt = ?, r.doubt_number = ?";
+SET r.open_step = ?, r.open_step_number = ?";
 
 const LOCK: &str = "
 SELECT attempt FROM rowlock_idempotency
-WHERE scope = ? AND idempotency_key = ? AND owner = ? AND attempt = ? AND state = 'running'
+WHERE scope = ? AND idempotency_key = ? AND attempt_id = ? AND attempt = ? AND state = 'running'
 FOR UPDATE SKIP LOCKED";
 
 const STEP_SETTLED: &str = "
 UPDATE rowlock_idempotency
-SET doubt = IF(doubt_number <= ?, NULL, doubt), bound = bound OR ?
-WHERE scope = ? AND idempotency_key = ? AND owner = ? AND attempt = ? AND state = 'running'";
+SET open_step = IF(open_step_number <= ?, NULL, open_step), bound = bound OR ?
+WHERE scope = ? AND idempotency_key = ? AND attempt_id = ? AND attempt = ? AND state = 'running'";
 
 /// Sent again, it changes nothing.
 const STEP_KEEP: &str = "
@@ -57,10 +57,10 @@ impl StepStore for MySqlConnection {
         if let Some(begun) = ask.seen(look(self, ask).await?) {
             return Ok(begun);
         }
-        let done = sqlx::query(DOUBT)
+        let done = sqlx::query(STEP_OPEN)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(ask.number)
             .bind(&*ask.step)
@@ -82,7 +82,7 @@ impl StepStore for MySqlConnection {
         let locked: Option<i64> = sqlx::query_scalar(LOCK)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .fetch_optional(&mut *tx)
             .await?;
@@ -95,7 +95,7 @@ impl StepStore for MySqlConnection {
             .bind(outcome.is_some())
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .execute(&mut *tx)
             .await?;
@@ -120,7 +120,7 @@ async fn look(conn: &mut MySqlConnection, ask: &StepAsk) -> Result<Option<StepLo
     let look = fill(
         STEP_LOOK,
         &[
-            hex(ask.owner.as_bytes()),
+            hex(ask.attempt_id.as_bytes()),
             ask.attempt.to_string(),
             hex(ask.step.as_bytes()),
             hex(ask.key.scope()),

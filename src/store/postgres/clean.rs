@@ -14,7 +14,7 @@ const CLEAN: &str = "
 WITH due AS (
     SELECT scope, idempotency_key, forget_at <= now() AS over FROM rowlock_idempotency
     WHERE clean_at <= now() AND state <> 'unknown'
-      AND (state <> 'running' OR (doubt IS NULL AND lease_until <= now()))
+      AND (state <> 'running' OR (open_step IS NULL AND lease_until <= now()))
     ORDER BY clean_at LIMIT $1
     FOR UPDATE SKIP LOCKED
 ), steps AS (
@@ -51,7 +51,7 @@ WITH seen AS MATERIALIZED (
     SELECT name FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2
 ), idle AS (
     SELECT l.name FROM seen s JOIN rowlock_lock l ON l.name = s.name
-    WHERE (l.owner IS NULL AND l.expires_at IS NULL
+    WHERE (l.grant_id IS NULL AND l.expires_at IS NULL
            AND l.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $3)
        OR l.expires_at < clock_timestamp() - $3 * interval '1 microsecond'
     ORDER BY l.name

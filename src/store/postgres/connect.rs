@@ -145,7 +145,11 @@ impl Connector for Postgres {
         self.servers.len()
     }
 
-    async fn connect(&self, server: usize, _patience: Duration) -> Result<PgSession, Fault> {
+    async fn connect(
+        &self,
+        server: usize,
+        _operation_timeout: Duration,
+    ) -> Result<PgSession, Fault> {
         let options = &self.servers[server];
         let (mut conn, seen) = open(options).await?;
         if seen.standby {

@@ -49,7 +49,7 @@ WITH here AS MATERIALIZED (
            OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
 ), mine AS (
     SELECT expires_at FROM rowlock_lock
-    WHERE (SELECT proven FROM here) IS NOT NULL AND name = $1 AND owner = $2
+    WHERE (SELECT proven FROM here) IS NOT NULL AND name = $1 AND grant_id = $2
     FOR SHARE SKIP LOCKED
 )
 SELECT d.id, m.expires_at > clock_timestamp(),
@@ -77,7 +77,7 @@ WITH ask AS (
 ), took AS (
     UPDATE rowlock_lock l
     SET fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+        grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
     FROM free f
     WHERE l.name = f.name AND (SELECT count(*) FROM free) = cardinality($1)
     RETURNING l.name, l.fence, set_config(
@@ -102,7 +102,7 @@ WITH here AS MATERIALIZED (
 )
 UPDATE rowlock_lock
 SET fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+    grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = (
     SELECT CASE
         WHEN l.expires_at IS NULL OR l.expires_at <= clock_timestamp() THEN l.name
@@ -143,7 +143,7 @@ ORDER BY name
 FOR UPDATE";
 
 const ROW: &str = "
-SELECT d.id, l.name, l.owner, l.fence, l.holder,
+SELECT d.id, l.name, l.grant_id, l.fence, l.holder,
        (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
        (extract(epoch FROM l.expires_at) * 1000000)::bigint,
        (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint
@@ -168,7 +168,7 @@ impl InTxStore for PgConnection {
         in_callers(async {
             let row: Option<(Uuid, Option<bool>, bool, bool)> = query_as(PIN)
                 .bind(ask.name.as_bytes())
-                .bind(ask.owner)
+                .bind(ask.grant_id)
                 .fetch_optional(&mut *self)
                 .await?;
             if row.is_some_and(|row| !row.3) {

@@ -25,7 +25,7 @@ use crate::store::{micros, to_micros};
 /// it changes nothing, that one says why, or makes the row.
 const TAKE_ONE: &str = "
 UPDATE rowlock_lock
-SET owner = $2,
+SET grant_id = $2,
     fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
     holder = $4,
     acquired_at = clock_timestamp(),
@@ -42,7 +42,7 @@ RETURNING fence";
 const TAKE: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[])
-        WITH ORDINALITY AS a (name, owner, ttl, holder, n)
+        WITH ORDINALITY AS a (name, grant_id, ttl, holder, n)
     LIMIT cardinality($1)
 ), free AS (
     SELECT l.name FROM ask a JOIN rowlock_lock l ON l.name = a.name
@@ -51,7 +51,7 @@ WITH ask AS (
     FOR UPDATE OF l SKIP LOCKED
 ), took AS (
     UPDATE rowlock_lock l
-    SET owner = a.owner,
+    SET grant_id = a.grant_id,
         fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
         holder = a.holder,
         acquired_at = clock_timestamp(),
@@ -60,8 +60,8 @@ WITH ask AS (
     WHERE l.name = f.name
     RETURNING l.name, l.fence
 ), made AS (
-    INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
-    SELECT a.name, a.owner, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, a.holder,
+    INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
+    SELECT a.name, a.grant_id, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, a.holder,
            clock_timestamp(), clock_timestamp() + a.ttl * interval '1 microsecond'
     FROM ask a
     WHERE NOT EXISTS (SELECT FROM rowlock_lock l WHERE l.name = a.name)
@@ -70,7 +70,7 @@ WITH ask AS (
     RETURNING name, fence
 )
 SELECT COALESCE(t.fence, m.fence),
-       l.name, l.owner, l.fence, l.holder,
+       l.name, l.grant_id, l.fence, l.holder,
        (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
        (extract(epoch FROM l.expires_at) * 1000000)::bigint,
        (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint
@@ -84,11 +84,11 @@ ORDER BY a.n";
 const RENEW: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
-        WITH ORDINALITY AS a (name, owner, ttl, n)
+        WITH ORDINALITY AS a (name, grant_id, ttl, n)
     LIMIT cardinality($1)
 ), mine AS (
     SELECT l.name, a.ttl, a.n
-    FROM ask a JOIN rowlock_lock l ON l.name = a.name AND l.owner = a.owner
+    FROM ask a JOIN rowlock_lock l ON l.name = a.name AND l.grant_id = a.grant_id
     WHERE l.expires_at > clock_timestamp()
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
@@ -102,7 +102,7 @@ WITH ask AS (
     SELECT n, expires_at FROM kept
     UNION ALL
     SELECT a.n, l.expires_at
-    FROM ask a JOIN rowlock_lock l ON l.name = a.name AND l.owner = a.owner
+    FROM ask a JOIN rowlock_lock l ON l.name = a.name AND l.grant_id = a.grant_id
     WHERE l.expires_at > clock_timestamp() AND a.n NOT IN (SELECT n FROM kept)
 )
 SELECT n, (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint FROM known";
@@ -110,10 +110,10 @@ SELECT n, (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
 /// Like [`RELEASE`], for a lone operation that still holds its lease.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = (
     SELECT name FROM rowlock_lock
-    WHERE name = $1 AND owner = $2 AND expires_at > clock_timestamp()
+    WHERE name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()
     FOR UPDATE SKIP LOCKED
 )
 RETURNING set_config('synchronous_commit', 'off', true)";
@@ -123,23 +123,23 @@ RETURNING set_config('synchronous_commit', 'off', true)";
 const RELEASE: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
-        WITH ORDINALITY AS a (name, owner, fence, n)
+        WITH ORDINALITY AS a (name, grant_id, fence, n)
     LIMIT cardinality($1)
 ), mine AS (
-    SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name AND a.owner = l.owner
+    SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name AND a.grant_id = l.grant_id
     WHERE l.expires_at > clock_timestamp()
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), freed AS (
     UPDATE rowlock_lock l
-    SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
     FROM mine m
     WHERE l.name = m.name
     RETURNING l.name
 )
 SELECT f.name IS NOT NULL,
-       l.owner IS NOT DISTINCT FROM a.owner,
-       l.owner IS NULL AND l.fence IS NOT DISTINCT FROM a.fence,
+       l.grant_id IS NOT DISTINCT FROM a.grant_id,
+       l.grant_id IS NULL AND l.fence IS NOT DISTINCT FROM a.fence,
        l.expires_at > clock_timestamp(),
        set_config('synchronous_commit', 'off', true)
 FROM ask a
@@ -151,22 +151,22 @@ ORDER BY a.n";
 const FORCE_RELEASE: &str = "
 WITH held AS (
     SELECT * FROM rowlock_lock
-    WHERE name = $1 AND (owner IS NOT NULL OR expires_at IS NOT NULL)
+    WHERE name = $1 AND (grant_id IS NOT NULL OR expires_at IS NOT NULL)
     FOR UPDATE
 ), freed AS (
     UPDATE rowlock_lock l
-    SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
     FROM held h
     WHERE l.name = h.name
 )
-SELECT name, owner, fence, holder,
+SELECT name, grant_id, fence, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
 FROM held";
 
 const INSPECT: &str = "
-SELECT name, owner, fence, holder,
+SELECT name, grant_id, fence, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
@@ -174,7 +174,7 @@ FROM rowlock_lock
 WHERE name = $1 AND expires_at > clock_timestamp()";
 
 const ROW: &str = "
-SELECT name, owner, fence, holder,
+SELECT name, grant_id, fence, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
@@ -188,7 +188,7 @@ ON CONFLICT (name) DO NOTHING";
 
 const FREE_LAPSED: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND expires_at <= clock_timestamp()
@@ -196,7 +196,7 @@ WHERE name = (
 )";
 
 const LIST: &str = "
-SELECT name, owner, fence, holder,
+SELECT name, grant_id, fence, holder,
        (extract(epoch FROM acquired_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
@@ -222,7 +222,7 @@ impl LeaseStore for PgConnection {
         if let [ask] = asks {
             let fence = query_scalar(TAKE_ONE)
                 .bind(ask.name.as_bytes())
-                .bind(ask.owner)
+                .bind(ask.grant_id)
                 .bind(to_micros(ask.ttl))
                 .bind(&*ask.holder)
                 .fetch_optional(&mut *self)
@@ -233,7 +233,7 @@ impl LeaseStore for PgConnection {
         }
         let rows: Vec<TakeColumns> = query_as(TAKE)
             .bind(names(asks.iter().map(|a| &a.name)))
-            .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
             .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
             .bind(asks.iter().map(|a| &*a.holder).collect::<Vec<_>>())
             .fetch_all(self)
@@ -244,7 +244,7 @@ impl LeaseStore for PgConnection {
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
         let rows: Vec<(i64, i64)> = query_as(RENEW)
             .bind(names(asks.iter().map(|a| &a.name)))
-            .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
             .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
@@ -263,14 +263,16 @@ impl LeaseStore for PgConnection {
 
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
         if let [ask] = asks {
-            let one = query(RELEASE_ONE).bind(ask.name.as_bytes()).bind(ask.owner);
+            let one = query(RELEASE_ONE)
+                .bind(ask.name.as_bytes())
+                .bind(ask.grant_id);
             if one.fetch_optional(&mut *self).await?.is_some() {
                 return Ok(vec![Freed::Released]);
             }
         }
         let rows: Vec<(bool, bool, bool, Option<bool>, String)> = query_as(RELEASE)
             .bind(names(asks.iter().map(|a| &a.name)))
-            .bind(asks.iter().map(|a| a.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
             .bind(asks.iter().map(|a| a.fence).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
@@ -293,11 +295,11 @@ impl LeaseStore for PgConnection {
     async fn lease_force_release(
         &mut self,
         name: &Name,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let mut tx = sqlx::Connection::begin(self).await?;
         query("SELECT set_config('lock_timeout', $1, true)")
-            .bind((patience / 2).as_millis().to_string())
+            .bind((limit / 2).as_millis().to_string())
             .execute(&mut *tx)
             .await?;
         let held = one(&mut tx, FORCE_RELEASE, name).await?;
@@ -335,12 +337,12 @@ impl LeaseStore for PgConnection {
 fn taken(row: TakeColumns) -> Taken {
     match row {
         (Some(fence), ..) => Taken::Granted { fence },
-        (None, Some(name), owner, Some(fence), holder, acquired, expires, left)
+        (None, Some(name), grant_id, Some(fence), holder, acquired, expires, left)
             if left.is_some_and(|left| left > 0) =>
         {
             Taken::Busy(Some(LockRow {
                 name,
-                owner,
+                grant_id,
                 fence,
                 holder,
                 acquired_at: acquired,

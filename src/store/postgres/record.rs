@@ -21,8 +21,8 @@ use crate::store::record::{
 use crate::store::{micros, to_micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+       r.bound, r.open_step, r.content_type, CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END,
        (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
        (extract(epoch FROM r.lease_until) * 1000000)::bigint,
@@ -35,14 +35,14 @@ FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT car
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
 
 const CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
-SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_tries,
-       a.owner, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
-       now.at + a.begun * interval '1 microsecond', now.at + a.begun * interval '1 microsecond'
+SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_attempts,
+       a.attempt_id, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
+       now.at + a.remember_begun * interval '1 microsecond', now.at + a.remember_begun * interval '1 microsecond'
 FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[],
             $9::bigint[])
-     AS a (scope, key, lock, max_tries, owner, holder, fingerprint, lease, begun),
+     AS a (scope, key, lock, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun),
      clock_timestamp() AS now (at)
 WHERE pg_try_advisory_xact_lock(a.lock)
 ON CONFLICT DO NOTHING
@@ -54,24 +54,24 @@ WITH mine AS (
     FROM (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[],
                              $7::bytea[], $8::bigint[], $9::bigint[])
-                      AS u (scope, key, seen, max_tries, owner, holder, fingerprint, lease, begun)
+                      AS u (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
     WHERE r.attempt = a.seen
       AND (r.state = 'free'
-           OR (r.state = 'running' AND r.doubt IS NULL AND r.lease_until <= clock_timestamp()))
+           OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= clock_timestamp()))
     ORDER BY a.scope, a.key
     FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE rowlock_idempotency r
 SET state = 'running', bound = r.bound OR r.state = 'running',
     attempt = GREATEST(r.attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    tries = r.tries + 1, max_tries = m.max_tries, owner = m.owner, holder = m.holder,
+    vanished = r.vanished + 1, max_attempts = m.max_attempts, attempt_id = m.attempt_id, holder = m.holder,
     fingerprint = m.fingerprint, attempted_at = clock_timestamp(),
     lease_until = clock_timestamp() + m.lease * interval '1 microsecond',
-    forget_at = clock_timestamp() + m.begun * interval '1 microsecond',
-    clean_at = clock_timestamp() + m.begun * interval '1 microsecond'
+    forget_at = clock_timestamp() + m.remember_begun * interval '1 microsecond',
+    clean_at = clock_timestamp() + m.remember_begun * interval '1 microsecond'
 FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key, r.attempt";
@@ -80,7 +80,7 @@ const FORGET: &str = "
 WITH old AS (
     SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND forget_at <= clock_timestamp()
-      AND (state <> 'running' OR (doubt IS NULL AND lease_until <= clock_timestamp()))
+      AND (state <> 'running' OR (open_step IS NULL AND lease_until <= clock_timestamp()))
     FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM rowlock_idempotency r USING old o
@@ -91,12 +91,12 @@ WHERE s.scope = o.scope AND s.idempotency_key = o.idempotency_key";
 
 const RENEW: &str = "
 WITH ask AS (
-    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[]) AS u (scope, key, owner, lease)
+    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[]) AS u (scope, key, attempt_id, lease)
     LIMIT cardinality($1)
 ), mine AS (
     SELECT a.* FROM ask a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
-    WHERE r.owner = a.owner AND r.state = 'running'
+    WHERE r.attempt_id = a.attempt_id AND r.state = 'running'
     ORDER BY a.scope, a.key
     FOR UPDATE OF r SKIP LOCKED
 ), kept AS (
@@ -111,7 +111,7 @@ SELECT r.scope, r.idempotency_key,
 FROM ask a
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
 LEFT JOIN kept k ON k.scope = r.scope AND k.idempotency_key = r.idempotency_key
-WHERE r.owner = a.owner AND r.state = 'running'";
+WHERE r.attempt_id = a.attempt_id AND r.state = 'running'";
 
 const FINISH: &str = "
 WITH mine AS (
@@ -120,30 +120,30 @@ WITH mine AS (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::bytea[],
                              $8::bigint[], $9::bigint[], $10::boolean[], $11::integer[], $12::bigint[],
                              $13::boolean[])
-                      AS u (scope, key, owner, attempt, state, content_type, outcome, retain, forget, bound, pardon,
-                            begun, in_doubt)
+                      AS u (scope, key, attempt_id, attempt, state, content_type, outcome, retain, remember, bound, pardon,
+                            remember_begun, step_is_open)
         LIMIT cardinality($1)
     ) a
     JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
-    WHERE r.owner = a.owner AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
+    WHERE r.attempt_id = a.attempt_id AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
     ORDER BY a.scope, a.key
     FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE rowlock_idempotency r
-SET state = CASE WHEN m.in_doubt AND r.doubt IS NOT NULL THEN 'unknown' ELSE m.state END,
-    doubt = CASE WHEN m.in_doubt THEN r.doubt END,
+SET state = CASE WHEN m.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' ELSE m.state END,
+    open_step = CASE WHEN m.step_is_open THEN r.open_step END,
     bound = r.bound OR m.bound,
-    tries = GREATEST(r.tries - m.pardon, 0),
+    vanished = GREATEST(r.vanished - m.pardon, 0),
     content_type = m.content_type,
     outcome = m.outcome,
     done_at = CASE WHEN m.state = 'done' THEN clock_timestamp() END,
     retain_until = clock_timestamp() + m.retain * interval '1 microsecond',
-    forget_at = CASE WHEN NOT m.in_doubt OR r.doubt IS NULL
+    forget_at = CASE WHEN NOT m.step_is_open OR r.open_step IS NULL
                      THEN clock_timestamp() + interval '1 microsecond'
-                          * CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END END,
-    clean_at = CASE WHEN NOT m.in_doubt OR r.doubt IS NULL
+                          * CASE WHEN r.bound OR m.bound THEN m.remember_begun ELSE m.remember END END,
+    clean_at = CASE WHEN NOT m.step_is_open OR r.open_step IS NULL
                     THEN clock_timestamp() + interval '1 microsecond'
-                         * COALESCE(m.retain, CASE WHEN r.bound OR m.bound THEN m.begun ELSE m.forget END) END
+                         * COALESCE(m.retain, CASE WHEN r.bound OR m.bound THEN m.remember_begun ELSE m.remember END) END
 FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key";
@@ -235,7 +235,7 @@ impl RecordStore for PgConnection {
         let rows: Vec<(Vec<u8>, Vec<u8>, i64)> = query_as(RENEW)
             .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
             .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
             .bind(
                 asks.iter()
                     .map(|ask| to_micros(ask.lease))
@@ -261,7 +261,7 @@ impl RecordStore for PgConnection {
         let rows: Vec<(Vec<u8>, Vec<u8>)> = query_as(FINISH)
             .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
             .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
             .bind(asks.iter().map(|ask| ask.attempt).collect::<Vec<_>>())
             .bind(ends.iter().map(|end| end.state).collect::<Vec<_>>())
             .bind(
@@ -275,11 +275,15 @@ impl RecordStore for PgConnection {
                     .collect::<Vec<_>>(),
             )
             .bind(ends.iter().map(|end| end.retain).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.forget).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.remember).collect::<Vec<_>>())
             .bind(ends.iter().map(|end| end.bound).collect::<Vec<_>>())
             .bind(ends.iter().map(|end| end.pardon).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.begun).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.in_doubt).collect::<Vec<_>>())
+            .bind(
+                ends.iter()
+                    .map(|end| end.remember_begun)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(ends.iter().map(|end| end.step_is_open).collect::<Vec<_>>())
             .fetch_all(&mut *self)
             .await?;
         let mut finished = Vec::with_capacity(asks.len());
@@ -307,8 +311,8 @@ async fn claim_with(
         .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
         .bind(third)
-        .bind(asks.iter().map(|ask| ask.max_tries).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.owner).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.max_attempts).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
         .bind(asks.iter().map(|ask| &*ask.holder).collect::<Vec<_>>())
         .bind(
             asks.iter()
@@ -322,7 +326,7 @@ async fn claim_with(
         )
         .bind(
             asks.iter()
-                .map(|ask| to_micros(ask.begun))
+                .map(|ask| to_micros(ask.remember_begun))
                 .collect::<Vec<_>>(),
         )
         .fetch_all(conn)

@@ -13,8 +13,8 @@ use crate::store::to_micros;
 /// The columns of a record, without its outcome. The filter is the rule of
 /// [`state_now`](crate::store::record::RecordRow::state_now).
 const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, NULL::bytea,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+       r.bound, r.open_step, r.content_type, NULL::bytea,
        (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
        (extract(epoch FROM r.lease_until) * 1000000)::bigint,
@@ -26,8 +26,8 @@ FROM rowlock_idempotency r
 WHERE ($1::bytea IS NULL OR r.scope = $1)
   AND ($2::text IS NULL OR $2 = CASE
         WHEN r.state = 'running' AND r.lease_until > clock_timestamp() THEN 'running'
-        WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
+        WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
+        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= clock_timestamp() THEN 'expired'
         ELSE r.state END)
@@ -39,23 +39,23 @@ UPDATE rowlock_idempotency r SET state = 'unknown', forget_at = NULL, clean_at =
 FROM (
     SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
-      AND state = 'running' AND doubt IS NOT NULL AND lease_until <= clock_timestamp()
+      AND state = 'running' AND open_step IS NOT NULL AND lease_until <= clock_timestamp()
     FOR UPDATE SKIP LOCKED
 ) o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
 const RESOLVE: &str = "
 WITH old AS (
-    SELECT scope, idempotency_key, attempt, doubt FROM rowlock_idempotency
+    SELECT scope, idempotency_key, attempt, open_step FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND state = 'unknown'
     FOR UPDATE SKIP LOCKED
 ), kept AS (
     INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
-    SELECT scope, idempotency_key, doubt, attempt, $5, $6, clock_timestamp() FROM old WHERE $5 IS NOT NULL
+    SELECT scope, idempotency_key, open_step, attempt, $5, $6, clock_timestamp() FROM old WHERE $5 IS NOT NULL
     ON CONFLICT DO NOTHING
 )
 UPDATE rowlock_idempotency r
-SET state = 'free', doubt = NULL, tries = 0, bound = true,
+SET state = 'free', open_step = NULL, vanished = 0, bound = true,
     forget_at = clock_timestamp() + $4 * interval '1 microsecond',
     clean_at = clock_timestamp() + $4 * interval '1 microsecond'
 FROM old o
@@ -64,10 +64,10 @@ WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 /// What an attempt that vanished has begun, is not known: the key stays its request's.
 const RESET: &str = "
 UPDATE rowlock_idempotency r
-SET state = CASE WHEN r.doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
+SET state = CASE WHEN r.open_step IS NULL THEN 'free' ELSE 'unknown' END, vanished = 0,
     bound = r.bound OR r.state = 'running',
-    forget_at = CASE WHEN r.doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END,
-    clean_at = CASE WHEN r.doubt IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END
+    forget_at = CASE WHEN r.open_step IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END,
+    clean_at = CASE WHEN r.open_step IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END
 FROM (
     SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
@@ -90,7 +90,7 @@ impl RecordAdminStore for PgConnection {
     }
 
     async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
-        let forget = to_micros(ask.forget);
+        let remember = to_micros(ask.remember);
         let (sql, outcome) = match &ask.decision {
             Decision::Unknown => (TO_UNKNOWN, None),
             Decision::Reset => (RESET, None),
@@ -101,7 +101,7 @@ impl RecordAdminStore for PgConnection {
             .bind(ask.key.key())
             .bind(ask.attempt);
         if !matches!(ask.decision, Decision::Unknown) {
-            query = query.bind(forget);
+            query = query.bind(remember);
         }
         if matches!(ask.decision, Decision::Resolve(_)) {
             query = query

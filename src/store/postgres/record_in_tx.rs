@@ -24,7 +24,7 @@ FROM rowlock_database";
 /// Nothing is inserted when somebody has committed between the look and the claim, or when the transaction of the claim is
 /// over: its advisory lock ended with it.
 const TX_KEEP_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, content_type, outcome, began_at, attempted_at, lease_until,
                                  done_at, retain_until, clean_at, forget_at)
 SELECT $1, $2, 'done', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0, $3, $4, $5, $6, true, $7, $8,
@@ -38,25 +38,25 @@ const TX_CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency
 SET state = 'running',
     attempt = GREATEST(attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    tries = tries + 1, max_tries = $4, owner = $5, holder = $6, fingerprint = $7,
+    vanished = vanished + 1, max_attempts = $4, attempt_id = $5, holder = $6, fingerprint = $7,
     attempted_at = clock_timestamp(), lease_until = clock_timestamp() + $8 * interval '1 microsecond',
     forget_at = NULL, clean_at = NULL
 WHERE (scope, idempotency_key) = (
     SELECT scope, idempotency_key FROM rowlock_idempotency
     WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3
-      AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= clock_timestamp()))
+      AND (state = 'free' OR (state = 'running' AND open_step IS NULL AND lease_until <= clock_timestamp()))
     FOR UPDATE SKIP LOCKED
 )
 RETURNING (SELECT id FROM rowlock_database), attempt";
 
 const TX_KEEP_AGAIN: &str = "
 UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, tries = 0, content_type = $4, outcome = $5, done_at = clock_timestamp(),
+SET state = 'done', open_step = NULL, vanished = 0, content_type = $4, outcome = $5, done_at = clock_timestamp(),
     retain_until = clock_timestamp() + $6 * interval '1 microsecond',
     clean_at = clock_timestamp() + $6 * interval '1 microsecond',
     forget_at = clock_timestamp() + $7 * interval '1 microsecond'
 WHERE current_setting('rowlock.here', true) = 'begun'
-  AND scope = $1 AND idempotency_key = $2 AND owner = $3 AND state = 'running'";
+  AND scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND state = 'running'";
 
 /// Nothing comes back when the attempt is not the running one, or when it is not known that there is a transaction: an
 /// outcome that is committed alone would be one without its effect.
@@ -66,12 +66,12 @@ WITH here AS MATERIALIZED (
            OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
 )
 UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, tries = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
+SET state = 'done', open_step = NULL, vanished = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
     retain_until = clock_timestamp() + $7 * interval '1 microsecond',
     clean_at = clock_timestamp() + $7 * interval '1 microsecond',
     forget_at = clock_timestamp() + $8 * interval '1 microsecond'
 WHERE (SELECT proven FROM here)
-  AND scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+  AND scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND attempt = $4 AND state = 'running'
 RETURNING (SELECT id FROM rowlock_database)";
 
 /// Whether this is the very transaction that rowlock has begun, not another one that was begun since.
@@ -94,8 +94,8 @@ impl RecordInTxStore for PgConnection {
                 .bind(ask.key.scope())
                 .bind(ask.key.key())
                 .bind(seen)
-                .bind(ask.max_tries)
-                .bind(ask.owner)
+                .bind(ask.max_attempts)
+                .bind(ask.attempt_id)
                 .bind(&*ask.holder)
                 .bind(&ask.fingerprint.as_bytes()[..])
                 .bind(to_micros(ask.lease))
@@ -120,18 +120,18 @@ impl RecordInTxStore for PgConnection {
 
     async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
         in_callers(async {
-            let (retain, forget) = (to_micros(ask.retain), to_micros(ask.forget));
+            let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
             let query = if ask.seen.is_some() {
                 query(TX_KEEP_AGAIN)
                     .bind(ask.key.scope())
                     .bind(ask.key.key())
-                    .bind(ask.owner)
+                    .bind(ask.attempt_id)
             } else {
                 query(TX_KEEP_NEW)
                     .bind(ask.key.scope())
                     .bind(ask.key.key())
-                    .bind(ask.max_tries)
-                    .bind(ask.owner)
+                    .bind(ask.max_attempts)
+                    .bind(ask.attempt_id)
                     .bind(&*ask.holder)
                     .bind(&ask.fingerprint.as_bytes()[..])
             };
@@ -139,7 +139,7 @@ impl RecordInTxStore for PgConnection {
                 .bind(outcome.content_type())
                 .bind(outcome.bytes())
                 .bind(retain)
-                .bind(forget)
+                .bind(remember)
                 .execute(&mut *self)
                 .await?;
             if done.rows_affected() > 0 {
@@ -204,12 +204,12 @@ async fn complete(
     query_scalar(TX_COMPLETE)
         .bind(ask.key.scope())
         .bind(ask.key.key())
-        .bind(ask.owner)
+        .bind(ask.attempt_id)
         .bind(ask.attempt)
         .bind(end.outcome.map(Outcome::content_type))
         .bind(end.outcome.map(Outcome::bytes))
         .bind(end.retain)
-        .bind(end.forget)
+        .bind(end.remember)
         .fetch_optional(conn)
         .await
 }

@@ -10,18 +10,18 @@ use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = $3 AND r.attempt = $4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
+SELECT r.attempt_id = $3 AND r.attempt = $4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = $5
 WHERE r.scope = $1 AND r.idempotency_key = $2";
 
-const DOUBT: &str = "
-UPDATE rowlock_idempotency r SET doubt = $5, doubt_number = $6
+const STEP_OPEN: &str = "
+UPDATE rowlock_idempotency r SET open_step = $5, open_step_number = $6
 FROM (
     SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
-      AND (doubt IS NULL OR doubt_number < $6)
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND attempt = $4 AND state = 'running'
+      AND (open_step IS NULL OR open_step_number < $6)
     FOR UPDATE SKIP LOCKED
 ) o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
@@ -29,11 +29,11 @@ WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 const STEP_DONE: &str = "
 WITH own AS (
     SELECT scope, idempotency_key FROM rowlock_idempotency
-    WHERE scope = $1 AND idempotency_key = $2 AND owner = $3 AND attempt = $4 AND state = 'running'
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND attempt = $4 AND state = 'running'
     FOR UPDATE SKIP LOCKED
 ), mine AS (
     UPDATE rowlock_idempotency r
-    SET doubt = CASE WHEN r.doubt_number <= $8 THEN NULL ELSE r.doubt END, bound = r.bound OR $6 IS NOT NULL
+    SET open_step = CASE WHEN r.open_step_number <= $8 THEN NULL ELSE r.open_step END, bound = r.bound OR $6 IS NOT NULL
     FROM own o
     WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key
     RETURNING 1
@@ -57,10 +57,10 @@ impl StepStore for PgConnection {
         if let Some(begun) = ask.seen(seen) {
             return Ok(begun);
         }
-        let done = query(DOUBT)
+        let done = query(STEP_OPEN)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(&*ask.step)
             .bind(ask.number)
@@ -80,7 +80,7 @@ impl StepStore for PgConnection {
         let mine: i64 = query_scalar(STEP_DONE)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(&*ask.step)
             .bind(outcome.map(Outcome::content_type))
@@ -108,7 +108,7 @@ async fn look(conn: &mut PgConnection, ask: &StepAsk) -> Result<Option<StepLook>
     query_as(STEP_LOOK)
         .bind(ask.key.scope())
         .bind(ask.key.key())
-        .bind(ask.owner)
+        .bind(ask.attempt_id)
         .bind(ask.attempt)
         .bind(&*ask.step)
         .fetch_optional(conn)

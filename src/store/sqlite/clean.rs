@@ -14,7 +14,7 @@ SELECT r.rowid, r.scope, r.idempotency_key, r.forget_at <= CAST(round(unixepoch(
 FROM rowlock_idempotency r
 WHERE r.clean_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AND r.state <> 'unknown'
   AND (r.state <> 'running'
-       OR (r.doubt IS NULL AND r.lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))
+       OR (r.open_step IS NULL AND r.lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))
 ORDER BY r.clean_at LIMIT ?1";
 
 const REMOVE: &str = "DELETE FROM rowlock_idempotency WHERE rowid = ?1";
@@ -34,7 +34,7 @@ WHERE rowid IN (
 /// The next names, and whether nobody has used them for so long. It does not take the write lock.
 const SEEN: &str = "
 SELECT name,
-       (owner IS NULL AND expires_at IS NULL AND fence < now.us - ?1)
+       (grant_id IS NULL AND expires_at IS NULL AND fence < now.us - ?1)
        OR COALESCE(expires_at < now.us - ?1, FALSE)
 FROM rowlock_lock, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE name > ?2 ORDER BY name LIMIT ?3";
@@ -44,7 +44,7 @@ const IDLE_LOCKS: &str = "
 DELETE FROM rowlock_lock
 WHERE name IN (SELECT unhex(a.value ->> 0) FROM json_each(?1) a)
   AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-  AND ((owner IS NULL AND expires_at IS NULL
+  AND ((grant_id IS NULL AND expires_at IS NULL
         AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)
        OR expires_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)";
 

@@ -126,9 +126,13 @@ impl Connector for Sqlite {
         format!("sqlite:{}", path.display())
     }
 
-    async fn connect(&self, _server: usize, patience: Duration) -> Result<SqliteConnection, Fault> {
+    async fn connect(
+        &self,
+        _server: usize,
+        operation_timeout: Duration,
+    ) -> Result<SqliteConnection, Fault> {
         // A little less than the bound on the statement: SQLite then says "busy" by itself.
-        let options = self.options.clone().busy_timeout(patience * 4 / 5);
+        let options = self.options.clone().busy_timeout(operation_timeout * 4 / 5);
         let mut conn = options.connect().await?;
         if use_wal(&mut conn).await? {
             // Without an fsync per commit. All users of the file are on this machine and die with

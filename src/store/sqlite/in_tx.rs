@@ -28,24 +28,24 @@ pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";
 /// Takes the write lock, then looks.
 const LOOK: &str = "
 UPDATE rowlock_lock SET fence = fence WHERE false;
-SELECT d.id, l.name, l.owner, l.fence, l.holder, l.acquired_at, l.expires_at,
+SELECT d.id, l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at,
        l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 FROM rowlock_database d
 CROSS JOIN json_each(?1) a
 LEFT JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
 
 const GRANT: &str = "
-INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
+INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
 SELECT unhex(a.value ->> 0), NULL, ?2, NULL, NULL, NULL
 FROM json_each(?1) a
 WHERE true
 ON CONFLICT (name) DO UPDATE
-SET owner = NULL, fence = max(fence + 1, excluded.fence), holder = NULL,
+SET grant_id = NULL, fence = max(fence + 1, excluded.fence), holder = NULL,
     acquired_at = NULL, expires_at = NULL
 RETURNING name, fence";
 
 const ROW: &str = "
-SELECT d.id, l.name, l.owner, l.fence, l.holder, l.acquired_at, l.expires_at,
+SELECT d.id, l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at,
        l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?1";
 
@@ -56,7 +56,7 @@ impl InTxStore for SqliteConnection {
         let rows = look(self, [&ask.name]).await?;
         let told = Told::from(rows.into_iter().next());
         let found = match told.found {
-            Some(row) if row.owner != Some(ask.owner) => Pinned::Gone,
+            Some(row) if row.grant_id != Some(ask.grant_id) => Pinned::Gone,
             Some(row) if row.is_live() => Pinned::Live,
             Some(_) => Pinned::Expired,
             None => Pinned::Gone,
@@ -196,8 +196,8 @@ mod tests {
     async fn connect(file: &Path) -> SqliteConnection {
         let url = format!("sqlite:{}?mode=rwc", file.display());
         let sqlite = Sqlite::from_url(&url).unwrap();
-        let patience = Duration::from_millis(100);
-        sqlite.connect(0, patience).await.unwrap()
+        let timeout = Duration::from_millis(100);
+        sqlite.connect(0, timeout).await.unwrap()
     }
 
     #[tokio::test]

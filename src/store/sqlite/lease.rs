@@ -22,14 +22,14 @@ use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, to_micros};
 
 const TAKE: &str = "
-INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
+INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
 SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us + 1000, a.value ->> 3,
        now.us, now.us + (a.value ->> 2) + 1000
 FROM json_each(?1) a,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
 ON CONFLICT (name) DO UPDATE
-SET owner = excluded.owner,
+SET grant_id = excluded.grant_id,
     fence = max(fence + 1, excluded.fence),
     holder = excluded.holder,
     acquired_at = excluded.acquired_at,
@@ -39,12 +39,12 @@ RETURNING name, fence";
 
 /// Like [`TAKE`], for a lone operation.
 const TAKE_ONE: &str = "
-INSERT INTO rowlock_lock (name, owner, fence, holder, acquired_at, expires_at)
+INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
 SELECT ?1, ?2, now.us + 1000, ?4, now.us, now.us + ?3 + 1000
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
 ON CONFLICT (name) DO UPDATE
-SET owner = excluded.owner,
+SET grant_id = excluded.grant_id,
     fence = max(fence + 1, excluded.fence),
     holder = excluded.holder,
     acquired_at = excluded.acquired_at,
@@ -56,34 +56,34 @@ const RENEW: &str = "
 UPDATE rowlock_lock
 SET expires_at = max(expires_at, ask.us + ask.ttl + 1000)
 FROM (
-    SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS owner,
+    SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS grant_id,
            a.value ->> 2 AS ttl,
            CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us
     FROM json_each(?1) a
 ) ask
-WHERE rowlock_lock.name = ask.name AND rowlock_lock.owner = ask.owner
+WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
   AND rowlock_lock.expires_at > ask.us
 RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
 const RELEASE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 FROM (
-    SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS owner FROM json_each(?1) a
+    SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS grant_id FROM json_each(?1) a
 ) ask
-WHERE rowlock_lock.name = ask.name AND rowlock_lock.owner = ask.owner
+WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
   AND rowlock_lock.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 RETURNING name";
 
 /// Like [`RELEASE`], for a lone operation.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
-WHERE name = ?1 AND owner = ?2
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const READ: &str = "
-SELECT l.name, l.owner, l.fence, l.holder, l.acquired_at, l.expires_at,
+SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at,
        l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM json_each(?1) a CROSS JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
 
@@ -94,17 +94,17 @@ ON CONFLICT (name) DO NOTHING";
 
 const FREE_LAPSED: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = ?1 AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const INSPECT: &str = "
-SELECT name, owner, fence, holder, acquired_at, expires_at,
+SELECT name, grant_id, fence, holder, acquired_at, expires_at,
        expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_lock
 WHERE name = ?1 AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const LIST: &str = "
-SELECT name, owner, fence, holder, acquired_at, expires_at,
+SELECT name, grant_id, fence, holder, acquired_at, expires_at,
        expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_lock
 WHERE expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
@@ -112,14 +112,14 @@ ORDER BY name";
 
 /// A name that somebody holds, or whose row is damaged.
 const HELD: &str = "
-SELECT name, owner, fence, holder, acquired_at, expires_at,
+SELECT name, grant_id, fence, holder, acquired_at, expires_at,
        expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
 FROM rowlock_lock
-WHERE name = ?1 AND (owner IS NOT NULL OR expires_at IS NOT NULL)";
+WHERE name = ?1 AND (grant_id IS NOT NULL OR expires_at IS NOT NULL)";
 
 const FREE: &str = "
 UPDATE rowlock_lock
-SET owner = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = ?1";
 
 type Rows = HashMap<Vec<u8>, LockRow>;
@@ -163,7 +163,7 @@ impl LeaseStore for SqliteConnection {
         if let [ask] = asks {
             let one = sqlx::query(RELEASE_ONE)
                 .bind(ask.name.as_bytes())
-                .bind(ask.owner);
+                .bind(ask.grant_id);
             if one.execute(&mut *self).await?.rows_affected() == 1 {
                 return Ok(vec![Freed::Released]);
             }
@@ -191,7 +191,7 @@ impl LeaseStore for SqliteConnection {
     async fn lease_force_release(
         &mut self,
         name: &Name,
-        _patience: Duration,
+        _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let mut tx = sqlx::Connection::begin_with(self, "BEGIN IMMEDIATE").await?;
         let held: Option<LockColumns> = sqlx::query_as(HELD)
@@ -247,7 +247,7 @@ async fn grant(
     if let [ask] = asks {
         let fence: Vec<i64> = sqlx::query_scalar(TAKE_ONE)
             .bind(ask.name.as_bytes())
-            .bind(ask.owner)
+            .bind(ask.grant_id)
             .bind(to_micros(ask.ttl))
             .bind(&*ask.holder)
             .fetch_all(conn)

@@ -16,14 +16,14 @@ use crate::store::record::{
 use crate::store::{micros, to_micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END, r.began_at, r.attempted_at, r.lease_until, r.done_at,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+       r.bound, r.open_step, r.content_type, CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END, r.began_at, r.attempted_at, r.lease_until, r.done_at,
        r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, length(r.outcome)
 FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE r.scope = ?1 AND r.idempotency_key = ?2";
 
 const CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, tries, max_tries, owner, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT ?1, ?2, 'running', now.us, 1, ?3, ?4, ?5, ?6, 0, now.us, now.us, now.us + ?7 + 1000, now.us + ?8, now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -33,19 +33,19 @@ RETURNING attempt";
 
 const CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency
-SET state = 'running', bound = bound OR state = 'running', attempt = max(attempt + 1, now.us), tries = tries + 1,
-    max_tries = ?3, owner = ?4, holder = ?5, fingerprint = ?6, attempted_at = now.us,
+SET state = 'running', bound = bound OR state = 'running', attempt = max(attempt + 1, now.us), vanished = vanished + 1,
+    max_attempts = ?3, attempt_id = ?4, holder = ?5, fingerprint = ?6, attempted_at = now.us,
     lease_until = now.us + ?7 + 1000, forget_at = now.us + ?8, clean_at = now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?9
-  AND (state = 'free' OR (state = 'running' AND doubt IS NULL AND lease_until <= now.us))
+  AND (state = 'free' OR (state = 'running' AND open_step IS NULL AND lease_until <= now.us))
 RETURNING attempt";
 
 const FORGET: &str = "
 DELETE FROM rowlock_idempotency
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
   AND forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-  AND (state <> 'running' OR (doubt IS NULL
+  AND (state <> 'running' OR (open_step IS NULL
        AND lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))";
 
 pub(super) const FORGET_STEPS: &str =
@@ -54,23 +54,23 @@ pub(super) const FORGET_STEPS: &str =
 const RENEW: &str = "
 UPDATE rowlock_idempotency
 SET lease_until = max(lease_until, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?4 + 1000)
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND state = 'running'
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND state = 'running'
 RETURNING lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
 const FINISH: &str = "
 UPDATE rowlock_idempotency
-SET state = CASE WHEN ?13 AND doubt IS NOT NULL THEN 'unknown' ELSE ?5 END,
-    doubt = CASE WHEN ?13 THEN doubt END,
+SET state = CASE WHEN ?13 AND open_step IS NOT NULL THEN 'unknown' ELSE ?5 END,
+    open_step = CASE WHEN ?13 THEN open_step END,
     bound = bound OR ?10,
-    tries = max(tries - ?11, 0),
+    vanished = max(vanished - ?11, 0),
     content_type = ?6,
     outcome = ?7,
     done_at = CASE WHEN ?5 = 'done' THEN now.us END,
     retain_until = now.us + ?8,
-    forget_at = CASE WHEN NOT ?13 OR doubt IS NULL THEN now.us + iif(bound OR ?10, ?12, ?9) END,
-    clean_at = CASE WHEN NOT ?13 OR doubt IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
+    forget_at = CASE WHEN NOT ?13 OR open_step IS NULL THEN now.us + iif(bound OR ?10, ?12, ?9) END,
+    clean_at = CASE WHEN NOT ?13 OR open_step IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
 
 /// Runs `work` in a transaction that is on the disk when it has ended: a lane's commits are not otherwise.
 pub(super) async fn durably<T>(
@@ -166,7 +166,7 @@ impl RecordStore for SqliteConnection {
                 let left: Vec<i64> = sqlx::query_scalar(RENEW)
                     .bind(ask.key.scope())
                     .bind(ask.key.key())
-                    .bind(ask.owner)
+                    .bind(ask.attempt_id)
                     .bind(to_micros(ask.lease))
                     .fetch_all(&mut *conn)
                     .await?;
@@ -190,17 +190,17 @@ impl RecordStore for SqliteConnection {
                 let done = sqlx::query(FINISH)
                     .bind(ask.key.scope())
                     .bind(ask.key.key())
-                    .bind(ask.owner)
+                    .bind(ask.attempt_id)
                     .bind(ask.attempt)
                     .bind(end.state)
                     .bind(end.outcome.map(Outcome::content_type))
                     .bind(end.outcome.map(Outcome::bytes))
                     .bind(end.retain)
-                    .bind(end.forget)
+                    .bind(end.remember)
                     .bind(end.bound)
                     .bind(end.pardon)
-                    .bind(end.begun)
-                    .bind(end.in_doubt)
+                    .bind(end.remember_begun)
+                    .bind(end.step_is_open)
                     .execute(&mut *conn)
                     .await?;
                 finished.push(match done.rows_affected() {
@@ -245,12 +245,12 @@ pub(super) async fn claim_one(
     let mut query = sqlx::query_scalar(sql)
         .bind(scope)
         .bind(key)
-        .bind(ask.max_tries)
-        .bind(ask.owner)
+        .bind(ask.max_attempts)
+        .bind(ask.attempt_id)
         .bind(&*ask.holder)
         .bind(&ask.fingerprint.as_bytes()[..])
         .bind(to_micros(ask.lease))
-        .bind(to_micros(ask.begun));
+        .bind(to_micros(ask.remember_begun));
     if let Some(seen) = ask.seen {
         query = query.bind(seen);
     }

@@ -14,15 +14,15 @@ use crate::store::to_micros;
 /// The columns of a record, without its outcome. The filter is the rule of
 /// [`state_now`](crate::store::record::RecordRow::state_now).
 const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.tries, r.max_tries, r.owner, r.holder, r.fingerprint,
-       r.bound, r.doubt, r.content_type, NULL, r.began_at, r.attempted_at, r.lease_until, r.done_at,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+       r.bound, r.open_step, r.content_type, NULL, r.began_at, r.attempted_at, r.lease_until, r.done_at,
        r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, NULL
 FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE (?1 IS NULL OR r.scope = ?1)
   AND (?2 IS NULL OR ?2 = CASE
         WHEN r.state = 'running' AND r.lease_until - 1000 > now.us THEN 'running'
-        WHEN r.state = 'running' AND r.doubt IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.tries >= r.max_tries THEN 'poisoned'
+        WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
+        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= now.us THEN 'expired'
         ELSE r.state END)
@@ -31,26 +31,26 @@ LIMIT ?3";
 
 const TO_UNKNOWN: &str = "
 UPDATE rowlock_idempotency SET state = 'unknown', forget_at = NULL, clean_at = NULL
-WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'running' AND doubt IS NOT NULL
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'running' AND open_step IS NOT NULL
   AND lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const UNKNOWN: &str = "
-SELECT doubt FROM rowlock_idempotency
+SELECT open_step FROM rowlock_idempotency
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'unknown'";
 
 const RESOLVE: &str = "
 UPDATE rowlock_idempotency
-SET state = 'free', doubt = NULL, tries = 0, bound = 1, forget_at = now.us + ?3, clean_at = now.us + ?3
+SET state = 'free', open_step = NULL, vanished = 0, bound = 1, forget_at = now.us + ?3, clean_at = now.us + ?3
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2";
 
 /// What an attempt that vanished has begun, is not known: the key stays its request's.
 const RESET: &str = "
 UPDATE rowlock_idempotency
-SET state = CASE WHEN doubt IS NULL THEN 'free' ELSE 'unknown' END, tries = 0,
+SET state = CASE WHEN open_step IS NULL THEN 'free' ELSE 'unknown' END, vanished = 0,
     bound = bound OR state = 'running',
-    forget_at = CASE WHEN doubt IS NULL THEN now.us + ?4 END,
-    clean_at = CASE WHEN doubt IS NULL THEN now.us + ?4 END
+    forget_at = CASE WHEN open_step IS NULL THEN now.us + ?4 END,
+    clean_at = CASE WHEN open_step IS NULL THEN now.us + ?4 END
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
   AND (state = 'free' OR (state = 'running' AND lease_until <= now.us))";
@@ -71,7 +71,7 @@ impl RecordAdminStore for SqliteConnection {
     async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
         durably(self, async |conn| {
             let (scope, key) = (ask.key.scope(), ask.key.key());
-            let forget = to_micros(ask.forget);
+            let remember = to_micros(ask.remember);
             let sql = match &ask.decision {
                 Decision::Unknown => TO_UNKNOWN,
                 Decision::Reset => RESET,
@@ -79,7 +79,7 @@ impl RecordAdminStore for SqliteConnection {
             };
             let mut query = sqlx::query(sql).bind(scope).bind(key).bind(ask.attempt);
             if matches!(ask.decision, Decision::Reset) {
-                query = query.bind(forget);
+                query = query.bind(remember);
             }
             Ok(query.execute(conn).await?.rows_affected() > 0)
         })
@@ -93,22 +93,22 @@ async fn resolve(
     outcome: Option<&Outcome>,
 ) -> Result<bool, sqlx::Error> {
     let (scope, key) = (ask.key.scope(), ask.key.key());
-    let doubt: Option<Option<String>> = sqlx::query_scalar(UNKNOWN)
+    let open_step: Option<Option<String>> = sqlx::query_scalar(UNKNOWN)
         .bind(scope)
         .bind(key)
         .bind(ask.attempt)
         .fetch_optional(&mut *conn)
         .await?;
-    let Some(doubt) = doubt.flatten() else {
+    let Some(open_step) = open_step.flatten() else {
         return Ok(false);
     };
     if let Some(outcome) = outcome {
-        step::keep(conn, &ask.key, &doubt, ask.attempt, outcome).await?;
+        step::keep(conn, &ask.key, &open_step, ask.attempt, outcome).await?;
     }
     let resolve = sqlx::query(RESOLVE)
         .bind(scope)
         .bind(key)
-        .bind(to_micros(ask.forget));
+        .bind(to_micros(ask.remember));
     resolve.execute(conn).await?;
     Ok(true)
 }
@@ -142,7 +142,7 @@ mod tests {
                 key: RecordKey::new("scope", "k").unwrap(),
                 attempt: 1,
                 decision,
-                forget: minute,
+                remember: minute,
             };
             assert!(!conn.record_decide(&ask).await.unwrap(), "{ask:?}");
         }

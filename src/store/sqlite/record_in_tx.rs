@@ -17,17 +17,17 @@ use crate::store::to_micros;
 
 const COMPLETE: &str = "
 UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, tries = 0, content_type = ?5, outcome = ?6, done_at = now.us,
+SET state = 'done', open_step = NULL, vanished = 0, content_type = ?5, outcome = ?6, done_at = now.us,
     retain_until = now.us + ?7, clean_at = now.us + ?7, forget_at = now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 AND state = 'running'";
 
 const KEEP: &str = "
 UPDATE rowlock_idempotency
-SET state = 'done', doubt = NULL, tries = 0, content_type = ?4, outcome = ?5, done_at = now.us,
+SET state = 'done', open_step = NULL, vanished = 0, content_type = ?4, outcome = ?5, done_at = now.us,
     retain_until = now.us + ?6, clean_at = now.us + ?6, forget_at = now.us + ?7
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND state = 'running'";
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND state = 'running'";
 
 #[async_trait]
 impl RecordInTxStore for SqliteConnection {
@@ -57,11 +57,11 @@ impl RecordInTxStore for SqliteConnection {
         let done = sqlx::query(KEEP)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(outcome.content_type())
             .bind(outcome.bytes())
             .bind(to_micros(ask.retain))
-            .bind(to_micros(ask.forget))
+            .bind(to_micros(ask.remember))
             .execute(self)
             .await?;
         match done.rows_affected() {
@@ -78,12 +78,12 @@ impl RecordInTxStore for SqliteConnection {
         let done = sqlx::query(COMPLETE)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(end.outcome.map(Outcome::content_type))
             .bind(end.outcome.map(Outcome::bytes))
             .bind(end.retain)
-            .bind(end.forget)
+            .bind(end.remember)
             .execute(self)
             .await?;
         Ok(Told {

@@ -10,21 +10,21 @@ use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
-SELECT r.owner = ?3 AND r.attempt = ?4 AND r.state = 'running', r.doubt, r.doubt_number, s.content_type, s.outcome
+SELECT r.attempt_id = ?3 AND r.attempt = ?4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome
 FROM rowlock_idempotency r
 LEFT JOIN rowlock_idempotency_step s
        ON s.scope = r.scope AND s.idempotency_key = r.idempotency_key AND s.step = ?5
 WHERE r.scope = ?1 AND r.idempotency_key = ?2";
 
-const DOUBT: &str = "
-UPDATE rowlock_idempotency SET doubt = ?5, doubt_number = ?6
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'
-  AND (doubt IS NULL OR doubt_number < ?6)";
+const STEP_OPEN: &str = "
+UPDATE rowlock_idempotency SET open_step = ?5, open_step_number = ?6
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 AND state = 'running'
+  AND (open_step IS NULL OR open_step_number < ?6)";
 
 const STEP_SETTLED: &str = "
 UPDATE rowlock_idempotency
-SET doubt = CASE WHEN doubt_number <= ?5 THEN NULL ELSE doubt END, bound = bound OR ?6
-WHERE scope = ?1 AND idempotency_key = ?2 AND owner = ?3 AND attempt = ?4 AND state = 'running'";
+SET open_step = CASE WHEN open_step_number <= ?5 THEN NULL ELSE open_step END, bound = bound OR ?6
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 AND state = 'running'";
 
 /// Sent again, it changes nothing.
 const STEP_KEEP: &str = "
@@ -44,7 +44,7 @@ impl StepStore for SqliteConnection {
         let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
             .bind(ask.key.scope())
             .bind(ask.key.key())
-            .bind(ask.owner)
+            .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(&*ask.step)
             .fetch_optional(&mut *self)
@@ -53,10 +53,10 @@ impl StepStore for SqliteConnection {
             return Ok(begun);
         }
         durably(self, async |conn| {
-            let done = sqlx::query(DOUBT)
+            let done = sqlx::query(STEP_OPEN)
                 .bind(ask.key.scope())
                 .bind(ask.key.key())
-                .bind(ask.owner)
+                .bind(ask.attempt_id)
                 .bind(ask.attempt)
                 .bind(&*ask.step)
                 .bind(ask.number)
@@ -79,7 +79,7 @@ impl StepStore for SqliteConnection {
             let mine = sqlx::query(STEP_SETTLED)
                 .bind(ask.key.scope())
                 .bind(ask.key.key())
-                .bind(ask.owner)
+                .bind(ask.attempt_id)
                 .bind(ask.attempt)
                 .bind(ask.number)
                 .bind(outcome.is_some())

@@ -187,7 +187,7 @@ async fn an_acquire_that_was_in_doubt_is_undone_also_when_the_name_is_held() {
         let Some(Attempt::Busy(Busy { holder, .. })) = answer(&mut outcome) else {
             panic!("it is held");
         };
-        assert_eq!(holder.unwrap().owner, guard.grant().id);
+        assert_eq!(holder.unwrap().grant_id, guard.grant().id);
         assert_eq!(bench.lane.pending.wakes_at().is_some(), doubts > 0);
     }
 }
@@ -217,7 +217,7 @@ async fn an_acquire_that_was_sent_is_picked_as_its_undo_when_its_caller_is_gone(
     let mut bench = Bench::new().await;
     let (waited_for, _outcome) = bench.doubtful("a", 1);
     let (gone, _) = bench.doubtful("b", 1);
-    let owners = [waited_for.verb.ask.owner, gone.verb.ask.owner];
+    let grant_ids = [waited_for.verb.ask.grant_id, gone.verb.ask.grant_id];
     bench.lane.pending.arrive(waited_for.into());
     bench.lane.pending.arrive(gone.into());
     let batch = bench.lane.pending.pick(Moment::now());
@@ -225,7 +225,7 @@ async fn an_acquire_that_was_sent_is_picked_as_its_undo_when_its_caller_is_gone(
         panic!("{batch:?}")
     };
     let (take, undo) = (as_take(take).unwrap(), as_release(undo).unwrap());
-    assert_eq!([take.verb.ask.owner, undo.verb.ask.owner], owners);
+    assert_eq!([take.verb.ask.grant_id, undo.verb.ask.grant_id], grant_ids);
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
         first.head.fate.sent = sent.is_some();
         first.head.fate.doubts = sent.unwrap_or(0);
         first.head.fate.give_up = Moment::now();
-        let owner = first.verb.ask.owner;
+        let grant_id = first.verb.ask.grant_id;
         bench.lane.pending.arrive(first.into());
         let (second, _outcome) = bench.take("a");
         bench.lane.pending.arrive(second.into());
@@ -249,10 +249,10 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
         assert_eq!(batch.len(), 1);
         if let Some(doubts) = sent {
             let undo = as_release(&batch[0]).unwrap();
-            assert_eq!((undo.verb.ask.owner, undo.verb.late), (owner, doubts));
+            assert_eq!((undo.verb.ask.grant_id, undo.verb.late), (grant_id, doubts));
             assert_eq!(undo.head.manner, Manner::Duty);
-            let patience = undo.head.fate.give_up.remaining();
-            assert!(patience <= TTL && patience > TTL / 2, "{patience:?}");
+            let left = undo.head.fate.give_up.remaining();
+            assert!(left <= TTL && left > TTL / 2, "{left:?}");
             assert!(!bench.lane.pending.is_idle());
         } else {
             assert!(as_take(&batch[0]).is_some());
@@ -326,15 +326,15 @@ fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: Freed) -> ReleaseOutc
 }
 
 #[tokio::test]
-async fn the_first_in_line_hears_of_a_release() {
+async fn the_first_waiter_hears_of_a_release() {
     let mut bench = Bench::new().await;
     let name = Name::new("a").unwrap();
-    let place = bench.core.lines.join(&name);
+    let waiter = bench.core.waiters.join(&name);
     let take = bench.doubtful("a", 1);
     let ask = take.0.verb.ask.clone();
     let guard = bench.granted(take).await;
     for round in 0..2 {
-        let mut freed = pin!(place.freed());
+        let mut freed = pin!(waiter.freed());
         let heard = poll_fn(|cx| Poll::Ready(freed.as_mut().poll(cx).is_ready()));
         assert!(!heard.await);
         if round == 0 {

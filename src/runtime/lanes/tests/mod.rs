@@ -22,12 +22,13 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::oneshot::{self, Receiver};
 use uuid::Uuid;
 
-use super::pending::MAX_BATCH;
+use super::room::MAX_BATCH;
 use super::*;
-use crate::model::{Busy, ClockError, LockInfo, Loss, Name, ReleaseOutcome, Subject};
+use crate::model::{Busy, ClockError, Error, LockInfo, Loss, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
-use crate::runtime::guard::Guard;
-use crate::runtime::job::{Answered, Fate, Head, Task, Verb};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Task, Verb};
+use crate::runtime::lease_guard::Guard;
 use crate::runtime::verbs::release::{self, Release};
 use crate::runtime::verbs::take::{Attempt, Take};
 use crate::runtime::{Core, Settings, alone};
@@ -54,7 +55,7 @@ impl Bench {
         let connector = Sqlite::from_url(&url(dir.path())).unwrap();
         let settings = Settings {
             holder: "test".into(),
-            patience: PATIENCE,
+            operation_timeout: PATIENCE,
             migrate: true,
             clean_every: None,
             clock_error: ClockError::new(Duration::ZERO),
@@ -76,7 +77,7 @@ impl Bench {
         let (reply, outcome) = oneshot::channel();
         let ask = TakeAsk {
             name: Name::new(name).unwrap(),
-            owner: Uuid::new_v4(),
+            grant_id: Uuid::new_v4(),
             ttl: TTL,
             holder: "test".into(),
         };
@@ -165,8 +166,8 @@ fn answer<T>(outcome: &mut Receiver<Result<T, Error>>) -> Option<T> {
 fn release_of(guard: &Guard) -> (Task<Release>, Receiver<Result<ReleaseOutcome, Error>>) {
     let (reply, outcome) = oneshot::channel();
     let fate = Fate::within(PATIENCE);
-    let lines = &guard.core().lines;
-    let release = release::of(guard.grant(), lines, Some(reply), fate);
+    let waiters = &guard.core().waiters;
+    let release = release::of(guard.grant(), waiters, Some(reply), fate);
     (release, outcome)
 }
 

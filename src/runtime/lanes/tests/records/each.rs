@@ -1,7 +1,7 @@
 //! What each operation comes to: shared, sent again, left out, or refused for good.
 
 use super::*;
-use crate::runtime::lanes::batch::BESIDE_OUTCOME;
+use crate::runtime::lanes::room::BESIDE_OUTCOME;
 
 #[tokio::test]
 async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believed() {
@@ -77,7 +77,7 @@ async fn only_what_was_not_sent_shares_an_answer_with_its_like() {
 }
 
 #[tokio::test]
-async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_in_no_doubt() {
+async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_not_open() {
     let mut house = House::new().await;
     let ask = house.ask(&key("k"));
     let mut other = house.other().await;
@@ -87,7 +87,7 @@ async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_in_no_doubt() {
     };
     let step = StepAsk {
         key: key("k"),
-        owner: ask.owner,
+        attempt_id: ask.attempt_id,
         attempt,
         step: "charge".into(),
         repeatable: false,
@@ -96,12 +96,12 @@ async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_in_no_doubt() {
     let begun = house.ask_with(|reply| BeginStep::task(&house.core, step, reply));
     house.batch().await;
     let row = other.record_read(&[key("k")], 0).await.unwrap().pop();
-    let doubt = row.flatten().and_then(|row| row.doubt);
-    assert_eq!(doubt.as_deref(), Some("charge"));
+    let open = row.flatten().and_then(|row| row.open_step);
+    assert_eq!(open.as_deref(), Some("charge"));
     drop(begun);
     house.core.flush().await;
     let row = other.record_read(&[key("k")], 0).await.unwrap().pop();
-    assert_eq!(row.flatten().map(|row| row.doubt), Some(None));
+    assert_eq!(row.flatten().map(|row| row.open_step), Some(None));
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_claim_that_is_refused_for_good_fails_alone() {
 fn what_a_step_came_to_counts_among_what_is_written() {
     let ask = StepAsk {
         key: key("k"),
-        owner: Uuid::nil(),
+        attempt_id: Uuid::nil(),
         attempt: 1,
         step: "charge".into(),
         repeatable: true,
@@ -170,12 +170,12 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
     let end = |bytes, reply| {
         let ask = FinishAsk {
             key: key("k"),
-            owner: Uuid::new_v4(),
+            attempt_id: Uuid::new_v4(),
             attempt: 1,
             end: RecordEnd::Done {
                 outcome: Outcome::kept("a/b", vec![0; bytes]),
                 retain: PATIENCE,
-                forget: PATIENCE,
+                remember: PATIENCE,
             },
         };
         Finish::task(ask, reply, Fate::within(PATIENCE))

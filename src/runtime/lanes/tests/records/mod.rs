@@ -8,13 +8,16 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::super::*;
-use crate::model::{ClockError, Fingerprint, Outcome, RecordKey, Subject};
-use crate::runtime::attempt::RecordGuard;
-use crate::runtime::job::{Fate, MAX_BYTES, Reply, Task, Verb};
+use crate::model::{ClockError, Error, Fingerprint, Outcome, RecordKey, Subject};
+use crate::runtime::head::Fate;
+use crate::runtime::job::{Reply, Task, Verb};
+use crate::runtime::lanes::MAX_BYTES;
+use crate::runtime::record_guard::RecordGuard;
 use crate::runtime::verbs::claim::{Claim, Claiming};
-use crate::runtime::verbs::finish::{self, Finish};
+use crate::runtime::verbs::finish::Finish;
 use crate::runtime::verbs::read::Read;
 use crate::runtime::verbs::step::{BeginStep, FinishStep};
+use crate::runtime::verbs::undo;
 use crate::runtime::{Core, Settings};
 use crate::store::Connector;
 use crate::store::record::{
@@ -43,7 +46,7 @@ impl House {
         let connector = Sqlite::from_url(&url).unwrap();
         let settings = Settings {
             holder: "a test".into(),
-            patience: PATIENCE,
+            operation_timeout: PATIENCE,
             migrate: true,
             clean_every: None,
             clock_error: ClockError::new(Duration::ZERO),
@@ -63,15 +66,15 @@ impl House {
     fn ask(&self, key: &RecordKey) -> ClaimAsk {
         ClaimAsk {
             key: key.clone(),
-            owner: Uuid::new_v4(),
+            attempt_id: Uuid::new_v4(),
             holder: "a test".into(),
             fingerprint: Fingerprint::of("request"),
             lease: PATIENCE,
-            max_tries: 5,
+            max_attempts: 5,
             database: self.core.database,
             retain: PATIENCE,
-            forget: PATIENCE,
-            begun: PATIENCE,
+            remember: PATIENCE,
+            remember_begun: PATIENCE,
             seen: None,
         }
     }
@@ -120,14 +123,14 @@ impl House {
     fn finish(&self, key: &RecordKey) -> Answer<Finished> {
         let ask = FinishAsk {
             key: key.clone(),
-            owner: Uuid::new_v4(),
+            attempt_id: Uuid::new_v4(),
             attempt: 1,
             end: RecordEnd::Free {
                 bound: false,
                 pardon: 0,
-                forget: PATIENCE,
-                begun: PATIENCE,
-                in_doubt: false,
+                remember: PATIENCE,
+                remember_begun: PATIENCE,
+                step_is_open: false,
             },
         };
         self.ask_with(|reply| Finish::task(ask, Some(reply), Fate::within(PATIENCE)))
@@ -163,7 +166,7 @@ impl House {
         let end = RecordEnd::Done {
             outcome: outcome.clone(),
             retain: PATIENCE,
-            forget: PATIENCE,
+            remember: PATIENCE,
         };
         assert_eq!(guard.finish(end).await.unwrap(), Finished::Ended);
     }
@@ -416,9 +419,9 @@ async fn a_claim_that_was_given_up_is_undone_until_no_sending_can_come() {
         assert!(matches!(late.unwrap()[..], [Claimed::Mine { .. }]));
         loop {
             let row = house.row(&key).await.unwrap();
-            assert_eq!(row.owner, ask.owner);
+            assert_eq!(row.attempt_id, ask.attempt_id);
             if row.state != KeptState::Running {
-                assert_eq!((row.state, row.tries), (KeptState::Free, 0));
+                assert_eq!((row.state, row.vanished), (KeptState::Free, 0));
                 break;
             }
             house.step().await;
@@ -450,14 +453,14 @@ async fn a_claim_in_doubt_is_undone_also_when_the_key_is_not_to_be_had() {
         // The other's record goes: the first sending finds what it has seen.
         let end = FinishAsk {
             key: key.clone(),
-            owner: first.owner,
+            attempt_id: first.attempt_id,
             attempt,
             end: RecordEnd::Free {
                 bound: false,
                 pardon: 0,
-                forget: Duration::ZERO,
-                begun: Duration::ZERO,
-                in_doubt: false,
+                remember: Duration::ZERO,
+                remember_begun: Duration::ZERO,
+                step_is_open: false,
             },
         };
         let ended = other.record_finish(&[end]).await.unwrap();
@@ -488,12 +491,15 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     house.lane.pending.arrive(undo);
     house.step().await;
     let row = house.row(&key).await.unwrap();
-    assert_eq!((row.owner, row.state), (second.owner, KeptState::Running));
+    assert_eq!(
+        (row.attempt_id, row.state),
+        (second.attempt_id, KeptState::Running)
+    );
 
     let now = Moment::now();
     for (lease, longest) in [(1, 1), (600, 600), (3_600, 600)] {
         ask.lease = Duration::from_secs(lease);
-        let undo = finish::undo(&ask, &claim.head.fate, now);
+        let undo = undo::claim(&ask, &claim.head.fate, now);
         assert_eq!(undo.head.fate.give_up, now + Duration::from_secs(longest));
     }
 }

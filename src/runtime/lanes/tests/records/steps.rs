@@ -11,15 +11,15 @@ impl House {
         }
     }
 
-    async fn doubt(&self, key: &RecordKey) -> Option<String> {
-        self.row(key).await.unwrap().doubt
+    async fn open_step(&self, key: &RecordKey) -> Option<String> {
+        self.row(key).await.unwrap().open_step
     }
 }
 
 fn step(guard: &RecordGuard, number: i32) -> StepAsk {
     StepAsk {
         key: guard.key().clone(),
-        owner: guard.owner(),
+        attempt_id: guard.attempt_id(),
         attempt: guard.grant.fence,
         step: "charge".into(),
         repeatable: number == 0,
@@ -28,21 +28,24 @@ fn step(guard: &RecordGuard, number: i32) -> StepAsk {
 }
 
 #[tokio::test]
-async fn the_end_of_an_attempt_ends_the_doubt_about_what_it_knows_not_to_have_happened() {
+async fn the_end_of_an_attempt_closes_the_step_that_it_knows_not_to_have_happened() {
     let house = House::new().await;
     let mut other = house.other().await;
     for (happened, state) in [(false, KeptState::Free), (true, KeptState::Unknown)] {
         let guard = house.guard(&key(state.name())).await;
-        guard.doubt(happened);
+        guard.set_step_is_open(happened);
         // A late sending, or one whose answer was lost.
         let begun = other.step_begin(&step(&guard, 1)).await.unwrap();
         assert!(matches!(begun, StepBegun::Fresh));
-        assert_eq!(house.doubt(guard.key()).await.as_deref(), Some("charge"));
+        assert_eq!(
+            house.open_step(guard.key()).await.as_deref(),
+            Some("charge")
+        );
         let ended = guard.finish(guard.give_up()).await.unwrap();
         assert_eq!(ended, Finished::Ended);
         let row = house.row(guard.key()).await.unwrap();
         assert_eq!(row.state, state);
-        assert_eq!(row.doubt.is_some(), happened);
+        assert_eq!(row.open_step.is_some(), happened);
         assert_eq!(row.forget_left.is_some(), !happened);
     }
 }
@@ -61,7 +64,7 @@ async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() 
         if ends {
             let ended = other.step_finish(&first, None).await.unwrap();
             assert_eq!(ended, Finished::Ended);
-            assert_eq!(house.doubt(guard.key()).await, None);
+            assert_eq!(house.open_step(guard.key()).await, None);
         }
         // Begun again; the second time by another sending.
         for _ in 0..2 {
@@ -71,11 +74,11 @@ async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() 
         // Late sendings of what was said of the first beginning.
         let begun = other.step_begin(&first).await.unwrap();
         assert!(
-            matches!(&begun, StepBegun::Doubtful(step) if step == "charge"),
+            matches!(&begun, StepBegun::OtherOpen(step) if step == "charge"),
             "{begun:?}"
         );
         other.step_finish(&first, None).await.unwrap();
-        assert!(house.doubt(guard.key()).await.is_some());
+        assert!(house.open_step(guard.key()).await.is_some());
         // Nor does a step that may be repeated.
         let repeatable = step(&guard, 0);
         let kept = Outcome::new("a/b", "c").unwrap();
@@ -84,8 +87,8 @@ async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() 
             ..repeatable
         };
         other.step_finish(&letter, Some(&kept)).await.unwrap();
-        assert!(house.doubt(guard.key()).await.is_some());
+        assert!(house.open_step(guard.key()).await.is_some());
         other.step_finish(&second, None).await.unwrap();
-        assert_eq!(house.doubt(guard.key()).await, None);
+        assert_eq!(house.open_step(guard.key()).await, None);
     }
 }

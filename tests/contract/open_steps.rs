@@ -89,14 +89,14 @@ on_every_engine! {
         let begun = begin(&wait, "k").await;
         assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.step_in_doubt.as_deref()), (RecordState::Unknown, Some("charge")));
+        assert_eq!((info.state, info.open_step.as_deref()), (RecordState::Unknown, Some("charge")));
 
         idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap();
         let guard = begin_new(&idempotency, "k").await;
         assert_eq!(guard.step_once("charge", provider.charge_once()).await.unwrap(), 2);
     }
 
-    async fn a_step_that_could_not_begin_leaves_no_doubt_after_a_crash(db: &Db) {
+    async fn a_step_that_could_not_begin_leaves_no_open_step_after_a_crash(db: &Db) {
         let hasty = Rowlock::builder().operation_timeout(Duration::from_secs(2));
         let rowlock = hasty.connect(&db.url).await.unwrap();
         let idempotency = rowlock.idempotency();
@@ -106,7 +106,7 @@ on_every_engine! {
         let failed = guard.step_once("charge", provider.charge_once()).await;
         assert!(failed.is_err());
         // The statement that began it comes late: nobody waits for its answer any more.
-        tx.execute("UPDATE rowlock_idempotency SET doubt = 'charge', doubt_number = 1").await.unwrap();
+        tx.execute("UPDATE rowlock_idempotency SET open_step = 'charge', open_step_number = 1").await.unwrap();
         tx.commit().await.unwrap();
         rowlock.flush().await;
         assert_eq!(provider.charges(), 0);
@@ -164,7 +164,7 @@ on_every_engine! {
         }
     }
 
-    async fn a_step_that_is_cut_off_while_it_begins_is_in_no_doubt(db: &Db) {
+    async fn a_step_that_is_cut_off_while_it_begins_is_not_open(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency().max_attempts(1000);
         for after in 0..40 {

@@ -1,8 +1,8 @@
 //! Waiting for a lease that somebody holds.
 //!
-//! The waiters of a process stand in [line](super::line); the first one looks again with growing,
+//! The [waiters](crate::runtime::waiters) of a process queue; the first one looks again with growing,
 //! jittered pauses, at the holder's expiry, and when this process releases the name. A queue that
-//! spans processes takes this place later; callers see no more of it than [`acquire`].
+//! spans processes takes the place of this one later; callers see no more of it than [`acquire`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use std::time::Duration;
 use tokio::select;
 use tokio::time::timeout;
 
-use super::Core;
-use super::backoff;
-use super::guard::Guard;
-use super::verbs::take::Attempt;
 use crate::model::Moment;
 use crate::model::{Busy, Error, Name};
+use crate::runtime::Core;
+use crate::runtime::backoff;
+use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
+use crate::runtime::verbs::take::Attempt;
 
 /// What is tried again and again. (A trait, because the future of an async closure that is passed on
 /// cannot be shown to be `Send`.)
-pub(crate) trait Asker: Sync {
+pub(super) trait Asker: Sync {
     fn attempt(&self) -> impl Future<Output = Result<Attempt, Error>> + Send;
 }
 
@@ -28,7 +28,7 @@ pub(crate) trait Asker: Sync {
 /// made, however short the wait.
 ///
 /// Cancel safe: what a dropped future has acquired is released.
-pub(crate) async fn acquire(
+pub(super) async fn acquire(
     core: &Arc<Core>,
     name: &Name,
     wait: Option<Duration>,
@@ -42,10 +42,10 @@ pub(crate) async fn acquire(
         busy: Box::new(busy),
     };
 
-    let place = core.lines.join(name);
+    let waiter = core.waiters.join(name);
     let first = match wait {
-        None => place.first().await,
-        Some(wait) => match timeout(wait, place.first()).await {
+        None => waiter.first().await,
+        Some(wait) => match timeout(wait, waiter.first()).await {
             Ok(first) => first,
             // Others of this process are before us; the database tells who holds the name.
             Err(_) => match asker.attempt().await? {
@@ -79,7 +79,7 @@ pub(crate) async fn acquire(
         let wake = limit.map_or(wake, |limit| wake.min(limit));
         select! {
             () = sleep_until(wake) => {}
-            () = place.freed() => backoff = backoff::poll(),
+            () = waiter.freed() => backoff = backoff::poll(),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a client remembers of the keys of records: which of them it has met, so that their records are likely to be there;
-//! and which of them its own transactions run just now.
+//! Recently seen keys of records: a hit means that a record probably exists. And the keys that transactions of this client
+//! run just now.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -12,20 +12,20 @@ use crate::model::RecordKey;
 /// The keys of a generation. Two are kept.
 const GENERATION: usize = 50_000;
 
-/// Digests of keys, the newest ones. What is forgotten, or taken for another one, costs a statement.
+/// Digests of recently seen keys. A key that was dropped from the set, or is taken for another one, costs a statement.
 #[derive(Debug, Default)]
-pub(crate) struct Met {
+pub(crate) struct SeenKeys {
     hasher: RandomState,
     sets: Mutex<[HashSet<u64>; 2]>,
 }
 
-impl Met {
-    pub(crate) fn has(&self, key: &RecordKey) -> bool {
+impl SeenKeys {
+    pub(crate) fn contains(&self, key: &RecordKey) -> bool {
         let digest = self.hasher.hash_one(key);
         self.sets().iter().any(|set| set.contains(&digest))
     }
 
-    pub(crate) fn remember(&self, key: &RecordKey) {
+    pub(crate) fn insert(&self, key: &RecordKey) {
         let digest = self.hasher.hash_one(key);
         let mut sets = self.sets();
         if sets[0].len() >= GENERATION {
@@ -42,12 +42,12 @@ impl Met {
 /// The keys that transactions of this client are about: one at a time for each. A duplicate needs no connection to
 /// learn that, nor when it has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Running(Mutex<HashMap<RecordKey, watch::Receiver<()>>>);
+pub(crate) struct RunningKeys(Mutex<HashMap<RecordKey, watch::Receiver<()>>>);
 
 /// The right to try a key in a transaction. Dropping it lets the next one try.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    running: Arc<Running>,
+pub(crate) struct KeyTurn {
+    running: Arc<RunningKeys>,
     key: RecordKey,
     /// The duplicates that wait hear that it is dropped.
     _end: watch::Sender<()>,
@@ -55,17 +55,17 @@ pub(crate) struct Turn {
 
 /// The turn of another call.
 #[derive(Debug)]
-pub(crate) struct Taken(watch::Receiver<()>);
+pub(crate) struct OtherTurn(watch::Receiver<()>);
 
-impl Running {
-    pub(crate) fn take_turn(self: &Arc<Self>, key: &RecordKey) -> Result<Turn, Taken> {
+impl RunningKeys {
+    pub(crate) fn take_turn(self: &Arc<Self>, key: &RecordKey) -> Result<KeyTurn, OtherTurn> {
         let mut keys = self.keys();
         if let Some(end) = keys.get(key) {
-            return Err(Taken(end.clone()));
+            return Err(OtherTurn(end.clone()));
         }
         let (end, heard) = watch::channel(());
         keys.insert(key.clone(), heard);
-        Ok(Turn {
+        Ok(KeyTurn {
             running: Arc::clone(self),
             key: key.clone(),
             _end: end,
@@ -77,13 +77,13 @@ impl Running {
     }
 }
 
-impl Drop for Turn {
+impl Drop for KeyTurn {
     fn drop(&mut self) {
         self.running.keys().remove(&self.key);
     }
 }
 
-impl Taken {
+impl OtherTurn {
     /// Waits for its end.
     pub(crate) async fn over(&self) {
         let mut end = self.0.clone();
@@ -97,21 +97,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_keys_are_known_and_old_ones_are_forgotten() {
-        let met = Met::default();
+    fn the_newest_keys_are_known_and_old_ones_are_dropped() {
+        let seen = SeenKeys::default();
         let key = |n: usize| RecordKey::new("s", n.to_string()).unwrap();
-        assert!(!met.has(&key(0)));
+        assert!(!seen.contains(&key(0)));
         for n in 0..3 * GENERATION {
-            met.remember(&key(n));
+            seen.insert(&key(n));
         }
-        assert!(met.has(&key(3 * GENERATION - 1)));
-        assert!(met.has(&key(2 * GENERATION)));
-        assert!(!met.has(&key(0)));
+        assert!(seen.contains(&key(3 * GENERATION - 1)));
+        assert!(seen.contains(&key(2 * GENERATION)));
+        assert!(!seen.contains(&key(0)));
     }
 
     #[tokio::test]
     async fn a_key_is_one_transactions_at_a_time() {
-        let running = Arc::new(Running::default());
+        let running = Arc::new(RunningKeys::default());
         let key = |key: &str| RecordKey::new("s", key).unwrap();
         let turn = running.take_turn(&key("a")).unwrap();
         let other = running.take_turn(&key("b")).unwrap();

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::Core;
 use super::grant::Grant;
-use super::job::Fate;
+use super::head::Fate;
 use super::verbs::finish::Finish;
 use crate::model::{Error, Loss, Moment, RecordKey};
 use crate::store::record::{ClaimAsk, FinishAsk, Finished, RecordEnd};
@@ -18,9 +18,10 @@ use crate::store::record::{ClaimAsk, FinishAsk, Finished, RecordEnd};
 pub(crate) struct RecordGuard {
     pub(crate) grant: Arc<Grant<RecordKey>>,
     pub(crate) core: Arc<Core>,
-    /// How long the key is remembered when the attempt is given up; the same, when something was begun.
-    forget: Duration,
-    begun: Duration,
+    /// How long the key is remembered when the attempt is given up.
+    remember: Duration,
+    /// The same when a step was begun, or an attempt has vanished.
+    remember_begun: Duration,
     /// An outcome is on its way: nothing is freed.
     ending: AtomicBool,
     /// The work is done, whether or not its outcome can be recorded: nothing is freed.
@@ -30,7 +31,7 @@ pub(crate) struct RecordGuard {
     /// Something was begun that the next attempt must go on with.
     bound: AtomicBool,
     /// A step that must not be repeated has begun, and may have happened.
-    in_doubt: AtomicBool,
+    step_is_open: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -41,13 +42,13 @@ impl RecordGuard {
         Self {
             grant,
             core,
-            forget: ask.forget,
-            begun: ask.begun,
+            remember: ask.remember,
+            remember_begun: ask.remember_begun,
             ending: AtomicBool::new(false),
             worked: AtomicBool::new(false),
             pardon: AtomicI32::new(1),
             bound: AtomicBool::new(false),
-            in_doubt: AtomicBool::new(false),
+            step_is_open: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
     }
@@ -56,7 +57,7 @@ impl RecordGuard {
         &self.grant.name
     }
 
-    pub(crate) fn owner(&self) -> Uuid {
+    pub(crate) fn attempt_id(&self) -> Uuid {
         self.grant.id
     }
 
@@ -87,8 +88,8 @@ impl RecordGuard {
     }
 
     /// Whether a step may have happened of which nothing is kept.
-    pub(crate) fn doubt(&self, in_doubt: bool) {
-        self.in_doubt.store(in_doubt, Ordering::Release);
+    pub(crate) fn set_step_is_open(&self, is_open: bool) {
+        self.step_is_open.store(is_open, Ordering::Release);
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -98,7 +99,7 @@ impl RecordGuard {
     pub(crate) fn ask(&self, end: RecordEnd) -> FinishAsk {
         FinishAsk {
             key: self.grant.name.clone(),
-            owner: self.grant.id,
+            attempt_id: self.grant.id,
             attempt: self.grant.fence,
             end,
         }
@@ -110,16 +111,20 @@ impl RecordGuard {
             bound: self.bound.load(Ordering::Acquire),
             pardon,
             // What a step has done, and how many attempts have vanished, outlives the retention of an outcome.
-            forget: if pardon == 0 { self.begun } else { self.forget },
-            begun: self.begun,
-            in_doubt: self.in_doubt.load(Ordering::Acquire),
+            remember: if pardon == 0 {
+                self.remember_begun
+            } else {
+                self.remember
+            },
+            remember_begun: self.remember_begun,
+            step_is_open: self.step_is_open.load(Ordering::Acquire),
         }
     }
 
     /// Ends the attempt. Dropping the future does not stop it. After an error it may be tried again.
     pub(crate) async fn finish(&self, end: RecordEnd) -> Result<Finished, Error> {
         let ask = self.ask(end);
-        let fate = Fate::within(self.core.settings.patience);
+        let fate = Fate::within(self.core.settings.operation_timeout);
         let finish = |reply| Finish::task(ask, Some(reply), fate);
         // Whoever drops this future, and then the guard, must not free what is being completed.
         self.ending.store(true, Ordering::Release);
@@ -157,7 +162,7 @@ impl Drop for RecordGuard {
             return self.end();
         }
         let ask = self.ask(self.free());
-        let mut fate = Fate::within(self.core.settings.patience);
+        let mut fate = Fate::within(self.core.settings.operation_timeout);
         // In the background there is time until the lease ends by itself.
         fate.give_up = fate.give_up.max(self.grant.status().deadline);
         self.end();

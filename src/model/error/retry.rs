@@ -25,7 +25,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::TransactionAborted { .. } | Self::Conflict { .. } | Self::Starved { .. } => true,
-            Self::Application { cause } => cause.kind().is_retryable_in_tx(),
+            Self::Application { cause } => cause.kind().may_begin_anew(),
             _ => false,
         }
     }

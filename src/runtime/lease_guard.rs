@@ -7,17 +7,18 @@ use tokio::sync::{Mutex, oneshot};
 
 use super::Core;
 use super::grant::Grant;
-use super::job::{Fate, Reply};
+use super::head::Fate;
+use super::job::Reply;
 use super::verbs::release;
 use crate::model::Moment;
 use crate::model::{Error, Loss, ReleaseOutcome};
 
-/// One hold of a grant. Dropping it hands the release to the lane and returns at once.
+/// One guard of a grant. Dropping it hands the release to the lane and returns at once.
 #[derive(Debug)]
 pub(crate) struct Guard {
     grant: Arc<Grant>,
     core: Arc<Core>,
-    /// Set by the release of this hold: how the grant had been lost by then, if it had been.
+    /// Set by the release of this guard: how the grant had been lost by then, if it had been.
     released: OnceLock<Option<Loss>>,
     /// The last release has failed: it may be asked for again.
     failed: AtomicBool,
@@ -49,19 +50,19 @@ impl Guard {
         self.released.get().is_some()
     }
 
-    /// Whether this hold is held: other guards of the grant may be, when this one was released.
+    /// Whether this guard was not released, and its grant is held. (Other guards of the grant may be left when this one was released.)
     pub(crate) fn is_held(&self) -> bool {
         !self.is_released() && self.grant.is_held()
     }
 
-    /// How the grant was lost, if it was lost before this hold of it was released.
+    /// How the grant was lost, if it was lost before this guard was released.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.released
             .get()
             .map_or_else(|| self.grant.loss(), |loss| *loss)
     }
 
-    /// Releases this hold and tells whether it was still held. While other guards of the grant stay, nobody is asked.
+    /// Releases this guard and tells whether its grant was still held. While other guards of the grant stay, nobody is asked.
     /// Dropping the future does not stop it: the next call hears the answer.
     pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
         let mut answer = self.answer.lock().await;
@@ -83,7 +84,7 @@ impl Guard {
         released
     }
 
-    /// False: this hold has been released before.
+    /// False: this guard has been released before.
     fn hand_in(&self, reply: Option<Reply<ReleaseOutcome>>) -> bool {
         let (grant, now) = (&self.grant, Moment::now());
         if self.released.set(grant.loss_at(now)).is_err() {
@@ -103,18 +104,18 @@ impl Guard {
 
     fn send(&self, reply: Option<Reply<ReleaseOutcome>>) {
         let grant = &self.grant;
-        let mut fate = Fate::within(self.core.settings.patience);
+        let mut fate = Fate::within(self.core.settings.operation_timeout);
         if reply.is_none() {
             // In the background there is time until the lease ends by itself.
             fate.give_up = fate.give_up.max(grant.status().deadline);
         }
         // An earlier release that failed goes on in the background (`verbs/release.rs`).
         fate.sent = self.failed.load(Ordering::Acquire);
-        let release = release::of(grant, &self.core.lines, reply, fate);
+        let release = release::of(grant, &self.core.waiters, reply, fate);
         self.core.send(release);
     }
 
-    /// Resolves when the lease is lost; never, when this hold is released instead.
+    /// Resolves when the lease is lost; never, when this guard is released instead.
     pub(crate) async fn lost(&self) -> Loss {
         self.grant.lost().await;
         match self.loss() {

@@ -1,0 +1,132 @@
+//! Tasks of one verb, gathered again for one statement.
+
+use std::any::Any;
+use std::fmt;
+use std::pin::Pin;
+
+use super::head::{Head, Manner};
+use super::job::{Answered, AnyTask, Batch, Job, Next, Task, Turn, Verb};
+use crate::model::{Error, Moment};
+use crate::store::fault::Fault;
+use crate::store::{Call, Store};
+
+impl<V: Verb> AnyTask for Task<V> {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn head_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+
+    fn turn(&self) -> Turn {
+        V::TURN
+    }
+
+    fn is_closed(&self) -> bool {
+        self.verb.is_closed()
+    }
+
+    fn shares(&self, first: &dyn AnyTask) -> bool {
+        let first: &dyn Any = first;
+        // (A task that was sent before may have happened: it needs an answer of its own.)
+        let may = !self.head.fate.sent || self.head.manner == Manner::Look;
+        may && first
+            .downcast_ref::<Self>()
+            .is_some_and(|first| self.verb.shares(&first.verb))
+    }
+
+    fn undo(&self, now: Moment) -> Option<Job> {
+        V::undo(self, now)
+    }
+
+    fn again(self: Box<Self>) -> Job {
+        V::again(*self)
+    }
+
+    fn fail(self: Box<Self>, error: Error) {
+        self.verb.fail(error);
+    }
+
+    fn into_batch(self: Box<Self>) -> Box<dyn Batch> {
+        Box::new(Gathered {
+            firsts: vec![*self],
+            followers: vec![Vec::new()],
+            outcomes: Vec::new(),
+        })
+    }
+}
+
+/// A batch of one verb.
+struct Gathered<V: Verb> {
+    firsts: Vec<Task<V>>,
+    /// Those that share the answer of the first one at this place.
+    followers: Vec<Vec<Task<V>>>,
+    outcomes: Vec<V::Outcome>,
+}
+
+impl<V: Verb> fmt::Debug for Gathered<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gathered")
+            .field("firsts", &self.firsts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<V: Verb> Batch for Gathered<V> {
+    fn join(&mut self, job: Job) -> Option<Job> {
+        if V::TURN == Turn::Alone || !(&*job as &dyn Any).is::<Task<V>>() {
+            return Some(job);
+        }
+        let last = self.firsts.last().zip(self.followers.last_mut());
+        let followers = last.filter(|(first, _)| {
+            first.head.subject == job.head().subject && job.shares(*first as &dyn AnyTask)
+        });
+        let Ok(task) = (job as Box<dyn Any>).downcast::<Task<V>>() else {
+            return None;
+        };
+        if let Some((_, followers)) = followers {
+            followers.push(*task);
+        } else {
+            self.firsts.push(*task);
+            self.followers.push(Vec::new());
+        }
+        None
+    }
+
+    fn turn(&self) -> Turn {
+        V::TURN
+    }
+
+    fn settle(self: Box<Self>, answered: Answered) -> Vec<Next> {
+        let mut next = Vec::new();
+        let tasks = self.firsts.into_iter().zip(self.followers);
+        for ((first, followers), outcome) in tasks.zip(self.outcomes) {
+            for follower in followers {
+                if let Some(outcome) = V::echo(&outcome) {
+                    next.push(V::settle(follower, outcome, answered));
+                }
+            }
+            next.push(V::settle(first, outcome, answered));
+        }
+        next
+    }
+
+    fn into_jobs(self: Box<Self>) -> (Vec<Job>, Vec<Job>) {
+        let firsts = self.firsts.into_iter().map(Job::from).collect();
+        let followers = self.followers.into_iter().flatten();
+        (firsts, followers.map(Job::from).collect())
+    }
+}
+
+impl<V: Verb> Call for Gathered<V> {
+    fn on<'a>(
+        &'a mut self,
+        store: &'a mut dyn Store,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>> {
+        Box::pin(async move {
+            self.outcomes = V::send(&mut self.firsts, store).await?;
+            Ok(())
+        })
+    }
+}

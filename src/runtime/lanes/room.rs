@@ -1,0 +1,67 @@
+//! How much goes into a batch, and into a statement.
+
+use std::collections::HashMap;
+
+use crate::runtime::head::Manner;
+use crate::runtime::job::{AnyTask, Turn};
+use crate::store::RequestLimit;
+
+/// The most jobs in one statement.
+pub(super) const MAX_BATCH: usize = 256;
+/// The outcomes in one statement have little more than so many bytes: servers limit a statement (MariaDB to 16 MiB).
+pub(crate) const MAX_BYTES: usize = 1 << 20;
+/// What the end of an attempt has beside its outcome, in bytes: no more than that.
+pub(super) const BESIDE_OUTCOME: usize = 1 << 10;
+
+/// What still fits into a batch.
+#[derive(Debug)]
+pub(super) struct Room {
+    limit: RequestLimit,
+    pub(super) jobs: usize,
+    /// Bytes of the statements whose requests are bounded.
+    requests: HashMap<Turn, usize>,
+    /// Bytes of outcomes that are written.
+    written: usize,
+    /// Bytes of outcomes that are read, as far as they are known to be large.
+    read: usize,
+}
+
+impl Room {
+    pub(super) fn of(limit: RequestLimit) -> Self {
+        Self {
+            limit,
+            jobs: 0,
+            requests: HashMap::new(),
+            written: 0,
+            read: 0,
+        }
+    }
+
+    pub(super) fn take(&mut self, job: &dyn AnyTask) -> bool {
+        if self.jobs == MAX_BATCH {
+            return false;
+        }
+        if let Some((name, rest)) = job.head().request {
+            let used = self.requests.entry(job.turn()).or_default();
+            if !self.limit.admits(used, name, rest) {
+                return false;
+            }
+        }
+        self.take_outcome(job)
+    }
+
+    fn take_outcome(&mut self, job: &dyn AnyTask) -> bool {
+        let size = job.head().bytes;
+        let bytes = if job.head().manner == Manner::Look {
+            &mut self.read
+        } else {
+            &mut self.written
+        };
+        let fits = size == 0 || *bytes <= MAX_BYTES;
+        if fits {
+            self.jobs += 1;
+            *bytes += size;
+        }
+        fits
+    }
+}

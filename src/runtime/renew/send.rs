@@ -1,0 +1,126 @@
+//! Sending a chunk of renewals, and what its answers mean.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Shared;
+use super::kept::Kept;
+use super::schedule::Chunk;
+use crate::model::{Loss, Moment};
+use crate::runtime::grant::Grant;
+use crate::runtime::link::Link;
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::lease::{RenewAsk, Renewed};
+use crate::store::record::KeepAsk;
+
+/// A login takes several round trips.
+const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
+
+pub(super) async fn dial(link: &mut Link, limit: Duration) -> Result<(), Fault> {
+    let bound = limit.max(MIN_DIAL_BOUND);
+    let made = tokio::time::timeout(bound, link.connect()).await;
+    made.unwrap_or_else(|_| Err(Fault::timed_out()))
+}
+
+/// Renews the leases of a chunk in one statement and its attempts in another. Each is settled by itself.
+pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Fault> {
+    let (mut leases, mut attempts) = (Vec::new(), Vec::new());
+    for kept in chunk.kept {
+        match kept {
+            Kept::Lease(grant) => leases.push(grant),
+            Kept::Attempt(grant) => attempts.push(grant),
+        }
+    }
+    let now = Moment::now();
+    let leases = newest_only(leases);
+    let asks: Vec<RenewAsk> = leases
+        .iter()
+        .map(|grant| RenewAsk {
+            name: grant.name.clone(),
+            grant_id: grant.id,
+            ttl: grant.renewal_ttl(now).unwrap_or_default(),
+        })
+        .collect();
+    let leases = leases.into_iter().map(Kept::Lease).collect();
+    let renewed = part(
+        link,
+        shared,
+        leases,
+        chunk.bound,
+        async |conn: &mut dyn Store| conn.lease_renew(&asks).await,
+    )
+    .await;
+    let attempts = newest_only(attempts);
+    let asks: Vec<KeepAsk> = attempts
+        .iter()
+        .map(|grant| KeepAsk {
+            key: grant.name.clone(),
+            attempt_id: grant.id,
+            lease: grant.ttl,
+        })
+        .collect();
+    let attempts = attempts.into_iter().map(Kept::Attempt).collect();
+    let kept = part(
+        link,
+        shared,
+        attempts,
+        chunk.bound,
+        async |conn: &mut dyn Store| conn.record_renew(&asks).await,
+    )
+    .await;
+    renewed.and(kept)
+}
+
+/// One statement, and what becomes of those that it renews.
+pub(super) async fn part(
+    link: &mut Link,
+    shared: &Shared,
+    kept: Vec<Kept>,
+    bound: Duration,
+    verb: impl AsyncFnOnce(&mut dyn Store) -> Result<Vec<Renewed>, Fault>,
+) -> Result<(), Fault> {
+    if kept.is_empty() {
+        return Ok(());
+    }
+    if !link.is_connected() {
+        // The statement before has cost the connection.
+        shared.state().schedule.put_back(&kept);
+        return Ok(());
+    }
+    let sent = Moment::now();
+    let outcomes = link.run(bound, verb).await;
+    let now = Moment::now();
+    // What is to be sent again may have to overtake what comes next here.
+    shared.help.notify_one();
+    let schedule = &mut shared.state().schedule;
+    match outcomes {
+        Ok(outcomes) => {
+            schedule.pace.took(now - sent, bound, kept.len());
+            for (kept, outcome) in kept.iter().zip(outcomes) {
+                schedule.settle(now, kept, outcome, sent);
+            }
+            Ok(())
+        }
+        Err(fault) => {
+            if !link.is_connected() {
+                schedule.pace.took(now - sent, bound, kept.len());
+            }
+            schedule.fail(now, &kept);
+            Err(fault)
+        }
+    }
+}
+
+/// Sorted by name. Of two grants of one name the older one is lost, and does not know it yet.
+pub(super) fn newest_only<K: Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
+    due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence.cmp(&a.fence)));
+    due.dedup_by(|older, newest| {
+        let same = older.name == newest.name;
+        if same {
+            older.lose(Loss::TakenOver);
+        }
+        same
+    });
+    due
+}
