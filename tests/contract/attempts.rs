@@ -80,7 +80,7 @@ on_every_engine! {
         for after in 0..30 {
             let key = format!("k{after}");
             let guard = begin_new(&idempotency, &key).await;
-            // Somebody has the row locked for a moment: the lane puts completing off.
+            // Another transaction locks the row for a moment, so the lane postpones the complete.
             let mut tx = db.begin().await;
             if db.engine != rowlock::Engine::Sqlite {
                 tx.number(&format!(
@@ -130,7 +130,7 @@ on_every_engine! {
         }
         // The work is done, and its commit may have been sent.
         drop(guard);
-        // This one was asked for later, so the other one's time is over, too.
+        // This call began later, so the time of the first call is over, too.
         let error = other.complete(&outcome("done")).await.unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
         tx.release().await;
@@ -184,7 +184,7 @@ on_every_engine! {
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
         assert_eq!(info.state, RecordState::Poisoned);
         idempotency.reset("scope", "k").await.unwrap();
-        // Those that crash, too.
+        // Crashed attempts count, too.
         for _ in 0..3 {
             std::mem::forget(take_over(&idempotency, "k").await);
             lapse(db).await;
@@ -194,7 +194,7 @@ on_every_engine! {
         idempotency.reset("scope", "k").await.unwrap();
         let guard = begin_new(&idempotency, "k").await;
         let refused = idempotency.reset("scope", "k").await;
-        assert!(matches!(refused, Err(Error::NotDecided { .. })), "somebody is working on it");
+        assert!(matches!(refused, Err(Error::NotDecided { .. })), "an attempt is running");
         guard.complete(&outcome("done")).await.unwrap();
         assert!(matches!(idempotency.reset("scope", "k").await, Err(Error::NotDecided { .. })));
         assert!(matches!(idempotency.reset("scope", "none").await, Err(Error::NoSuchRecord { .. })));
@@ -207,7 +207,7 @@ on_every_engine! {
         db.execute("ALTER TABLE rowlock_idempotency RENAME TO elsewhere").await;
         let error = guard.complete(&outcome("done")).await.unwrap_err();
         assert!(matches!(error, Error::Database { .. }), "{error}");
-        // The attempt can be ended when it is back.
+        // When the table is back, the attempt can end.
         db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency").await;
         guard.complete(&outcome("done")).await.unwrap();
     }

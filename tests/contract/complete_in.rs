@@ -26,7 +26,7 @@ on_every_engine! {
         let mut tx = db.begin().await;
         on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome("a")).await).unwrap();
         tx.commit().await.unwrap();
-        // Longer than a lease: it was asked to renew what has ended.
+        // This is longer than a lease, so a renewal has found that the attempt has ended.
         let lost = tokio::time::timeout(SHORT * 3 / 2, guard.lost()).await;
         assert!(lost.is_err(), "{lost:?}");
     }
@@ -72,7 +72,7 @@ on_every_engine! {
         let mut tx = db.begin().await;
         tx.execute("INSERT INTO payment VALUES ('b')").await.unwrap();
         on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome("b")).await).unwrap();
-        // Dropped before the commit: what the transaction does decides.
+        // The guard is dropped before the commit. The end of the transaction decides.
         drop(guard);
         tx.commit().await.unwrap();
         rowlock.flush().await;
@@ -97,7 +97,7 @@ on_every_engine! {
         let idempotency = db.rowlock().await.idempotency();
         let guard = begin_new(&idempotency, "k").await;
         let mut tx = db.begin().await;
-        // It fails; or somebody ends it, and sqlx does not know.
+        // The transaction fails, or SQL ends it without sqlx.
         let end = if db.engine == rowlock::Engine::Postgres { "SELECT 1 / 0" } else { "ROLLBACK" };
         let _ = tx.execute(end).await;
         let error = on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome("a")).await);

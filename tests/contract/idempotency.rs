@@ -134,7 +134,7 @@ on_every_engine! {
         for task in 0..300_u32 {
             let idempotency = rowlock.idempotency();
             tasks.spawn(async move {
-                // Three tasks a key.
+                // Three tasks for each key.
                 let (scope, key) = (format!("scope {}", task % 7), format!("key {}", task % 100));
                 let wait = idempotency.wait(Duration::from_mins(1));
                 match wait.begin(&scope, &key, &Fingerprint::of(&key)).await.unwrap() {
@@ -160,7 +160,7 @@ on_every_engine! {
     async fn many_large_replays_at_once_are_each_byte_for_byte(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();
-        // Some fit into a share of a statement, some do not.
+        // Some outcomes fit into a shared statement, some do not.
         let large = |n: usize| {
             let size = [0, 1, 3_000, 70_000, 300_000][n % 5];
             Outcome::new("b", vec![u8::try_from(n).unwrap(); size]).unwrap()

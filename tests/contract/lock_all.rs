@@ -10,7 +10,7 @@ const TTL: Duration = Duration::from_secs(30);
 on_every_engine! {
     async fn the_wait_is_for_all_names_together(db: &Db) {
         if db.engine == Engine::Sqlite {
-            return; // whoever has the file waits for nobody
+            return; // a transaction has the whole file, and never waits
         }
         let rowlock = db.rowlock().await;
         let mut holders = Vec::new();
@@ -19,7 +19,7 @@ on_every_engine! {
             tx.lock(&rowlock, name).await;
             holders.push(tx);
         }
-        // The first one ends half way: the rest of the time is for the others.
+        // The first holder ends after half of the time. The rest of the time is for the other names.
         let (limit, started) = (Duration::from_millis(1_500), std::time::Instant::now());
         let mut tx = db.begin().await;
         let wait = async {
@@ -29,7 +29,7 @@ on_every_engine! {
         };
         let first = holders.remove(0);
         let ends = async {
-            // Time itself is tested: how much of the limit is left for the others.
+            // This test is about time: how much of the limit is left for the other names.
             tokio::time::sleep(limit / 2).await;
             first.commit().await.unwrap();
         };
@@ -58,7 +58,7 @@ on_every_engine! {
         };
         assert_eq!(busy.name.as_str(), "c");
         if db.engine == Engine::Postgres {
-            // What was free has been given back.
+            // The transaction has given the free names back.
             let mut other = db.begin().await;
             other.lock(&one, "b").await;
             other.release().await;

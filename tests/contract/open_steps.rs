@@ -82,7 +82,7 @@ on_every_engine! {
         assert!(matches!(other, Err(Error::StepUnknown { .. })), "{other:?}");
         let repeatable = guard.step("charge", provider.charge()).await;
         assert!(matches!(repeatable, Err(Error::StepUnknown { .. })), "{repeatable:?}");
-        // As if the process had died here: nobody renews, nobody frees.
+        // As if the process had died here: no renewal, and no release.
         std::mem::forget(guard);
         lapse(db).await;
         let wait = idempotency.clone().wait(Duration::from_secs(30));
@@ -105,7 +105,7 @@ on_every_engine! {
         let mut tx = db.lock_record("k").await;
         let failed = guard.step_once("charge", provider.charge_once()).await;
         assert!(failed.is_err());
-        // The statement that began it comes late: nobody waits for its answer any more.
+        // The statement that begins the step arrives late, when its caller has given up.
         tx.execute("UPDATE rowlock_idempotency SET open_step = 'charge', open_step_number = 1").await.unwrap();
         tx.commit().await.unwrap();
         rowlock.flush().await;

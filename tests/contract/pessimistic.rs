@@ -89,7 +89,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         db.execute("CREATE TABLE app (n BIGINT)").await;
         if db.engine == Engine::Sqlite {
-            return; // whoever has the file waits for nobody
+            return; // a transaction has the whole file, and never waits
         }
         let mut holder = db.begin().await;
         holder.lock(&rowlock, "a").await;
@@ -105,7 +105,7 @@ on_every_engine! {
                 assert!(matches!(error, Error::WaitTimeout { .. }), "{level} {name}: {error}");
                 assert!(started.elapsed() >= wait);
             }
-            // Nothing of the session's has changed.
+            // The settings of the session are unchanged.
             if db.engine == Engine::Postgres {
                 let zero = "SELECT (current_setting('lock_timeout') = '0')::int::bigint";
                 assert_eq!(tx.number(zero).await, 1);
@@ -132,8 +132,8 @@ on_every_engine! {
                 continue;
             }
             let release = async {
-                // Two tries at least, so that it is waiting. Nothing shows a try from outside: it locks nothing that
-                // another session could see. Without it the test is right still, and tests less.
+                // Time for at least two tries, so that the call is waiting. A try locks nothing that another session could see.
+                // Without this pause the test stays correct, but tests less.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 held.release().await.unwrap()
             };
@@ -202,7 +202,7 @@ on_every_engine! {
         for level in LEVELS {
             let db_of = |task: usize, rowlock: rowlock::Rowlock| async move {
                 for round in 0..5 {
-                    // Neighbours in the index, each new; every other one is wanted by two at once.
+                    // New names, side by side in the index. Two tasks want each name.
                     let name = format!("{level}-{round}-{}", task / 2);
                     loop {
                         let mut tx = db.begin_at(level).await;
@@ -278,7 +278,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         for round in 0..60 {
             let mut tx = db.begin().await;
-            // The one that was cut off may have got it in its last moment, and is being rolled back.
+            // The cut-off transaction may have got the lock in its last moment. Its rollback may still run.
             tx.acquire(&rowlock, "a", LONG).await.unwrap();
             if db.engine != Engine::Sqlite {
                 let mut waiting = db.begin().await;

@@ -27,7 +27,7 @@ on_every_engine! {
         let steps = idempotency.steps("scope", "k").await.unwrap();
         let names: Vec<_> = steps.iter().map(|step| step.step.as_str()).collect();
         assert_eq!(names, ["charge", "letter"]);
-        // What was charged belongs to this request: another one may not go on with it.
+        // The charge belongs to this request. Another request must not use it.
         let other = Fingerprint::of("another request");
         let begun = idempotency.begin("scope", "k", &other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
@@ -71,7 +71,7 @@ on_every_engine! {
         let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::NotOneRow { rows: 2 }) }).await;
         failed.unwrap_err();
         guard.release().await.unwrap();
-        // It may have happened, under this request's key for the other side.
+        // The charge may have happened, under this request's downstream key.
         let other = Fingerprint::of("another request");
         let begun = idempotency.begin("scope", "k", other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
@@ -86,7 +86,7 @@ on_every_engine! {
         // As if the process had died in the middle of it.
         std::mem::forget(guard);
         lapse(db).await;
-        // The one that takes over has not come to that step when it gives up.
+        // The next attempt gives up before it comes to that step.
         begin_new(&idempotency.clone().wait(Duration::from_secs(30)), "k").await.release().await.unwrap();
         let other = Fingerprint::of("another request");
         let begun = idempotency.begin("scope", "k", other).await.unwrap();
@@ -140,7 +140,7 @@ on_every_engine! {
     }
 
     async fn the_end_of_an_attempt_does_not_overtake_the_end_of_its_step(db: &Db) {
-        // What is put off here is not to run out of time.
+        // A long timeout, so that the postponed operations do not run out of time.
         let patient = Rowlock::builder().operation_timeout(Duration::from_mins(1));
         let rowlock = patient.connect(&db.url).await.unwrap();
         let idempotency = rowlock.idempotency();
@@ -158,13 +158,13 @@ on_every_engine! {
             })
         };
         has_charged.await.unwrap();
-        // Another transaction has the row locked: keeping the result is put off, again and again, after growing pauses.
+        // Another transaction locks the row, so the lane postpones the step's result several times, with growing pauses.
         let mut tx = db.lock_record("k").await;
         go_on.notify_one();
         for _ in 0..300 {
             idempotency.inspect("scope", "k").await.unwrap();
         }
-        // The end of the attempt comes after it, and is put off for the first time.
+        // The end of the attempt comes later, and is postponed for the first time.
         let release = {
             let guard = Arc::clone(&guard);
             tokio::spawn(async move { guard.release().await })

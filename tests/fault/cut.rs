@@ -8,8 +8,8 @@ use rowlock_test::Db;
 
 use crate::proxy::{Mode, renewals_are_connected, through_proxy};
 
-/// The answer to an acquire or a release is lost, after the server did it: what became of it is
-/// found out, and nobody is told a wrong outcome.
+/// The answer to an acquire or a release is lost after the server has run it. The client finds the outcome out, and reports it
+/// correctly.
 pub(crate) async fn cut(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -18,8 +18,7 @@ pub(crate) async fn cut(engine: Engine) {
         let lock = rowlock
             .lock(format!("n{}", round % 5))
             .ttl(Duration::from_mins(5));
-        // On a new connection a statement is prepared first: the answer to be cut is that of its
-        // execution.
+        // A new connection first prepares the statement. This run does that, so that the next one loses the answer to the execution.
         let _ = lock.acquire().await.unwrap().release().await.unwrap();
         proxy.set(Mode::CutNextAnswer);
         let held = lock
@@ -44,7 +43,7 @@ pub(crate) async fn cut(engine: Engine) {
         assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
         assert_eq!(watcher.inspect(held.name().clone()).await.unwrap(), None);
     }
-    // Entering again, and leaving it, asks nobody: there is no answer to be cut.
+    // A re-entry and its release ask no server, so there is no answer to cut.
     let me = rowlock.owner();
     let lock = rowlock.lock("nested").owner(&me);
     let outer = lock.acquire().await.unwrap();
@@ -62,8 +61,8 @@ pub(crate) async fn cut(engine: Engine) {
     db.remove().await;
 }
 
-/// The connection breaks under a statement for more than 100 acquires: what became of them is found out with a few
-/// statements for all of them.
+/// The connection breaks during a statement for more than 100 acquires. The client finds out all their outcomes with a few
+/// statements.
 pub(crate) async fn shared_after_a_cut(engine: Engine) {
     const COUNT: usize = 256;
     let db = Db::new(engine).await;
@@ -74,7 +73,7 @@ pub(crate) async fn shared_after_a_cut(engine: Engine) {
     let locks: Vec<_> = (0..COUNT).map(lock).collect();
     for armed in [false, true] {
         let mut takes: Vec<_> = locks.iter().map(|lock| Box::pin(lock.acquire())).collect();
-        // One acquire is under way on each lane, and all others gather behind them.
+        // One acquire is under way on each lane, and all others wait in the queues.
         proxy.set(Mode::HoldAnswers);
         let hand_in = std::future::poll_fn(|cx| {
             for take in &mut takes {
@@ -108,8 +107,8 @@ pub(crate) async fn shared_after_a_cut(engine: Engine) {
     db.remove().await;
 }
 
-/// The answer to whatever is asked of a record is lost, after the server did it: each step happens once, each outcome is kept
-/// once, and nobody is told a wrong one.
+/// The answer to any statement about a record is lost after the server has run it. Each step happens once, each outcome is kept
+/// once, and every caller gets the right outcome.
 pub(crate) async fn records(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -132,7 +131,7 @@ pub(crate) async fn records(engine: Engine) {
         assert_eq!(proxy.mode(), Mode::Pass, "an answer was cut");
         cut(1);
         let charge = async {
-            // Nobody else counts: what is done twice is seen.
+            // Only this step counts, so that a repeated step shows.
             let number = charges.fetch_add(1, Ordering::SeqCst);
             cut(2);
             Ok::<u32, StepFailed<Error>>(number)

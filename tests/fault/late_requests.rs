@@ -1,4 +1,4 @@
-//! Requests that reach the server after their caller has stopped waiting for them: what they did is undone.
+//! Requests that reach the server after their caller has stopped waiting: rowlock undoes their effect.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use rowlock_test::{Db, eventually};
 
 use crate::proxy::{Mode, renewals_are_connected, through_proxy, through_readable_proxy};
 
-/// The first sending of an acquire is on its way for long. A second one was answered, and what it granted was
-/// released, when the first one arrives: the name is free again within moments, not after the TTL.
+/// The client sends an acquire twice, and the first request is delayed. It arrives when the second has been answered and its grant
+/// released. The name is free again within moments, not after the TTL.
 pub(crate) async fn late_sending(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -17,7 +17,7 @@ pub(crate) async fn late_sending(engine: Engine) {
     let ttl = Duration::from_mins(5);
     for granted in [true, false] {
         let lock = rowlock.lock("a").ttl(ttl);
-        // Everything is prepared: what is kept is the statement that grants.
+        // This prepares all statements, so that the proxy keeps the statement that grants.
         let _ = lock.acquire().await.unwrap().release().await.unwrap();
         rowlock.flush().await;
         let other = if granted {
@@ -28,20 +28,20 @@ pub(crate) async fn late_sending(engine: Engine) {
         proxy.set(Mode::KeepNextRequest);
         let held = lock.try_acquire().await.unwrap().held();
         assert_eq!(proxy.mode(), Mode::Pass, "a request was kept");
-        assert_eq!(held.is_some(), granted, "what the second sending found");
+        assert_eq!(held.is_some(), granted, "the result of the second request");
         let holder = held.or(other).unwrap();
         let fence = holder.fence();
         let outcome = holder.release().await.unwrap();
         assert_eq!(outcome, ReleaseOutcome::Released);
         rowlock.flush().await;
-        // What undoes the first sending comes several times before it.
+        // The undo of the first request arrives several times before that request.
         let said = proxy.requests();
         eventually("it is undone again and again", async || {
             proxy.requests() > said + 2
         })
         .await;
-        // An undo has the row locked for a moment, on MySQL and MariaDB also when it is not its own: the first sending would
-        // pass it over. So it comes between two of them.
+        // An undo locks the row for a moment (on MySQL and MariaDB also a row of another grant), and the first request would skip
+        // a locked row. So the proxy delivers that request between two undos.
         proxy.hold_an_answer().await;
         proxy.deliver().await;
         proxy.set(Mode::Pass);
@@ -61,7 +61,7 @@ pub(crate) async fn late_sending(engine: Engine) {
     db.remove().await;
 }
 
-/// The claim of a key reaches the server when its caller has given up: it runs for nobody, and is undone.
+/// The claim of a key reaches the server after its caller has given up. rowlock undoes the claim.
 pub(crate) async fn late_claim(engine: Engine) {
     const HOLDER: &str = "the late one";
     let db = Db::new(engine).await;
@@ -71,7 +71,7 @@ pub(crate) async fn late_claim(engine: Engine) {
     let (rowlock, watcher) = (builder.connect(&url).await.unwrap(), db.rowlock().await);
     let request = Fingerprint::of("request");
     let lease = Duration::from_mins(5);
-    // MySQL and MariaDB look whether the key is locked before they claim it.
+    // On MySQL and MariaDB, rowlock checks whether the key is locked before it claims the key.
     let behind = u32::from(engine != Engine::Postgres);
     proxy.set(Mode::KeepRequestWith(HOLDER, behind));
     let idempotency = rowlock.idempotency().lease(lease);
@@ -82,7 +82,7 @@ pub(crate) async fn late_claim(engine: Engine) {
     );
     assert_eq!(proxy.mode(), Mode::Silent, "a request was kept");
     proxy.set(Mode::Pass);
-    // What undoes it comes before it.
+    // The undo arrives before the claim.
     rowlock.flush().await;
     let records = "SELECT COUNT(*) FROM rowlock_idempotency";
     assert_eq!(db.number(records).await, 0);

@@ -7,7 +7,7 @@ use rowlock_test::{Db, eventually};
 
 use crate::proxy::{Mode, through_proxy};
 
-/// Answers come late: the deadline is counted from before the request was sent, not from its answer.
+/// Answers come late. The deadline counts from before the request was sent, not from its answer.
 pub(crate) async fn late(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -19,7 +19,7 @@ pub(crate) async fn late(engine: Engine) {
     let held = lock.acquire().await.unwrap();
     for round in 0..2 {
         let row = watcher.inspect("a").await.unwrap().unwrap().remaining;
-        // Looked at later, and so no more.
+        // This is read later, so it must not be longer.
         let here = held.remaining();
         assert!(here <= row, "{here:?} here, {row:?} in the row");
         if round == 0 {
@@ -32,7 +32,7 @@ pub(crate) async fn late(engine: Engine) {
     db.remove().await;
 }
 
-/// A lease that was lost is not asked for again, however long its guard stays.
+/// The client sends no more renewals for a lost lease, however long its guard lives.
 pub(crate) async fn quiet(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -57,8 +57,8 @@ pub(crate) async fn quiet(engine: Engine) {
     db.remove().await;
 }
 
-/// The network swallows everything and closes nothing: every call ends in its time, the lease is lost by
-/// its deadline, and when the network is back, so is the client.
+/// The network drops all packets and closes no connection. Every call ends in time, the lease is lost by its deadline, and the
+/// client works again when the network is back.
 pub(crate) async fn silence(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -115,7 +115,7 @@ pub(crate) async fn silence(engine: Engine) {
     assert!(again.fence() > held.fence());
     drop((held, again));
     rowlock.flush().await;
-    // What was in doubt in the silence was undone.
+    // The client has undone the acquires whose answers were missing.
     eventually("nothing is left", async || {
         watcher.list().await.unwrap().is_empty()
     })

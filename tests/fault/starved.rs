@@ -8,10 +8,10 @@ use rowlock_test::{Db, eventually, on_app, take};
 
 use crate::proxy::{Mode, Proxy, through_proxy};
 
-/// The connections to the server, which is what the application's pool has.
+/// The number of connections to the server; the application's pool has as many.
 const ALL: u32 = 4;
 
-/// One of them. When all are taken, nobody else gets an answer.
+/// One connection, until this is dropped. When all are taken, other requests get no answer.
 struct Taken<'a>(&'a AtomicU32, &'a Proxy);
 
 impl<'a> Taken<'a> {
@@ -30,19 +30,18 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// As behind a pooler: while the application's transactions have all connections to the server, rowlock's own ones get
-/// no answer.
+/// As with a pooler: while the application's transactions hold all connections to the server, rowlock's requests get no answer.
 pub(crate) async fn starved(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
     let (rowlock, other) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
     drop(other.version("old").await.unwrap());
-    // The client has seen a lease of a name that is free by now.
+    // The client has seen a lease of a name that is now free.
     let leased = take(&other, "leased", Duration::from_secs(30)).await;
     assert!(rowlock.version("leased").await.unwrap().holder().is_some());
     let _ = leased.release().await.unwrap();
 
-    // Without a second attempt it ends in time, and says why.
+    // Without a second attempt, the call ends in time, and says why.
     let mut tx = db.begin().await;
     proxy.set(Mode::Silent);
     let started = Instant::now();
@@ -58,16 +57,16 @@ pub(crate) async fn starved(engine: Engine) {
     assert!(error.to_string().contains("pooler"), "{error}");
     let error = tx.version(&rowlock, "newer").await.unwrap_err();
     assert!(matches!(error, Error::Starved { .. }), "{error}");
-    // A row that is there already can be read, and locked where a look at it locks nothing.
+    // An existing row can be read. It can be locked if a look at it locks nothing.
     drop(tx.version(&rowlock, "old").await.unwrap());
     if engine == Engine::Postgres {
         tx.lock(&rowlock, "old").await;
     }
-    // And where the row is known to be there.
+    // A row that the client knows can be locked, too.
     tx.lock(&rowlock, "leased").await;
     tx.release().await;
 
-    // Many rows are made together, and none when nobody tries again.
+    // With a second attempt, the rows are made together. With one attempt, none is made.
     for (attempts, most) in [(1, 4), (2, 14)] {
         let started = Instant::now();
         let names: Vec<_> = (0..6).map(|n| format!("{attempts} {n}")).collect();
@@ -82,7 +81,7 @@ pub(crate) async fn starved(engine: Engine) {
         assert!(took < Duration::from_secs(most), "{attempts}: {took:?}");
     }
 
-    // A server that cannot be reached at all is another matter, which no other attempt mends.
+    // An unreachable server is another error, and no reason to try again.
     proxy.set(Mode::Closed);
     let mut tx = db.begin().await;
     let error = tx.try_lock(&rowlock, "unreachable").await.unwrap_err();
@@ -97,7 +96,7 @@ pub(crate) async fn starved(engine: Engine) {
     })
     .await;
 
-    // With one, the rows are made when the transactions have given their connections back.
+    // With more attempts, the rows are made after the transactions have given their connections back.
     let (open, tries) = (AtomicU32::new(0), AtomicU32::new(0));
     let all_begun = tokio::sync::Barrier::new(ALL as usize);
     let order = |number: u32| {

@@ -1,5 +1,5 @@
 //! Four processes of the shop, one of them killed with SIGKILL every 200 ms and started again. The clients pay each order
-//! under two keys, send each key 10 times at once, and go on until they have an answer.
+//! under two keys, send each key 10 times at the same time, and go on until they have an answer.
 //!
 //! `ROWLOCK_FAULT_KEYS` (default 20) is the number of orders.
 
@@ -25,7 +25,7 @@ const SHOPS: usize = 4;
 pub(super) const KEYS: usize = 2;
 /// Clients of each key.
 const SUBMITS: usize = 10;
-/// Orders that are being paid at a time.
+/// Orders that are paid at the same time.
 const AT_A_TIME: usize = 8;
 const STRIKE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(1_500);
@@ -37,8 +37,8 @@ pub(super) fn orders() -> usize {
 /// The provider declines amounts that end in 13.
 pub(super) const DECLINED: usize = 13;
 
-/// What a key asks for: of every ten orders, one is declined under both keys, one under the first only, and one is paid
-/// with two amounts.
+/// The amount under a key. Of ten orders, one is declined under both keys, one under the first key only, and one is paid with two
+/// amounts.
 pub(super) fn cents(order: usize, key: usize) -> usize {
     let whole = 1_000 + order * 100;
     match (order % 10, key) {
@@ -86,7 +86,7 @@ impl Town {
     }
 }
 
-/// Kills one of the shops every so often, and starts it again. Now and then another one is stopped for longer than its lease.
+/// Kills one process of the shop after each interval, and starts it again. Stops another process for longer than its lease.
 async fn strike(
     mut shops: Vec<Process>,
     shop: Role,
@@ -96,7 +96,7 @@ async fn strike(
     let (mut kills, mut pauses) = (0, 0);
     let mut strikes = tokio::time::interval(STRIKE);
     let mut stopped = 0;
-    // Goes on by itself: a process that is stopped with a lock keeps others from starting.
+    // A separate task ends the pause: a process that is stopped with a lock keeps others from starting.
     let mut pause = tokio::spawn(async {});
     while !over.load(Ordering::Relaxed) {
         strikes.tick().await;
@@ -117,10 +117,10 @@ async fn strike(
     (kills, pauses, shops)
 }
 
-/// What the clients of each key of each order were told.
+/// The answers that the clients of each order and key got.
 pub(super) type Told = HashMap<(usize, usize), HashSet<Answer>>;
 
-/// Pays every order under all of its keys, many times at once, and gathers what the clients were told.
+/// Pays every order under all its keys, many times at the same time, and collects the answers.
 async fn submit_all(town: &Arc<Town>) -> Told {
     let answers: Arc<Mutex<Told>> = Arc::default();
     let next = Arc::new(AtomicUsize::new(0));
@@ -204,6 +204,6 @@ pub(crate) async fn run(engine: Engine) {
         charges.len(),
         payments.len(),
     );
-    assert!(kills > 0, "nobody was killed");
+    assert!(kills > 0, "no process was killed");
     db.remove().await;
 }

@@ -9,7 +9,7 @@ use super::campaign::{DECLINED, KEYS, Told, cents, orders};
 use payments::database::Payment;
 use payments::gateway::Entry;
 
-/// One charge and one payment for each order that can be paid, of the same amount, and no other.
+/// Checks that each payable order has one captured charge and one payment of the same amount, and that there are no others.
 pub(super) fn judge(told: &Told, charges: &[Entry], payments: &[Payment]) {
     assert_eq!(told.len(), orders() * KEYS);
     for (of, answers) in told {
@@ -50,7 +50,7 @@ pub(super) fn judge(told: &Told, charges: &[Entry], payments: &[Payment]) {
             match answer.status {
                 402 => assert!(declines, "{name}, key {key}"),
                 status => {
-                    // An order that was paid is not charged again, also where the charge would be declined.
+                    // A paid order is not charged again, even if the provider would decline the charge.
                     assert!(!declines || status == 409, "{name}, key {key}: {status}");
                     let paid: Payment = serde_json::from_slice(&answer.body).unwrap();
                     assert_eq!(&paid, payments[0], "{name}, key {key}");

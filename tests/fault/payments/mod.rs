@@ -25,11 +25,11 @@ use payments::server;
 pub(crate) use campaign::run;
 pub(crate) use superseded::superseded;
 
-/// A client that has no answer for so long will never get one.
+/// A client without an answer for this long will never get one.
 const PATIENCE: Duration = Duration::from_mins(1);
 const LEASE: Duration = Duration::from_secs(1);
 
-/// The provider: its file is the URL of its role.
+/// Runs the provider. The URL of its role is its file.
 pub(crate) async fn gateway(role: &Role) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let provider = gateway::router(role.url.clone().into()).await.unwrap();
@@ -37,16 +37,16 @@ pub(crate) async fn gateway(role: &Role) {
     gateway::serve(listener, provider).await.unwrap();
 }
 
-/// One of the shop's processes.
+/// Runs one process of the shop.
 pub(crate) async fn shop(role: &Role, gateway: u16) {
     let settings = server::Settings {
         url: role.url.clone(),
         gateway: format!("http://127.0.0.1:{gateway}"),
         lease: role.ttl,
-        // Nobody gives up, however often a key's processes are killed.
+        // No key is poisoned, however often its processes are killed.
         max_attempts: 1_000,
         connections: 8,
-        // Long enough to be killed in.
+        // Long enough to kill the process during a charge.
         gateway_delay_ms: 50,
     };
     let app = server::router(&settings).await.unwrap();
@@ -62,7 +62,7 @@ pub(crate) async fn shop(role: &Role, gateway: u16) {
     .await;
 }
 
-/// A process that dies as soon as it has claimed a key: it tells so, and then only waits for its end.
+/// Runs a process that claims a key, prints that, and then waits to be killed.
 pub(crate) async fn claim(role: &Role) {
     let rowlock = role.connect().await;
     let once = IdempotencyLayer::new(rowlock.idempotency().lease(role.ttl), |parts: &Parts| {
@@ -87,7 +87,7 @@ async fn start(role: Role) -> (Process, u16) {
     tokio::task::spawn_blocking(start).await.unwrap()
 }
 
-/// What a client was told at last.
+/// The final answer that a client got.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Answer {
     status: u16,
@@ -106,7 +106,7 @@ impl Answer {
         })
     }
 
-    /// Nothing is left to be done. (409 with a payment: the order is paid. With a problem: the key is in flight.)
+    /// Whether the client is done. (A 409 with a payment: the order is paid. A 409 with a problem: the key is in flight.)
     fn is_final(&self) -> bool {
         match self.status {
             201 | 402 => true,
@@ -135,7 +135,7 @@ async fn send(
         .await
 }
 
-/// As a client would: a little later.
+/// The pause of a client before it tries again.
 async fn pause() {
     let pause = rand::rng().random_range(5..=100);
     tokio::time::sleep(Duration::from_millis(pause)).await;

@@ -19,7 +19,7 @@ use super::{Answer, LEASE, PATIENCE, pause, send, start};
 use crate::role::{Part, Role};
 use payments::gateway::Entry;
 
-/// A provider that charges, and keeps its answers back until it may go on.
+/// A provider that charges, and holds its answers until the test lets them go.
 #[derive(Debug)]
 struct Gate {
     gateway: u16,
@@ -64,8 +64,8 @@ impl Gate {
     }
 }
 
-/// An attempt is stopped in the middle of its charge and taken over by a process that dies right after its claim. It wakes,
-/// and learns that it is superseded; then another key comes for the same order.
+/// A process is stopped in the middle of its charge. A second process takes the attempt over, and dies right after its claim. The
+/// first process wakes, and learns that its attempt is superseded. Then a client pays the same order under another key.
 pub(crate) async fn superseded(engine: Engine) {
     let db = Db::new(engine).await;
     let books = tempfile::tempdir().unwrap();
