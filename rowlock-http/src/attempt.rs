@@ -296,8 +296,8 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
         }
         match kept {
             Ok(()) => return,
-            Err(error @ Error::Superseded { .. }) => {
-                return tracing::warn!(%error, "a response is not kept: another attempt has taken over");
+            Err(error @ (Error::Superseded { .. } | Error::ShutDown { .. })) => {
+                return tracing::warn!(%error, "a response is not kept");
             }
             Err(error) => {
                 tracing::warn!(%error, "a response is not kept yet: the layer tries again");

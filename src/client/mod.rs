@@ -14,6 +14,7 @@ use crate::lock::{InTx, Lock, Owner, Version};
 use crate::model::{Engine, Error, LockInfo, Name, Subject, Unfinished};
 use crate::runtime::Core;
 use crate::runtime::clean::BATCH;
+use crate::runtime::errands::ErrandKind;
 use crate::runtime::head::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
@@ -191,13 +192,10 @@ impl Rowlock {
             manner: Manner::Order,
             ..self.core.wish(Subject::Lock(name.clone()), "force release")
         };
-        let waiters = Arc::clone(&self.core.waiters);
-        let free = async move |store: &mut dyn Store| {
-            let row = store.lease_force_release(&name, timeout).await?;
-            waiters.freed(&name);
-            Ok(row)
-        };
+        let of = name.clone();
+        let free = async move |store: &mut dyn Store| store.lease_force_release(&of, timeout).await;
         let row = self.core.run_errand(head, free).await?;
+        self.core.waiters.freed(&name);
         // What cannot be read is freed all the same, and nobody held what had run out.
         let held = row.filter(LockRow::is_live);
         Ok(held.and_then(|row| row.info().ok()))
@@ -269,7 +267,7 @@ impl Rowlock {
         check_batch(batch)?;
         let timeout = self.core.settings.operation_timeout;
         let walk = |reply| Walk::task(batch, timeout, reply);
-        self.core.errand("a cleaning", true, walk).await
+        self.core.errand(ErrandKind::Cleaning, walk).await
     }
 
     /// Waits until the database has been told of everything that was dropped or released so far, as

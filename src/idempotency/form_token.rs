@@ -222,6 +222,7 @@ impl FormTokens {
         F: Future<Output = Result<Outcome, E>>,
     {
         self.outcomes.check()?;
+        self.outcomes.core.check_open()?;
         let form = &form.into();
         let scope = scope.as_ref();
         let Some(ask) = self.ask(scope, token)? else {

@@ -60,6 +60,7 @@ impl Idempotency {
         F: Future<Output = Result<Outcome, E>>,
     {
         self.check()?;
+        self.core.check_open()?;
         let fingerprint = &fingerprint.into();
         check_scope(scope.as_ref()).map_err(Error::from)?;
         let key = RecordKey::new(scope, key).map_err(Error::from)?;

@@ -6,14 +6,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::guard::IdempotencyGuard;
-use super::steps::Running;
+use super::steps::{Repeat, Running};
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::check_step;
 use crate::runtime::head::Fate;
 use crate::runtime::verbs::step::{BeginStep, FinishStep};
 use crate::store::record::Finished;
-use crate::store::step::{StepAsk, StepBegun};
+use crate::store::step::{StepAsk, StepBegun, StepKind};
 
 /// How a step that must not be repeated has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl IdempotencyGuard {
         E: From<Error>,
     {
         let work = async { work.await.map_err(StepFailed::Unknown) };
-        self.do_step(step, true, work).await
+        self.do_step(step, Repeat::Allowed, work).await
     }
 
     /// Does `work` at most once for the key, whatever happens: for an effect that must not be repeated and that the
@@ -129,7 +129,7 @@ impl IdempotencyGuard {
         T: Serialize + DeserializeOwned,
         E: From<Error>,
     {
-        self.do_step(step, false, work).await
+        self.do_step(step, Repeat::Never, work).await
     }
 
     /// The open step happened, as this attempt has found out (from the other side, say), and this is what it came to:
@@ -192,7 +192,10 @@ impl IdempotencyGuard {
             let (Some((step, number)), Some(outcome)) = (&state.open, &state.unkept) else {
                 return Ok(None);
             };
-            (self.ask_step(step, Some(*number)), outcome.clone())
+            (
+                self.ask_step(step, StepKind::Once { number: *number }),
+                outcome.clone(),
+            )
         };
         self.settle(ask, Some(outcome.clone())).await?;
         self.set_open(None);
@@ -211,7 +214,7 @@ impl IdempotencyGuard {
     async fn do_step<T, E>(
         &self,
         step: &str,
-        repeatable: bool,
+        repeat: Repeat,
         work: impl Future<Output = Result<T, StepFailed<E>>>,
     ) -> Result<T, E>
     where
@@ -219,7 +222,7 @@ impl IdempotencyGuard {
         E: From<Error>,
     {
         let running = self.enter(step)?;
-        let ask = match self.begin_step(&running, repeatable).await? {
+        let ask = match self.begin_step(&running, repeat).await? {
             StepToDo::Fresh(ask) => ask,
             StepToDo::Done(outcome) => return Ok(outcome.parse_json()?),
         };
@@ -227,7 +230,7 @@ impl IdempotencyGuard {
             Ok(result) => result,
             Err(StepFailed::Unknown(error)) => return Err(error),
             Err(StepFailed::NotDone(error)) => {
-                if !repeatable {
+                if repeat == Repeat::Never {
                     // When it cannot be recorded, the next step or the end of the attempt says it.
                     self.set_open(None);
                     self.settle(ask, None).await?;
@@ -238,11 +241,11 @@ impl IdempotencyGuard {
         let outcome = Outcome::json(&result)?;
         let size = outcome.bytes().len();
         self.bounds.check("the result of the step", size)?;
-        if !repeatable {
+        if repeat == Repeat::Never {
             self.steps.state().unkept = Some(outcome.clone());
         }
         self.settle(ask, Some(outcome)).await?;
-        if !repeatable {
+        if repeat == Repeat::Never {
             self.set_open(None);
         }
         Ok(result)
@@ -266,22 +269,27 @@ impl IdempotencyGuard {
     pub(super) async fn begin_step(
         &self,
         running: &Running<'_>,
-        repeatable: bool,
+        repeat: Repeat,
     ) -> Result<StepToDo, Error> {
         self.check_running("begin a step of")?;
-        if !repeatable
+        if repeat == Repeat::Never
             && running.is_unkept()
             && let Some(outcome) = self.keep_known().await?
         {
             return Ok(StepToDo::Done(outcome));
         }
         if let Some((begun, _)) = running.open()
-            && (!repeatable || begun == running.step)
+            && (repeat == Repeat::Never || begun == running.step)
         {
             return Err(self.unknown(&begun));
         }
-        let number = (!repeatable).then(|| running.next());
-        let ask = self.ask_step(&running.step, number);
+        let kind = match repeat {
+            Repeat::Allowed => StepKind::Repeatable,
+            Repeat::Never => StepKind::Once {
+                number: running.next(),
+            },
+        };
+        let ask = self.ask_step(&running.step, kind);
         let core = &self.inner.core;
         let begin = |reply| BeginStep::task(core, ask.clone(), reply);
         let begun = match core.answer(begin).await {
@@ -291,7 +299,7 @@ impl IdempotencyGuard {
             }
             Err(error) => {
                 // Whether it was begun is not known, but nothing has run.
-                if !repeatable {
+                if repeat == Repeat::Never {
                     core.undo_step(ask);
                 }
                 return Err(error);
@@ -306,7 +314,7 @@ impl IdempotencyGuard {
             }
         }
         self.inner.bind();
-        if let Some(number) = number {
+        if let StepKind::Once { number } = kind {
             self.set_open(Some((Arc::clone(&running.step), number)));
         }
         Ok(StepToDo::Fresh(ask))
@@ -324,18 +332,16 @@ impl IdempotencyGuard {
     /// The ask that closes the step that is entered, when it is open.
     fn ask_of_open(&self, running: &Running<'_>) -> Option<StepAsk> {
         let (begun, number) = running.open()?;
-        (begun == running.step).then(|| self.ask_step(&begun, Some(number)))
+        (begun == running.step).then(|| self.ask_step(&begun, StepKind::Once { number }))
     }
 
-    /// `None`: it may be repeated.
-    fn ask_step(&self, step: &Arc<str>, number: Option<i32>) -> StepAsk {
+    fn ask_step(&self, step: &Arc<str>, kind: StepKind) -> StepAsk {
         StepAsk {
             key: self.record().clone(),
             attempt_id: self.inner.attempt_id(),
             attempt: self.attempt(),
             step: Arc::clone(step),
-            repeatable: number.is_none(),
-            number: number.unwrap_or(0),
+            kind,
         }
     }
 

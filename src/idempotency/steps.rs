@@ -21,6 +21,13 @@ pub(super) struct State {
     pub(super) is_whole: bool,
 }
 
+/// Whether a step may be done again when nobody knows whether it happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    Allowed,
+    Never,
+}
+
 /// The step that runs. Dropping it lets another one begin.
 #[derive(Debug)]
 pub(super) struct Running<'a> {

@@ -2,6 +2,7 @@
 
 use super::guard::IdempotencyGuard;
 use super::step::StepToDo;
+use super::steps::Repeat;
 use crate::model::{Error, Outcome, check_any_step};
 
 impl IdempotencyGuard {
@@ -53,7 +54,7 @@ impl IdempotencyGuard {
     pub async fn begin_whole(&self, step: &str) -> Result<Option<Outcome>, Error> {
         check_any_step(step)?;
         let running = self.enter_any(step)?;
-        match self.begin_step(&running, false).await? {
+        match self.begin_step(&running, Repeat::Never).await? {
             StepToDo::Fresh(_) => {
                 self.steps.state().is_whole = true;
                 Ok(None)

@@ -22,7 +22,7 @@ use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_ttl, check_wai
 use crate::model::{Busy, Error, Moment, Name};
 use crate::runtime::Core;
 use crate::runtime::timer::sleep_until;
-use crate::runtime::verbs::take::{Attempt, Take};
+use crate::runtime::verbs::take::{Acquired, Take};
 use crate::store::lease::TakeAsk;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -166,9 +166,9 @@ impl Lock {
     /// A dropped future leaves nothing behind: what it acquired is released in the background.
     pub async fn try_acquire(&self) -> Result<TryAcquire, Error> {
         let name = self.check()?;
-        Ok(match self.attempt(name).await? {
-            Attempt::Held(guard) => TryAcquire::Held(Held::new(guard)),
-            Attempt::Busy(busy) => TryAcquire::Busy(busy),
+        Ok(match self.ask(name).await? {
+            Acquired::Held(guard) => TryAcquire::Held(Held::new(guard)),
+            Acquired::Busy(busy) => TryAcquire::Busy(busy),
         })
     }
 
@@ -235,13 +235,13 @@ impl Lock {
         Ok(name)
     }
 
-    async fn attempt(&self, name: &Name) -> Result<Attempt, Error> {
+    async fn ask(&self, name: &Name) -> Result<Acquired, Error> {
         let give_up = Moment::now() + self.core.settings.operation_timeout;
         let Some(owner) = &self.owner else {
             return self.take(name, give_up).await;
         };
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Attempt::Held(guard));
+            return Ok(Acquired::Held(guard));
         }
         let _asking = tokio::select! {
             biased;
@@ -254,17 +254,17 @@ impl Lock {
         };
         // Another task may have been granted it meanwhile.
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Attempt::Held(guard));
+            return Ok(Acquired::Held(guard));
         }
-        let attempt = self.take(name, give_up).await?;
-        if let Attempt::Held(guard) = &attempt {
+        let acquired = self.take(name, give_up).await?;
+        if let Acquired::Held(guard) = &acquired {
             owner.granted(guard.grant());
         }
-        Ok(attempt)
+        Ok(acquired)
     }
 
     /// Asks for a fresh grant.
-    async fn take(&self, name: &Name, give_up: Moment) -> Result<Attempt, Error> {
+    async fn take(&self, name: &Name, give_up: Moment) -> Result<Acquired, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
         let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
         let ask = TakeAsk {
@@ -285,7 +285,7 @@ struct CheckedLock<'a> {
 }
 
 impl wait::Asker for CheckedLock<'_> {
-    async fn attempt(&self) -> Result<Attempt, Error> {
-        self.lock.attempt(self.name).await
+    async fn ask(&self) -> Result<Acquired, Error> {
+        self.lock.ask(self.name).await
     }
 }

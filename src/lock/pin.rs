@@ -36,7 +36,7 @@ use crate::model::{Error, Loss, Moment, Subject};
 use crate::runtime::backoff;
 use crate::runtime::timer::sleep_until;
 use crate::store::Store;
-use crate::store::in_tx::{PinAsk, Pinned};
+use crate::store::in_tx::{PinAsk, PinBy, Pinned};
 use crate::store::row::LockRow;
 use crate::transaction::Transaction;
 
@@ -110,7 +110,11 @@ impl Held {
         let ask = PinAsk {
             name: name.clone(),
             grant_id: grant.id,
-            write: core.multi_writer,
+            by: if core.multi_writer {
+                PinBy::Write
+            } else {
+                PinBy::Lock
+            },
         };
         let mut backoff = backoff::poll();
         loop {

@@ -16,16 +16,16 @@ use crate::runtime::Core;
 use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
-use crate::runtime::verbs::take::Attempt;
+use crate::runtime::verbs::take::Acquired;
 
 /// What is tried again and again. (A trait, because the future of an async closure that is passed on
 /// cannot be shown to be `Send`.)
 pub(super) trait Asker: Sync {
-    fn attempt(&self) -> impl Future<Output = Result<Attempt, Error>> + Send;
+    fn ask(&self) -> impl Future<Output = Result<Acquired, Error>> + Send;
 }
 
-/// Tries until the lease is granted or `wait` is over. `None` waits for ever. At least one try is
-/// made, however short the wait.
+/// Asks until the lease is granted or `wait` is over. `None` waits for ever. It asks at least once, however short the
+/// wait.
 ///
 /// Cancel safe: what a dropped future has acquired is released.
 pub(super) async fn acquire(
@@ -48,9 +48,9 @@ pub(super) async fn acquire(
         Some(wait) => match timeout(wait, waiter.first()).await {
             Ok(first) => first,
             // Others of this process are before us; the database tells who holds the name.
-            Err(_) => match asker.attempt().await? {
-                Attempt::Held(guard) => return Ok(guard),
-                Attempt::Busy(busy) => return Err(timed_out(busy)),
+            Err(_) => match asker.ask().await? {
+                Acquired::Held(guard) => return Ok(guard),
+                Acquired::Busy(busy) => return Err(timed_out(busy)),
             },
         },
     };
@@ -59,13 +59,13 @@ pub(super) async fn acquire(
     loop {
         let over = limit.is_some_and(Moment::has_passed);
         let mut pause = backoff.next().unwrap_or_default();
-        match asker.attempt().await {
-            Ok(Attempt::Held(guard)) => {
+        match asker.ask().await {
+            Ok(Acquired::Held(guard)) => {
                 drop(first);
                 return Ok(guard);
             }
-            Ok(Attempt::Busy(busy)) if over => return Err(timed_out(busy)),
-            Ok(Attempt::Busy(Busy { holder, .. })) => {
+            Ok(Acquired::Busy(busy)) if over => return Err(timed_out(busy)),
+            Ok(Acquired::Busy(Busy { holder, .. })) => {
                 if let Some(holder) = holder {
                     pause = pause.min(holder.remaining);
                 }

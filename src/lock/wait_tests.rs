@@ -11,7 +11,7 @@ struct Failing {
 }
 
 impl Asker for Failing {
-    async fn attempt(&self) -> Result<Attempt, Error> {
+    async fn ask(&self) -> Result<Acquired, Error> {
         let target = "here".to_owned();
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
         Err(match tries {

@@ -50,6 +50,14 @@ pub(crate) struct Shared {
     news: Notify,
 }
 
+impl Shared {
+    async fn is_closed(&self) {
+        while !self.closed.load(Ordering::Acquire) {
+            self.news.notified().await;
+        }
+    }
+}
+
 impl Cleaner {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         Self(Arc::clone(shared))
@@ -91,7 +99,11 @@ pub(super) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>
             }
             continue;
         }
-        if let Err(fault) = round(&mut link, shared, &mut after).await {
+        let done = select! {
+            done = round(&mut link, shared, &mut after) => done,
+            () = shared.is_closed() => Ok(()),
+        };
+        if let Err(fault) = done {
             tracing::warn!(%target, error = %fault, "cannot clean");
         }
         link.hang_up();
@@ -157,7 +169,7 @@ mod tests {
     use crate::store::Connector;
     use crate::store::clean::CleanStore;
     use crate::store::form_token::{FormTokenStore, TokenAsk};
-    use crate::store::lease::LeaseStore;
+    use crate::store::lease::{LeaseStore, RowAsk};
     use crate::store::schema::SchemaStore;
     use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 
@@ -198,7 +210,7 @@ mod tests {
         let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
         for n in 1..=LOOKS * BATCH + 1 {
             let name = Name::new(&format!("n{n:05}")).unwrap();
-            tx.lock_row(&name, true).await.unwrap();
+            tx.lock_row(&name, RowAsk::Make).await.unwrap();
         }
         tx.commit().await.unwrap();
         let mut after = Vec::new();

@@ -27,9 +27,25 @@ const MOST: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Errand {
     pub(crate) job: Job,
-    /// It removes rows that are needed no longer.
-    pub(crate) cleans: bool,
+    pub(crate) kind: ErrandKind,
     pub(crate) member: Member,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ErrandKind {
+    /// It removes rows that are needed no longer.
+    Cleaning,
+    Other,
+}
+
+impl ErrandKind {
+    /// For people to read.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cleaning => "a cleaning",
+            Self::Other => "an errand",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -54,13 +70,17 @@ pub(super) async fn run(
     while is_open || !running.is_empty() {
         let next = select! {
             order = queue.recv(), if is_open && running.len() < MOST => match order {
-                Some(Order::Run(errand)) if errand.cleans && cleaning.is_some() => {
+                Some(Order::Run(errand)) if errand.kind == ErrandKind::Cleaning && cleaning.is_some() => {
                     cleanings.push_back(errand);
                     None
                 }
                 Some(Order::Run(errand)) => Some(errand),
                 Some(Order::Stop) | None => {
                     is_open = false;
+                    queue.close();
+                    // Their callers hear that nothing works on them.
+                    while queue.try_recv().is_ok() {}
+                    cleanings.clear();
                     None
                 }
             },
@@ -76,7 +96,7 @@ pub(super) async fn run(
         let Some(errand) = next else {
             continue;
         };
-        let (mut job, cleans) = (errand.job, errand.cleans);
+        let (mut job, kind) = (errand.job, errand.kind);
         job.head_mut().fate.give_up = Moment::now() + operation_timeout;
         let (sender, alone) = mpsc::unbounded_channel();
         // The receiver is right here.
@@ -90,7 +110,7 @@ pub(super) async fn run(
                 Err(error) => tracing::error!(%error, "an errand cannot start a runtime"),
             }
         });
-        if cleans {
+        if kind == ErrandKind::Cleaning {
             cleaning = Some(started.id());
         }
     }

@@ -42,19 +42,19 @@ mod waiters;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use crate::model::{Engine, Error, Moment, Name, RecordKey, Subject};
+use crate::model::{Engine, Error, Moment, Name, RecordKey, Subject, Unfinished};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::record::RecordRow;
 use crate::store::{Capabilities, Store};
 use clean::Cleaner;
-use errands::{Errand, Order};
+use errands::{Errand, ErrandKind, Order};
 use head::{Fate, Head, Manner};
 use job::{Job, Reply, Task, Turn};
 use lanes::Message;
@@ -73,6 +73,9 @@ use waiters::Waiters;
 /// What is looked at aside is read at once, or cannot be read before the caller's transaction ends (a database in
 /// memory, whose tables are locked whole).
 const ASIDE_LIMIT: Duration = Duration::from_millis(250);
+
+/// So many duties that came too late are told.
+const MAX_UNDELIVERED: usize = 1_000;
 
 /// A running client: the way in to its lanes and its renewals.
 #[derive(Debug)]
@@ -107,6 +110,8 @@ pub(crate) struct Core {
     pub(crate) tasks: Tasks,
     /// It is being shut down: nothing is granted any more.
     closing: AtomicBool,
+    /// Duties that came after the lanes had ended.
+    undelivered: Mutex<Vec<Unfinished>>,
     /// The names that are known to have a row.
     rows: Mutex<HashMap<Name, Known>>,
 }
@@ -115,7 +120,7 @@ impl Core {
     /// Hands `job` to the lane of its subject, always the same one, so that the jobs on it keep their order.
     pub(crate) fn send(&self, job: impl Into<Job>) {
         let job = job.into();
-        if matches!(job.turn(), Turn::Take | Turn::Claim) && self.closing.load(Ordering::Acquire) {
+        if matches!(job.turn(), Turn::Take | Turn::Claim) && self.check_open().is_err() {
             return job.fail(self.stopped());
         }
         let number = job.head().subject.as_ref().map_or(0, |subject| {
@@ -123,9 +128,34 @@ impl Core {
             subject.hash(&mut hasher);
             usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or(0)
         });
-        // A lane ends before its senders only when its thread panicked; the reply channel inside
-        // `job` is then dropped here, and its caller learns it.
-        let _ = self.lanes[number].send(Message::Job(job));
+        self.hand_in(&self.lanes[number], job);
+    }
+
+    /// A lane ends before its senders when the client is shut down, or its thread has panicked.
+    fn hand_in(&self, lane: &mpsc::UnboundedSender<Message>, job: Job) {
+        let Err(mpsc::error::SendError(Message::Job(job))) = lane.send(Message::Job(job)) else {
+            return;
+        };
+        if job.head().manner == Manner::Duty {
+            let mut undelivered = self.undelivered();
+            if undelivered.len() < MAX_UNDELIVERED {
+                undelivered.push(Unfinished::of(job.head()));
+            }
+        }
+        job.fail(self.stopped());
+    }
+
+    fn undelivered(&self) -> MutexGuard<'_, Vec<Unfinished>> {
+        let undelivered = self.undelivered.lock();
+        undelivered.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An error, when this client is being shut down: nothing is granted any more.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(self.stopped());
+        }
+        Ok(())
     }
 
     /// Why the last connection could not be made; `None` when it was, or when there was no answer at all.
@@ -164,8 +194,7 @@ impl Core {
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        let job = alone(head, verb, reply).into();
-        let _ = self.aside.send(Message::Job(job));
+        self.hand_in(&self.aside, alone(head, verb, reply).into());
         self.heard(answer).await
     }
 
@@ -175,7 +204,7 @@ impl Core {
         head: Head,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.errand("an errand", false, |reply| alone(head, verb, reply))
+        self.errand(ErrandKind::Other, |reply| alone(head, verb, reply))
             .await
     }
 
@@ -185,23 +214,25 @@ impl Core {
         head: Head,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.errand("a cleaning", true, |reply| alone(head, verb, reply))
+        self.errand(ErrandKind::Cleaning, |reply| alone(head, verb, reply))
             .await
     }
 
     /// Hands an errand in, and waits for the answer.
     pub(crate) async fn errand<T, J: Into<Job>>(
         &self,
-        name: &'static str,
-        cleans: bool,
+        kind: ErrandKind,
         job: impl FnOnce(Reply<T>) -> J,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        let errand = Errand {
-            job: job(reply).into(),
-            cleans,
-            member: self.tasks.enter(Kind::Errand, name),
+        let job = job(reply).into();
+        let kind_of_task = match job.head().manner {
+            Manner::Order => Kind::Order,
+            _ => Kind::Errand,
         };
+        let member = self.tasks.enter(kind_of_task, kind.name());
+        let errand = Errand { job, kind, member };
+        // Where errands have stopped, the reply goes with the errand.
         let _ = self.errands.send(Order::Run(errand));
         self.heard(answer).await
     }
@@ -242,17 +273,15 @@ impl Core {
     /// not done by then has a database that is away, or a row that is locked for long.
     pub(crate) async fn flush(&self) {
         let until = Moment::now() + self.settings.operation_timeout;
-        let replies: Vec<_> = self
-            .lanes
-            .iter()
-            .map(|lane| {
+        let all = async {
+            // What the tasks drop at their end is told to the database, too.
+            self.tasks.ended_so_far(&[Kind::Work, Kind::Order]).await;
+            let flush = |lane: &mpsc::UnboundedSender<Message>| {
                 let (reply, done) = oneshot::channel();
                 let _ = lane.send(Message::Flush(reply));
                 done
-            })
-            .collect();
-        let all = async {
-            self.tasks.ended(&[Kind::Work, Kind::Errand]).await;
+            };
+            let replies: Vec<_> = self.lanes.iter().map(flush).collect();
             for done in replies {
                 let _ = done.await;
             }
@@ -270,17 +299,13 @@ impl Core {
 
     /// The error for an operation whose lane is gone.
     pub(crate) fn stopped(&self) -> Error {
-        stopped(&self.target)
+        Error::ShutDown {
+            target: self.target.to_string(),
+        }
     }
 }
 
 fn alone<F, T>(head: Head, verb: F, reply: Reply<T>) -> Task<Alone<F, T>> {
     let verb = Alone { verb, reply };
     Task { head, verb }
-}
-
-fn stopped(target: &str) -> Error {
-    Error::ShutDown {
-        target: target.into(),
-    }
 }

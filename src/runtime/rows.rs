@@ -9,6 +9,7 @@ use super::head::{Fate, Head, Manner};
 use super::{ASIDE_LIMIT, Core, alone};
 use crate::model::{Error, LockInfo, Name, Subject};
 use crate::store::Store;
+use crate::store::lease::RowAsk;
 use crate::store::row::LockRow;
 
 /// How many names a client knows to have rows.
@@ -66,7 +67,7 @@ impl Core {
         let (reply, row) = oneshot::channel();
         let head = Head::new(Subject::Lock(name.clone()), LOOK, Manner::Look, fate);
         let name = name.clone();
-        let make = async move |store: &mut dyn Store| store.lock_row(&name, true).await;
+        let make = async move |store: &mut dyn Store| store.lock_row(&name, RowAsk::Make).await;
         self.send(alone(head, make, reply));
         row
     }
@@ -110,7 +111,7 @@ impl Core {
     async fn look_at_row(&self, name: &Name) -> Result<Option<Seen>, Error> {
         let head = self.look_beside(Subject::Lock(name.clone()), LOOK);
         let name = name.clone();
-        let look = async move |store: &mut dyn Store| store.lock_row(&name, false).await;
+        let look = async move |store: &mut dyn Store| store.lock_row(&name, RowAsk::Look).await;
         let row = self.ask_aside(head, look).await?;
         row.map(Seen::of).transpose()
     }

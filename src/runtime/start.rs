@@ -16,7 +16,7 @@ use super::settings::Settings;
 use super::tasks::{Kind, Tasks};
 use super::threads::{own_runtime, spawn};
 use super::waiters::Waiters;
-use super::{Core, errands, renew, schema, stopped};
+use super::{Core, errands, renew, schema};
 use crate::model::Error;
 use crate::store::Connector;
 use crate::store::schema::Server;
@@ -35,7 +35,7 @@ impl Core {
         // The last one is the lane for looks.
         let (mut senders, queues): (Vec<_>, Vec<_>) =
             (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
-        let aside = senders.pop().ok_or_else(|| stopped(&target))?;
+        let aside = senders.pop().ok_or_else(|| no_thread(&target))?;
         let (errands, orders) = mpsc::unbounded_channel();
         let (ready, started) = oneshot::channel();
 
@@ -59,7 +59,7 @@ impl Core {
             largest_outcome,
             database,
             applied,
-        } = started.await.map_err(|_| stopped(&target))??;
+        } = started.await.map_err(|_| no_thread(&target))??;
 
         let link = Link::new(connector.clone(), settings.operation_timeout, &way);
         let cleaning = Link::new(connector, settings.operation_timeout, &way);
@@ -89,9 +89,17 @@ impl Core {
             running: Arc::default(),
             tasks,
             closing: AtomicBool::new(false),
+            undelivered: Mutex::default(),
             rows: Mutex::default(),
         };
         Ok((Arc::new(core), applied))
+    }
+}
+
+fn no_thread(target: &str) -> Error {
+    Error::Unreachable {
+        target: target.into(),
+        detail: "rowlock's own thread has stopped".into(),
     }
 }
 
@@ -170,8 +178,8 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Result<FirstConn
         .await
         .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
     let largest_outcome = link
-        .run(link.operation_timeout(), async |store| {
-            store.largest_outcome().await
+        .lend(link.operation_timeout(), async |session| {
+            session.largest_outcome().await
         })
         .await
         .map_err(|fault| fault.into_error("read max_allowed_packet", target))?;

@@ -13,16 +13,27 @@ use tokio::runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// In the order in which a client that is shut down waits for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// On the caller's runtime.
+    /// A task of the caller's runtime.
     Work,
+    /// An errand that changes something for another client.
+    Order,
+    /// An errand for its caller alone.
     Errand,
     /// The thread of the lanes.
     Lanes,
     /// The thread of the renewals and announcements.
     Renewals,
+}
+
+tokio::task_local! {
+    /// The numbers of the task that runs, and of those that have spawned it, oldest first.
+    static CHAIN: Arc<[u64]>;
+}
+
+fn chain() -> Arc<[u64]> {
+    CHAIN.try_with(Arc::clone).unwrap_or_default()
 }
 
 /// The set. Clones share it.
@@ -31,8 +42,16 @@ pub(crate) struct Tasks(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    running: watch::Sender<BTreeMap<u64, (Kind, &'static str)>>,
+    running: watch::Sender<BTreeMap<u64, Running>>,
     started: AtomicU64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    kind: Kind,
+    name: &'static str,
+    /// The number of the oldest task that has led to it: itself, where no task has spawned it.
+    root: u64,
 }
 
 /// A member of the set, until it is dropped.
@@ -55,9 +74,10 @@ impl Tasks {
     /// Adds a member.
     pub(crate) fn enter(&self, kind: Kind, name: &'static str) -> Member {
         let number = self.0.started.fetch_add(1, Ordering::Relaxed);
-        let running = &self.0.running;
-        running.send_modify(|running| {
-            running.insert(number, (kind, name));
+        let root = chain().first().copied().unwrap_or(number);
+        let entry = Running { kind, name, root };
+        self.0.running.send_modify(|running| {
+            running.insert(number, entry);
         });
         Member {
             tasks: self.clone(),
@@ -65,19 +85,34 @@ impl Tasks {
         }
     }
 
-    /// The names of what is running, of this kind.
+    /// The names of what is running, of this kind; without the task that asks.
     pub(crate) fn running(&self, kind: Kind) -> Vec<&'static str> {
+        let own = chain();
         let running = self.0.running.borrow();
-        let of_kind = running.values().filter(|(its, _)| *its == kind);
-        of_kind.map(|(_, name)| *name).collect()
+        let others = running
+            .iter()
+            .filter(|(number, its)| its.kind == kind && !own.contains(number));
+        others.map(|(_, its)| its.name).collect()
     }
 
-    /// Waits until nothing of these kinds runs that had started before this was called.
+    /// Waits until nothing of these kinds runs.
     pub(crate) async fn ended(&self, kinds: &[Kind]) {
+        self.ended_before(kinds, u64::MAX).await;
+    }
+
+    /// Waits until nothing of these kinds runs that had started before this was called, nor what that has spawned since.
+    pub(crate) async fn ended_so_far(&self, kinds: &[Kind]) {
         let mark = self.0.started.load(Ordering::Relaxed);
-        let ended = |running: &BTreeMap<u64, (Kind, &'static str)>| {
-            let mut earlier = running.range(..mark);
-            !earlier.any(|(_, (kind, _))| kinds.contains(kind))
+        self.ended_before(kinds, mark).await;
+    }
+
+    /// The task that waits, and those that wait for it, are left out.
+    async fn ended_before(&self, kinds: &[Kind], mark: u64) {
+        let own = chain();
+        let ended = |running: &BTreeMap<u64, Running>| {
+            !running.iter().any(|(number, its)| {
+                its.root < mark && kinds.contains(&its.kind) && !own.contains(number)
+            })
         };
         // The sender is here.
         let _ = self.0.running.subscribe().wait_for(ended).await;
@@ -90,11 +125,12 @@ impl Tasks {
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
         let member = self.enter(Kind::Work, name);
-        tokio::spawn(async move {
+        let chain: Arc<[u64]> = chain().iter().copied().chain([member.number]).collect();
+        tokio::spawn(CHAIN.scope(chain, async move {
             let done = work.await;
             drop(member);
             done
-        })
+        }))
     }
 
     /// Runs `work`, which is never dropped in the middle: when the future is, a task of the caller's runtime goes on

@@ -13,8 +13,8 @@ use crate::model::Name;
 #[async_trait]
 pub(crate) trait InTxStore {
     /// In the caller's transaction: keeps the row of a lease, if it is live and still the asked grant's,
-    /// from being taken over until that transaction ends. Several transactions may pin one lease. (Where the ask says
-    /// that it is to be written: of a takeover through another server and this transaction, only one commits.)
+    /// from being taken over until that transaction ends. Several transactions may pin one lease. (With
+    /// [`PinBy::Write`], of a takeover through another server and this transaction only one commits.)
     ///
     /// Waits for nobody. A transaction that is over is a fault, on every brand.
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault>;
@@ -86,8 +86,16 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
 pub(crate) struct PinAsk {
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
-    /// Write the row as well: other servers take writes, too, and do not see its lock.
-    pub(crate) write: bool,
+    pub(crate) by: PinBy,
+}
+
+/// What keeps the row of a pinned lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PinBy {
+    /// A shared lock: one server takes all writes.
+    Lock,
+    /// A write of the row: other servers take writes, too, and do not see its lock.
+    Write,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

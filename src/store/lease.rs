@@ -48,10 +48,18 @@ pub(crate) trait LeaseStore {
     /// The live holders of all names, by name.
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault>;
 
-    /// The row of a name. When there is none and `make` says so, it is made: free, with the clock as its
-    /// fence. `make` also frees one whose lease has run out, unless somebody has it locked: he may have it
-    /// pinned.
-    async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault>;
+    /// The row of a name, as [`RowAsk`] wants it.
+    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault>;
+}
+
+/// What to do about the row of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowAsk {
+    /// Read it as it is.
+    Look,
+    /// Make it when it is missing: free, with the clock as its fence. Free it when its lease has run out, unless a
+    /// transaction has it locked: the holder may have it pinned.
+    Make,
 }
 
 #[derive(Debug, Clone)]
@@ -100,8 +108,8 @@ impl ReleaseAsk {
     /// What a row that was not freed says about this ask. `None`: there is no row.
     pub(super) fn freed(&self, row: Option<&LockRow>) -> Freed {
         match row {
-            Some(row) if row.grant_id == Some(self.grant_id) && row.is_live() => Freed::Locked,
-            Some(row) if row.grant_id == Some(self.grant_id) => Freed::Expired,
+            Some(row) if row.is_of(self.grant_id) && row.is_live() => Freed::Locked,
+            Some(row) if row.is_of(self.grant_id) => Freed::Expired,
             Some(row) if row.grant_id.is_none() && row.fence == self.fence => Freed::WasFree,
             _ => Freed::Superseded,
         }

@@ -117,6 +117,12 @@ pub(crate) trait Session: fmt::Debug + Send + 'static {
     /// Runs one verb, with what this brand's sessions need before and after it.
     async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault>;
 
+    /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: it may
+    /// be another server, or set otherwise by now.
+    async fn largest_outcome(&mut self) -> Result<usize, Fault> {
+        Ok(usize::MAX)
+    }
+
     /// [`SchemaStore::migrate`], which is no single verb: it begins transactions of its own.
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault>;
 }

@@ -52,6 +52,11 @@ impl LockRow {
         self.remaining.is_some_and(|left| left > 0)
     }
 
+    /// Whether it has the lease of this grant, live or not.
+    pub(crate) fn is_of(&self, grant_id: Uuid) -> bool {
+        self.grant_id == Some(grant_id)
+    }
+
     /// Whether a lease is in it that has run out.
     pub(crate) fn has_lapsed(&self) -> bool {
         self.grant_id.is_some() && !self.is_live()

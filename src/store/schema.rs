@@ -13,12 +13,6 @@ pub(crate) trait SchemaStore {
     /// Which server this is, and its version. Asked once, when the client starts.
     async fn server(&mut self) -> Result<Server, Fault>;
 
-    /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: it may
-    /// be another server, or set otherwise by now.
-    async fn largest_outcome(&mut self) -> Result<usize, Fault> {
-        Ok(usize::MAX)
-    }
-
     /// The applied migrations, oldest first; `None` when there is no history table.
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault>;
 

@@ -35,10 +35,27 @@ pub(crate) struct StepAsk {
     pub(crate) attempt_id: Uuid,
     pub(crate) attempt: i64,
     pub(crate) step: Arc<str>,
-    pub(crate) repeatable: bool,
-    /// The beginnings in an attempt of steps that must not be repeated are counted from 1. None begins while an earlier one
-    /// is open. 0 for a repeatable step.
-    pub(crate) number: i32,
+    pub(crate) kind: StepKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StepKind {
+    Repeatable,
+    /// It must not be repeated. The beginnings of such steps in an attempt are counted from 1. None begins while an earlier
+    /// one is open.
+    Once {
+        number: i32,
+    },
+}
+
+impl StepKind {
+    /// As the column has it; 0 for a repeatable step.
+    pub(crate) fn number(self) -> i32 {
+        match self {
+            Self::Repeatable => 0,
+            Self::Once { number } => number,
+        }
+    }
 }
 
 /// Whether the attempt is the running one, the open step, which beginning that is, and what the step came to.
@@ -71,8 +88,8 @@ impl StepAsk {
             Some((.., Some(content_type), Some(bytes))) => {
                 Some(StepBegun::Done(Outcome::kept(&content_type, bytes)))
             }
-            Some(_) if self.repeatable => Some(StepBegun::Fresh),
-            Some((_, Some(open), number, ..)) => match number.cmp(&Some(self.number)) {
+            Some(_) if self.kind == StepKind::Repeatable => Some(StepBegun::Fresh),
+            Some((_, Some(open), number, ..)) => match number.cmp(&Some(self.kind.number())) {
                 // The attempt knows that it has not happened, or would not begin another one.
                 Ordering::Less => None,
                 // By an earlier sending.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, Name, ReleaseOutcome, Subject, Unfinished};
-use rowlock_test::{Db, on_every_engine, take};
+use rowlock::{Begun, Error, Fingerprint, Name, Outcome, ReleaseOutcome, Subject, Unfinished};
+use rowlock_test::{Db, on_app, on_every_engine, take};
 use tokio::sync::oneshot;
 
 /// Longer than anything here takes.
@@ -36,6 +36,12 @@ on_every_engine! {
             let refused = rowlock.lock("a").try_acquire().await.unwrap_err();
             assert!(matches!(refused, Error::ShutDown { .. }), "{refused}");
             let refused = rowlock.idempotency().begin("me", "l", Fingerprint::of("request")).await;
+            assert!(matches!(refused, Err(Error::ShutDown { .. })), "{refused:?}");
+            let refused: Result<_, Error> = on_app!(&db.app, pool => {
+                rowlock.idempotency().run_in_tx(pool, "me", "m", Fingerprint::of("request"), async |_| {
+                    Outcome::json(&"done")
+                }).await
+            });
             assert!(matches!(refused, Err(Error::ShutDown { .. })), "{refused:?}");
             // It may be called again.
             assert!(rowlock.shutdown(LONG).await.is_empty());

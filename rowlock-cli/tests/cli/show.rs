@@ -28,9 +28,9 @@ fn ls_and_show_print_tables_and_json() {
             "acquired_at",
             "expires_at",
             "fence",
+            "grant_id",
             "holder",
-            "name",
-            "grant_id"
+            "name"
         ]
     );
     assert_eq!(lock["name"], "a");

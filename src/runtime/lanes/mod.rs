@@ -59,7 +59,8 @@ pub(crate) enum Message {
     Job(Job),
     /// Answered when everything before it is done.
     Flush(oneshot::Sender<()>),
-    /// Nothing comes any more: the lane ends when all is done, or the time is over.
+    /// Nothing new comes any more: the lane ends when its duties are done. It tells what is left by then, or when the time is
+    /// over.
     Stop {
         until: Moment,
         left: oneshot::Sender<Vec<Unfinished>>,
@@ -82,8 +83,15 @@ pub(crate) struct Lane {
     read_only: Option<Fault>,
     /// By chance, from 0 to 1, anew for every batch; see [`Pending::put_off`].
     jitter: f64,
-    /// Until when it works, and to whom it tells what is left.
-    stop: Option<(Moment, oneshot::Sender<Vec<Unfinished>>)>,
+    stop: Option<Stop>,
+}
+
+/// The lane is to end.
+#[derive(Debug)]
+struct Stop {
+    /// When it tells what is left, if it has not ended by then. It goes on all the same.
+    until: Moment,
+    left: Vec<oneshot::Sender<Vec<Unfinished>>>,
 }
 
 impl Lane {
@@ -116,40 +124,58 @@ impl Lane {
                 self.execute(batch).await;
             }
         }
-        if let Some((_, left)) = self.stop.take() {
-            let jobs = self.pending.leave();
-            let unfinished = jobs.iter().map(|job| Unfinished::of(job.head()));
-            let _ = left.send(unfinished.collect());
-            for job in jobs {
-                let error = self.trouble.error(job.head().doing, &self.target);
-                job.fail(error);
-            }
+        self.tell_left();
+        for job in self.pending.leave() {
+            let error = self.gave_up(&job);
+            job.fail(error);
         }
     }
 
-    /// Whether it was stopped, and has nothing to do or no time.
-    fn is_over(&self) -> bool {
-        let over = |(until, _): &(Moment, _)| until.has_passed() || self.pending.has_no_duty();
-        self.stop.as_ref().is_some_and(over)
+    /// Whether it is to end, and has no duty. From then on nothing arrives.
+    fn has_ended(&mut self) -> bool {
+        if self.stop.is_none() || !self.pending.has_no_duty() {
+            return false;
+        }
+        self.queue.close();
+        // What was handed in before that.
+        self.take_in();
+        self.pending.has_no_duty()
     }
 
-    /// When it has to look whether its time is over.
-    fn stops_at(&self) -> Option<Moment> {
-        self.stop.as_ref().map(|(until, _)| *until)
+    /// When it has to tell what is left.
+    fn tells_at(&self) -> Option<Moment> {
+        let stop = self.stop.as_ref().filter(|stop| !stop.left.is_empty());
+        stop.map(|stop| stop.until)
+    }
+
+    fn tell_in_time(&mut self) {
+        if self.tells_at().is_some_and(Moment::has_passed) {
+            self.tell_left();
+        }
+    }
+
+    fn tell_left(&mut self) {
+        if let Some(stop) = &mut self.stop {
+            let unfinished: Vec<_> = self.pending.duties().map(Unfinished::of).collect();
+            for left in stop.left.drain(..) {
+                let _ = left.send(unfinished.clone());
+            }
+        }
     }
 
     /// Waits until there is something to do, and takes in all there is. False: nothing will come.
     async fn gather(&mut self) -> bool {
         loop {
             self.take_in();
-            if self.is_over() {
+            self.tell_in_time();
+            if self.has_ended() {
                 return false;
             }
             if !self.pending.is_idle() {
                 return true;
             }
             let wakes_at = self.pending.wakes_at().into_iter();
-            match wakes_at.chain(self.stops_at()).min() {
+            match wakes_at.chain(self.tells_at()).min() {
                 None => match self.queue.recv().await {
                     Some(message) => self.arrive(message),
                     None => return false,
@@ -176,8 +202,13 @@ impl Lane {
             Message::Job(job) => self.pending.arrive(job),
             Message::Flush(reply) => self.pending.flush(reply),
             Message::Stop { until, left } => {
-                self.queue.close();
-                self.stop = Some((until, left));
+                let left_to = Stop {
+                    until,
+                    left: Vec::new(),
+                };
+                let stop = self.stop.get_or_insert(left_to);
+                stop.until = stop.until.max(until);
+                stop.left.push(left);
             }
         }
     }
@@ -191,10 +222,8 @@ impl Lane {
             let Some(give_up) = self.expire() else {
                 return false;
             };
-            if self.is_over() {
-                return false;
-            }
-            let give_up = self.stops_at().map_or(give_up, |at| give_up.min(at));
+            self.tell_in_time();
+            let give_up = self.tells_at().map_or(give_up, |at| give_up.min(at));
             let dial_at = self.trouble.dial_at();
             if !dial_at.has_passed() {
                 sleep_until(dial_at.min(give_up)).await;
@@ -268,8 +297,7 @@ async fn meet(
     operation_timeout: Duration,
 ) -> Result<(Box<dyn Session>, usize), Fault> {
     let mut session = dial.await?;
-    let largest = session.call(async |store| store.largest_outcome().await);
-    let largest = timeout(operation_timeout, largest).await;
+    let largest = timeout(operation_timeout, session.largest_outcome()).await;
     let largest = largest.unwrap_or_else(|_| Err(Fault::timed_out()))?;
     Ok((session, largest))
 }

@@ -11,7 +11,7 @@ use super::place::{self, Place};
 use super::room::Room;
 use crate::model::{Moment, Subject};
 use crate::runtime::backoff;
-use crate::runtime::head::Manner;
+use crate::runtime::head::{Head, Manner};
 use crate::runtime::job::{AnyTask, Job};
 use crate::store::RequestLimit;
 
@@ -80,11 +80,18 @@ impl Pending {
         self.ready.push_front(job);
     }
 
-    /// Whether nothing waits but what may be left.
-    pub(super) fn has_no_duty(&self) -> bool {
+    /// What has to be done before the lane ends. (What a vigil looks for may never come.)
+    pub(super) fn duties(&self) -> impl Iterator<Item = &Head> {
         let later = self.later.iter().map(|(_, job)| job);
-        let mut waiting = self.ready.iter().chain(later);
-        waiting.all(|job| job.head().manner == Manner::Vigil || job.is_abandoned())
+        let waiting = self.ready.iter().chain(later);
+        let duties = waiting
+            .filter(|job| !job.is_abandoned())
+            .map(|job| job.head());
+        duties.filter(|head| head.manner != Manner::Vigil)
+    }
+
+    pub(super) fn has_no_duty(&self) -> bool {
+        self.duties().next().is_none()
     }
 
     /// Removes everything that is not done.

@@ -60,11 +60,18 @@ impl Claim {
 
     /// The key is not to be had. A sending that comes late may claim it all the same.
     fn not_mine(self, fate: &Fate, found: Claiming) -> Next {
-        let late = fate
-            .in_doubt()
-            .then(|| undo::claim(&self.ask, fate, Moment::now()));
+        // Who has the record locked may be an earlier sending, or the claim itself.
+        let is_unknown = fate.in_doubt() || (fate.sent && matches!(found, Claiming::Locked));
+        let undo = is_unknown.then(|| undo::claim(&self.ask, fate, Moment::now()));
         let _ = self.reply.send(Ok(found));
-        late.map_or(Next::Done, |undo| Next::Later(undo.repeated().into()))
+        undo.map_or(Next::Done, |undo| {
+            let undo = if fate.in_doubt() {
+                undo.repeated()
+            } else {
+                undo
+            };
+            Next::Later(undo.into())
+        })
     }
 }
 

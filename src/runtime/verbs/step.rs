@@ -9,7 +9,7 @@ use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::record::Finished;
-use crate::store::step::{StepAsk, StepBegun};
+use crate::store::step::{StepAsk, StepBegun, StepKind};
 
 #[derive(Debug)]
 pub(crate) struct BeginStep {
@@ -61,7 +61,7 @@ impl Verb for BeginStep {
             return Next::Later(task.into());
         }
         let Self { ask, core, reply } = task.verb;
-        let is_open = matches!(begun, StepBegun::Fresh) && !ask.repeatable;
+        let is_open = matches!(begun, StepBegun::Fresh) && ask.kind != StepKind::Repeatable;
         let undo = UndoStep::new(is_open.then(|| (core, ask.clone())));
         if let Err(Ok((_, undo))) = reply.send(Ok((begun, undo))) {
             undo.disarm();

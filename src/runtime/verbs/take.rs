@@ -19,10 +19,10 @@ use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::row::LockRow;
 
-/// The outcome of an attempt to take a lease. The verb makes the guard: when no caller is there to receive it, dropping it
+/// What asking for a lease has come to. The verb makes the guard: when no caller is there to receive it, dropping it
 /// releases the lease.
 #[derive(Debug)]
-pub(crate) enum Attempt {
+pub(crate) enum Acquired {
     Held(Guard),
     Busy(Busy),
 }
@@ -33,7 +33,7 @@ pub(crate) struct Take {
     pub(crate) ask: TakeAsk,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) core: Arc<Core>,
-    pub(crate) reply: Reply<Attempt>,
+    pub(crate) reply: Reply<Acquired>,
 }
 
 impl Take {
@@ -41,7 +41,7 @@ impl Take {
         core: &Arc<Core>,
         ask: TakeAsk,
         max_hold: Option<Duration>,
-        reply: Reply<Attempt>,
+        reply: Reply<Acquired>,
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::Lock(ask.name.clone());
@@ -77,21 +77,30 @@ impl Take {
         let grant = Arc::new(grant);
         self.core.renewals.add(&grant);
         if let Some(guard) = Guard::new(grant, self.core) {
-            let _ = self.reply.send(Ok(Attempt::Held(guard)));
+            let _ = self.reply.send(Ok(Acquired::Held(guard)));
         }
         Next::Done
     }
 
     /// The name is held, or changing hands. A sending that comes late may be granted it all the same.
     fn busy(self, fate: &Fate, row: Option<LockRow>) -> Next {
-        let late = fate.in_doubt().then(|| self.undo(fate, Moment::now()));
+        // Who has the row locked may be an earlier sending, or the grant itself.
+        let is_unknown = fate.in_doubt() || (fate.sent && row.is_none());
+        let undo = is_unknown.then(|| self.undo(fate, Moment::now()));
         let name = self.ask.name;
         let busy = row
             .map(LockRow::info)
             .transpose()
             .map(|holder| Busy { name, holder });
-        let _ = self.reply.send(busy.map(Attempt::Busy));
-        late.map_or(Next::Done, |undo| Next::Later(undo.repeated().into()))
+        let _ = self.reply.send(busy.map(Acquired::Busy));
+        undo.map_or(Next::Done, |undo| {
+            let undo = if fate.in_doubt() {
+                undo.repeated()
+            } else {
+                undo
+            };
+            Next::Later(undo.into())
+        })
     }
 
     /// Frees what its sendings were granted, or may yet be granted.
@@ -122,7 +131,7 @@ impl Verb for Take {
                 task.verb.granted(&fate, fence, answered.sent, ttl)
             }
             // By an earlier sending.
-            Taken::Busy(Some(row)) if fate.sent && row.grant_id == Some(take.ask.grant_id) => {
+            Taken::Busy(Some(row)) if fate.sent && row.is_of(take.ask.grant_id) => {
                 Confirm::after(task, row.fence)
             }
             // The row may be locked by an earlier sending, which the server has not finished.

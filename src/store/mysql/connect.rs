@@ -20,6 +20,9 @@ const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode spe
 
 const SSL: &str = " (its values are DISABLED, PREFERRED, REQUIRED, VERIFY_CA and VERIFY_IDENTITY)";
 
+/// What a statement has beside the outcome that it carries: itself, and the longest key.
+const BESIDE_OUTCOME: i64 = 8 << 10;
+
 #[derive(Debug, Clone)]
 pub(crate) struct MySql {
     /// One of them takes writes.
@@ -139,6 +142,13 @@ impl Connector for MySql {
 impl Session for MySqlConnection {
     async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
         call.on(self).await
+    }
+
+    /// A statement carries an outcome in hexadecimal, and is no larger than the server takes.
+    async fn largest_outcome(&mut self) -> Result<usize, Fault> {
+        let found = read_alone(self, "SELECT CAST(@@max_allowed_packet AS SIGNED)").await?;
+        let packet: i64 = found.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+        Ok(usize::try_from((packet - BESIDE_OUTCOME) / 2).unwrap_or(0))
     }
 
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {

@@ -28,7 +28,9 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
-use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
+use crate::store::in_tx::{
+    InTxStore, PinAsk, PinBy, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
+};
 use crate::store::row::LockRow;
 
 /// MAX makes a row of nothing, too.
@@ -48,7 +50,7 @@ FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?";
 /// changed, by a microsecond that nobody counts on. Of this transaction and a takeover through another node one fails.
 fn pin_text(ask: &PinAsk) -> String {
     let (name, grant_id) = (hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes()));
-    let (lock, write) = if ask.write {
+    let (lock, write) = if ask.by == PinBy::Write {
         let write = format!(
             "; UPDATE rowlock_lock SET expires_at = expires_at + INTERVAL 1 MICROSECOND
              WHERE name = {name} AND grant_id = {grant_id}"

@@ -24,7 +24,9 @@ use super::in_tx::{hex, text};
 use crate::model::{FaultKind, Name};
 use crate::store::classify::classify;
 use crate::store::fault::Fault;
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::lease::{
+    Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, RowAsk, TakeAsk, Taken,
+};
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, to_micros};
 
@@ -224,9 +226,7 @@ impl LeaseStore for MySqlConnection {
         Ok(asks
             .iter()
             .map(|ask| match rows.remove(ask.name.as_bytes()) {
-                Some(row) if row.grant_id == Some(ask.grant_id) => {
-                    Taken::Granted { fence: row.fence }
-                }
+                Some(row) if row.is_of(ask.grant_id) => Taken::Granted { fence: row.fence },
                 Some(row) if row.is_live() => Taken::Busy(Some(row)),
                 _ => Taken::Busy(None),
             })
@@ -244,7 +244,7 @@ impl LeaseStore for MySqlConnection {
         Ok(asks
             .iter()
             .map(|ask| match rows.get(ask.name.as_bytes()) {
-                Some(row) if row.grant_id == Some(ask.grant_id) && row.is_live() => Renewed::Live {
+                Some(row) if row.is_of(ask.grant_id) && row.is_live() => Renewed::Live {
                     remaining: micros(row.remaining.unwrap_or(0)),
                 },
                 _ => Renewed::Gone,
@@ -313,7 +313,8 @@ impl LeaseStore for MySqlConnection {
         Ok(rows?)
     }
 
-    async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault> {
+    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
+        let make = ask == RowAsk::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
             let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());

@@ -112,13 +112,13 @@ async fn resolve(
 ) -> Result<bool, sqlx::Error> {
     let (scope, key) = (ask.key.scope(), ask.key.key());
     let mut tx = conn.begin().await?;
-    let open_step: Option<Option<String>> = sqlx::query_scalar(LOCK_UNKNOWN)
+    let found: Option<(Option<String>,)> = sqlx::query_as(LOCK_UNKNOWN)
         .bind(scope)
         .bind(key)
         .bind(ask.attempt)
         .fetch_optional(&mut *tx)
         .await?;
-    let Some(open_step) = open_step.flatten() else {
+    let Some((Some(open_step),)) = found else {
         tx.rollback().await?;
         return Ok(false);
     };

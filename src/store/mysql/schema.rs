@@ -36,9 +36,6 @@ pub(crate) fn grants(user: &str, database: &str) -> String {
     grants.join(" ")
 }
 
-/// What a statement has beside the outcome that it carries: itself, and the longest key.
-const BESIDE_OUTCOME: i64 = 8 << 10;
-
 #[async_trait]
 impl SchemaStore for MySqlConnection {
     async fn server(&mut self) -> Result<Server, Fault> {
@@ -48,13 +45,6 @@ impl SchemaStore for MySqlConnection {
         server.multi_writer = is_in_galera(self).await?
             || is(self, "group_replication_single_primary_mode", "OFF").await?;
         Ok(server)
-    }
-
-    /// A statement carries an outcome in hexadecimal, and is no larger than the server takes.
-    async fn largest_outcome(&mut self) -> Result<usize, Fault> {
-        let found = read_alone(self, "SELECT CAST(@@max_allowed_packet AS SIGNED)").await?;
-        let packet: i64 = found.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
-        Ok(usize::try_from((packet - BESIDE_OUTCOME) / 2).unwrap_or(0))
     }
 
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {

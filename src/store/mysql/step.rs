@@ -62,9 +62,9 @@ impl StepStore for MySqlConnection {
             .bind(ask.key.key())
             .bind(ask.attempt_id)
             .bind(ask.attempt)
-            .bind(ask.number)
+            .bind(ask.kind.number())
             .bind(&*ask.step)
-            .bind(ask.number)
+            .bind(ask.kind.number())
             .execute(&mut *self)
             .await?;
         if done.rows_affected() > 0 {
@@ -91,7 +91,7 @@ impl StepStore for MySqlConnection {
             return Ok(StepAsk::not_settled(look(self, ask).await?.as_ref()));
         }
         sqlx::query(STEP_SETTLED)
-            .bind(ask.number)
+            .bind(ask.kind.number())
             .bind(outcome.is_some())
             .bind(ask.key.scope())
             .bind(ask.key.key())

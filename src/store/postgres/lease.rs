@@ -17,7 +17,9 @@ use uuid::Uuid;
 use super::{query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::fault::Fault;
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::lease::{
+    Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, RowAsk, TakeAsk, Taken,
+};
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{micros, to_micros};
 
@@ -316,9 +318,9 @@ impl LeaseStore for PgConnection {
         Ok(rows.into_iter().map(LockRow::from).collect())
     }
 
-    async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault> {
+    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
         let found = one(self, ROW, name).await?;
-        if !make || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
+        if ask == RowAsk::Look || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
             return Ok(found);
         }
         let change = if found.is_some() {

@@ -156,7 +156,7 @@ impl RecordInTxStore for PgConnection {
 
     async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
         in_callers(async {
-            if let Some(database) = complete(self, ask).await? {
+            if let Some(Completed { id: database }) = complete(self, ask).await? {
                 let found = Finished::Ended;
                 return Ok(Told { database, found });
             }
@@ -165,7 +165,7 @@ impl RecordInTxStore for PgConnection {
             if let Some((database, false)) = here {
                 // The transaction has written nothing yet, or it is over.
                 prove(self).await?;
-                if let Some(database) = complete(self, ask).await? {
+                if let Some(Completed { id: database }) = complete(self, ask).await? {
                     return told(database, Finished::Ended);
                 }
                 return told(Some(database), Finished::Superseded);
@@ -195,13 +195,19 @@ async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Cl
     })
 }
 
-/// The database in which the attempt was completed.
+/// An attempt was completed in this transaction.
+#[derive(Debug)]
+struct Completed {
+    /// The database's id.
+    id: Option<Uuid>,
+}
+
 async fn complete(
     conn: &mut PgConnection,
     ask: &FinishAsk,
-) -> Result<Option<Option<Uuid>>, sqlx::Error> {
+) -> Result<Option<Completed>, sqlx::Error> {
     let end = EndColumns::from(&ask.end);
-    query_scalar(TX_COMPLETE)
+    let row: Option<(Option<Uuid>,)> = query_as(TX_COMPLETE)
         .bind(ask.key.scope())
         .bind(ask.key.key())
         .bind(ask.attempt_id)
@@ -211,7 +217,8 @@ async fn complete(
         .bind(end.retain)
         .bind(end.remember)
         .fetch_optional(conn)
-        .await
+        .await?;
+    Ok(row.map(|(id,)| Completed { id }))
 }
 
 /// The database, and whether it is known that there is a transaction.

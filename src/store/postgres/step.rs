@@ -63,7 +63,7 @@ impl StepStore for PgConnection {
             .bind(ask.attempt_id)
             .bind(ask.attempt)
             .bind(&*ask.step)
-            .bind(ask.number)
+            .bind(ask.kind.number())
             .execute(&mut *self)
             .await?;
         if done.rows_affected() > 0 {
@@ -85,7 +85,7 @@ impl StepStore for PgConnection {
             .bind(&*ask.step)
             .bind(outcome.map(Outcome::content_type))
             .bind(outcome.map(Outcome::bytes))
-            .bind(ask.number)
+            .bind(ask.kind.number())
             .fetch_one(&mut *self)
             .await?;
         if mine > 0 {

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
-use crate::store::lease::LeaseStore;
+use crate::store::lease::{LeaseStore, RowAsk};
 use crate::store::row::LockRow;
 use crate::store::{json, micros};
 
@@ -56,7 +56,7 @@ impl InTxStore for SqliteConnection {
         let rows = look(self, [&ask.name]).await?;
         let told = Told::from(rows.into_iter().next());
         let found = match told.found {
-            Some(row) if row.grant_id != Some(ask.grant_id) => Pinned::Gone,
+            Some(row) if !row.is_of(ask.grant_id) => Pinned::Gone,
             Some(row) if row.is_live() => Pinned::Live,
             Some(_) => Pinned::Expired,
             None => Pinned::Gone,
@@ -138,7 +138,7 @@ impl InTxStore for SqliteConnection {
             return Ok(told);
         }
         // While this transaction may write, nobody else could make the row, or free it.
-        self.lock_row(name, true).await?;
+        self.lock_row(name, RowAsk::Make).await?;
         read(self, name).await
     }
 }
@@ -207,13 +207,13 @@ mod tests {
         let (mut reader, mut writer) = (connect(&file).await, connect(&file).await);
         writer.migrate().await.unwrap();
         let name = Name::new("a").unwrap();
-        writer.lock_row(&name, true).await.unwrap();
+        writer.lock_row(&name, RowAsk::Make).await.unwrap();
         let mut tx = reader.begin().await.unwrap();
         let seen = tx.tx_row(&name).await.unwrap();
         assert!(seen.found.is_some() && seen.database.is_some());
         let mut writing = writer.begin_with(BEGIN_TO_WRITE).await.unwrap();
         writing
-            .lock_row(&Name::new("b").unwrap(), true)
+            .lock_row(&Name::new("b").unwrap(), RowAsk::Make)
             .await
             .unwrap();
         writing.commit().await.unwrap();
@@ -226,7 +226,7 @@ mod tests {
         let mut conn = connect(&dir.path().join("test.db")).await;
         conn.migrate().await.unwrap();
         let name = Name::new("a").unwrap();
-        conn.lock_row(&name, true).await.unwrap();
+        conn.lock_row(&name, RowAsk::Make).await.unwrap();
         let ask = TxAsk {
             name,
             version: None,

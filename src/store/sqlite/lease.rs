@@ -17,7 +17,9 @@ use sqlx::SqliteConnection;
 
 use crate::model::Name;
 use crate::store::fault::Fault;
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::lease::{
+    Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, RowAsk, TakeAsk, Taken,
+};
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, to_micros};
 
@@ -219,7 +221,8 @@ impl LeaseStore for SqliteConnection {
         Ok(rows.into_iter().map(LockRow::from).collect())
     }
 
-    async fn lock_row(&mut self, name: &Name, make: bool) -> Result<Option<LockRow>, Fault> {
+    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
+        let make = ask == RowAsk::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
             sqlx::query(MAKE_ROW)

@@ -93,13 +93,13 @@ async fn resolve(
     outcome: Option<&Outcome>,
 ) -> Result<bool, sqlx::Error> {
     let (scope, key) = (ask.key.scope(), ask.key.key());
-    let open_step: Option<Option<String>> = sqlx::query_scalar(UNKNOWN)
+    let found: Option<(Option<String>,)> = sqlx::query_as(UNKNOWN)
         .bind(scope)
         .bind(key)
         .bind(ask.attempt)
         .fetch_optional(&mut *conn)
         .await?;
-    let Some(open_step) = open_step.flatten() else {
+    let Some((Some(open_step),)) = found else {
         return Ok(false);
     };
     if let Some(outcome) = outcome {

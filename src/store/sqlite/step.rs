@@ -59,7 +59,7 @@ impl StepStore for SqliteConnection {
                 .bind(ask.attempt_id)
                 .bind(ask.attempt)
                 .bind(&*ask.step)
-                .bind(ask.number)
+                .bind(ask.kind.number())
                 .execute(conn)
                 .await?;
             Ok(match done.rows_affected() {
@@ -81,7 +81,7 @@ impl StepStore for SqliteConnection {
                 .bind(ask.key.key())
                 .bind(ask.attempt_id)
                 .bind(ask.attempt)
-                .bind(ask.number)
+                .bind(ask.kind.number())
                 .bind(outcome.is_some())
                 .execute(&mut *conn)
                 .await?;

@@ -25,7 +25,7 @@ async fn acquires_that_a_busy_file_has_refused_share_statements() {
     assert!((1..=2).contains(&commits), "{commits} commits");
     for outcome in &mut outcomes {
         let attempt = answer(outcome).expect("an answer");
-        assert!(matches!(attempt, Attempt::Held(guard) if guard.grant().is_held()));
+        assert!(matches!(attempt, Acquired::Held(guard) if guard.grant().is_held()));
     }
 }
 
@@ -99,7 +99,7 @@ async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements(
     assert_eq!(undo.verb.ask.name.as_str(), "n17");
     for (n, outcome) in outcomes.iter_mut().enumerate() {
         match outcome.try_recv().expect("an answer") {
-            Ok(Attempt::Held(_)) => assert_ne!(n, 17),
+            Ok(Acquired::Held(_)) => assert_ne!(n, 17),
             other => assert_eq!(n, 17, "{other:?}"),
         }
     }
@@ -149,7 +149,7 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
         now
     };
     let ((), released) = tokio::join!(bench.step(), release);
-    let Some(Attempt::Held(guard)) = answer(&mut outcome) else {
+    let Some(Acquired::Held(guard)) = answer(&mut outcome) else {
         panic!("the name is free")
     };
     // Five sixths of the TTL are trusted. Counted from before the statement, they would end a fifth of it earlier.
@@ -244,7 +244,7 @@ async fn with_a_guilty_one(kind: FaultKind, expected: &[usize]) {
                 assert!(error.to_string().contains("too large"), "{error}");
             }
             (17, answer) => assert!(matches!(answer, Err(TryRecvError::Empty))),
-            (_, answer) => assert!(matches!(answer, Ok(Ok(Attempt::Held(_)))), "n{n}"),
+            (_, answer) => assert!(matches!(answer, Ok(Ok(Acquired::Held(_)))), "n{n}"),
         }
     }
 }

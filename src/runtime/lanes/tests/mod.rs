@@ -2,6 +2,7 @@
 //!
 //! - [`again`]: what is sent again, with how many statements, and what their answers mean.
 //! - [`batches`]: what is in a batch, and what becomes of one that failed.
+//! - [`stop`]: a lane that is stopped, and a client that is shut down.
 //! - [`records`]: jobs on records, which share answers and keep their order.
 //! - [`doubt`]: acquires whose first sending may have happened, or may come late.
 
@@ -9,6 +10,7 @@ mod again;
 mod batches;
 mod doubt;
 mod records;
+mod stop;
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -29,8 +31,9 @@ use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Task, Verb};
 use crate::runtime::lease_guard::Guard;
+use crate::runtime::tasks::Kind;
 use crate::runtime::verbs::release::{self, Release};
-use crate::runtime::verbs::take::{Attempt, Take};
+use crate::runtime::verbs::take::{Acquired, Take};
 use crate::runtime::{Core, Settings, alone};
 use crate::store::lease::{Freed, LeaseStore, TakeAsk, Taken};
 use crate::store::row::LockRow;
@@ -40,7 +43,7 @@ use crate::store::{Connector, Store};
 const PATIENCE: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_mins(5);
 
-type Outcome = Receiver<Result<Attempt, Error>>;
+type Outcome = Receiver<Result<Acquired, Error>>;
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -116,8 +119,8 @@ impl Bench {
         self.send(take);
         self.step().await;
         match answer(&mut outcome).expect("an answer") {
-            Attempt::Held(guard) => guard,
-            Attempt::Busy(busy) => panic!("{busy}"),
+            Acquired::Held(guard) => guard,
+            Acquired::Busy(busy) => panic!("{busy}"),
         }
     }
 

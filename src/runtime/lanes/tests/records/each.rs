@@ -90,8 +90,7 @@ async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_not_open() {
         attempt_id: ask.attempt_id,
         attempt,
         step: "charge".into(),
-        repeatable: false,
-        number: 1,
+        kind: StepKind::Once { number: 1 },
     };
     let begun = house.ask_with(|reply| BeginStep::task(&house.core, step, reply));
     house.batch().await;
@@ -153,8 +152,7 @@ fn what_a_step_came_to_counts_among_what_is_written() {
         attempt_id: Uuid::nil(),
         attempt: 1,
         step: "charge".into(),
-        repeatable: true,
-        number: 0,
+        kind: StepKind::Repeatable,
     };
     let outcome = Outcome::new("a/b", vec![0; 7]).unwrap();
     let fate = Fate::within(PATIENCE);

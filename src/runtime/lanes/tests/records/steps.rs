@@ -16,14 +16,13 @@ impl House {
     }
 }
 
-fn step(guard: &RecordGuard, number: i32) -> StepAsk {
+fn step(guard: &RecordGuard, kind: StepKind) -> StepAsk {
     StepAsk {
         key: guard.key().clone(),
         attempt_id: guard.attempt_id(),
         attempt: guard.grant.fence,
         step: "charge".into(),
-        repeatable: number == 0,
-        number,
+        kind,
     }
 }
 
@@ -35,7 +34,10 @@ async fn the_end_of_an_attempt_closes_the_step_that_it_knows_not_to_have_happene
         let guard = house.guard(&key(state.name())).await;
         guard.set_step_is_open(happened);
         // A late sending, or one whose answer was lost.
-        let begun = other.step_begin(&step(&guard, 1)).await.unwrap();
+        let begun = other
+            .step_begin(&step(&guard, StepKind::Once { number: 1 }))
+            .await
+            .unwrap();
         assert!(matches!(begun, StepBegun::Fresh));
         assert_eq!(
             house.open_step(guard.key()).await.as_deref(),
@@ -55,7 +57,7 @@ async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() 
     let house = House::new().await;
     let mut other = house.other().await;
     let guard = house.guard(&key("k")).await;
-    let [first, second] = [1, 2].map(|number| step(&guard, number));
+    let [first, second] = [1, 2].map(|number| step(&guard, StepKind::Once { number }));
     for ends in [true, false] {
         assert!(matches!(
             other.step_begin(&first).await.unwrap(),
@@ -80,7 +82,7 @@ async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() 
         other.step_finish(&first, None).await.unwrap();
         assert!(house.open_step(guard.key()).await.is_some());
         // Nor does a step that may be repeated.
-        let repeatable = step(&guard, 0);
+        let repeatable = step(&guard, StepKind::Repeatable);
         let kept = Outcome::new("a/b", "c").unwrap();
         let letter = StepAsk {
             step: "letter".into(),

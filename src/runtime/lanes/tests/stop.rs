@@ -1,0 +1,245 @@
+//! A lane that is stopped, and a client that is shut down: no duty is lost, and what is left is told.
+
+use super::*;
+use crate::runtime::job::Next;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Of the client's own lanes.
+async fn held(core: &Arc<Core>, name: &str) -> Guard {
+    let ask = TakeAsk {
+        name: Name::new(name).unwrap(),
+        grant_id: Uuid::new_v4(),
+        ttl: TTL,
+        holder: "test".into(),
+    };
+    let give_up = Moment::now() + PATIENCE;
+    let take = |reply| Take::task(core, ask, None, reply, give_up);
+    match core.answer(take).await.unwrap() {
+        Acquired::Held(guard) => guard,
+        Acquired::Busy(busy) => panic!("{busy}"),
+    }
+}
+
+fn stop(bench: &Bench, until: Moment) -> oneshot::Receiver<Vec<Unfinished>> {
+    let (left, told) = oneshot::channel();
+    let stop = Message::Stop { until, left };
+    bench.queue.send(stop).unwrap();
+    told
+}
+
+/// An errand that takes so long.
+fn errand(core: &Arc<Core>, time: Duration) -> tokio::task::JoinHandle<Result<(), Error>> {
+    let core = Arc::clone(core);
+    tokio::spawn(async move {
+        let work = async move |_: &mut dyn Store| {
+            sleep_until(Moment::now() + time).await;
+            Ok(())
+        };
+        core.run_errand(core.wish(None, "an errand"), work).await
+    })
+}
+
+#[tokio::test]
+async fn what_a_lane_drops_after_its_stop_is_released() {
+    let mut bench = Bench::new().await;
+    let queue = bench.queue.clone();
+    Arc::get_mut(&mut bench.core).unwrap().lanes = vec![queue];
+    let (take, outcome) = bench.take("a");
+    bench.send(take);
+    let told = stop(&bench, Moment::now() + PATIENCE);
+    assert!(bench.lane.gather().await && bench.lane.connect().await);
+    let batch = bench.lane.pick();
+    // Its caller goes while the statement is in flight: the lane drops the guard.
+    drop(outcome);
+    bench.lane.execute(batch).await;
+    let (
+        mut other,
+        Bench {
+            dir: _dir, lane, ..
+        },
+    ) = (bench.other().await, bench);
+    lane.work().await;
+    assert_eq!(told.await.unwrap(), []);
+    let name = Name::new("a").unwrap();
+    let row = other.lock_inspect(&name).await.unwrap();
+    assert!(row.is_none());
+}
+
+#[tokio::test]
+async fn a_lane_tells_its_duties_in_time_and_goes_on_with_them() {
+    let mut bench = Bench::new().await;
+    let take = bench.take("a");
+    let guard = bench.granted(take).await;
+    let (release, released) = release_of(&guard);
+    bench.send(release);
+    let told = [Moment::now(), Moment::now()].map(|until| stop(&bench, until));
+    let (
+        mut other,
+        Bench {
+            dir: _dir, lane, ..
+        },
+    ) = (bench.other().await, bench);
+    lane.work().await;
+    for told in told {
+        let told: Vec<_> = told.await.unwrap();
+        let told: Vec<_> = told.iter().map(ToString::to_string).collect();
+        assert_eq!(told, ["release \"a\""]);
+    }
+    assert_eq!(released.await.unwrap().unwrap(), ReleaseOutcome::Released);
+    let name = Name::new("a").unwrap();
+    assert!(other.lock_inspect(&name).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn what_may_never_come_is_not_waited_for_and_not_told() {
+    let mut bench = Bench::new().await;
+    let (mut take, _outcome) = bench.doubtful("a", 1);
+    take.head.fate.give_up = Moment::now();
+    bench.send(take);
+    bench.step().await;
+    assert!(bench.lane.pending.wakes_at().is_some(), "a vigil");
+    let told = stop(&bench, Moment::now() + PATIENCE);
+    bench.lane.work().await;
+    assert_eq!(told.await.unwrap(), []);
+}
+
+/// Its confirmation was not sent, so it was sent again, and the row is locked: by another client, or by its own grant.
+#[tokio::test]
+async fn an_acquire_that_was_sent_and_finds_the_row_locked_is_undone() {
+    let bench = Bench::new().await;
+    let answered = Answered {
+        sent: Moment::now(),
+        took: MS,
+    };
+    for sent in [false, true] {
+        let (mut take, mut outcome) = bench.take("a");
+        take.head.fate.sent = sent;
+        let next = Take::settle(take, Taken::Busy(None), answered);
+        assert!(matches!(answer(&mut outcome), Some(Acquired::Busy(_))));
+        match next {
+            Next::Later(undo) => assert!(sent && as_release(&undo).is_some()),
+            other => assert!(!sent, "{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_guard_that_is_dropped_while_errands_end_is_released() {
+    let bench = Bench::new().await;
+    let guard = held(&bench.core, "a").await;
+    let errand = errand(&bench.core, 300 * MS);
+    while bench.core.tasks.running(Kind::Errand).is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let drops = async {
+        sleep_until(Moment::now() + 50 * MS).await;
+        drop(guard);
+    };
+    let (unfinished, ()) = tokio::join!(bench.core.shut_down(PATIENCE), drops);
+    assert_eq!(unfinished, []);
+    errand.await.unwrap().unwrap();
+    assert!(bench.holder("a").await.is_none());
+}
+
+#[tokio::test]
+async fn shutdowns_that_overlap_or_are_dropped_lose_nothing() {
+    for is_dropped in [false, true] {
+        let bench = Bench::new().await;
+        let guards = (held(&bench.core, "a").await, held(&bench.core, "b").await);
+        let mut other = bench.other().await;
+        sql(&mut other, BEGIN_TO_WRITE).await;
+        drop(guards);
+        let unlock = async {
+            sleep_until(Moment::now() + 500 * MS).await;
+            sql(&mut other, "ROLLBACK").await;
+        };
+        let first = bench.core.shut_down(PATIENCE);
+        if is_dropped {
+            let cut_off = tokio::time::timeout(50 * MS, first).await;
+            assert!(cut_off.is_err());
+            let (again, ()) = tokio::join!(bench.core.shut_down(PATIENCE), unlock);
+            assert_eq!(again, []);
+        } else {
+            let (first, second, ()) =
+                tokio::join!(first, bench.core.shut_down(Duration::ZERO), unlock);
+            assert_eq!(first, []);
+            assert!(!second.is_empty());
+        }
+        for name in ["a", "b"] {
+            assert!(bench.holder(name).await.is_none(), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn work_that_work_has_spawned_is_waited_for() {
+    let bench = Bench::new().await;
+    let guard = held(&bench.core, "a").await;
+    let tasks = bench.core.tasks.clone();
+    drop(bench.core.tasks.spawn("a request", async move {
+        sleep_until(Moment::now() + 20 * MS).await;
+        drop(tasks.spawn("its response", async move {
+            sleep_until(Moment::now() + 100 * MS).await;
+            let _ = guard.release().await.unwrap();
+        }));
+    }));
+    bench.core.flush().await;
+    assert!(bench.holder("a").await.is_none());
+    assert_eq!(bench.core.shut_down(PATIENCE).await, []);
+}
+
+#[tokio::test]
+async fn work_that_flushes_or_shuts_down_does_not_wait_for_itself() {
+    let bench = Bench::new().await;
+    let (core, tasks) = (Arc::clone(&bench.core), bench.core.tasks.clone());
+    let outer = bench.core.tasks.spawn("outer", async move {
+        let inner = async move {
+            core.flush().await;
+            core.shut_down(PATIENCE).await
+        };
+        tasks.spawn("inner", inner).await.unwrap()
+    });
+    let unfinished = tokio::time::timeout(PATIENCE / 2, outer).await;
+    assert_eq!(unfinished.expect("it waits for itself").unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_flush_tells_what_work_has_dropped() {
+    let bench = Bench::new().await;
+    let guard = held(&bench.core, "a").await;
+    let mut other = bench.other().await;
+    sql(&mut other, BEGIN_TO_WRITE).await;
+    drop(bench.core.tasks.spawn("work", async move { drop(guard) }));
+    let unlock = async {
+        sleep_until(Moment::now() + 300 * MS).await;
+        sql(&mut other, "ROLLBACK").await;
+    };
+    let flush = async {
+        bench.core.flush().await;
+        assert!(bench.holder("a").await.is_none());
+    };
+    tokio::join!(flush, unlock);
+}
+
+#[tokio::test]
+async fn what_comes_after_a_shutdown_is_refused_or_told_by_the_next_one() {
+    let bench = Bench::new().await;
+    let guard = held(&bench.core, "a").await;
+    let running = errand(&bench.core, 300 * MS);
+    while bench.core.tasks.running(Kind::Errand).is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let first = bench.core.shut_down(Duration::ZERO).await;
+    assert!(!first.is_empty());
+    let late = errand(&bench.core, Duration::ZERO).await.unwrap();
+    assert!(matches!(late, Err(Error::ShutDown { .. })), "{late:?}");
+    running.await.unwrap().unwrap();
+    while !bench.core.tasks.running(Kind::Lanes).is_empty() {
+        tokio::task::yield_now().await;
+    }
+    drop(guard);
+    let told = bench.core.shut_down(PATIENCE).await;
+    let told: Vec<_> = told.iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["release \"a\""]);
+}
