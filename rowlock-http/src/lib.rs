@@ -183,7 +183,7 @@
 //!
 //! ## poisoned
 //!
-//! *409.* Too many attempts of this request have crashed. The request does not run again until an operator runs `rowlock
+//! *409.* Too many attempts of this request have vanished: they ended without a result. The request does not run again until an operator runs `rowlock
 //! idempotency reset`.
 //!
 //! ## expired
