@@ -1,22 +1,21 @@
 #!/usr/bin/env bash
 # Private, throw-away database servers without Docker, for the tests and the benchmarks.
 #
-#   docker/servers.sh fetch                  get what is missing (Debian and Ubuntu); nothing is installed
-#   docker/servers.sh start ENGINE DIR       start a server in DIR (made when missing), print its URL
-#   docker/servers.sh start standby DIR PRIMARY      a standby of the PostgreSQL server in the folder PRIMARY
-#   docker/servers.sh start pgbouncer DIR URL [LINE…]  PgBouncer before the server URL; LINEs are settings of its own
-#   docker/servers.sh stop DIR               stop it; what it stored stays
-#   docker/servers.sh start galera DIR       start three MariaDB nodes, print a URL for each of them; DIR/n1, n2
-#                                            and n3 have their pid, port, url and log
+#   docker/servers.sh fetch                  get the missing servers (Debian and Ubuntu), without installing them
+#   docker/servers.sh start ENGINE DIR       start a server in the folder DIR, and print its URL
+#   docker/servers.sh start standby DIR PRIMARY      start a standby of the PostgreSQL server in the folder PRIMARY
+#   docker/servers.sh start pgbouncer DIR URL [LINE…]  start PgBouncer in front of the server URL; LINEs are its settings
+#   docker/servers.sh start galera DIR       start three MariaDB nodes, and print a URL for each; DIR/n1, DIR/n2 and
+#                                            DIR/n3 have their pid, port, url and log
+#   docker/servers.sh stop DIR               stop the server in DIR; its data stays
 #
-# ENGINE is postgres, mariadb or mysql. A server listens on a free port of 127.0.0.1, which it keeps
-# when it is started again, and writes DIR/pid and DIR/url. When root calls this, the server runs as
-# `nobody`. ROWLOCK_DURABLE=1 makes every commit wait for the disk, as in production; without it the
-# servers skip that, which the tests do not need.
+# ENGINE is postgres, mariadb or mysql. A server listens on a free port of 127.0.0.1, and keeps that port when
+# it is started again. DIR/pid and DIR/url have its process id and its URL. When root calls this, the server runs
+# as `nobody`. With ROWLOCK_DURABLE=1 every commit waits for the disk, as in production. The tests do not need that.
 #
-# Servers that the machine has are used. Others are unpacked from the packages of the distribution
-# into ROWLOCK_SERVERS (default: ~/.cache/rowlock-servers), without root and without installing
-# anything. Debian has no MySQL but in sid: that one brings its own libraries with it.
+# The script uses the servers that the machine has. It unpacks the others from the packages of the distribution
+# into ROWLOCK_SERVERS (default: ~/.cache/rowlock-servers), without root, and installs nothing. Debian has MySQL
+# only in sid, so that MySQL is unpacked with its own libraries.
 set -euo pipefail
 
 CACHE=${ROWLOCK_SERVERS:-${XDG_CACHE_HOME:-$HOME/.cache}/rowlock-servers}
@@ -41,13 +40,13 @@ has() { # has ENGINE TREE
   esac
 }
 
-tree() { # the tree that has ENGINE: the machine, or one of ours
+tree() { # the tree that has ENGINE: the machine's, or one that this script has unpacked
   if [ "${ROWLOCK_SERVERS_PRIVATE:-0}" = 0 ] && has "$1" "" 2>/dev/null; then echo ""
   elif has "$1" "$CACHE/$1" 2>/dev/null; then echo "$CACHE/$1"
   else return 1; fi
 }
 
-unpack() { # unpack TREE STATUS SOURCES PACKAGE…: packages and what they depend on, beyond STATUS
+unpack() { # unpack TREE STATUS SOURCES PACKAGE…: the packages and their dependencies that STATUS does not have
   local dest=$1 status=$2 sources=$3; shift 3
   local apt=$dest/.apt options packages
   rm -rf "$dest"; mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,debs}
@@ -59,7 +58,7 @@ unpack() { # unpack TREE STATUS SOURCES PACKAGE…: packages and what they depen
     echo "$sources" >"$apt/etc/sources.list"
     options+=(-o "Dir::Etc=$apt/etc")
   fi
-  # A third-party source that is down must not stop us; a package that is missing does, below.
+  # A third-party source may be down. A missing package fails below.
   apt-get "${options[@]}" update -qq >"$dest.log" 2>&1 || true
   packages=$(apt-get "${options[@]}" install -s "$@" 2>/dev/null | awk '/^Inst/{print $2}' |
     grep -vE '^(dpkg|tar|perl.*|debconf|mysql-common|adduser|passwd|ucf|ssl-cert|postgresql.*-common|systemd.*)$' || true)
@@ -71,16 +70,16 @@ unpack() { # unpack TREE STATUS SOURCES PACKAGE…: packages and what they depen
   chmod -R a+rX "$dest"
 }
 
-# Tests start many servers at once. One of them gets the programs, and the others wait for it.
+# Tests start many servers at the same time. One of them gets the programs, and the others wait.
 one_at_a_time() { # one_at_a_time NAME COMMAND…
   mkdir -p "$CACHE"
   (flock 9; shift; "$@") 9>"$CACHE/$1.lock"
 }
 
-# Nobody finds half of a tree: it is unpacked beside its place, and moved there when it is whole.
+# A tree is unpacked beside its place, and moved there when it is complete, so that no other start finds half of it.
 fetch() { # fetch ENGINE
   tree "$1" >/dev/null && return
-  command -v apt-get >/dev/null || die "no $1 on this machine, and no apt-get to get it with: \
+  command -v apt-get >/dev/null || die "this machine has neither $1 nor apt-get to fetch it: \
 install it, or give a URL in ROWLOCK_TEST_${1^^}_URL"
   one_at_a_time "$1" fetch_alone "$1"
 }
@@ -89,32 +88,32 @@ fetch_alone() { # fetch_alone ENGINE
   local engine=$1 host=/var/lib/dpkg/status dest=$CACHE/$1.part mirror
   tree "$engine" >/dev/null && return
   say "getting $engine"
-  # As root, servers run as another user, who must be able to come here.
+  # As root, the servers run as another user, who must be able to read these folders.
   [ "$(id -u)" != 0 ] || chmod a+x "$HOME" "$(dirname "$CACHE")" "$CACHE"
   case $engine in
     postgres) unpack "$dest" $host "" postgresql ;;
     mariadb) unpack "$dest" $host "" mariadb-server-core mariadb-client-core ;;
     pgbouncer) unpack "$dest" $host "" pgbouncer ;;
     mysql)
-      # Ubuntu has it.
+      # Ubuntu has MySQL. For Debian, the next lines take it from sid.
       unpack "$dest" $host "" mysql-server-core-8.4 mysql-client-core-8.4 ||
       unpack "$dest" $host "" mysql-server-core-8.0 mysql-client-core-8.0 || {
         mirror=$(grep -hoE 'https?://[^ ]*debian/?( |$)' /etc/apt/sources.list.d/*.sources /etc/apt/sources.list \
           2>/dev/null | grep -v security | head -n 1 | tr -d ' ' || true)
-        [ -n "$mirror" ] || die "no Debian mirror found in the apt sources"
+        [ -n "$mirror" ] || die "the apt sources name no Debian mirror: install MySQL, or give a URL in ROWLOCK_TEST_MYSQL_URL"
         mkdir -p "$dest"; : >"$CACHE/none"
         unpack "$dest" "$CACHE/none" \
           "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" \
           mysql-server-core mysql-client-core
       } ;;
-  esac || { cat "$dest.log" >&2; false; } || die "the packages of $engine cannot be had: install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
+  esac || { cat "$dest.log" >&2; false; } || die "the packages of $engine could not be fetched: install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
   has "$engine" "$dest" || die "$engine was unpacked into $dest, but it does not run there"
   rm -rf "$CACHE/$engine"; mv "$dest" "$CACHE/$engine"
 }
 
 # --- running them ---------------------------------------------------------------------------------
 
-# Runs a program with the libraries of its tree, and with the tree's own loader where it has one.
+# Runs a program with the libraries of its tree, and with the loader of the tree if it has one.
 run_in() { # run_in TREE PROGRAM ARG…
   local tree=$1 lib; shift
   set -- ${DETACH:-} "$@"
@@ -135,7 +134,7 @@ libraries() {
   echo "${dirs%:}"
 }
 
-# Root's servers run as nobody: PostgreSQL and MySQL refuse to run as root.
+# When root calls this, the servers run as nobody: PostgreSQL and MySQL refuse to run as root.
 as() {
   if [ "$(id -u)" = 0 ]; then
     setpriv --reuid=nobody --regid="$(id -gn nobody)" --clear-groups --no-new-privs \
@@ -145,7 +144,7 @@ as() {
   fi
 }
 
-free_port() { # below the ephemeral range, so that no outgoing connection takes it meanwhile
+free_port() { # below the ephemeral range, so that no outgoing connection can take the port before the server
   local port
   while :; do
     port=$((20000 + RANDOM % 12000))
@@ -161,12 +160,12 @@ wait_for() { # wait_for SECONDS COMMAND…
   done
 }
 
-# Starts a daemon that survives this script, in a session of its own: Ctrl-C is not for it.
+# Starts a daemon that survives this script, in a new session, so that Ctrl-C does not reach it.
 daemon() {
   (export DETACH=setsid; as "$@" >>"$DIR/log" 2>&1 </dev/null & )
 }
 
-start() { # start ENGINE [WHAT IT STANDS BEFORE, OR FOLLOWS]
+start() { # start ENGINE [the URL of the server for PgBouncer, or the folder of the primary]
   local engine=$1 tree port fresh=0; shift
   [ "$engine" != standby ] || { fresh=$1; shift; [ -e "$DIR/data" ] || copy_postgres "$fresh"; engine=postgres fresh=0; }
   tree=$(tree "$engine") || { fetch "$engine"; tree=$(tree "$engine"); }
@@ -183,7 +182,7 @@ start() { # start ENGINE [WHAT IT STANDS BEFORE, OR FOLLOWS]
   cat "$DIR/url"
 }
 
-failed() { tail -n 20 "$DIR"/*log >&2 || true; die "$1 does not start, see above"; }
+failed() { tail -n 20 "$DIR"/*log >&2 || true; die "$1 does not start: see its log above"; }
 
 start_postgres() {
   local tree=$1 port=$2 fresh=$3 bin; bin=$(pg_bin "$tree")
@@ -197,7 +196,7 @@ start_postgres() {
     } >>"$DIR/data/postgresql.conf"
     echo "postgres://postgres@127.0.0.1:$port/postgres" >"$DIR/url"
   fi
-  # After a SIGKILL the last backends take a moment to go; until then a new server refuses to start.
+  # After a SIGKILL the last backends take a moment to end. Until then a new server refuses to start.
   wait_for 20 try_postgres "$tree" "$bin" "$port" || failed postgres
   head -n 1 "$DIR/data/postmaster.pid" >"$DIR/pid"
 }
@@ -207,7 +206,7 @@ try_postgres() {
   as "$tree" "$bin/pg_ctl" -D "$DIR/data" -w -t 30 -l "$DIR/log" start </dev/null
 }
 
-# A standby that follows the server in the folder PRIMARY, under the name of its own folder.
+# Makes a standby of the server in the folder PRIMARY. Its application_name is the name of its folder.
 copy_postgres() { # copy_postgres PRIMARY
   local primary=$1 tree bin port from; tree=$(tree postgres); bin=$(pg_bin "$tree"); from=$(cat "$primary/port")
   mkdir -p "$DIR"; DIR=$(cd "$DIR" && pwd)
@@ -223,10 +222,10 @@ copy_postgres() { # copy_postgres PRIMARY
   echo "postgres://postgres@127.0.0.1:$port/postgres" >"$DIR/url"
 }
 
-# Few connections to the server, so that clients share them; no setting is forgiven that a default installation refuses.
+# PgBouncer has few connections to the server, so that clients must share them. It refuses what a default installation refuses.
 start_pgbouncer() { # start_pgbouncer TREE PORT URL [LINE…]
   local tree=$1 port=$2 url=$3 login host; shift 3
-  [[ $url =~ ^postgres(ql)?://([^@/]*)@([^/]*)/ ]] || die "not a URL that PgBouncer can stand before"
+  [[ $url =~ ^postgres(ql)?://([^@/]*)@([^/]*)/ ]] || die "PgBouncer needs a URL like postgres://USER:PASSWORD@HOST:PORT/DATABASE"
   login=${BASH_REMATCH[2]} host=${BASH_REMATCH[3]}
   {
     echo "[databases]"
@@ -235,7 +234,7 @@ start_pgbouncer() { # start_pgbouncer TREE PORT URL [LINE…]
     printf '%s\n' "listen_addr = 127.0.0.1" "listen_port = $port" "unix_socket_dir =" "auth_type = any" \
       "auth_file = $DIR/users" "pool_mode = transaction" "default_pool_size = 4" "max_client_conn = 500" \
       "pidfile = $DIR/pid"
-    # Since 1.21 it can keep track of prepared statements; before, it does not know the setting.
+    # PgBouncer has this setting since 1.21.
     if [ $# -gt 0 ]; then printf '%s\n' "$@"
     elif run_in "$tree" "$tree/usr/sbin/pgbouncer" --version | grep -qE ' 1\.(2[1-9]|[3-9])'; then
       echo "max_prepared_statements = 0"
@@ -254,7 +253,7 @@ answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 start_mysql() {
   local engine=$1 tree=$2 port=$3 fresh=$4 flush=0 daemon client
   [ "$DURABLE" = 0 ] || flush=1
-  # A server removes what others have in its folder for temporary tables when it starts.
+  # At its start, a server empties the folder for temporary tables. So each server needs its own.
   local common=(--no-defaults "--datadir=$DIR/data" "--tmpdir=$DIR")
   if [ "$engine" = mariadb ]; then
     daemon=$tree/usr/sbin/mariadbd client=$tree/usr/bin/mariadb
@@ -295,7 +294,7 @@ galera_tree() { # the tree that has the provider, the scripts of a state transfe
 fetch_galera() {
   fetch mariadb
   galera_tree >/dev/null && return
-  command -v apt-get >/dev/null || die "no Galera on this machine, and no apt-get to get it with: \
+  command -v apt-get >/dev/null || die "this machine has neither Galera nor apt-get to fetch it: \
 install galera-4, mariadb-server and rsync"
   one_at_a_time galera fetch_galera_alone
 }
@@ -303,15 +302,15 @@ install galera-4, mariadb-server and rsync"
 fetch_galera_alone() {
   local dest=$CACHE/galera.part apt options
   galera_tree >/dev/null && return
-  say "getting galera"
-  unpack "$dest" /var/lib/dpkg/status "" galera-4 rsync lsof iproute2 || die "the packages of Galera cannot be had"
-  # The scripts are in the package of the whole server. What it depends on is not needed.
+  say "getting Galera"
+  unpack "$dest" /var/lib/dpkg/status "" galera-4 rsync lsof iproute2 || die "the packages of Galera could not be fetched"
+  # The scripts are in the package of the whole server. Its dependencies are not needed.
   apt=$dest/.apt; mkdir -p "$apt"/{state/lists/partial,cache/archives/partial}
   options=(-o "Dir::State=$apt/state" -o Dir::State::status=/var/lib/dpkg/status -o "Dir::Cache=$apt/cache"
     -o Debug::NoLocking=1 -o "APT::Sandbox::User=$(id -un)" -o Acquire::Languages=none)
   apt-get "${options[@]}" update -qq >>"$dest.log" 2>&1 || true
   (cd "$apt" && apt-get "${options[@]}" download -qq mariadb-server && dpkg-deb -x mariadb-server_*.deb all) \
-    >>"$dest.log" 2>&1 || { cat "$dest.log" >&2; die "the package mariadb-server cannot be had"; }
+    >>"$dest.log" 2>&1 || { cat "$dest.log" >&2; die "the package mariadb-server could not be fetched"; }
   mkdir -p "$dest/usr/bin"; cp -P "$apt"/all/usr/bin/wsrep_sst_* "$dest/usr/bin/"
   [ -x "$dest/usr/bin/rsync" ] || ln -s "$(command -v rsync)" "$dest/usr/bin/rsync"
   rm -rf "$apt"; chmod -R a+rX "$dest"
@@ -319,7 +318,7 @@ fetch_galera_alone() {
   rm -rf "$CACHE/galera"; mv "$dest" "$CACHE/galera"
 }
 
-free_ports() { # free_ports COUNT: the first of so many free ports in a row
+free_ports() { # free_ports COUNT: the first of COUNT consecutive free ports
   local first port
   while :; do
     first=$((20000 + RANDOM % 11900))
@@ -330,7 +329,7 @@ free_ports() { # free_ports COUNT: the first of so many free ports in a row
   done
 }
 
-start_galera() { # a cluster that is new, or was stopped
+start_galera() { # starts a new cluster, or one that was stopped
   local tree galera root=$DIR first n addresses=
   fetch_galera; tree=$(tree mariadb); galera=$(galera_tree)
   mkdir -p "$root"; root=$(cd "$root" && pwd); DIR=$root; echo galera >"$root/engine"
@@ -339,11 +338,11 @@ start_galera() { # a cluster that is new, or was stopped
     first=$(free_ports 12)
     for n in 1 2 3; do
       DIR=$root/n$n; mkdir -p "$DIR/data"; echo galera-node >"$DIR/engine"
-      # For clients, for the group, for what was missed, for the whole state.
+      # Ports for clients, for the group, for incremental and for full state transfers.
       echo $((first + 4 * n - 4)) >"$DIR/port"
       [ "$(id -u)" != 0 ] || chown -R nobody: "$DIR"
     done
-    # The others get everything from the first one.
+    # The other nodes get their data from the first.
     DIR=$root/n1
     as "$tree" "$tree/usr/bin/mariadb-install-db" --no-defaults "--datadir=$DIR/data" "--basedir=$tree/usr" \
       --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve >"$DIR/init.log" 2>&1 || failed galera
@@ -391,7 +390,7 @@ galera_is() { # galera_is TREE STATUS VALUE
   [ "$(in_galera "$1" -e "show status like '$2'" | cut -f 2)" = "$3" ]
 }
 
-# The one that stops last may begin the cluster again.
+# The node that stops last may start the cluster again.
 stop_galera() {
   local root=$DIR n
   for n in 3 2 1; do DIR=$root/n$n; stop; done

@@ -1,5 +1,4 @@
-//! Bare SQL: what an application would write by hand, one prepared statement per operation on a
-//! connection of its own.
+//! Bare SQL, as an application would write it by hand: one prepared statement per operation, on a separate connection.
 
 use rowlock::Engine;
 use sqlx::mysql::MySqlConnection;
@@ -8,7 +7,7 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{ConnectOptions, Connection};
 use uuid::Uuid;
 
-/// A connection to whichever engine it is.
+/// A connection to any engine.
 #[derive(Debug)]
 pub(crate) enum Bare {
     Postgres(PgConnection),
@@ -103,7 +102,7 @@ impl Bare {
         }
     }
 
-    /// The second round trip, where there is no RETURNING: did we get it, and with which fence?
+    /// The second round trip on engines without RETURNING: who has the lock, and with which fence?
     pub(crate) async fn read_back(&mut self, name: &[u8], grant_id: Uuid) -> Result<()> {
         let Self::MySql(conn) = self else {
             return Ok(());

@@ -1,7 +1,7 @@
-//! What idempotency costs, in the same run: a business transaction of two statements with and without it, and replays,
-//! at 32 tasks; with 1,000 records in the table, and with a million while the cleaner removes a part of them.
+//! The cost of idempotency: a business transaction of two statements with and without it, and replays, with 32 tasks. Once
+//! with 1,000 records in the table, and once with a million, while the cleaner removes a part of them.
 //!
-//! Every commit is on disk. Medians of several rounds.
+//! The server waits for the disk at each commit. The results are medians of several rounds.
 
 #[allow(dead_code, reason = "what one benchmark never needs, another one does")]
 mod figures;
@@ -31,13 +31,13 @@ struct Arguments {
         default_value = "sqlite,postgres,mariadb,mysql"
     )]
     engines: Vec<Engine>,
-    /// Rounds, of which the median counts.
+    /// The number of rounds. The result is their median.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Transactions, and replays, of each kind per round.
+    /// Transactions of each kind, and replays, per round.
     #[arg(long, default_value_t = 4_000)]
     transactions: usize,
-    /// Tasks at a time.
+    /// Tasks that run at the same time.
     #[arg(long, default_value_t = 32)]
     tasks: usize,
     /// Records in the full table.
@@ -47,7 +47,7 @@ struct Arguments {
 
 /// Records that are replayed.
 const KNOWN: usize = 1_000;
-/// Of the full table, how many in a hundred are past their time: work for the cleaner.
+/// The percentage of expired records in the full table. The cleaner removes them.
 const OLD: usize = 40;
 
 const SETUP: [&str; 3] = [
@@ -146,7 +146,7 @@ impl Bench {
         }
     }
 
-    /// How many a second.
+    /// Transactions or replays per second.
     async fn rate(&self, kind: Kind, count: usize) -> Result<f64, Failure> {
         let left = Arc::new(AtomicUsize::new(count));
         let started = Instant::now();
@@ -176,7 +176,7 @@ impl Bench {
     /// Medians: bare, guarded, replays.
     async fn rates(&self, arguments: &Arguments) -> Result<[f64; 3], Failure> {
         let mut rates: [Vec<f64>; 3] = Default::default();
-        // One round more: the first warms up and does not count.
+        // One more round: the first round warms up, and does not count.
         for round in 0..=arguments.rounds {
             for (rates, kind) in rates
                 .iter_mut()
@@ -198,7 +198,7 @@ async fn records(shop: &Shop) -> Result<i64, sqlx::Error> {
     })
 }
 
-/// Doubles the records, under random keys, until there are enough; so many in a hundred are past their time.
+/// Doubles the records, under random keys, until there are enough. A part of them is expired.
 async fn fill(shop: &Shop, engine: Engine, wanted: usize) -> Result<(), Failure> {
     let (key, old) = match engine {
         Engine::Postgres => (
@@ -289,7 +289,7 @@ async fn measure(
         ..bench
     };
     let [bare, guarded, replays] = full.rates(arguments).await?;
-    // Each round, and the first, which does not count, has added its transactions.
+    // Each round has added its transactions, the first round too.
     let added = i64::try_from((arguments.rounds + 1) * arguments.transactions)?;
     let removed = before + added - records(&shop).await?;
     let mut row = vec![engine.name().to_owned()];

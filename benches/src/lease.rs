@@ -1,5 +1,5 @@
-//! Lease locks beside bare SQL, in the same run: what one operation costs, and how many pairs of
-//! acquire and release a second brings. Medians of several rounds; the servers wait for the disk.
+//! Leases compared with bare SQL in the same run: the time of one operation, and pairs of acquire and release per second. The
+//! results are medians of several rounds. The servers wait for the disk.
 
 mod bare;
 mod figures;
@@ -27,10 +27,10 @@ struct Arguments {
         default_value = "sqlite,postgres,mariadb,mysql"
     )]
     engines: Vec<Engine>,
-    /// Rounds, of which the median counts.
+    /// The number of rounds. The result is their median.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Operations per round, for the cost of one.
+    /// Operations per round, for the time of one operation.
     #[arg(long, default_value_t = 500)]
     operations: usize,
     /// Seconds per round, for the pairs per second.
@@ -65,12 +65,12 @@ async fn main() -> Result<(), Failure> {
         "{costs}\n\nOf these, handing an operation to rowlock's thread and its answer back takes {:.0} µs here.",
         hand_over(&arguments).await?
     );
-    println!("\nPairs of acquire and release a second, on names of their own:\n\n{pairs}");
+    println!("\nPairs of acquire and release per second, each task on its own name:\n\n{pairs}");
     Ok(())
 }
 
-/// What it costs to wake a task on another thread and be woken by it: what every operation pays for
-/// being owned by a lane.
+/// The time to wake a task on another thread and to be woken by it. Every operation pays this, because a lane on another thread
+/// sends it.
 async fn hand_over(arguments: &Arguments) -> Result<f64, Failure> {
     let (sender, mut queue) =
         tokio::sync::mpsc::unbounded_channel::<tokio::sync::oneshot::Sender<()>>();
@@ -89,7 +89,7 @@ async fn hand_over(arguments: &Arguments) -> Result<f64, Failure> {
     for _ in 0..arguments.rounds {
         let mut spent = Duration::ZERO;
         for _ in 0..arguments.operations {
-            // As between two operations: both threads have gone to sleep.
+            // As between two operations, both threads have gone to sleep.
             tokio::time::sleep(Duration::from_millis(1)).await;
             let started = Instant::now();
             let (reply, answer) = tokio::sync::oneshot::channel();
@@ -108,10 +108,10 @@ async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Resu
     let mut bare = Bare::connect(server.engine, &server.url).await?;
     let lock = rowlock.lock("cost");
     let mut figures: [Vec<f64>; 5] = Default::default();
-    // One round more: the first warms up and does not count.
+    // One more round: the first round warms up, and does not count.
     for round in 0..=arguments.rounds {
         let mut spent = [Duration::ZERO; 5];
-        // Interleaved, so that whatever else the machine does meets both.
+        // In turns, so that other load on the machine affects both.
         for _ in 0..count {
             let grant_id = Uuid::new_v4();
             let mut started = Instant::now();
@@ -223,7 +223,7 @@ async fn rowlock_pairs(server: &Server, tasks: usize, span: Duration) -> Result<
     rate(workers.collect(), span).await
 }
 
-/// Runs all workers at once and adds up what they did, per second.
+/// Runs all workers at the same time, and returns their pairs per second.
 async fn rate<W, F>(workers: Vec<W>, span: Duration) -> Result<f64, Failure>
 where
     W: FnOnce(Instant) -> F,

@@ -1,5 +1,5 @@
-//! How many leases a client can hold: a crowd of one TTL beside a few urgent ones, for a while. Tells how many were
-//! lost, what the renewals cost, and prints the client's warnings.
+//! How many leases a client can hold: many leases of one TTL, and a few urgent leases of a short TTL. Prints how many leases were
+//! lost, the cost of the renewals, and the client's warnings.
 
 mod servers;
 
@@ -17,27 +17,27 @@ use servers::Server;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// So many leases are acquired at once.
+/// The number of leases that are acquired at the same time.
 const AT_ONCE: usize = 512;
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Engines to measure, each with a durable server of its own.
+    /// Engines to measure, each on a separate durable server.
     #[arg(long, value_delimiter = ',', default_value = "postgres,mysql")]
     engines: Vec<Engine>,
-    /// The leases of the crowd.
+    /// The number of leases with the long TTL.
     #[arg(long, default_value_t = 20_000)]
     leases: usize,
-    /// Their TTL in seconds.
+    /// The long TTL, in seconds.
     #[arg(long, default_value_t = 1.0)]
     ttl: f64,
-    /// The leases beside it.
+    /// The number of urgent leases.
     #[arg(long, default_value_t = 1)]
     urgent: usize,
-    /// Their TTL in seconds.
+    /// The TTL of the urgent leases, in seconds.
     #[arg(long, default_value_t = 0.2)]
     urgent_ttl: f64,
-    /// How long all are held, in seconds.
+    /// How long to hold all leases, in seconds.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
 }
@@ -130,7 +130,7 @@ async fn acquire(
     Ok(all)
 }
 
-/// The memory of this process.
+/// The resident memory of this process.
 fn memory() -> Result<String, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -138,7 +138,7 @@ fn memory() -> Result<String, Failure> {
     Ok(kib.map_or_else(|| "?".into(), |kib| format!("{:.0}", kib / 1024.0)))
 }
 
-/// What the server counts: statements that renew, and rows that were written.
+/// The server's counters: statements that renew, and written rows.
 #[derive(Debug)]
 enum Counters {
     Postgres(PgConnection),
@@ -159,7 +159,7 @@ impl Counters {
 
     async fn read(&mut self) -> Result<(f64, f64), Failure> {
         match self {
-            // Commits, which is what statements outside of transactions are.
+            // Commits: each statement outside of a transaction is one.
             Self::Postgres(conn) => Ok(sqlx::query_as(
                 "SELECT (SELECT xact_commit::float8 FROM pg_stat_database WHERE datname = current_database()), \
                         (SELECT n_tup_upd::float8 FROM pg_stat_user_tables WHERE relname = 'rowlock_lock')",

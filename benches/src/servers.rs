@@ -1,4 +1,4 @@
-//! Servers for one run: durable ones, in a temporary folder, stopped at the end.
+//! Durable servers for one run, in temporary folders, stopped at the end.
 
 use rowlock::Engine;
 use rowlock_test::Own;
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A database of an engine, for as long as the value lives.
+/// A database of one engine. Dropping this removes it.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) engine: Engine,
@@ -14,7 +14,7 @@ pub(crate) struct Server {
     _home: Home,
 }
 
-/// Where it is. Dropping it stops the server, and removes its folder.
+/// The home of the database. Dropping this stops the server and removes its folder.
 #[derive(Debug)]
 enum Home {
     File { _in: TempDir },

@@ -1,4 +1,4 @@
-//! An application's own pool, as an application has it, on whichever engine.
+//! The pool of an application, on any engine.
 
 use rowlock::Engine;
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
@@ -14,7 +14,7 @@ pub(crate) enum Shop {
     Sqlite(SqlitePool),
 }
 
-/// Runs the same on whichever pool it is.
+/// Runs the same code on the pool of any engine.
 macro_rules! on_shop {
     ($shop:expr, $pool:ident => $body:expr) => {
         match $shop {
@@ -40,7 +40,7 @@ impl Shop {
                 Self::Postgres(pool.connect(url).await?)
             }
             Engine::Sqlite => {
-                // WAL, which rowlock has made it, and an fsync per commit.
+                // WAL mode, which rowlock has set, and an fsync per commit.
                 let options: SqliteConnectOptions = url.parse()?;
                 let options = options.busy_timeout(std::time::Duration::from_mins(1));
                 let pool = SqlitePoolOptions::new().max_connections(connections);

@@ -1,5 +1,5 @@
-//! What a lock adds to a business transaction of one update, in the same run: a pin, a pessimistic lock, an optimistic
-//! one of which one in a hundred meets somebody faster. Medians of several rounds; every commit is on disk.
+//! The cost of a lock in a business transaction of one update: a pin, a pessimistic lock, and an optimistic lock with one
+//! conflict in a hundred transactions. The results are medians of several rounds. The server waits for the disk at each commit.
 
 mod figures;
 mod servers;
@@ -25,7 +25,7 @@ struct Arguments {
         default_value = "sqlite,postgres,mariadb,mysql"
     )]
     engines: Vec<Engine>,
-    /// Rounds, of which the median counts.
+    /// The number of rounds. The result is their median.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Transactions of each kind per round.
@@ -33,7 +33,7 @@ struct Arguments {
     transactions: usize,
 }
 
-/// One in so many optimistic transactions meets somebody faster.
+/// One in this many optimistic transactions meets a conflict.
 const CONFLICT: usize = 100;
 
 const RETRY: Retry = Retry::new()
@@ -84,13 +84,13 @@ impl Shop {
         }).await)
     }
 
-    /// `conflict`: somebody else is granted the name between this one's look and its commit. His time is not
-    /// counted. Returns how long he took.
+    /// Runs one optimistic transaction. With `conflict`, another transaction is granted the name between this transaction's read
+    /// and its commit. Returns the time of that other transaction, which does not count.
     async fn optimistic(&self, rowlock: &Rowlock, conflict: bool) -> Result<Duration, Error> {
         let others = std::sync::Mutex::new((conflict, Duration::ZERO));
         let them = &others;
         on_shop!(self, pool => RETRY.run(pool, |mut tx| async move {
-            // SQLite: this transaction has the file, so he has to come before it.
+            // SQLite: this transaction locks the file, so the other transaction must run before it.
             let mut seen = rowlock.in_tx(&mut tx).version("optimistic").await?;
             if std::mem::take(&mut them.lock().unwrap_or_else(std::sync::PoisonError::into_inner).0) {
                 let started = Instant::now();
@@ -146,10 +146,10 @@ async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Resu
         .acquire()
         .await?;
     let mut figures: [Vec<f64>; 4] = Default::default();
-    // One round more: the first warms up and does not count.
+    // One more round: the first round warms up, and does not count.
     for round in 0..=arguments.rounds {
         let mut spent = [Duration::ZERO; 4];
-        // Interleaved, so that whatever else the machine does meets all of them.
+        // In turns, so that other load on the machine affects all kinds.
         for number in 0..arguments.transactions {
             let mut started = Instant::now();
             let mut lap = |slot: usize, others: Duration| {

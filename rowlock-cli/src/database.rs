@@ -1,4 +1,4 @@
-//! The database that `--url` names: how it is reached, and what is said to those who find nothing in it.
+//! The database that `--url` names.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,20 +9,20 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::{Failure, UNAVAILABLE};
 
-/// Where the URL is, when it is not given.
+/// The variable with the URL, when `--url` is not given.
 pub(crate) const VARIABLE: &str = "ROWLOCK_URL";
-/// The URL, when none is given.
+/// The URL when neither is given.
 pub(crate) const DEFAULT: &str = "sqlite:rowlock.db";
 
-/// Makes what is missing: the file, the tables.
+/// Connects, and creates the SQLite file and the tables if they are missing.
 pub(crate) async fn make(url: &str) -> Result<Rowlock, Error> {
     check(url)?;
     builder().connect(url).await
 }
 
-/// Makes nothing: a command that works on what is there finds it, or says that there is none.
+/// Connects, and creates nothing: an error says that the database or the tables are missing.
 ///
-/// Tables that were brought up to date here would be too new for the processes that use them.
+/// It does not update the tables either: new tables could be too new for processes that still use the old ones.
 pub(crate) async fn find(url: &str) -> Result<Rowlock, Failure> {
     check(url)?;
     if !url.starts_with("sqlite:") {
@@ -32,13 +32,13 @@ pub(crate) async fn find(url: &str) -> Result<Rowlock, Failure> {
         && !path.exists()
     {
         let message = format!(
-            "there is no database at {}: name another one with --url or {VARIABLE}; \
-             `rowlock run` and `rowlock migrate` make it",
+            "there is no database at {}: name another database with --url or {VARIABLE}, or create this one with \
+             `rowlock migrate` (`rowlock run` creates it, too)",
             path.display()
         );
         return Err(Failure::Other(message, UNAVAILABLE));
     }
-    // It may go before it is opened.
+    // The file may vanish before sqlx opens it, and must not be created then.
     let mode = match url.split_once('?') {
         None => "?mode=rw",
         Some((_, parameters)) if has_mode(parameters) => "",
@@ -48,7 +48,7 @@ pub(crate) async fn find(url: &str) -> Result<Rowlock, Failure> {
     Ok(builder().migrate(false).connect(&url).await?)
 }
 
-/// The whole path of a SQLite file. `None`: the URL names none, or cannot be used; connecting says why.
+/// The absolute path of a SQLite file. `None`: the URL names no file, or is wrong. Then connecting reports the error.
 fn path(url: &str) -> Option<PathBuf> {
     let options = SqliteConnectOptions::from_str(url).ok()?;
     let name = options.get_filename();
@@ -65,16 +65,16 @@ fn has_broken_escape(url: &str) -> bool {
     !url.split('%').skip(1).all(is_whole)
 }
 
-/// Whether the URL says how its file is opened.
+/// Whether the URL says how to open its file.
 fn has_mode(parameters: &str) -> bool {
     let mut parameters = parameters.split('&');
     parameters.any(|parameter| parameter.starts_with("mode="))
 }
 
-/// Tells where nothing was found. (A program that reads JSON is told nothing more.)
+/// Says which database was searched, when nothing was found. (With `--json` the command does not call this.)
 pub(crate) fn tell_where(rowlock: &Rowlock) {
     eprintln!(
-        "rowlock: looked in {} (another database: --url or ROWLOCK_URL)",
+        "rowlock: looked in {} (--url or ROWLOCK_URL names another database)",
         rowlock.target()
     );
 }
@@ -83,16 +83,16 @@ fn check(url: &str) -> Result<(), Error> {
     let refuse = |reason: String| Err(Error::InvalidUrl { reason });
     if url.is_empty() {
         return refuse(format!(
-            "it is empty: give one with --url or {VARIABLE}, or unset {VARIABLE} for {DEFAULT}"
+            "it is empty: give a URL with --url or {VARIABLE}, or unset {VARIABLE} to use {DEFAULT}"
         ));
     }
     if url.starts_with("sqlite:") && (url.contains(":memory:") || url.contains("mode=memory")) {
-        return refuse("a database in memory is this process's alone: name a file".into());
+        return refuse("a database in memory is this process's alone, and no other process sees its locks: name a file".into());
     }
     Ok(())
 }
 
-/// `rowlock ls` on a database that takes this long is better told so. A command that ends at once need not clean.
+/// A person waits for the answer, so the timeout is short. A command that ends at once need not clean.
 fn builder() -> Builder {
     Rowlock::builder()
         .clean_every(None)

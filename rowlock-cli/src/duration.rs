@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_the_form_it_should_have() {
+    fn other_texts_are_refused_and_the_error_shows_the_right_form() {
         for text in [
             "",
             "10",

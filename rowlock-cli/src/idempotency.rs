@@ -1,4 +1,4 @@
-//! `rowlock idempotency`: looking at records, and deciding what nobody else can.
+//! `rowlock idempotency`: an operator inspects records, and decides about unknown and poisoned ones.
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -9,15 +9,15 @@ use rowlock::{Cleaned, Error, Idempotency, Outcome, RecordKey, RecordState, Reso
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List records, in the order of their scopes and keys
+    /// List records, sorted by scope and key
     Ls {
-        /// Only those of this scope.
+        /// Only records of this scope.
         #[arg(long)]
         scope: Option<String>,
-        /// Only those in this state: running, lapsed, poisoned, free, unknown, done, expired.
+        /// Only records in this state: running, lapsed, poisoned, free, unknown, done, expired.
         #[arg(long)]
         state: Option<RecordState>,
-        /// At most so many.
+        /// List at most this many records.
         #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
         /// Print a JSON array.
@@ -26,7 +26,7 @@ pub(crate) enum Command {
     },
     /// Show a record, its steps and its outcome
     ///
-    /// Scope and key are those that `rowlock idempotency ls` prints. The exit code is 1 when there is no such record.
+    /// `rowlock idempotency ls` prints scopes and keys. The exit code is 1 when there is no such record.
     Show {
         #[command(flatten)]
         of: Of,
@@ -34,17 +34,18 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Let a poisoned record be run again
+    /// Let a poisoned record run again
     ///
-    /// What its finished steps have done is kept. A record that is done cannot be run again.
+    /// The next request with this key runs the work again. It does not repeat finished steps. A record that is done cannot run
+    /// again.
     Reset {
         #[command(flatten)]
         of: Of,
     },
-    /// Decide what has become of the step of an unknown record
+    /// Decide whether the step of an unknown record happened
     ///
-    /// Find out first, at the payment provider, say, and make sure that it cannot happen later. The next request with
-    /// this key goes on after the step, or runs it.
+    /// Find out first (for example, ask the payment provider), and make sure that the step cannot still happen later. After
+    /// `--happened`, the next request with this key goes on after the step. After `--not-happened`, it runs the step.
     #[command(group = clap::ArgGroup::new("what").required(true).args(["happened", "not_happened"]))]
     Resolve {
         #[command(flatten)]
@@ -52,7 +53,7 @@ pub(crate) enum Command {
         /// The step happened.
         #[arg(long)]
         happened: bool,
-        /// What it came to, as JSON: what the step would have returned (null for nothing).
+        /// The result that the step would have returned, as JSON (null for no result).
         #[arg(
             long,
             required_if_eq("happened", "true"),
@@ -61,7 +62,7 @@ pub(crate) enum Command {
             value_name = "JSON"
         )]
         result: Option<String>,
-        /// The step did not happen, and will not.
+        /// The step did not happen, and will not happen later.
         #[arg(long)]
         not_happened: bool,
     },
@@ -69,11 +70,11 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Of {
-    /// Whose key it is.
+    /// The scope: whose key it is.
     scope: String,
     /// The key.
     key: String,
-    /// Scope and key are given in hexadecimal.
+    /// Scope and key are hexadecimal.
     #[arg(long)]
     hex: bool,
 }
@@ -102,13 +103,13 @@ fn parse_hex(text: &str) -> Result<Vec<u8>, Failure> {
     };
     let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(digit).collect();
     bytes.ok_or_else(|| {
-        let message = format!("`{text}` is not hexadecimal: two digits for each byte");
+        let message = format!("`{text}` is not hexadecimal: write two digits for each byte");
         Failure::Other(message, USAGE)
     })
 }
 
 impl Command {
-    /// What is refused before the database is asked.
+    /// Refuses wrong arguments without asking the database.
     fn check(&self) -> Result<(), Failure> {
         match self {
             Self::Ls { .. } => return Ok(()),
@@ -177,11 +178,10 @@ impl Command {
     }
 }
 
-/// What a step came to, as it was typed.
+/// The result of a step, from the command line.
 fn result_of(json: &str) -> Result<Outcome, Failure> {
     if let Err(error) = serde_json::from_str::<Value>(json) {
-        let message =
-            format!("`{json}` is not JSON ({error}): a string is written with its quotes");
+        let message = format!("`{json}` is not JSON ({error}): write a string with its quotes");
         return Err(Failure::Other(message, USAGE));
     }
     Ok(Outcome::new("application/json", json)?)
@@ -200,7 +200,7 @@ async fn show(idempotency: &Idempotency, of: &Of, json: bool, url: &str) -> Resu
     Ok(code)
 }
 
-/// `rowlock clean`: everything that is over, in small batches.
+/// `rowlock clean`: removes all expired rows, in small batches.
 pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> {
     let Cleaned {
         outcomes,
@@ -215,7 +215,7 @@ pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> 
     Ok(())
 }
 
-/// The exit code of an administrator's request that cannot be met.
+/// The exit code when a record cannot be shown, reset or resolved.
 pub(crate) fn code(error: &Error) -> Option<u8> {
     match error {
         Error::InvalidKey { .. } | Error::OutcomeTooLarge { .. } => Some(USAGE),

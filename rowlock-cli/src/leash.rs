@@ -1,8 +1,8 @@
-//! A command that does not outlive the process that holds its lock.
+//! A command that ends when the process that holds its lock is killed.
 //!
-//! `rowlock run` that is killed with SIGKILL can stop nothing any more. So its command is started through
-//! a second `rowlock`, which asks the kernel for SIGTERM when its parent dies, and then becomes the command:
-//! the request survives execve (prctl(2), `PR_SET_PDEATHSIG`), unless the command is set-user-ID.
+//! After a SIGKILL, `rowlock run` cannot stop its command. So `rowlock run` starts a second `rowlock`, which asks the kernel for
+//! a SIGTERM at the death of its parent, and then becomes the command. The request survives execve (prctl(2),
+//! `PR_SET_PDEATHSIG`), unless the command is set-user-ID.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,7 @@ pub(crate) struct Leash {
     command: Vec<OsString>,
 }
 
-/// The program and the first arguments that start a command on the leash of this process.
+/// The program and the first arguments that start a command through a second `rowlock`.
 pub(crate) fn program() -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args([NAME, &std::process::id().to_string(), "--"]);
@@ -39,7 +39,7 @@ impl Leash {
         #[cfg(target_os = "linux")]
         {
             let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM);
-            // It may have died before it could be asked for.
+            // The parent may have died before the call.
             if nix::unistd::getppid().as_raw() != self.holder {
                 return ExitCode::from(crate::LOST);
             }

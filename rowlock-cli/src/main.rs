@@ -1,4 +1,4 @@
-//! The command `rowlock`: arguments, and which exit code tells what.
+//! The command `rowlock`: its arguments and its exit codes.
 
 mod database;
 mod duration;
@@ -15,19 +15,19 @@ use clap::{Parser, Subcommand};
 
 use rowlock::{Engine, Error, Name, Rowlock, migration_sql};
 
-/// What was to be shown is not there: the lock is free, or there is no such record. (As of grep(1): no error, not found.)
+/// The lock is free, or the record does not exist. (As with grep(1): not found is no error.)
 const ABSENT: u8 = 1;
 /// sysexits.h(3): wrong usage.
 const USAGE: u8 = 64;
 /// sysexits.h(3): a service is unavailable.
 const UNAVAILABLE: u8 = 69;
-/// sysexits.h(3): a temporary failure, try again later. Here: the lock is held by somebody else.
+/// sysexits.h(3): a temporary failure, try again later. Here: another process holds the lock.
 const NOT_ACQUIRED: u8 = 75;
 /// The lock was lost while the command ran. (sysexits.h calls 76 a protocol error.)
 const LOST: u8 = 76;
-/// sysexits.h(3): damaged data. Here: a row that somebody edited.
+/// sysexits.h(3): damaged data. Here: a row that was edited by hand.
 const DAMAGED: u8 = 65;
-/// sysexits.h(3): something is not set up as it should be. Here: the tables, the user's rights, or the server's version.
+/// sysexits.h(3): wrong configuration. Here: the tables, the user's rights, or the server's version.
 const NOT_SET_UP: u8 = 78;
 /// sysexits.h(3): any other failure.
 const FAILED: u8 = 70;
@@ -35,31 +35,31 @@ const FAILED: u8 = 70;
 const AFTER_HELP: &str = "\
 Examples:
   rowlock run nightly-report -- ./report.sh         wait for the lock, then run
-  rowlock run backup --no-wait -- ./backup.sh       run only if nobody else does
+  rowlock run backup --no-wait -- ./backup.sh       run only if the lock is free
   rowlock run billing --ttl 10s --wait 1m -- ./bill --month 11
   rowlock ls
   rowlock show nightly-report --json
-  rowlock release nightly-report --force            free it, whoever holds it
+  rowlock release nightly-report --force            free it, even if it is held
   rowlock idempotency ls --state unknown            records that wait for a decision
   rowlock idempotency resolve alice order-17 --happened --result 42
-  rowlock clean                                     remove what is over
-  rowlock migrate --print postgres | psql shop      tables made by a DBA
+  rowlock clean                                     remove expired rows
+  rowlock migrate --print postgres | psql shop      a DBA makes the tables
 
-Warnings go to standard error when ROWLOCK_LOG asks for them: ROWLOCK_LOG=warn.
+ROWLOCK_LOG=warn prints warnings, too, on standard error.
 
 Exit codes:
   1  show: the lock is free, or the record does not exist (with --json: null);
      idempotency reset, resolve: the record does not exist
-  64 wrong usage          69 database unreachable, not there or read-only, login refused, outcome unknown
+  64 wrong usage          69 database unreachable, missing or read-only, login refused, outcome unknown
   75 not acquired         76 lock lost while the command ran
-  78 tables, rights or server do not fit     65 damaged row     70 any other failure
-  run: otherwise the command's own, 128 + the number of the signal that ended it,
-       126 or 127 when it cannot be started
+  78 wrong tables, rights or server version  65 damaged row     70 any other failure
+  run: otherwise the command's exit code, 128 + the number of the signal that ended it,
+       126 or 127 when rowlock cannot start it
 Errors are text on standard error, also with --json.
 
-The URL is of the form postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or
-sqlite:PATH. Several servers are written as HOST1:PORT1,HOST2:PORT2; the one that takes writes is
-used. Special characters in a password are percent-encoded.";
+The URL has the form postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or
+sqlite:PATH. Write several servers as HOST1:PORT1,HOST2:PORT2: rowlock uses the server that takes
+writes. Percent-encode special characters in a password.";
 
 #[derive(Debug, Parser)]
 #[command(name = "rowlock", version, about = "Locks and idempotency that live as rows in your SQL database",
@@ -84,16 +84,15 @@ struct Arguments {
 enum Command {
     /// Run a command while holding a lock
     ///
-    /// The command runs in a process group of its own, with ROWLOCK_NAME and ROWLOCK_FENCE in its
-    /// environment. Signals are passed on to it, SIGCONT too. When the lock is lost, its group gets SIGTERM, and
-    /// after the grace SIGKILL.
+    /// The command runs in a new process group, with ROWLOCK_NAME and ROWLOCK_FENCE in its environment. rowlock passes signals
+    /// on to it, SIGCONT too. When the lock is lost, rowlock sends SIGTERM to the group, and after the grace SIGKILL.
     ///
-    /// Ctrl-Z stops the command and rowlock, and fg or bg continues both. Nothing renews the lock meanwhile: after its TTL
-    /// another process may have it, and then rowlock ends the command as soon as it is continued. When only the command
-    /// is stopped (by SIGSTOP, or without a terminal), rowlock goes on renewing the lock, and SIGCONT to rowlock
-    /// continues the command.
+    /// Ctrl-Z stops the command and rowlock; fg or bg continues both. Nothing renews the lock while rowlock is stopped. After
+    /// the TTL another process may get the lock; then rowlock ends the command as soon as both continue. When only the
+    /// command is stopped (by SIGSTOP, or without a terminal), rowlock still renews the lock, and SIGCONT to rowlock continues
+    /// the command.
     Run(run::Run),
-    /// List the locks that somebody holds
+    /// List the locks that are held
     Ls {
         /// Print a JSON array.
         #[arg(long)]
@@ -101,33 +100,32 @@ enum Command {
     },
     /// Show who holds a lock
     ///
-    /// The exit code is 1 when nobody holds it.
+    /// The exit code is 1 when the lock is free.
     Show {
         /// The lock.
         name: Name,
-        /// Print a JSON object, or null when nobody holds it.
+        /// Print a JSON object, or null when the lock is free.
         #[arg(long)]
         json: bool,
     },
-    /// Free a lock, whoever holds it
+    /// Free a lock, even if a process holds it
     ///
-    /// The holder learns it with its next renewal, within a third of its TTL, and may go on working
-    /// until then.
+    /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working.
     Release {
         /// The lock.
         name: Name,
-        /// Say that you mean it: somebody may be working under this lock.
+        /// Confirm: a process may still be working under this lock.
         #[arg(long, required = true)]
         force: bool,
     },
-    /// Look at idempotency records, and decide what nobody else can
+    /// Inspect idempotency records, and decide about unknown and poisoned ones
     #[command(subcommand)]
     Idempotency(idempotency::Command),
-    /// Remove idempotency records, form tokens and lock rows whose time is over
+    /// Remove expired idempotency records, form tokens and lock rows
     ///
-    /// Processes that use them do this by themselves, unless they are told not to.
+    /// Processes that use rowlock do this in the background, unless they have switched it off.
     Clean {
-        /// Rows of one kind in one transaction.
+        /// The most rows of one kind that one transaction removes.
         #[arg(long, default_value_t = Rowlock::CLEAN_BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         batch: u32,
     },
@@ -136,9 +134,9 @@ enum Command {
     Leash(leash::Leash),
     /// Create or update the tables
     ///
-    /// `rowlock run` does this by itself, when its user has the right to create tables. The other commands make nothing.
+    /// `rowlock run` does this, too, if its user has the right to create tables. The other commands create nothing.
     Migrate {
-        /// Print the SQL for an empty database instead, for a DBA: postgres, mysql, mariadb or sqlite.
+        /// Print the SQL for an empty database instead: postgres, mysql, mariadb or sqlite.
         #[arg(long, value_name = "ENGINE")]
         print: Option<Engine>,
     },
@@ -218,7 +216,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
 
-    // One thread is enough, and the child is started by the main thread, which lives longest.
+    // One thread is enough. The main thread must start the child: the child gets SIGTERM when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -239,7 +237,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
     let url = &arguments.url;
     match arguments.command {
         Command::Run(run) => run.execute(url).await,
-        // `main` has seen to it.
+        // `main` has handled it.
         Command::Leash(_) => Ok(USAGE),
         Command::Ls { json } => {
             let rowlock = database::find(url).await?;

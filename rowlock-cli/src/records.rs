@@ -1,4 +1,4 @@
-//! How records are printed: for people, and as JSON.
+//! Prints records: for people, and as JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use crate::{database, show};
 use rowlock::{Outcome, RecordInfo, RecordKey, RecordState, StepInfo};
 
-/// How much of an outcome is printed for people.
+/// The most bytes of an outcome that are printed for people.
 const SHOWN: usize = 4_096;
 
-/// How the URL is given to another command: as it was given to this one. One with a password is not printed.
+/// The argument that gives this command's URL to a suggested command. A URL with a password is never printed.
 pub(crate) fn url_argument(url: &str) -> String {
     let from_environment = std::env::var(database::VARIABLE).is_ok_and(|set| set == url);
     if from_environment || url == database::DEFAULT {
@@ -27,7 +27,7 @@ pub(crate) fn url_argument(url: &str) -> String {
     format!(" --url {}", shell_word(url))
 }
 
-/// Text as one word of a shell's.
+/// Text as one word for a shell.
 fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:/@%+=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -36,7 +36,7 @@ fn shell_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The arguments that name a record: as text where a person can read and copy it.
+/// The arguments that name a record: as text if a person can read and copy it, otherwise as hexadecimal.
 fn arguments(record: &RecordKey) -> String {
     let readable = |bytes: &[u8]| {
         let text = std::str::from_utf8(bytes).ok()?;
@@ -49,7 +49,7 @@ fn arguments(record: &RecordKey) -> String {
     }
 }
 
-/// Text with quotes and escapes; other bytes escaped, too.
+/// Text with quotes and escapes. Bytes that are not UTF-8 are escaped, too.
 fn quoted(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => format!("{text:?}"),
@@ -68,7 +68,7 @@ fn time(at: DateTime<Utc>) -> String {
     at.format("%F %T UTC").to_string()
 }
 
-/// In whole seconds: nobody wants to read more.
+/// A duration in one unit, rounded down.
 fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
@@ -79,7 +79,7 @@ fn span(span: Duration) -> String {
     }
 }
 
-/// Until when it is as it is.
+/// How long the record stays in its state, if nothing happens.
 fn lasts(info: &RecordInfo) -> String {
     let left = match info.state {
         RecordState::Running => info.lease_remaining,
@@ -120,7 +120,7 @@ pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
     }
     println!("{table}");
     if infos.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
-        println!("(the first {limit}; --limit shows more)");
+        println!("(these are the first {limit}: --limit shows more)");
     }
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
                 arguments(&info.record)
             );
             println!(
-                "\nfind out at the other side whether the step happened (it may know it by the downstream key above), then run one of\n  \
+                "\nask the server that the step called whether the step happened (it may know the downstream key above), then run one of\n  \
                  {resolve} --happened --result 'RESULT AS JSON'\n  \
                  {resolve} --not-happened"
             );
@@ -180,19 +180,19 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
         RecordState::Poisoned => {
             let record = arguments(&info.record);
             println!(
-                "\nfind out why it fails, then run\n  rowlock idempotency reset{url} {record}"
+                "\nfind out why the request fails, then run\n  rowlock idempotency reset{url} {record}"
             );
         }
         _ => {}
     }
 }
 
-/// What the other side knows a step by.
+/// The idempotency key that the step's server got.
 fn downstream_key(info: &RecordInfo, step: &str) -> String {
     info.downstream_key(step).unwrap_or_default()
 }
 
-/// Text as it is, but nothing that a terminal would act on.
+/// Text without control characters, which a terminal would obey.
 fn printable(outcome: &Outcome) -> String {
     let bytes = outcome.bytes();
     let (shown, rest) = bytes.split_at(bytes.len().min(SHOWN));

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::until::Until;
 use crate::{FAILED, Failure, LOST, database, duration, leash};
 
-/// Passed on to the command.
+/// The signals that are passed on to the command.
 const PASSED_ON: [Signal; 6] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -34,17 +34,17 @@ const PASSED_ON: [Signal; 6] = [
 pub(crate) struct Run {
     /// The lock: 1 to 255 bytes of UTF-8.
     name: Name,
-    /// How long the lock outlives this process, should it crash: 100ms to 24h. It is renewed.
+    /// How long the lock stays held if this process crashes: 100ms to 24h. rowlock renews the lock before it expires.
     #[arg(long, value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     ttl: Duration,
-    /// How long to wait for the lock, and for a database that cannot be reached yet; for ever when not given, but then
-    /// the first connection is tried only once.
+    /// How long to wait for the lock, and for a database that is not reachable yet. Without it, rowlock waits for the lock for
+    /// ever, but tries the first connection only once.
     #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true)]
     wait: Option<Duration>,
-    /// Do not wait.
+    /// Do not wait for the lock: exit with 75 if it is held.
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
-    /// Between SIGTERM and SIGKILL, when the lock is lost.
+    /// The time between SIGTERM and SIGKILL when the lock is lost.
     #[arg(long, value_parser = duration::parse, default_value = "5s", allow_hyphen_values = true)]
     grace: Duration,
     /// The command and its arguments.
@@ -54,10 +54,10 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) async fn execute(self, url: &str) -> Result<u8, Failure> {
-        // Refused before the database is asked.
+        // Wrong arguments are refused without asking the database.
         Lock::check_ttl(self.ttl)?;
         Lock::check_wait(self.wait.unwrap_or_default())?;
-        // From here on a signal ends the waiting, or goes to the command.
+        // From here on a signal ends the wait, or goes to the command.
         let mut signals = catch()?;
         let until = self.wait.map(Until::after);
         let rowlock = tokio::select! {
@@ -98,7 +98,7 @@ impl Run {
             Ok(_) => Ok(code),
             Err(error) => {
                 eprintln!(
-                    "rowlock: {:?} is free only when its TTL ends: {error}",
+                    "rowlock: the lock {:?} could not be released, and stays held until its TTL ends: {error}",
                     self.name
                 );
                 Ok(code)
@@ -112,9 +112,9 @@ impl Run {
         held: &Held,
         signals: &mut mpsc::UnboundedReceiver<Signal>,
     ) -> Result<u8, Failure> {
-        let mut children = signal(SignalKind::child()).map_err(|error| lost_sight(&error))?;
+        let mut children = signal(SignalKind::child()).map_err(|error| cannot_wait(&error))?;
         let stream = |caught: Signal| {
-            signal(SignalKind::from_raw(caught as i32)).map_err(|error| lost_sight(&error))
+            signal(SignalKind::from_raw(caught as i32)).map_err(|error| cannot_wait(&error))
         };
         let mut suspensions = stream(Signal::SIGTSTP)?;
         let mut continuations = stream(Signal::SIGCONT)?;
@@ -123,15 +123,15 @@ impl Run {
         loop {
             tokio::select! {
                 Some(()) = children.recv() => match change(group) {
-                    // Ctrl-Z. We stop with the command, and with all of our own group, so that the shell comes back.
-                    // The lock is not renewed meanwhile: who comes back after its TTL has lost it.
+                    // Ctrl-Z. We stop with the command, and with our whole group, so that the shell comes back.
+                    // Nothing renews the lock while we are stopped. If that lasts longer than the TTL, the lock is lost.
                     Some(Change::Stopped(Signal::SIGTSTP)) if Terminal::is_there() => {
                         suspend(group, &mut terminal, held, stop_with_group);
                         resume(group, held);
                     }
-                    // It asked for the terminal when that was not lent to it: perhaps before we did, perhaps when we had it back. If
-                    // it is ours by now, the command gets it. Otherwise we stop, too. Where nobody would continue us, the kernel
-                    // does not stop us; then the command stays stopped, because it would ask again and again.
+                    // The command used the terminal when it was not lent to it: before we lent it, or after we took it back. If we
+                    // have the terminal now, we lend it. Otherwise we stop, too. If no shell would continue us, the kernel does
+                    // not stop us. Then the command stays stopped, because it would use the terminal again and again.
                     Some(Change::Stopped(by @ (Signal::SIGTTIN | Signal::SIGTTOU)))
                         if Terminal::is_there() =>
                     {
@@ -140,8 +140,8 @@ impl Run {
                             resume(group, held);
                         } else {
                             tell(format_args!(
-                                "the command needs the terminal, which is another's, and is stopped ({by}): SIGCONT or `fg` \
-                                 continues it"
+                                "the command is stopped ({by}): it needs the terminal, which another process group has; SIGCONT \
+                                 or `fg` continues it"
                             ));
                             suspend(group, &mut terminal, held, stop_with_group);
                             if terminal.is_some() {
@@ -149,11 +149,12 @@ impl Run {
                             }
                         }
                     }
-                    // Whoever stopped it may continue it without us: we stay awake, and renew. The keyboard is ours.
+                    // Another process stopped the command, and may continue it without us. So we stay awake, renew the lock, and
+                    // take the terminal back.
                     Some(Change::Stopped(by)) => {
                         drop(terminal.take());
                         tell(format_args!(
-                            "the command was stopped ({by}) and keeps the lock {:?}: SIGCONT continues it",
+                            "the command is stopped ({by}), and still holds the lock {:?}: SIGCONT continues it",
                             self.name
                         ));
                     }
@@ -172,15 +173,16 @@ impl Run {
                     }
                     resume(group, held);
                 }
-                status = child.wait() => return status.map(code).map_err(|error| lost_sight(&error)),
+                status = child.wait() => return status.map(code).map_err(|error| cannot_wait(&error)),
                 loss = held.lost() => {
                     self.stop(&mut child, group, loss).await;
                     return Ok(LOST);
                 }
-                // The command may be gone already; then its status is on its way.
+                // The command may already be gone; then its status arrives soon.
                 Some(signal) = signals.recv() => {
                     let _ = killpg(group, signal);
-                    // One that is stopped hears nothing. Whether it is may not have come to us yet; one that runs does not mind.
+                    // A stopped command does not get the signal. We may not know yet that it is stopped; SIGCONT to a running
+                    // command does nothing.
                     if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
                         let _ = killpg(group, Signal::SIGCONT);
                     }
@@ -206,17 +208,17 @@ impl Run {
         Ok((child, Pid::from_raw(group)))
     }
 
-    /// SIGTERM to the group, and SIGKILL after the grace. Also to what the command has left behind.
+    /// Sends SIGTERM to the group, and SIGKILL after the grace. Both also reach processes that outlive the command.
     async fn stop(&self, child: &mut Child, group: Pid, loss: Loss) {
         eprintln!(
-            "rowlock: the lock {:?} was lost ({loss}): stopping the command, SIGKILL in {:?}",
+            "rowlock: the lock {:?} was lost ({loss}): rowlock stops the command, and kills it in {:?}",
             self.name, self.grace
         );
         let _ = killpg(group, Signal::SIGTERM);
-        let _ = killpg(group, Signal::SIGCONT); // one that is stopped hears nothing
+        let _ = killpg(group, Signal::SIGCONT); // a stopped process does not get SIGTERM
         let gone = async {
             let _ = child.wait().await;
-            // The group lives as long as one of its processes does.
+            // The group exists as long as one of its processes.
             while killpg(group, None).is_ok() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -228,8 +230,7 @@ impl Run {
     }
 }
 
-/// The first connection, tried again until then. Without a time it is not: where nothing was ever reached, the address
-/// may be wrong.
+/// Makes the first connection, and tries again until `until`. Without `until` it tries once: the address may be wrong.
 async fn insist(url: &str, until: Option<Until>) -> Result<Rowlock, Error> {
     let mut pauses = ExponentialBuilder::new()
         .with_min_delay(Duration::from_millis(20))
@@ -264,11 +265,11 @@ fn catch() -> Result<mpsc::UnboundedReceiver<Signal>, Failure> {
     Ok(receiver)
 }
 
-fn lost_sight(error: &std::io::Error) -> Failure {
+fn cannot_wait(error: &std::io::Error) -> Failure {
     Failure::Other(format!("cannot wait for the command: {error}"), FAILED)
 }
 
-/// The command's own code, or the shell's convention for a signal.
+/// The command's exit code, or 128 + the signal, as shells do.
 fn code(status: ExitStatus) -> u8 {
     let signal = status.signal().and_then(|signal| u8::try_from(signal).ok());
     match (status.code(), signal) {
@@ -282,7 +283,7 @@ fn number(signal: Signal) -> u8 {
     u8::try_from(signal as i32).unwrap_or(0)
 }
 
-/// Undoes what is on its way, for a few seconds at most, and not against a second signal.
+/// Waits for the end of an acquire that was cut off, so that its lock is free: 5 seconds at most, or until a second signal.
 async fn settle(rowlock: &Rowlock, signals: &mut mpsc::UnboundedReceiver<Signal>) {
     tokio::select! {
         () = rowlock.flush() => {}
@@ -291,8 +292,8 @@ async fn settle(rowlock: &Rowlock, signals: &mut mpsc::UnboundedReceiver<Signal>
     }
 }
 
-/// Stops the command and this process, by `stop`. Whoever continues this one finds the command with the terminal again, unless
-/// that or the lock was lost meanwhile.
+/// Stops the command, and then this process by `stop`. When this process continues, the command gets the terminal back, unless
+/// the terminal or the lock was lost.
 fn suspend(group: Pid, terminal: &mut Option<Terminal>, held: &Held, stop: fn()) {
     let _ = killpg(group, Signal::SIGSTOP);
     drop(terminal.take());
@@ -302,31 +303,31 @@ fn suspend(group: Pid, terminal: &mut Option<Terminal>, held: &Held, stop: fn())
     }
 }
 
-/// Continues the command, while its lock is held.
+/// Continues the command if its lock is held.
 fn resume(group: Pid, held: &Held) {
     if held.is_held() {
         let _ = killpg(group, Signal::SIGCONT);
     }
 }
 
-/// Says it on standard error. That may fail, on a terminal that is another group's: the command goes on all the same.
+/// Prints a line on standard error. This may fail on a terminal that another process group has, and the command must go on.
 fn tell(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "rowlock: {text}");
 }
 
-/// As who sent us SIGTSTP wants it.
+/// Stops this process only, as the sender of SIGTSTP wants it.
 fn stop_alone() {
     let _ = kill(Pid::this(), Signal::SIGSTOP);
 }
 
-/// As the terminal would, had it stopped our group: also the script that runs us, and the rest of the pipeline. A shell
-/// waits for all of them. Where no shell waits (`ssh -t`), the kernel stops nobody: our group is orphaned, and this
-/// signal, unlike SIGSTOP, is dropped then (`setpgid(2)`). SIGTSTP would do, too, but we catch that.
+/// Stops our whole group, as Ctrl-Z does: also the script that runs us, and the rest of the pipeline. A shell waits for all of
+/// them. If no shell waits (`ssh -t`), our group is orphaned. Then the kernel drops SIGTTIN, but not SIGSTOP (`setpgid(2)`).
+/// SIGTSTP would also work, but we catch it.
 fn stop_with_group() {
     let _ = killpg(getpgrp(), Signal::SIGTTIN);
 }
 
-/// The terminal, lent to the command's process group: it may read from it, and Ctrl-C goes to it.
+/// The terminal, lent to the command's process group: the command may read from it, and gets Ctrl-C.
 #[derive(Debug)]
 struct Terminal(File);
 
@@ -335,7 +336,7 @@ impl Terminal {
         File::options().read(true).write(true).open("/dev/tty").ok()
     }
 
-    /// Whether this process has one at all.
+    /// Whether this process has a terminal.
     fn is_there() -> bool {
         Self::open().is_some()
     }
@@ -356,7 +357,8 @@ impl Drop for Terminal {
     }
 }
 
-/// A group in the background that does this is stopped by SIGTTOU, unless it blocks it (tcsetpgrp(3)).
+/// Makes `group` the foreground group. SIGTTOU stops a background group that does this, unless it blocks the signal
+/// (tcsetpgrp(3)).
 fn give(terminal: &File, group: Pid) -> bool {
     let mut blocked = SigSet::empty();
     blocked.add(Signal::SIGTTOU);
@@ -368,7 +370,7 @@ fn give(terminal: &File, group: Pid) -> bool {
     given
 }
 
-/// What has become of the command. Its end is left to whoever waits for it.
+/// A change of the command's state. Its end is not one: `Child::wait` reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Stopped(Signal),

@@ -1,4 +1,4 @@
-//! What `ls`, `show`, `release` and `migrate` print: a table for people, JSON for programs.
+//! Prints the results of `ls`, `show`, `release` and `migrate`: a table for people, JSON for programs.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
@@ -50,7 +50,7 @@ fn table(locks: &[LockInfo]) -> Table {
     ]);
     for lock in locks {
         table.add_row([
-            // A name may hold anything but NUL: a terminal must not act on it.
+            // A name may contain control characters, which a terminal would obey.
             lock.name.as_str().escape_debug().to_string(),
             lock.holder.escape_debug().to_string(),
             lock.fence.to_string(),
@@ -82,8 +82,8 @@ pub(crate) fn print_one(name: &Name, lock: Option<&LockInfo>, json: bool) {
 pub(crate) fn print_released(name: &Name, held: Option<&LockInfo>) {
     match held {
         Some(held) => println!(
-            "released {name:?}: it was held by {} since {}, with fence {}; the holder learns it \
-             with its next renewal",
+            "released {name:?}: {} held it since {}, with fence {}; the holder learns of its loss \
+             at its next renewal",
             held.holder.escape_debug(),
             held.acquired_at.format("%F %T UTC"),
             held.fence,

@@ -1,4 +1,4 @@
-//! The end of a wait, on a clock that runs on while the host is suspended: a wait of ten minutes is over after a night.
+//! The end of a wait, on a clock that also counts while the host is suspended: after a night, a wait of ten minutes is over.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ impl Until {
         Self(since_boot().saturating_add(wait))
     }
 
-    /// Zero when it has passed.
+    /// Zero after the end.
     pub(crate) fn remaining(self) -> Duration {
         self.0.saturating_sub(since_boot())
     }
 }
 
-/// Every kernel that Rust runs on knows this clock.
+/// Every kernel that Rust supports has this clock.
 fn since_boot() -> Duration {
     clock_gettime(CLOCK).map_or(Duration::ZERO, Duration::from)
 }

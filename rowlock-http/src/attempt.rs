@@ -1,4 +1,4 @@
-//! One request with a key: begin, run the handler, keep its response.
+//! One request with a key: begin an attempt, run the handler, keep its response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +25,17 @@ const REQUEST: &str = "an HTTP request";
 const HANDLING: &str = "an HTTP handler";
 const KEEPING: &str = "a response that is not kept yet";
 
-/// The step that the handler is, where its server errors are unknown.
+/// The name of the step that the handler is, with [`ServerError::Unknown`].
 const HANDLER: &str = "http:handler";
 
-/// How long the layer goes on trying to keep a response after the database has gone.
+/// How long the layer tries to keep a response when the database does not answer.
 const KEEP_TRYING: Duration = Duration::from_mins(10);
 
-/// Between two tries, with jitter: processes that fail together must not come back together.
+/// The pause between two tries, with jitter, so that processes that fail together do not try again together.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A request that was admitted.
+/// A request with a valid key and a principal.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) settings: Arc<Settings>,
@@ -43,12 +43,12 @@ pub(crate) struct Asked {
     pub(crate) key: String,
 }
 
-/// What a handler has come to: its response, and what is to be kept of it if it is final.
+/// The response of a handler, and the outcome to keep if the response is final.
 type Come = (Parts, ResponseBody, Option<Result<Outcome, Error>>);
 
 impl Asked {
-    /// Goes on when the client hangs up. The task begins before the body is read: a server may drop this future as soon
-    /// as it has read the last byte, and the end of the connection behind it.
+    /// Answers the request in a task, which goes on when the client hangs up. The task starts before it reads the body: a server
+    /// may drop this future as soon as it has read the last byte of the body and the end of the connection after it.
     pub(crate) async fn answer<S, B, R>(self, inner: S, request: Request<B>) -> Answer<S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
@@ -70,7 +70,7 @@ impl Asked {
         match request.await {
             Ok(answer) => answer,
             Err(error) => {
-                tracing::error!(%error, "a request broke off");
+                tracing::error!(%error, "the task of a request broke off: its client gets a 500");
                 Ok(settings.response(&Problem::HandlerPanicked))
             }
         }
@@ -88,7 +88,7 @@ impl Asked {
         R::Error: Into<BoxError>,
     {
         let (parts, body) = request.into_parts();
-        // Nobody else bounds it: a time limit outside of the layer drops the answer, and this goes on.
+        // A time limit outside of the layer drops the answer, but not this task. So the task needs a limit.
         let limit = self.settings.body_timeout;
         let body = fingerprint::collect(body, self.settings.max_body);
         let body = time::timeout(limit, body).await;
@@ -125,7 +125,7 @@ impl Asked {
         R::Error: Into<BoxError>,
     {
         request.extensions_mut().insert(attempt.clone());
-        // A task of its own, so that a panic ends only that.
+        // A separate task, so that a panic ends only this task.
         let work = {
             let (attempt, settings) = (attempt.clone(), Arc::clone(&self.settings));
             async move {
@@ -154,10 +154,10 @@ impl Asked {
                 let record = attempt.record();
                 tracing::error!(%error, %record, "the handler has panicked");
                 match attempt.answered() {
-                    // While its body was read.
+                    // The body of the final response panicked.
                     Some(status) => {
                         let kept = self.keep(attempt, stored::not_kept(status), status).await;
-                        kept.unwrap_or_else(|error| tracing::warn!(%error, "it is not kept yet"));
+                        kept.unwrap_or_else(|error| tracing::warn!(%error, "a response is not kept yet: the layer tries again"));
                     }
                     None => give_up(&attempt, false).await,
                 }
@@ -184,7 +184,7 @@ impl Asked {
         let attempt = Idempotent::new(guard, &self.settings);
         if self.settings.server_error == ServerError::Unknown {
             let begun = attempt.begin_whole(HANDLER).await.map_err(|error| {
-                // The handler has not run: this is no attempt that vanished.
+                // The handler has not run, so this attempt must not count towards max_attempts.
                 attempt.do_not_count();
                 Problem::of(&error)
             });
@@ -195,7 +195,7 @@ impl Asked {
         Ok(Started::Mine(attempt))
     }
 
-    /// Keeps what the handler has come to. When that fails, a task goes on with it.
+    /// Keeps the handler's outcome. When that fails, a task tries again.
     async fn keep(
         &self,
         attempt: Idempotent,
@@ -205,7 +205,7 @@ impl Asked {
         let outcome = outcome?;
         let error = match attempt.complete(&outcome).await {
             kept @ (Ok(()) | Err(Error::Superseded { .. })) => return kept,
-            // A response would hide what a step of the handler may have done.
+            // A step of the handler may have happened. A kept response would hide that.
             Err(error @ Error::StepUnknown { .. }) => {
                 give_up(&attempt, false).await;
                 return Err(error);
@@ -223,7 +223,7 @@ impl Asked {
     }
 }
 
-/// Reads a final response, unless the handler has ended the attempt by itself.
+/// Reads a final response, unless the handler itself has ended the attempt.
 async fn read(attempt: &Idempotent, settings: &Settings, response: Response<ResponseBody>) -> Come {
     let (head, mut body) = response.into_parts();
     if attempt.is_settled() || !(settings.is_final)(head.status) {
@@ -239,40 +239,40 @@ enum Started {
     Done(Response<ResponseBody>),
 }
 
-/// Somebody has found out that it happened: what he says is the response from now on.
+/// An operator or the hook has decided that the handler's work happened. Their result is the response from now on.
 async fn resolved(
     attempt: &Idempotent,
     found: &Outcome,
 ) -> Result<Response<ResponseBody>, Problem> {
     let kept = attempt.complete(found).await;
     kept.map_err(|error| {
-        // Nothing has run: this is no attempt that vanished.
+        // The handler has not run, so this attempt must not count towards max_attempts.
         attempt.do_not_count();
         Problem::of(&error)
     })?;
     stored::replay(found)
 }
 
-/// Frees the key, or makes the record unknown where the handler is a step that must not be repeated; unless nothing was
-/// done.
+/// Ends an attempt without an outcome. The key becomes free. With [`ServerError::Unknown`] the record becomes unknown instead,
+/// unless `was_not_applied`.
 async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
     if attempt.is_settled() {
         attempt.do_not_count();
         return;
     }
     if was_not_applied && let Err(error) = attempt.whole_not_done(HANDLER).await {
-        tracing::warn!(%error, "that the handler did nothing could not be recorded");
+        tracing::warn!(%error, "a handler did nothing, and this could not be recorded: the record may become unknown");
     }
     match attempt.release().await {
         Ok(()) | Err(Error::Superseded { .. }) => {}
-        // Dropping the guard goes on with it.
-        Err(error) => tracing::warn!(%error, "the key is not free yet"),
+        // The drop of the guard tries again.
+        Err(error) => tracing::warn!(%error, "a key is not free yet: the layer tries again"),
     }
 }
 
-/// The database was out of reach when there was a response to keep, or has refused it. It can be kept until another
-/// attempt has taken over: to end an attempt takes no lease. When the database refuses the response, that the work was
-/// done is kept instead.
+/// Tries again to keep a response that the database could not or would not take. An attempt can end after its lease has run
+/// out, so the tries go on until another attempt takes over. When the database refuses the response, this keeps a mark
+/// instead: the work was done, with this status.
 async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
     let until = Instant::now() + KEEP_TRYING;
     let mut refused_until = None;
@@ -285,7 +285,8 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
     while Instant::now() < until {
         let mut kept = attempt.complete(&whole).await;
         if kept.as_ref().is_err_and(is_refusal) {
-            // A refusal may pass, too. Others wait as long as the lease lives, and no longer.
+            // The database may take the response later. Retries of the request wait while the lease lives, so after that the
+            // mark is kept.
             let limit = attempt.lease().min(KEEP_TRYING / 2);
             let refused_until = *refused_until.get_or_insert_with(|| Instant::now() + limit);
             let in_time = Instant::now() < refused_until && attempt.is_held();
@@ -298,7 +299,9 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
             Err(error @ (Error::Superseded { .. } | Error::ShutDown { .. })) => {
                 return tracing::warn!(%error, "a response is not kept");
             }
-            Err(error) => tracing::warn!(%error, "a response is not kept yet"),
+            Err(error) => {
+                tracing::warn!(%error, "a response is not kept yet: the layer tries again");
+            }
         }
         let pause = pauses.next().unwrap_or_default();
         time::sleep(pause).await;
@@ -307,7 +310,7 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
     tracing::error!(%record, "a response is lost: a retry runs the handler again");
 }
 
-/// Whether the database was asked, and does not want it.
+/// Whether the database answered, and refused the outcome.
 fn is_refusal(error: &Error) -> bool {
     !error.is_transient() && !matches!(error, Error::Superseded { .. })
 }

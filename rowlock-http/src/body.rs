@@ -1,4 +1,4 @@
-//! The body of an answer, which can be read ahead and is still delivered from its start.
+//! The body of a response. The layer can read it ahead, and still send it from its start.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,35 +13,35 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a service of the layer's answers.
+/// The response of the layer's service.
 pub(crate) type Answer<E> = Result<Response<ResponseBody>, E>;
 
-/// The body of a response of the layer's: the handler's own, a kept one, or a problem.
+/// The body of a response from the layer: the handler's body, a replayed body, or a problem.
 pub struct ResponseBody {
     ready: VecDeque<Frame<Bytes>>,
     rest: Rest,
-    /// What the rest was said to have, where that was said.
+    /// The length of the rest, if the body has told it.
     left: Option<u64>,
 }
 
 enum Rest {
     Body(UnsyncBoxBody<Bytes, BoxError>),
-    /// It is told after a turn: a server drops what it has not sent yet when a body fails.
+    /// The body has failed. The error comes one poll later: a server drops the bytes that it has not sent when a body fails.
     Failing(BoxError),
     Failed(BoxError),
     Done,
 }
 
-/// What reading ahead has come to.
+/// The result of reading ahead.
 #[derive(Debug)]
 pub(crate) enum Ahead {
-    /// All of it.
+    /// The whole body.
     Whole(Vec<u8>),
-    /// All of it, and trailers, for which a kept response has no room.
+    /// The whole body, and trailers. A kept response has no place for trailers.
     Trailers,
-    /// It has at least so many bytes.
+    /// The body has at least this many bytes.
     TooLarge { bytes: usize },
-    /// It breaks off; what the body said.
+    /// The body broke off, with this error.
     Failed(String),
 }
 
@@ -74,7 +74,7 @@ impl ResponseBody {
         }
     }
 
-    /// Reads until the end, and no further than it takes to see that there are more than `limit` bytes.
+    /// Reads to the end, or until there are more than `limit` bytes.
     pub(crate) async fn read_ahead(&mut self, limit: usize) -> Ahead {
         let known = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
         if known > limit {
@@ -111,7 +111,7 @@ impl ResponseBody {
     }
 }
 
-/// Behind a frame.
+/// The length of the rest after a frame.
 fn still_left(left: Option<u64>, frame: &Frame<Bytes>) -> Option<u64> {
     let length = frame.data_ref().map_or(0, |data| data.len() as u64);
     left.map(|left| left.saturating_sub(length))
@@ -177,7 +177,7 @@ impl Body for ResponseBody {
         };
         let mut hint = SizeHint::new();
         hint.set_lower(ready + rest.lower());
-        // A body of a known length is sent without trailers.
+        // A server sends no trailers after a body of a known length.
         let trailers = self.ready.iter().any(Frame::is_trailers);
         if let (Some(upper), false) = (rest.upper(), trailers) {
             hint.set_upper(ready + upper);

@@ -1,4 +1,4 @@
-//! What a request asks for: its method, path, query and body, and its host where that is to count.
+//! The fingerprint of a request: its method, path, query and body, and its host if the settings say so.
 
 use std::any::{TypeId, type_name};
 use std::error::Error as StdError;
@@ -21,17 +21,17 @@ use crate::body::BoxError;
 use crate::problem::Problem;
 use crate::settings::Settings;
 
-/// JSON that is nested deeper counts with all its bytes: it is read again at each level.
+/// If JSON is nested deeper, all bytes of the body count: the code parses a value again at each level.
 const MAX_DEPTH: usize = 32;
 
-/// A body that was read whole.
+/// A whole body.
 #[derive(Debug)]
 pub(crate) struct Collected {
     pub(crate) bytes: Bytes,
     digest: FingerprintPieces,
 }
 
-/// Reads the body, and digests it meanwhile.
+/// Reads the body, and computes its digest on the way.
 pub(crate) async fn collect<B>(body: B, limit: usize) -> Result<Collected, Problem>
 where
     B: Body,
@@ -45,7 +45,7 @@ where
     let (mut chunks, mut length) = (Vec::<Bytes>::new(), 0_u64);
     let mut digest = FingerprintPieces::default();
     loop {
-        // However fast they come, others have their turn, and the time limit is looked at.
+        // Frames may come without a pause. This lets other tasks run, and the time limit end the reading.
         tokio::task::consume_budget().await;
         let Some(frame) = body.frame().await else {
             break;
@@ -69,7 +69,7 @@ where
     Ok(Collected { bytes, digest })
 }
 
-/// A limit of somebody else's may have been met first.
+/// The problem of a body that failed. A limit outside of this layer may have failed it, because it is too large.
 fn broken(error: &(dyn StdError + 'static), limit: usize) -> Problem {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -105,8 +105,8 @@ pub(crate) fn of(parts: &Parts, body: &Collected, settings: &Settings) -> Finger
     .finish()
 }
 
-/// Where the request goes. Behind a router's prefix the URI is what that has left of it; axum remembers the whole one, from
-/// before everything that was done to it on the way here. Both count: two requests that differ in either are two.
+/// The URIs that count. A router may have removed a prefix from the request's URI; axum keeps the original URI in an extension.
+/// Both count: requests that differ in one of them are different requests.
 fn uris(parts: &Parts, settings: &Settings) -> Vec<Uri> {
     if let Some(uri) = &settings.uri {
         return vec![uri(parts)];
@@ -116,17 +116,17 @@ fn uris(parts: &Parts, settings: &Settings) -> Vec<Uri> {
     vec![original.clone(), parts.uri.clone()]
 }
 
-/// The host that the client has asked, in lower case, with the port if it has told one: the authority of the URI (HTTP/2's
-/// `:authority`, or a URI in absolute form), which counts before the field Host (RFC 9112, section 3.2.2; RFC 9113, section 8.3.1).
+/// The host of the request, in lower case, with the port if the client has sent one. The authority of the URI (HTTP/2's
+/// `:authority`, or a URI in absolute form) comes before the header Host (RFC 9112, section 3.2.2; RFC 9113, section 8.3.1).
 fn host(parts: &Parts, uris: &[Uri]) -> Vec<u8> {
     let authority = uris.iter().find_map(|uri| uri.authority());
     let mut host = if let Some(authority) = authority {
-        // A user's name is no part of it.
+        // The authority may have a user name, which is not a part of the host.
         let port = authority.port();
         let port = port.map_or(String::new(), |port| format!(":{port}"));
         format!("{}{port}", authority.host()).into_bytes()
     } else {
-        // There is one. Of several, none is left out.
+        // A request has one Host header. If it has several, all count.
         let fields = parts.headers.get_all(HOST).iter();
         let fields: Vec<&[u8]> = fields.map(HeaderValue::as_bytes).collect();
         fields.join(&b","[..])
@@ -135,10 +135,10 @@ fn host(parts: &Parts, uris: &[Uri]) -> Vec<u8> {
     host
 }
 
-/// Whether bodies of type `B` are of an axum whose [`OriginalUri`] is not the one that is looked for here: behind a prefix,
-/// one tenant's request would be taken for another's.
+/// Whether bodies of type `B` come from another version of axum. Its [`OriginalUri`] is another type, so the layer cannot find
+/// the original URI. Where a router removes a prefix, one tenant's request would look like another tenant's.
 pub(crate) fn hides_uri<B: 'static>() -> bool {
-    // The name decides nothing but a refusal.
+    // The name of a type is not stable. It decides only whether the layer refuses requests.
     let is_of_axum = type_name::<B>().starts_with("axum_core::");
     is_of_axum && TypeId::of::<B>() != TypeId::of::<axum::body::Body>()
 }
@@ -153,7 +153,7 @@ fn is_json(parts: &Parts) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
-/// The chosen fields of an object, in the order in which they were chosen. `None`: it is no object.
+/// The chosen fields of an object, in the order of the settings. `None`: the JSON is not an object.
 fn chosen(json: &[u8], fields: &[String]) -> Option<String> {
     let object: Object<'_> = serde_json::from_slice(json).ok()?;
     let mut text = String::new();
@@ -168,7 +168,7 @@ fn chosen(json: &[u8], fields: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// An object with its fields as they came: one that stands there twice is not what it would be alone.
+/// An object with its fields in their order. A field that occurs twice stays twice.
 struct Object<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
@@ -195,8 +195,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
     }
 }
 
-/// White space and the order of fields make no difference. A number is its text: as a float, two that differ could
-/// be one.
+/// Writes a value without white space, and with sorted fields. A number keeps its text: as floats, two different numbers could
+/// become equal.
 fn write_canonical(value: &RawValue, text: &mut String, depth: usize) -> Option<()> {
     if depth > MAX_DEPTH {
         return None;
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(fields(&nested(100_000)), None);
     }
 
-    /// Of a request to `uri`, with these fields Host.
+    /// The host of a request to `uri` with these Host headers.
     fn host_of(uri: &str, fields: &[&str]) -> String {
         let mut request = http::Request::builder().uri(uri);
         for field in fields {

@@ -1,4 +1,4 @@
-//! What the handler reaches.
+//! The attempt, as the handler sees it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -15,14 +15,14 @@ use crate::body::{Ahead, BoxError, ResponseBody};
 use crate::settings::Settings;
 use crate::stored;
 
-/// The attempt that the handler runs, as an extension of the request. It is the
-/// [guard](IdempotencyGuard): [steps](IdempotencyGuard::step), the
-/// [`downstream_key`](IdempotencyGuard::downstream_key) and the [`attempt`](IdempotencyGuard::attempt) are there.
+/// The attempt that the handler runs, as an extension of the request. It dereferences to the
+/// [guard](IdempotencyGuard), which has the [steps](IdempotencyGuard::step), the
+/// [`downstream_key`](IdempotencyGuard::downstream_key) and the number of the [`attempt`](IdempotencyGuard::attempt).
 ///
-/// A handler that ends the attempt by itself, with [`complete_in`](Self::complete_in) or with a method of the guard, is
-/// believed: the layer keeps nothing more then, and answers what the handler does.
+/// A handler may end the attempt itself, with [`complete_in`](Self::complete_in) or with a method of the guard. Then the layer
+/// keeps nothing, and sends the handler's response.
 ///
-/// Keep no clone of it when the handler is done: the attempt runs for as long as there is one, unless it was ended.
+/// Drop all clones before the handler returns: the attempt runs while a clone exists, unless the attempt was ended.
 #[derive(Clone)]
 pub struct Idempotent(Arc<Inner>);
 
@@ -43,12 +43,12 @@ impl Idempotent {
         }))
     }
 
-    /// The handler has seen to the end of the attempt.
+    /// Whether the handler itself has ended the attempt.
     pub(crate) fn is_settled(&self) -> bool {
         self.0.in_tx.load(Ordering::Acquire) || self.0.guard.has_ended()
     }
 
-    /// The handler has come to a final response: its work is done, and the key is not freed any more.
+    /// Notes that the handler has returned a final response: its work is done, and the key is never freed again.
     pub(crate) fn answer(&self, status: StatusCode) {
         self.0.guard.keep_claimed();
         self.0.answered.get_or_init(|| status);
@@ -59,22 +59,22 @@ impl Idempotent {
         self.0.answered.get().copied()
     }
 
-    /// Records the response in the caller's transaction: it is kept if that transaction commits, together with everything
-    /// else that it writes, or not at all. Commit after it, and answer with the response that comes back.
+    /// Records the response in the caller's transaction. The response and the other writes of the transaction commit together,
+    /// or not at all. Then commit, and return the response that this method returns.
     ///
-    /// When the transaction is rolled back instead, the key is free once the handler is done, whatever it answers. Under
-    /// [`ServerError::Unknown`](crate::ServerError::Unknown) it is not: what the handler did outside of the transaction may
-    /// have happened, and the record becomes unknown.
+    /// When the transaction is rolled back instead, the key becomes free at the end of the handler, whatever the handler
+    /// returns. With [`ServerError::Unknown`](crate::ServerError::Unknown) the record becomes unknown instead, because work
+    /// outside of the transaction may have happened.
     ///
     /// # Errors
     ///
-    /// Those of the guard's [`complete_in`](IdempotencyGuard::complete_in); [`Error::OutcomeTooLarge`] also for a body over
-    /// the layer's [`max_response`](crate::IdempotencyLayer::max_response); [`Error::ResponseFailed`]. After any
-    /// error the transaction must be rolled back.
+    /// The errors of the guard's [`complete_in`](IdempotencyGuard::complete_in); [`Error::OutcomeTooLarge`] also for a body that
+    /// is larger than the layer's [`max_response`](crate::IdempotencyLayer::max_response); [`Error::ResponseFailed`] for a
+    /// body that breaks off or has trailers. After any error, roll the transaction back.
     ///
     /// # Cancel safety
     ///
-    /// After a future that was dropped, roll the transaction back.
+    /// If the future was dropped, roll the transaction back.
     pub async fn complete_in<T, B>(
         &self,
         tx: &mut T,

@@ -8,21 +8,21 @@ use sfv::{BareItemFromInput, Parser, Version};
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-const NOT_A_STRING: &str = "It is to be a string in double quotes (RFC 8941, section 3.3.3), like this: \
+const NOT_A_STRING: &str = "The key must be a string in double quotes (RFC 8941, section 3.3.3), like this: \
                             Idempotency-Key: \"8e03978e-40d5-43dd-bc93-6894a57f9324\"";
 
-/// The key of a request, if it has one; or what is wrong with it.
+/// The key of a request, if it has one. The error says what is wrong with the header field, and what to send.
 pub(crate) fn of(headers: &HeaderMap, lenient: bool) -> Result<Option<String>, &'static str> {
     let mut lines = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(line) = lines.next() else {
         return Ok(None);
     };
-    // Two strings make a list, and two halves of one would make a string.
+    // Two lines are one list (RFC 8941, section 4.2). Two halves of a string would become one string.
     if lines.next().is_some() {
-        return Err("The header field is to stand on one line, once.");
+        return Err("Send the header field once, on one line.");
     }
     match parse(line.as_bytes(), lenient) {
-        Some(key) if key.is_empty() => Err("It is empty."),
+        Some(key) if key.is_empty() => Err("The key is empty. Send at least one character."),
         Some(key) => Ok(Some(key)),
         None => Err(NOT_A_STRING),
     }
@@ -38,10 +38,10 @@ fn parse(value: &[u8], lenient: bool) -> Option<String> {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("it is no string")]
+#[error("the item is not a string")]
 struct NoString;
 
-/// The item, if it is a string. Its parameters are checked, and mean nothing.
+/// The item, if it is a string. The parser checks its parameters, and ignores them.
 fn string(
     item: BareItemFromInput<'_>,
 ) -> Result<impl ParameterVisitor<'_, Out = String>, NoString> {
@@ -56,7 +56,7 @@ fn string(
     }
 }
 
-/// The same key without quotes. What could be half a string, a list or a parameter is none.
+/// A key without quotes. Refuses text that may be half a string, a list or a parameter.
 fn bare(value: &[u8]) -> Option<String> {
     let meant = |byte: &u8| byte.is_ascii_graphic() && !b"\"',;\\".contains(byte);
     let text = std::str::from_utf8(value).ok()?;
@@ -73,7 +73,7 @@ mod tests {
         parse(value, false)
     }
 
-    /// `chr` of the ABNF in RFC 8941, section 3.3.3, for every byte that there is.
+    /// Every byte, compared with `chr` of the ABNF in RFC 8941, section 3.3.3.
     #[test]
     fn every_byte_in_a_string_is_judged_as_the_grammar_says() {
         for byte in 0..=255_u8 {

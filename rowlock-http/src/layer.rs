@@ -11,21 +11,21 @@ use tower_layer::Layer;
 use crate::service::IdempotencyService;
 use crate::settings::{ServerError, Settings};
 
-/// Makes the routes behind it safe to retry; see the [module](crate). For
-/// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), `route_layer`, or any tower of
-/// services of HTTP. Cloning is cheap.
+/// Makes the routes inside it safe to retry; see the [module](crate). Give it to
+/// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), to `route_layer`, or to any stack of
+/// tower services for HTTP. Cloning is cheap.
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing by itself"]
 pub struct IdempotencyLayer(Arc<Settings>);
 
 impl IdempotencyLayer {
-    /// A layer that keeps its records with `idempotency`: lease, retention, waiting and the size of an outcome are
-    /// settings of that one.
+    /// A layer that keeps its records with `idempotency`, whose settings are the lease, the retention, the waiting and the
+    /// largest outcome.
     ///
-    /// `principal` tells whose request it is (a user, a tenant), in 1 to 250 bytes. Two users' equal
-    /// keys are two records; without that, one user could read another one's responses. `None`, or nothing, is answered
-    /// with 401. Take it from what an authentication in front of this layer has put into the request's
-    /// extensions, not from what anybody can send. The record's scope is [`scope`](crate::scope) of it.
+    /// `principal` returns whose request it is (a user, a tenant), in 1 to 250 bytes. Equal keys of two principals are two
+    /// records; otherwise one user could read another user's responses. On `None`, or 0 bytes, the layer answers with 401.
+    /// Return what the authentication in front of this layer has put into the request's extensions, not what any client can
+    /// send. The record's scope is [`scope`](crate::scope) of the principal.
     pub fn new<P: AsRef<[u8]>>(
         idempotency: Idempotency,
         principal: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
@@ -38,67 +38,70 @@ impl IdempotencyLayer {
         Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
     }
 
-    /// Whether a request without a key is refused with 400. It is when not set; otherwise it passes untouched.
+    /// Whether the layer refuses a request without a key, with 400 (default: `true`). With `false` such a request passes
+    /// untouched.
     pub fn required(self, required: bool) -> Self {
         self.with(|settings| settings.required = required)
     }
 
-    /// Whether a key without its quotes is accepted, too: visible ASCII without quotes, commas, semicolons and
-    /// backslashes. It names the same record as with quotes. Not when not set.
+    /// Whether the layer also accepts a key without its quotes: visible ASCII without quotes, commas, semicolons and
+    /// backslashes (default: `false`). The key names the same record with and without quotes.
     pub fn lenient(self, lenient: bool) -> Self {
         self.with(|settings| settings.lenient = lenient)
     }
 
-    /// The longest key that is accepted, in characters: 1 to 255, 255 when not set. A longer one is answered with 400,
-    /// before anything is looked up.
+    /// The longest key that the layer accepts, in characters: 1 to 255 (default: 255). It answers a longer key with 400, without
+    /// asking the database.
     pub fn max_key(self, characters: usize) -> Self {
         self.with(|settings| settings.max_key = characters)
     }
 
-    /// Which keys are accepted (only UUIDs, say). Another one is answered with 400, before anything is looked up.
+    /// Decides which keys the layer accepts (only UUIDs, for example). It answers another key with 400, without asking the
+    /// database.
     pub fn key_format(self, accept: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.key_format = Arc::new(accept))
     }
 
-    /// The methods that the layer is for: POST and PATCH when not set. Requests of other methods pass untouched.
+    /// The methods that the layer handles (default: POST and PATCH). Requests with other methods pass untouched.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = methods.into_iter().collect();
         self.with(|settings| settings.methods = methods)
     }
 
-    /// The largest body of a request in bytes, 1 MiB when not set: it is read whole before the handler runs. A larger
-    /// one is answered with 413.
+    /// The largest body of a request, in bytes (default: 1 MiB). The layer reads the whole body before it calls the handler. It
+    /// answers a larger body with 413.
     pub fn max_body(self, bytes: usize) -> Self {
         self.with(|settings| settings.max_body = bytes)
     }
 
-    /// How long the body of a request may take to arrive whole, from when its head is there: 1 ms to 1 day, one minute when not
-    /// set. A slower one is answered with 408. Give routes for large bodies more time: 1 MiB in a minute is 17 KiB/s.
+    /// How long the whole body of a request may take to arrive, counted from the end of its head: 1 ms to 1 day (default: one
+    /// minute). The layer answers a slower body with 408. Give routes for large bodies more time: 1 MiB in a minute is 17 KiB/s.
     ///
-    /// It counts also when the client has hung up, or a time limit outside of this layer is over: the layer's task goes on
-    /// then, for as long as the body may yet come to its end.
+    /// The limit also holds after the client has hung up, and after a time limit outside of this layer: the layer's task waits
+    /// for the rest of the body, but not longer than this.
     pub fn body_timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.body_timeout = timeout)
     }
 
-    /// The largest body of a response that is kept, in bytes: at most the
-    /// [`max_outcome`](Idempotency::max_outcome) of the idempotency settings; 16 KiB less than that when not set, which
-    /// is for the headers. A larger one is delivered, and not replayed: see [response-not-kept](crate#response-not-kept).
+    /// The largest body of a response that the layer keeps, in bytes: at most the
+    /// [`max_outcome`](Idempotency::max_outcome) of the idempotency settings (default: 16 KiB less than that, to leave room for
+    /// the headers). The layer sends a larger response, but does not replay it: see
+    /// [response-not-kept](crate#response-not-kept).
     pub fn max_response(self, bytes: usize) -> Self {
         self.with(|settings| settings.max_response = Some(bytes))
     }
 
-    /// The URI that tells one request from another, together with its method and body; its path and query count. Not needed with
-    /// axum 0.8, where both the URI that the client has asked for ([`OriginalUri`](axum::extract::OriginalUri)) and the
-    /// one that the handler sees count when this is not set.
+    /// Returns the URI whose path and query, with the method and the body, distinguish one request from another. axum 0.8 does
+    /// not need this: without it, both the URI that the client has sent ([`OriginalUri`](axum::extract::OriginalUri)) and the
+    /// URI that the handler sees count.
     ///
-    /// Set it behind another router that takes a prefix off the path: otherwise the same request to `/tenants/a` and to
-    /// `/tenants/b` is one, and the second tenant gets the first one's response. With another version of axum every request is
-    /// answered with 500 until it is set:
+    /// Set this if another router removes a prefix of the path before the layer. Otherwise the same request to `/tenants/a` and
+    /// to `/tenants/b` counts as one, and the second tenant gets the first tenant's response. With another version of axum the
+    /// layer answers every request with 500 until this is set:
     ///
     /// ```
     /// # async fn f(rowlock: rowlock::Rowlock) {
-    /// use axum::extract::OriginalUri; // of that version
+    /// use axum::extract::OriginalUri; // of your version of axum
     /// # let user = |_: &axum::http::request::Parts| Some("7");
     /// let layer = rowlock_http::IdempotencyLayer::new(rowlock.idempotency(), user).uri(|parts| {
     ///     let original = parts.extensions.get::<OriginalUri>();
@@ -110,26 +113,29 @@ impl IdempotencyLayer {
         self.with(|settings| settings.uri = Some(Arc::new(uri)))
     }
 
-    /// Whether the host that the client has asked tells one request from another, too. It does not when this is not set.
+    /// Whether the host also distinguishes one request from another (default: `false`).
     ///
-    /// One service often has several names (one for each region, an internal one, the addresses of its processes), and a retry may
-    /// go to another one than the first request: it must not be refused, and sent again under a new key. So the same request to
-    /// two hosts is one, and the second host answers with the first one's response. Set this where hosts are different
-    /// services to the same [principal](Self::new), as shops that share their users are: the same key on another host is then
-    /// refused (422). (Where each host is to have keys of its own, make the host a part of the principal.)
+    /// One service often has several names: one for each region, an internal name, the addresses of its processes. A retry may
+    /// go to another name than the first request. If the server refused that retry, the client might send the request under a
+    /// new key, and the work would happen twice. So by default the same request to two hosts counts as one, and the second
+    /// host answers with the first host's response.
     ///
-    /// The host is the authority of the URI (HTTP/2, or a URI in absolute form), or else the field `Host`; its port counts. It is what the client
-    /// has sent, or what a proxy has put there: let the proxy hand the client's on, and refuse hosts that you do not serve.
+    /// Set this where the hosts are different services to the same [principal](Self::new), for example shops that share their
+    /// users. The layer then refuses the same key on another host (422). If each host shall have separate keys, make the host a
+    /// part of the principal instead.
+    ///
+    /// The host is the authority of the URI (HTTP/2, or a URI in absolute form), or else the header `Host`; the port counts. The
+    /// client or a proxy has sent it. Let your proxy pass the client's host on, and refuse hosts that you do not serve.
     pub fn host_counts(self, counts: bool) -> Self {
         self.with(|settings| settings.host_counts = counts)
     }
 
-    /// The headers of a response that are kept, instead of Cache-Control, Content-Disposition, Content-Language,
-    /// Content-Location, `ETag`, Last-Modified, Link and Location. Content-Type and Content-Encoding always are, and so are
-    /// WWW-Authenticate of a 401 and Allow of a 405.
+    /// The headers of a response that the layer keeps (default: Cache-Control, Content-Disposition, Content-Language,
+    /// Content-Location, `ETag`, Last-Modified, Link and Location). It always keeps Content-Type, Content-Encoding, the
+    /// WWW-Authenticate of a 401 and the Allow of a 405.
     ///
-    /// Set-Cookie, Authorization, Content-Length and what is between two neighbours only (Connection, Keep-Alive, Proxy-…,
-    /// TE, Trailer, Transfer-Encoding, Upgrade) are never kept, also when they are listed.
+    /// It never keeps Set-Cookie, Authorization, Content-Length, or a header of the connection (Connection, Keep-Alive, Proxy-…,
+    /// TE, Trailer, Transfer-Encoding, Upgrade), even when it is listed here.
     pub fn keep_headers<I>(self, headers: I) -> Self
     where
         I: IntoIterator,
@@ -137,17 +143,18 @@ impl IdempotencyLayer {
     {
         let refused = |_| Error::InvalidSetting {
             setting: "keep_headers",
-            reason: "one of them is not the name of a header field",
+            reason: "one of them is not a valid name of a header: names have letters, digits and hyphens",
         };
         let headers = headers.into_iter().map(TryInto::try_into);
         let headers = headers.collect::<Result<_, _>>().map_err(refused);
         self.with(|settings| settings.keep = headers)
     }
 
-    /// The fields of a JSON object that tell one request from another, instead of all bytes of the body: for clients
-    /// whose retries differ in what does not matter (a time of sending). Their layout and order make no difference.
+    /// The fields of a JSON body that distinguish one request from another (default: all bytes of the body count). Use this for
+    /// clients whose retries differ in fields without meaning, such as the time of sending. White space and the order of
+    /// the fields make no difference.
     ///
-    /// Another body than an object, or one of a Content-Type that is not JSON, counts with all its bytes.
+    /// All bytes count if the body is not a JSON object, or if its Content-Type is not JSON.
     pub fn json_fields<I>(self, fields: I) -> Self
     where
         I: IntoIterator,
@@ -157,37 +164,37 @@ impl IdempotencyLayer {
         self.with(|settings| settings.json_fields = fields)
     }
 
-    /// Which responses are final, that is: kept and replayed. Everything below 500 but for 401, 405, 407, 408, 425 and 429,
-    /// when not set. The others are [server errors](Self::server_error), but for 401, 405 and 407: these say that nothing
-    /// was done, and the key is free again.
+    /// Decides which responses are final. The layer keeps and replays final responses (default: a status below 500, except 401,
+    /// 405, 407, 408, 425 and 429). A status of 401, 405 or 407 that is not final says that nothing was done, and frees the
+    /// key. The layer treats every other response that is not final as a [server error](Self::server_error).
     ///
-    /// A 403 or 404 is final. So is the 404 of a router that has no such route, where the layer is around that, too: put it
-    /// around the routes alone (`Router::route_layer`).
+    /// A 403 or 404 is final. If the layer is also around the router's fallback, the router's 404 for an unknown route is final,
+    /// too. So put the layer around the routes only (`Router::route_layer`).
     pub fn final_if(self, is_final: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_final = Arc::new(is_final))
     }
 
-    /// What it means when the handler answers with a response that is not [final](Self::final_if), panics, or vanishes with
-    /// its process.
-    /// [`ServerError::Transient`] when not set: the key is free, a retry runs the handler again.
+    /// What a failure of the handler means for the key. A failure is a response that is not [final](Self::final_if), a panic, or
+    /// the end of the process. Default: [`ServerError::Transient`], so the key becomes free, and a retry runs the handler
+    /// again.
     ///
     /// With [`ServerError::Unknown`] the handler is a [step that must not be
-    /// repeated](rowlock::IdempotencyGuard::step_once), called `http:handler`: the record is unknown until the
-    /// [reconcile hook](Idempotency::reconcile) or a person has found out. (So the handler can have no other such step.
-    /// One statement more.) When it is found that it happened, a retry gets what the finder says with status 200.
+    /// repeated](rowlock::IdempotencyGuard::step_once), with the name `http:handler`: after a failure the record is unknown until
+    /// the [reconcile hook](Idempotency::reconcile) or an operator decides. If they decide that the handler's work happened,
+    /// a retry gets the result that they give, with status 200. This costs one more statement, and the handler cannot have
+    /// another step that must not be repeated.
     pub fn server_error(self, means: ServerError) -> Self {
         self.with(|settings| settings.server_error = means)
     }
 
-    /// The page that describes the [problems](crate#problems), each under an anchor of its name: the `type` of a problem
-    /// is this address, `#` and the name. This page when not set.
+    /// The address of the page that describes the [problems](crate#problems), each under an anchor with its name (default: the
+    /// page of this crate). The `type` of a problem is this address, `#` and the name.
     pub fn policy_url(self, url: impl Into<String>) -> Self {
         let url = url.into().into();
         self.with(|settings| settings.policy_url = url)
     }
 
-    /// Whether the settings make sense. Ask when the server starts: with settings that do not, every request
-    /// is answered with 500.
+    /// Checks the settings. Call this when the server starts: with wrong settings the layer answers every request with 500.
     ///
     /// # Errors
     ///
@@ -196,21 +203,24 @@ impl IdempotencyLayer {
         self.0.check()
     }
 
-    /// Waits until no request with a key is under way behind this layer, its clones, or layers that were made from it. Requests that
-    /// the layer passes on (another method, no key) are not counted.
+    /// Waits until no request with a key is under way in this layer, in its clones, and in layers that were made from it.
+    /// Requests that pass untouched (another method, no key) do not count.
     ///
-    /// A request is under way from the first poll of its future until its response is kept or given up, also when its client has hung
-    /// up: then no connection is left for a server's graceful shutdown to wait for. So call this after the shutdown, and before
-    /// [`flush`](rowlock::Rowlock::flush); otherwise the end of the process cuts handlers off. Bound it: a handler may take any time,
-    /// and the layer tries for 10 minutes to keep a response.
+    /// A request is under way from the first poll of its future until the layer has kept its response, or given up. This
+    /// includes a request whose client has hung up; a server's graceful shutdown does not wait for such a request, because its
+    /// connection is gone. So first shut the server down, then call this, then call
+    /// [`Rowlock::shutdown`](rowlock::Rowlock::shutdown). Otherwise the end of the process cuts handlers off. Limit the wait: a
+    /// handler may take any time, and the layer tries for 10 minutes to keep a response.
     ///
     /// ```
     /// # async fn f(layer: rowlock_http::IdempotencyLayer, rowlock: rowlock::Rowlock) {
     /// let bound = std::time::Duration::from_secs(30);
     /// if tokio::time::timeout(bound, layer.idle()).await.is_err() {
-    ///     eprintln!("the process ends in the middle of requests: retries take them over when their leases have run out");
+    ///     eprintln!("requests are unfinished: their retries take over when the leases have run out");
     /// }
-    /// rowlock.flush().await;
+    /// for unfinished in rowlock.shutdown(bound).await {
+    ///     eprintln!("not finished: {unfinished}");
+    /// }
     /// # }
     /// ```
     ///
@@ -223,7 +233,7 @@ impl IdempotencyLayer {
 
     fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
         let settings = Arc::make_mut(&mut self.0);
-        // A layer that differs may be for work that takes another time.
+        // Routes with other settings may take other times.
         settings.pace = Arc::default();
         set(settings);
         self

@@ -1,11 +1,11 @@
-//! The HTTP layer: requests with an `Idempotency-Key` that can be sent again, and do their work once.
+//! The HTTP layer: a client may send a request with an `Idempotency-Key` again, and its work happens once.
 //!
 //! # Overview
 //!
-//! [`IdempotencyLayer`] is a layer for tower and axum, to the IETF draft "The Idempotency-Key HTTP Header Field"
-//! (draft-ietf-httpapi-idempotency-key-header-07). The first request with a key runs the handler, and its response is
-//! kept in the database; whoever sends the same request with the same key later gets that response, byte for byte, with
-//! `Idempotent-Replayed: true`.
+//! [`IdempotencyLayer`] is a layer for tower and axum. It follows the IETF draft "The Idempotency-Key HTTP Header Field"
+//! (draft-ietf-httpapi-idempotency-key-header-07). The first request with a key runs the handler, and the layer keeps the
+//! response in the database. A later request with the same key and the same content gets that response, byte for byte,
+//! with `Idempotent-Replayed: true`.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -44,7 +44,7 @@
 //! let pool = sqlx::SqlitePool::connect(&url).await?;
 //! # sqlx::raw_sql("CREATE TABLE payment (body TEXT)").execute(&pool).await?;
 //! let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
-//! // Whose key it is: what the authentication in front has found out, not what anybody can send.
+//! // Tells whose key it is. Take this from the authentication in front of the layer, not from what any client can send.
 //! let user = |parts: &Parts| parts.extensions.get::<User>().map(|user| user.0.clone());
 //! let layer = IdempotencyLayer::new(rowlock.idempotency(), user);
 //! layer.check()?;
@@ -67,12 +67,12 @@
 //! # }
 //! ```
 //!
-//! A handler that knows nothing of the layer works, too: its response is kept after it has come to its end.
+//! A handler that knows nothing of the layer works, too: the layer keeps its response after the handler has returned.
 //!
 //! # State model
 //!
-//! A request is one attempt of the record (principal, key); the states are those of
-//! [`Idempotency`](rowlock::Idempotency). What the handler answers decides what comes after `running`:
+//! A request is one attempt of the record (principal, key). The states are those of
+//! [`Idempotency`](rowlock::Idempotency). The handler's response decides which state follows `running`:
 //!
 //! ```text
 //!            ┌── a final response ─────────────────────────────► done: replayed
@@ -84,127 +84,135 @@
 //!                                                      └───────► unknown (ServerError::Unknown)
 //! ```
 //!
-//! *Final* is everything below 500 but for 401, 405, 407, 408, 425 and 429, unless
-//! [`final_if`](IdempotencyLayer::final_if) says otherwise. A refusal of the handler's (400, 404, a declined card) is final: it is
-//! replayed, too.
+//! A status below 500 is *final*, except 401, 405, 407, 408, 425 and 429. [`final_if`](IdempotencyLayer::final_if) changes
+//! this. A handler's refusal (400, 404, a declined card) is final: the layer replays it, too.
 //!
-//! Two requests are the same when method, path, query and body are
-//! ([`json_fields`](IdempotencyLayer::json_fields) makes an exception). The path is the one that the client has asked for:
-//! `Router::nest` and `nest_service` of axum 0.8 take their prefix off before the layer sees a request, and remember the
-//! whole URI, which the layer reads. Behind another router that takes something off, say where the URI is
-//! ([`uri`](IdempotencyLayer::uri)). The host does not count, because a retry may go to another name of the same service;
-//! where several hosts are several services to one principal, let it count ([`host_counts`](IdempotencyLayer::host_counts)).
+//! Two requests are the same when they have the same method, path, query and body
+//! ([`json_fields`](IdempotencyLayer::json_fields) compares less of the body). The path is the one that the client has sent.
+//! `Router::nest` and `nest_service` of axum 0.8 remove their prefix before the layer sees a request; they keep the whole
+//! URI, and the layer reads it. If another router removes a part of the path, tell the layer where the whole URI is
+//! ([`uri`](IdempotencyLayer::uri)). The host does not count, because a retry may go to another name of the same service.
+//! Where several hosts are different services to one principal, let the host count
+//! ([`host_counts`](IdempotencyLayer::host_counts)).
 //!
-//! The scope of a record is `http:` and the principal ([`scope`]).
+//! The scope of a record is `http:`, followed by the principal ([`scope`]).
 //!
 //! # Trust window
 //!
-//! There is none: an attempt can record its response until another one has taken over, whether or not its lease has run out. The first
-//! response is sent after it was kept, never before. With [`complete_in`](Idempotent::complete_in) the effect
-//! and the response are one commit. Without it, a process that crashes between the two lets a retry run the handler again
-//! ([`ServerError::Transient`]) or leaves it to somebody to find out ([`ServerError::Unknown`]).
+//! There is none: an attempt can record its response until another attempt has taken over, even after its lease has run out.
+//! The layer sends the first response after it has kept it, never before. With [`complete_in`](Idempotent::complete_in) the
+//! effect and the response are one commit. Without `complete_in`, a process may crash between the effect and the response.
+//! Then a retry runs the handler again ([`ServerError::Transient`]), or the record stays unknown until an operator or a hook
+//! decides ([`ServerError::Unknown`]).
 //!
 //! # Failure
 //!
-//! - *The client hangs up*: once the layer has been handed its request, and the body arrives whole, the handler goes on to its
-//!   end in a task of its own, and a retry gets the response. (Task-locals are not seen there; the span of tracing is.) A
-//!   server may never hand over the request of a client that is gone at once: hyper does not when it reads the last byte and the
-//!   end of the connection in one go. Then nothing is done, and a retry is the first. `half_close(true)` of hyper's HTTP/1
-//!   builder makes it hand over these, too (`axum::serve` has no such setting).
-//! - *The server stops*: its graceful shutdown waits for connections, not for handlers whose clients have hung up:
-//!   [`idle`](IdempotencyLayer::idle) does.
-//! - *The handler panics*: 500, and the key is free or unknown. When only the body of its final response panics, the work is
-//!   done, and a retry gets [response-not-kept](#response-not-kept).
-//! - *The process crashes, or is paused*: the lease runs out, and a retry takes over, or finds the record unknown.
-//! - *The database is out of reach*: 503 with Retry-After. When it has gone while the handler ran, the response is recorded
-//!   as soon as it is back, unless another process has taken the key over by then; that is tried for 10 minutes. A key
-//!   whose work is done is not freed: not after that time, and not when the process ends. Others take it over when its lease has
-//!   run out.
+//! - *The client hangs up*: if the layer already has the request, and the whole body arrives, a separate task runs the handler
+//!   to its end, and a retry gets the response. (That task keeps the tracing span, but not task-locals.) If the client hangs
+//!   up immediately, the server may never call the layer: hyper does not when it reads the last byte and the end of the
+//!   connection together. Then nothing happens, and the retry counts as the first request. `half_close(true)` of hyper's
+//!   HTTP/1 builder passes such requests on, too (`axum::serve` has no such setting).
+//! - *The server stops*: its graceful shutdown waits for connections, but not for handlers whose clients have hung up. Wait
+//!   for those with [`idle`](IdempotencyLayer::idle).
+//! - *The handler panics*: the client gets 500, and the key is free or unknown. When only the body of a final response
+//!   panics, the work is done, and a retry gets [response-not-kept](#response-not-kept).
+//! - *The process crashes, or is paused*: the lease runs out. Then a retry takes over, or finds the record unknown.
+//! - *The database is out of reach*: the client gets 503 with Retry-After. If the database fails while the handler runs, the
+//!   layer tries for 10 minutes to record the response, unless another process takes the key over first. A key whose work
+//!   is done is never freed, neither after the 10 minutes nor at the end of the process. Another process can take it over
+//!   when its lease has run out.
 //!
 //! # Bodies
 //!
-//! Bodies are read whole: the request's before the handler runs, the response's before its head is sent. A response that
-//! is larger than [`max_response`](IdempotencyLayer::max_response), has trailers, or whose body breaks off, is delivered as it
-//! is, but not kept. A stream of events (`text/event-stream`) is never read ahead. Keep other streams that may not
-//! end out of the routes of this layer: their head would not be sent. Compress outside of the layer.
+//! The layer reads the whole request body before it calls the handler, and the whole response body before it sends the head of
+//! the response. It sends a response unchanged, but does not keep it, when the response is larger than
+//! [`max_response`](IdempotencyLayer::max_response), has trailers, or breaks off. The layer does not read ahead in a stream of
+//! events (`text/event-stream`). Do not put the layer around other endless streams: their head would never be sent. Compress
+//! outside of the layer.
 //!
 //! # Problems
 //!
-//! What is not the handler's answer is `application/problem+json` (RFC 9457), whose `type` leads here.
+//! A response of the layer's own is `application/problem+json` (RFC 9457). Its `type` is a link to one of these headings.
 //!
 //! ## missing-key
 //!
-//! *400.* The request has no Idempotency-Key, and needs one.
+//! *400.* The request has no Idempotency-Key. Send one: a new key for each request, and the same key for its retries.
 //!
 //! ## bad-key
 //!
-//! *400.* The header field is not one String of RFC 8941 (`Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`) of at
-//! least one character; the key is too long, or has another format than the server asks for. Parameters after it mean
-//! nothing.
+//! *400.* The header field must be one String of RFC 8941 (`Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`) with at
+//! least one character. This field is not, or the key is too long, or it does not have the format that the server requires.
+//! The layer ignores parameters after the key.
 //!
 //! ## no-principal
 //!
-//! *401*, with `WWW-Authenticate: Bearer`. Nobody is logged in to whom the key could belong.
+//! *401*, with `WWW-Authenticate: Bearer`. A key belongs to a user, and the request does not say who its user is. Log in, and
+//! send the request again.
 //!
 //! ## body-too-large
 //!
-//! *413.* The body of the request is larger than is accepted.
+//! *413.* The body of the request is larger than the layer accepts ([`max_body`](IdempotencyLayer::max_body)).
 //!
 //! ## body-unreadable
 //!
-//! *400.* The body of the request broke off.
+//! *400.* The body of the request broke off. Nothing was done. Send the request again.
 //!
 //! ## body-too-slow
 //!
-//! *408.* The body of the request did not come to its end in the time that is allowed: nothing was done, and the connection may
-//! be closed.
+//! *408.* The whole body of the request did not arrive in time ([`body_timeout`](IdempotencyLayer::body_timeout)). Nothing was
+//! done, and the server may close the connection. Send the request again.
 //!
 //! ## in-flight
 //!
-//! *409 with Retry-After.* A request with this key is being processed, or another attempt has taken over the one that ran this
-//! request. With [`wait`](rowlock::Idempotency::wait) it is waited for first. Retry-After is the time in which nine of ten of the last 64
-//! attempts behind this layer in this process were over, 1 to 300 s, and no longer than the lease of the running one; 1 s when
-//! there were none. Give routes that take very different times layers of their own.
+//! *409 with Retry-After.* The server is processing a request with this key, or another attempt has taken over from the
+//! attempt that ran this request. Send the same request again after the given time. With
+//! [`wait`](rowlock::Idempotency::wait) the layer waits for the running attempt before it answers so.
+//!
+//! Retry-After comes from the last 64 attempts of this layer in this process: nine of ten took no longer. It is 1 to 300 s, and
+//! not longer than the lease of the running attempt; without an earlier attempt it is 1 s. Give routes that take very
+//! different times separate layers.
 //!
 //! ## key-reused
 //!
-//! *422.* The key was used for another request.
+//! *422.* The key was used for another request. Send a new request with a new key.
 //!
 //! ## unknown
 //!
-//! *409.* An earlier request broke off in a step that must not be repeated. Find out whether it happened, then `rowlock
-//! idempotency resolve`; or give the server a [reconcile hook](rowlock::Idempotency::reconcile).
+//! *409.* An earlier request broke off in a step that must not be repeated. An operator finds out whether the step happened,
+//! and runs `rowlock idempotency resolve`. A [reconcile hook](rowlock::Idempotency::reconcile) lets the server find out.
 //!
 //! ## poisoned
 //!
-//! *409.* So many attempts have crashed that it is not run again, until `rowlock idempotency reset`.
+//! *409.* Too many attempts of this request have vanished: they ended without a result. The request does not run again until an operator runs `rowlock
+//! idempotency reset`.
 //!
 //! ## expired
 //!
-//! *410.* It was done longer ago than responses are kept. It is not run again.
+//! *410.* The request was done, and its response has been deleted since. The request does not run again.
 //!
 //! ## response-not-kept
 //!
-//! *410.* It was done, with the status `original_status`; the response was too large to be kept, had trailers, or broke off. It
-//! is not run again.
+//! *410.* The request was done, with the status `original_status`. The layer could not keep the response: it was too large, had
+//! trailers, or broke off. The request does not run again.
 //!
 //! ## handler-panicked
 //!
-//! *500.* The handler panicked.
+//! *500.* The handler panicked. The key is free or [unknown](#unknown), as [`server_error`](IdempotencyLayer::server_error)
+//! says.
 //!
 //! ## damaged
 //!
-//! *500.* Somebody has edited the record by hand.
+//! *500.* The record has been edited by hand. An operator repairs it.
 //!
 //! ## misconfigured
 //!
-//! *500.* The settings of the layer make no sense ([`check`](IdempotencyLayer::check) tells), the principal has more than
-//! 250 bytes, or this axum is not the one whose [whole URI](IdempotencyLayer::uri) the layer knows how to read.
+//! *500.* A setting of the layer is wrong ([`check`](IdempotencyLayer::check) says which), or the principal has more than 250
+//! bytes, or the layer cannot read the [whole URI](IdempotencyLayer::uri) with this version of axum.
 //!
 //! ## unavailable
 //!
-//! *503 with Retry-After.* The database is out of reach. When the handler has run, a retry gets its response as soon as that
-//! could be kept.
+//! *503 with Retry-After.* The database is out of reach. Send the same request again. If the handler has already run, a retry
+//! gets its response when the layer has been able to keep it.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -227,9 +235,11 @@ pub use layer::IdempotencyLayer;
 pub use service::{IdempotencyService, ResponseFuture};
 pub use settings::ServerError;
 
-/// The scope of the records of `principal` (which [`IdempotencyLayer::new`] is given a function for): `http:`, and the
-/// principal. So they are never those of a scope that the server's own code gives to
-/// [`Idempotency`](rowlock::Idempotency): attempts in such a scope are refused there. Looking at a record and deciding about it are not.
+/// The scope of the layer's records for one `principal`: `http:`, followed by the principal. ([`IdempotencyLayer::new`] takes
+/// the function that returns the principal of a request.)
+///
+/// [`Idempotency`](rowlock::Idempotency) refuses to begin an attempt in such a scope, so that the layer's records and those of
+/// the server's own code never mix. It inspects and resolves records there.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

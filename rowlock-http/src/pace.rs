@@ -1,13 +1,13 @@
-//! How long attempts take, which is what the client of a duplicate is told to wait.
+//! How long attempts take. The client of a duplicate is asked to wait this long (Retry-After).
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// So many attempts are looked back on: enough to see past one that was slow, few enough to follow a change.
+/// The number of attempts that count: enough to ignore one slow attempt, few enough to follow a change.
 const REMEMBERED: usize = 64;
 
-/// How long the last attempts took that this process ran behind one layer.
+/// The times of the last attempts that this process ran for one layer.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(Mutex<VecDeque<Duration>>);
 
@@ -20,7 +20,7 @@ impl Pace {
         last.push_back(took);
     }
 
-    /// The time in which nine of ten attempts were over. `None`: none was run yet.
+    /// The time that nine of ten attempts did not exceed. `None`: no attempt has ended yet.
     pub(crate) fn usual(&self) -> Option<Duration> {
         let mut sorted: Vec<Duration> = self.last().iter().copied().collect();
         sorted.sort_unstable();

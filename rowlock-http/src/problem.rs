@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use crate::body::ResponseBody;
 
-/// What a client is told to wait for the database.
+/// Retry-After when the database is out of reach, in seconds.
 const DATABASE_RETRY_AFTER: u64 = 5;
-/// The bounds of what it is told to wait for an attempt.
+/// The bounds of Retry-After when an attempt is running.
 const RETRY_AFTER: RangeInclusive<u64> = 1..=300;
 
-/// Why a request is not answered by the handler.
+/// Why the layer answers a request itself, instead of the handler.
 #[derive(Debug)]
 pub(crate) enum Problem {
     MissingKey,
@@ -49,7 +49,7 @@ struct Members<'a> {
 }
 
 impl Problem {
-    /// What an error of rowlock's is to a client. The details are for the log.
+    /// The problem that a client sees for an error of rowlock. The details go to the log.
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Superseded { .. } => Self::InFlight { remaining: None },
@@ -62,7 +62,7 @@ impl Problem {
             | Error::InvalidDuration { .. }
             | Error::InvalidKey { .. }
             | Error::OutcomeTooLarge { .. } => {
-                tracing::error!(%error, "requests are refused: the layer is set up wrongly");
+                tracing::error!(%error, "requests are refused: the layer is not configured correctly");
                 Self::Misconfigured
             }
             _ => {
@@ -72,7 +72,7 @@ impl Problem {
         }
     }
 
-    /// Its anchor in the documentation, its status and its title.
+    /// The anchor in the documentation, the status and the title.
     fn kind(&self) -> (&'static str, StatusCode, &'static str) {
         match self {
             Self::MissingKey => (
@@ -88,22 +88,22 @@ impl Problem {
             Self::NoPrincipal => (
                 "no-principal",
                 StatusCode::UNAUTHORIZED,
-                "Nobody is logged in",
+                "The request does not say whose key it is",
             ),
             Self::BodyTooLarge { .. } => (
                 "body-too-large",
                 StatusCode::PAYLOAD_TOO_LARGE,
-                "The request is too large",
+                "The body of the request is too large",
             ),
             Self::BodyUnreadable => (
                 "body-unreadable",
                 StatusCode::BAD_REQUEST,
-                "The request broke off",
+                "The body of the request broke off",
             ),
             Self::BodyTooSlow { .. } => (
                 "body-too-slow",
                 StatusCode::REQUEST_TIMEOUT,
-                "The request is too slow",
+                "The body of the request came too slowly",
             ),
             Self::InFlight { .. } => (
                 "in-flight",
@@ -118,14 +118,18 @@ impl Problem {
             Self::Unknown { .. } => (
                 "unknown",
                 StatusCode::CONFLICT,
-                "Whether it happened is not known",
+                "It is not known whether the request took effect",
             ),
-            Self::Poisoned { .. } => ("poisoned", StatusCode::CONFLICT, "It has failed too often"),
+            Self::Poisoned { .. } => (
+                "poisoned",
+                StatusCode::CONFLICT,
+                "The request has failed too often",
+            ),
             Self::Expired => ("expired", StatusCode::GONE, "Idempotency-Key is too old"),
             Self::ResponseNotKept { .. } => (
                 "response-not-kept",
                 StatusCode::GONE,
-                "It was done, and its response was not kept",
+                "The request was done, and its response was not kept",
             ),
             Self::HandlerPanicked => (
                 "handler-panicked",
@@ -140,7 +144,7 @@ impl Problem {
             Self::Misconfigured => (
                 "misconfigured",
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "The server is set up wrongly",
+                "The server is not configured correctly",
             ),
             Self::Unavailable => (
                 "unavailable",
@@ -153,52 +157,57 @@ impl Problem {
     fn detail(&self) -> Cow<'_, str> {
         match self {
             Self::MissingKey => {
-                "This operation must not happen twice: send an Idempotency-Key, a new one for each request and the \
-                 same one for its retries."
+                "This operation must not happen twice. Send an Idempotency-Key: a new key for each request, and the \
+                 same key for its retries."
                     .into()
             }
             Self::BadKey(reason) => reason.as_ref().into(),
-            Self::NoPrincipal => "A key belongs to somebody: log in, then send the request again.".into(),
-            Self::BodyTooLarge { limit } => format!("At most {limit} bytes are accepted.").into(),
-            Self::BodyUnreadable => "Its body did not come to its end.".into(),
+            Self::NoPrincipal => "An Idempotency-Key belongs to a user. Log in, then send the request again.".into(),
+            Self::BodyTooLarge { limit } => format!("This server accepts at most {limit} bytes. Send less.").into(),
+            Self::BodyUnreadable => {
+                "The end of the body did not arrive. Nothing was done: send the request again.".into()
+            }
             Self::BodyTooSlow { limit } => {
-                format!("Its body did not come to its end within {limit:?}.").into()
+                format!(
+                "The end of the body did not arrive within {limit:?}. Nothing was done: send the request again."
+            )
+            .into()
             }
             Self::InFlight { .. } => {
-                "A request with the same key is being processed: try again later, with the same key.".into()
+                "The server is processing a request with the same key. Send the same request again later, with the same key.".into()
             }
             Self::KeyReused => {
-                "The key was used for another request: a new request needs a new key.".into()
+                "The key was used for another request. Send this request with a new key.".into()
             }
             Self::Unknown { step } => format!(
-                "An earlier request with this key broke off in the step {step:?}, and somebody has to find out \
-                 whether it happened. It is not run again until then."
+                "An earlier request with this key broke off in the step {step:?}. The operator of the server has to find \
+                 out whether the step happened. Until then the request does not run again."
             )
             .into(),
             Self::Poisoned { attempts } => format!(
-                "{attempts} attempts broke off without a trace: somebody has to look at it before it is run again."
+                "{attempts} attempts of this request ended without a result. It does not run again until the operator of the server allows it."
             )
             .into(),
             Self::Expired => {
-                "It was done so long ago that the response is not kept any more. It is not run again.".into()
+                "The request was done, and its response has been deleted since. It does not run again.".into()
             }
             Self::ResponseNotKept { .. } => {
-                "The first request got a response that was too large to be kept, or broke off. It is not run again."
+                "The first request got its response, but the server could not keep a copy. The request does not run again."
                     .into()
             }
-            Self::HandlerPanicked => "It broke off inside the server.".into(),
-            Self::Damaged => "Somebody has to repair it.".into(),
-            Self::Misconfigured => "The server's log tells more.".into(),
-            Self::Unavailable => "Try again later, with the same key.".into(),
+            Self::HandlerPanicked => "The request broke off inside the server. Send it again, with the same key.".into(),
+            Self::Damaged => "The operator of the server has to repair the record.".into(),
+            Self::Misconfigured => "The operator of the server finds the reason in its log.".into(),
+            Self::Unavailable => "Send the same request again later, with the same key.".into(),
         }
     }
 
-    /// Whole seconds. `usual`: how long attempts take.
+    /// Retry-After in whole seconds. `usual` is the time that most attempts take.
     fn retry_after(&self, usual: Option<Duration>) -> Option<u64> {
         match self {
             Self::InFlight { remaining } => {
                 let usual = usual.unwrap_or_default();
-                // When the lease ends before that, its holder has vanished, and the retry takes over.
+                // If the lease ends earlier, its holder has vanished, and the retry takes over.
                 let wait = remaining.map_or(usual, |remaining| usual.min(remaining));
                 let seconds = u64::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
                 Some(seconds.clamp(*RETRY_AFTER.start(), *RETRY_AFTER.end()))
@@ -208,7 +217,7 @@ impl Problem {
         }
     }
 
-    /// `usual` is how long attempts take.
+    /// `usual` is the time that most attempts take.
     pub(crate) fn response(
         &self,
         policy_url: &str,
@@ -235,7 +244,7 @@ impl Problem {
         headers.insert(CONTENT_TYPE, json);
         headers.insert(CONTENT_LANGUAGE, HeaderValue::from_static("en"));
         if matches!(self, Self::NoPrincipal) {
-            // A 401 has to have a challenge (RFC 9110, section 15.5.2); the most common one.
+            // A 401 must have a challenge (RFC 9110, section 15.5.2). Bearer is the most common one.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(seconds) = self.retry_after(usual) {

@@ -1,4 +1,4 @@
-//! The service: what passes, what is refused at once, and what becomes an attempt.
+//! The service: it passes a request on, refuses it, or makes an attempt of it.
 
 use std::fmt;
 use std::future::Future;
@@ -18,7 +18,7 @@ use crate::fingerprint;
 use crate::problem::Problem;
 use crate::settings::Settings;
 
-/// A service behind an [`IdempotencyLayer`](crate::IdempotencyLayer).
+/// A service inside an [`IdempotencyLayer`](crate::IdempotencyLayer).
 #[derive(Debug, Clone)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -51,7 +51,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that was asked is ready; its clone need not be.
+        // `poll_ready` was called on this service. Its clone may not be ready.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
         let settings = Arc::clone(&self.settings);
@@ -68,7 +68,7 @@ where
     }
 }
 
-/// What can be said without a look at the database, or at the body. `None`: it passes.
+/// Decides what needs neither the database nor the body. `None`: the request passes untouched.
 fn admit<B: 'static>(settings: &Arc<Settings>, parts: &Parts) -> Result<Option<Asked>, Problem> {
     if !settings.covers(&parts.method) {
         return Ok(None);
@@ -76,8 +76,8 @@ fn admit<B: 'static>(settings: &Arc<Settings>, parts: &Parts) -> Result<Option<A
     settings.check().map_err(|error| Problem::of(&error))?;
     if settings.uri.is_none() && fingerprint::hides_uri::<B>() {
         tracing::error!(
-            "requests are refused: with this version of axum, tell the layer which URI the client has asked for \
-             (IdempotencyLayer::uri)"
+            "requests are refused: the layer cannot read the whole URI with this version of axum; set \
+             IdempotencyLayer::uri"
         );
         return Err(Problem::Misconfigured);
     }
@@ -104,13 +104,13 @@ where
     Ok(inner.call(request).await?.map(ResponseBody::new))
 }
 
-/// The answer of an [`IdempotencyService`] to come.
+/// The future response of an [`IdempotencyService`].
 ///
 /// # Cancel safety
 ///
-/// Once it has been polled, a task of the runtime goes on with the request: it reads the body, runs the handler and keeps
-/// the response. When the body breaks off, or does not come within
-/// [`body_timeout`](crate::IdempotencyLayer::body_timeout), nothing is left behind.
+/// After the first poll, a task of the runtime processes the request to its end, even if this future is dropped: it reads the
+/// body, runs the handler and keeps the response. If the body breaks off, or does not arrive within
+/// [`body_timeout`](crate::IdempotencyLayer::body_timeout), the task leaves nothing in the database.
 #[must_use = "it does nothing unless polled"]
 pub struct ResponseFuture<E>(Pin<Box<dyn Future<Output = Answer<E>> + Send>>);
 

@@ -1,4 +1,4 @@
-//! What a layer was told, and what follows from it.
+//! The settings of a layer, and the decisions that depend on them alone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::pace::Pace;
 use crate::problem::Problem;
 use crate::under_way::UnderWay;
 
-/// What the head of a response may take of the room for its outcome.
+/// The part of an outcome that is reserved for the head of the response.
 const HEAD_ROOM: usize = 16 << 10;
 const DEFAULT_MAX_BODY: usize = 1 << 20;
 const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// The longest key of a record, in bytes.
 const MAX_KEY: usize = 255;
 
-/// They say what the bytes of the body are.
+/// Without these headers a client cannot read the body.
 const ALWAYS_KEPT: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_ENCODING];
 
 const KEPT: [HeaderName; 8] = [
@@ -40,7 +40,7 @@ const KEPT: [HeaderName; 8] = [
     LOCATION,
 ];
 
-/// Secrets of one session; the connection's own business (RFC 9110, section 7.6.1); and a length that is told anew.
+/// Secrets of one session, headers of the connection (RFC 9110, section 7.6.1), and the length, which each replay sets anew.
 const NEVER_KEPT: [HeaderName; 8] = [
     AUTHORIZATION,
     CONNECTION,
@@ -52,14 +52,14 @@ const NEVER_KEPT: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// What a server error of the handler's means for the key; see
+/// What a failure of the handler means for the key; see
 /// [`IdempotencyLayer::server_error`](crate::IdempotencyLayer::server_error).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ServerError {
-    /// Nothing has happened that a retry would repeat: the key is free again.
+    /// A retry may run the handler again: the key is free.
     #[default]
     Transient,
-    /// It may have happened: the record is unknown until somebody has found out.
+    /// The work may have happened: the record is unknown until an operator or a hook decides.
     Unknown,
 }
 
@@ -131,17 +131,20 @@ impl Settings {
             });
         }
         if self.max_response() > self.idempotency.largest_outcome() {
-            let reason = "it is more than the max_outcome of the idempotency settings, or than the server's max_allowed_packet has room for";
+            let reason = "it is larger than max_outcome of the idempotency settings, or than the server's max_allowed_packet allows: lower it, or raise those";
             return refuse("max_response", reason);
         }
         let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if self.policy_url.is_empty() || !printable(&self.policy_url) {
-            return refuse("policy_url", "it is to be a URL");
+            return refuse(
+                "policy_url",
+                "it must be a URL: visible ASCII, at least one character",
+            );
         }
         Ok(())
     }
 
-    /// The largest body of a response that is kept.
+    /// The largest body of a response that the layer keeps.
     pub(crate) fn max_response(&self) -> usize {
         let max_outcome = self.idempotency.largest_outcome();
         let room = max_outcome - HEAD_ROOM.min(max_outcome / 2);
@@ -152,7 +155,7 @@ impl Settings {
         self.methods.contains(method)
     }
 
-    /// The key of a request, if it is to have one.
+    /// The key of a request. `None`: the request has no key, and needs none.
     pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
         let key = match key::of(headers, self.lenient) {
             Ok(Some(key)) => key,
@@ -161,17 +164,20 @@ impl Settings {
             Err(reason) => return Err(Problem::BadKey(reason.into())),
         };
         if key.len() > self.max_key {
-            let reason = format!("It has more than {} characters.", self.max_key);
+            let reason = format!(
+                "The key has more than {} characters. Send a shorter key.",
+                self.max_key
+            );
             return Err(Problem::BadKey(reason.into()));
         }
         if !(self.key_format)(&key) {
-            let reason = "It has not the format that this server asks for.";
+            let reason = "The key does not have the format that this server requires.";
             return Err(Problem::BadKey(reason.into()));
         }
         Ok(Some(key))
     }
 
-    /// What the client is told.
+    /// The response that reports a problem.
     pub(crate) fn response(&self, problem: &Problem) -> Response<ResponseBody> {
         problem.response(&self.policy_url, self.pace.usual())
     }
@@ -179,7 +185,7 @@ impl Settings {
     pub(crate) fn keeps(&self, status: StatusCode, name: &HeaderName) -> bool {
         let hop = name.as_str().starts_with("proxy-") || name.as_str() == "keep-alive";
         let chosen = self.keep.as_ref().is_ok_and(|keep| keep.contains(name));
-        // Without it the response would break a MUST of RFC 9110, sections 15.5.2 and 15.5.6.
+        // RFC 9110, sections 15.5.2 and 15.5.6, requires these headers.
         let needed = match status {
             StatusCode::UNAUTHORIZED => *name == WWW_AUTHENTICATE,
             StatusCode::METHOD_NOT_ALLOWED => *name == ALLOW,
@@ -189,13 +195,13 @@ impl Settings {
     }
 }
 
-/// What was too early, too much or too slow may be tried again, and so may what was not applied.
+/// A client may try again after 408 (too slow), 425 (too early), 429 (too many), and when nothing was done.
 fn is_final(status: StatusCode) -> bool {
     !was_not_applied(status) && !matches!(status.as_u16(), 408 | 425 | 429 | 500..)
 }
 
-/// Whether a response of this status says that nothing was done (RFC 9110, sections 15.5.2, 15.5.6 and 15.5.8). A router
-/// answers 405 without asking any handler.
+/// Whether this status says that nothing was done (RFC 9110, sections 15.5.2, 15.5.6 and 15.5.8). A router answers 405 without
+/// calling a handler.
 pub(crate) fn was_not_applied(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 405 | 407)
 }

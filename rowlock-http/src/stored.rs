@@ -1,4 +1,4 @@
-//! Responses as outcomes: an HTTP/1.1 message, or a mark that there is none.
+//! Responses as outcomes: an HTTP/1.1 message, or a mark that the response was not kept.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName};
@@ -11,19 +11,19 @@ use crate::problem::Problem;
 use crate::settings::Settings;
 
 const MESSAGE: &str = "message/http";
-/// The outcome is the status code of a response that was delivered, and is not kept.
+/// Such an outcome is the status code of a response that was sent, but not kept.
 const NOT_KEPT: &str = "application/vnd.rowlock.response-not-kept";
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// What the client gets is what is kept: or that it was not.
+/// The outcome to keep for a response: the response, or a mark that it was not kept.
 pub(crate) async fn outcome(
     head: &Parts,
     body: &mut ResponseBody,
     settings: &Settings,
 ) -> Result<Outcome, Error> {
     let limit = settings.max_response();
-    // It ends when somebody hangs up.
+    // A stream of events ends only when a side hangs up.
     let endless = head.headers.get(CONTENT_TYPE).is_some_and(|value| {
         let name = "text/event-stream";
         let start = value.as_bytes().get(..name.len());
@@ -35,16 +35,16 @@ pub(crate) async fn outcome(
             message => return message,
         }
     }
-    tracing::warn!(status = %head.status, limit, "a response is too large to be kept, breaks off, or has trailers");
+    tracing::warn!(status = %head.status, limit, "a response is not kept: it is too large, breaks off, or has trailers");
     not_kept(head.status)
 }
 
-/// That there was a response, and with which status.
+/// A mark: there was a response with this status, and it was not kept.
 pub(crate) fn not_kept(status: StatusCode) -> Result<Outcome, Error> {
     Outcome::new(NOT_KEPT, status.as_str())
 }
 
-/// The response as it is kept.
+/// A response as an HTTP/1.1 message.
 pub(crate) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<Outcome, Error> {
     let reason = head.status.canonical_reason().unwrap_or_default();
     let mut message = format!("HTTP/1.1 {} {reason}\r\n", head.status.as_str()).into_bytes();
@@ -68,7 +68,7 @@ pub(crate) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<
     Outcome::new(MESSAGE, message)
 }
 
-/// What whoever comes later gets.
+/// The response that a retry gets.
 pub(crate) fn replay(outcome: &Outcome) -> Result<Response<ResponseBody>, Problem> {
     let mut response = match outcome.content_type() {
         MESSAGE => parse(outcome.bytes()).ok_or(Problem::Damaged)?,
@@ -77,7 +77,7 @@ pub(crate) fn replay(outcome: &Outcome) -> Result<Response<ResponseBody>, Proble
             let status = text.and_then(|text| text.parse().ok());
             return Err(Problem::ResponseNotKept { status });
         }
-        // The handler's own, or of somebody who has resolved a record.
+        // The handler itself has completed the attempt, or an operator has resolved the record.
         other => {
             let content_type = HeaderValue::from_str(other).map_err(|_| Problem::Damaged)?;
             let body = ResponseBody::of(Bytes::copy_from_slice(outcome.bytes()));

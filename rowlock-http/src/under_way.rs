@@ -1,14 +1,14 @@
-//! What is under way behind a layer, whether or not a client waits for it.
+//! The tasks of a layer that are under way, whether or not a client waits for them.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// How many tasks there are. Clones count together.
+/// The number of tasks. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnderWay(Arc<watch::Sender<usize>>);
 
-/// One of them, until it is dropped.
+/// One task, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Task(UnderWay);
 
@@ -18,9 +18,9 @@ impl UnderWay {
         Task(self.clone())
     }
 
-    /// Waits until there is none.
+    /// Waits until no task is left.
     pub(crate) async fn none(&self) {
-        // The sender is here.
+        // This fails only without a sender, and `self` has the sender.
         let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
     }
 }

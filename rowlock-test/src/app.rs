@@ -1,4 +1,4 @@
-//! The application's own pool, on whichever engine.
+//! The application's pool, on any engine.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 
 use crate::Tx;
 
-/// The application's own pool.
+/// The application's pool.
 #[derive(Debug, Clone)]
 pub enum App {
     Postgres(PgPool),
@@ -17,7 +17,7 @@ pub enum App {
     Sqlite(SqlitePool),
 }
 
-/// Runs the same statement on whichever pool it is.
+/// Runs the same code on the pool of any engine.
 #[macro_export]
 macro_rules! on_app {
     ($app:expr, $pool:ident => $body:expr) => {
@@ -31,7 +31,7 @@ macro_rules! on_app {
 impl App {
     /// A pool of another process on the same database.
     pub async fn connect(url: &str, connections: u32) -> Self {
-        // Who waits long is slow, not wrong.
+        // A long wait is slow, but no failure.
         let timeout = Duration::from_mins(5);
         if url.starts_with("postgres") {
             let pool = PgPoolOptions::new().max_connections(connections);
@@ -45,14 +45,14 @@ impl App {
         }
     }
 
-    /// One number.
+    /// Reads one number.
     pub async fn number(&self, sql: &str) -> i64 {
         on_app!(self, pool => {
             sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(pool).await.unwrap()
         })
     }
 
-    /// A transaction of the application's own, which may write.
+    /// Begins a transaction of the application, which may write.
     pub async fn begin(&self) -> Tx {
         match self {
             Self::Postgres(pool) => Tx::Postgres(pool.begin().await.unwrap()),
@@ -61,7 +61,7 @@ impl App {
         }
     }
 
-    /// The same at an isolation level. (SQLite has one.)
+    /// Begins a transaction at an isolation level. (SQLite has one level.)
     pub async fn begin_at(&self, level: &str) -> Tx {
         match self {
             Self::Postgres(pool) => {

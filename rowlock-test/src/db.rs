@@ -13,10 +13,10 @@ use crate::{App, Tx, mysql, on_app, postgres, sqlite};
 pub struct Db {
     pub engine: Engine,
     pub url: String,
-    /// A connection pool of the application, as a user would have one.
+    /// The application's connection pool.
     pub app: App,
     pub(crate) name: String,
-    /// Where it is; for SQLite nothing.
+    /// The URL of the server; empty for SQLite.
     server: String,
     _dir: Option<tempfile::TempDir>,
 }
@@ -29,7 +29,7 @@ impl Db {
         Self::on(engine, &server(engine)).await
     }
 
-    /// On a server of the test's own, whose settings it may change.
+    /// Makes a database on a server that this test alone uses, and whose settings it may change.
     pub async fn on(engine: Engine, server: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -62,19 +62,19 @@ impl Db {
         }
     }
 
-    /// A client with a connection, a renewal thread and everything of its own.
+    /// Connects a new client, with connections and threads of its own, as in another process.
     pub async fn rowlock(&self) -> Rowlock {
         Rowlock::connect(&self.url).await.unwrap()
     }
 
-    /// Runs a statement that reads the same on every engine.
+    /// Runs a statement that is the same on every engine.
     pub async fn execute(&self, sql: &str) -> u64 {
         on_app!(&self.app, pool => {
             sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap().rows_affected()
         })
     }
 
-    /// The same, for what may be refused.
+    /// Runs a statement that the server may refuse.
     pub async fn try_execute(&self, sql: &str) -> Result<(), sqlx::Error> {
         on_app!(&self.app, pool => {
             sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.map(|_| ())
@@ -87,7 +87,7 @@ impl Db {
             .await;
     }
 
-    /// The same for a record.
+    /// Damages a record against the constraints.
     pub async fn damage_record(&self, sql: &str) {
         self.damage_in("rowlock_idempotency", "rowlock_idempotency_state", sql)
             .await;
@@ -104,7 +104,7 @@ impl Db {
         self.execute(sql).await;
     }
 
-    /// One number.
+    /// Reads one number.
     pub async fn number(&self, sql: &str) -> i64 {
         self.app.number(sql).await
     }
@@ -121,7 +121,7 @@ impl Db {
         }
     }
 
-    /// How many of them wait for a lock.
+    /// How many transactions of this database's users wait for a lock.
     pub async fn waiting(&self) -> usize {
         match &self.app {
             App::Postgres(_) => usize::try_from(self.number(postgres::WAITING).await).unwrap(),
@@ -135,7 +135,7 @@ impl Db {
         }
     }
 
-    /// Locks the row of `name` as somebody's long transaction would (SQLite: the whole file).
+    /// Locks the row of `name`, as another client's long transaction would (SQLite: the whole file).
     pub async fn lock_row(&self, name: &str) -> Tx {
         let mut tx = self.begin().await;
         if self.engine != Engine::Sqlite {
@@ -148,7 +148,7 @@ impl Db {
         tx
     }
 
-    /// The same with the record of `key`.
+    /// Locks the record of `key`, as another client's long transaction would.
     pub async fn lock_record(&self, key: &str) -> Tx {
         let mut tx = self.begin().await;
         if self.engine != Engine::Sqlite {
@@ -161,12 +161,12 @@ impl Db {
         tx
     }
 
-    /// A transaction of the application's own, which may write.
+    /// Begins a transaction of the application, which may write.
     pub async fn begin(&self) -> Tx {
         self.app.begin().await
     }
 
-    /// The same at an isolation level. (SQLite has one.)
+    /// Begins a transaction at an isolation level. (SQLite has one level.)
     pub async fn begin_at(&self, level: &str) -> Tx {
         self.app.begin_at(level).await
     }
@@ -182,7 +182,7 @@ impl Db {
         }
     }
 
-    /// Drops the database. A test that panics leaves it to the server's end.
+    /// Drops the database. After a panic of the test, the database stays until the server ends.
     pub async fn remove(self) {
         on_app!(&self.app, pool => pool.close().await);
         match self.engine {
@@ -193,8 +193,8 @@ impl Db {
     }
 }
 
-/// The leases of all records that run end now, as if their processes had stood still for long. (They renew them when they
-/// wake up.)
+/// Ends the leases of all running records now, as if their processes had paused for long. (The processes renew the leases when
+/// they wake up.)
 pub async fn lapse(db: &Db) {
     let past = match db.engine {
         Engine::Postgres => "clock_timestamp() - interval '1 second'",

@@ -1,11 +1,11 @@
-//! Waiting for events, and guards that must be there.
+//! Waiting for events, and for locks that must be free.
 
 use std::future::Future;
 use std::time::Duration;
 
 use rowlock::{Held, Rowlock};
 
-/// Waits until `condition` holds. A minute is for what never comes to show: no test measures with it.
+/// Waits until `condition` holds. Panics after a minute, so that a test whose event never comes fails.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
     let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     while !condition().await {
@@ -13,12 +13,12 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: imp
             tokio::time::Instant::now() < deadline,
             "not within a minute: {what}"
         );
-        // What is waited for needs the machine, too.
+        // The awaited event needs the CPU, too.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// The guard of an attempt that must succeed.
+/// Takes a lock that must be free.
 pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
     rowlock
         .lock(name)
@@ -30,7 +30,7 @@ pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
         .expect("the name is free")
 }
 
-/// Waits until the lease was renewed once more.
+/// Waits until the lease is renewed once more.
 pub async fn renewed(held: &Held) {
     let until = held.deadline();
     while held.deadline() == until {

@@ -1,13 +1,14 @@
-//! What tests, benchmarks and examples share: the four databases, each test with an empty one of its own; transactions; servers.
+//! Shared by tests, benchmarks and examples: an empty database for each test, on four engines; transactions; servers.
 #![allow(
     missing_docs,
     clippy::missing_panics_doc,
     clippy::missing_errors_doc,
     clippy::must_use_candidate,
-    reason = "these are parts of tests: named, not documented, and they panic where a test fails"
+    reason = "these are parts of tests: they have names instead of documentation, and panic when a test fails"
 )]
 
 mod app;
+mod attempts;
 mod db;
 mod events;
 mod mysql;
@@ -19,6 +20,7 @@ mod tx;
 mod urls;
 
 pub use app::App;
+pub use attempts::{Provider, begin, begin_new, outcome, request, take_over};
 pub use db::{Db, lapse};
 pub use events::{eventually, renewed, take};
 use rowlock::Engine;
@@ -26,7 +28,7 @@ pub use servers::{Commits, Own, servers};
 pub use tx::Tx;
 pub use urls::{as_user, variable, with_database};
 
-/// All engines, as the tests name them.
+/// All engines, in the order in which the tests run.
 pub const ENGINES: [Engine; 4] = [
     Engine::Sqlite,
     Engine::Postgres,

@@ -1,4 +1,4 @@
-//! Databases on MySQL and MariaDB, what these tell of sessions, and `InnoDB` of open transactions.
+//! Databases on MySQL and MariaDB, and queries for their sessions and open transactions.
 
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool, Row};
@@ -7,7 +7,7 @@ use crate::Db;
 
 pub(crate) async fn create(server: &str, name: &str, url: &str) -> MySqlPool {
     administer(server, format!("CREATE DATABASE {name}")).await;
-    // As ARCHITECTURE.md says ("A statement that is cut off and fails").
+    // ARCHITECTURE.md, "A statement that is cut off and fails", has the reason.
     let pool = MySqlPoolOptions::new()
         .max_connections(4)
         .after_release(|conn, _| {
@@ -36,7 +36,7 @@ impl Db {
     }
 }
 
-/// Not from the table PROCESSLIST: MySQL cannot read it while the text of any session's statement is not UTF-8.
+/// This does not read the table PROCESSLIST: MySQL cannot read it while a session's statement is not UTF-8.
 async fn sessions(conn: &mut MySqlConnection, database: &str) -> Vec<i64> {
     sqlx::raw_sql("SHOW PROCESSLIST")
         .fetch_all(conn)
@@ -50,8 +50,8 @@ async fn sessions(conn: &mut MySqlConnection, database: &str) -> Vec<i64> {
 
 /// The open transactions of the users of `database`, each as the server describes it.
 ///
-/// The server's status, because the table `INNODB_TRX` tells what was: it is filled anew only when nobody has read it
-/// for 0.1 s (MySQL manual, 17.15.2.3), and a test that looks again and again would never see a transaction's end.
+/// This reads the server's status, because the table `INNODB_TRX` is a cache: the server refreshes it only when no session has
+/// read it for 0.1 s (MySQL manual, 17.15.2.3). A test that reads it in a loop would never see the end of a transaction.
 pub(crate) async fn transactions(pool: &MySqlPool, database: &str) -> Vec<String> {
     let mut conn = pool.acquire().await.unwrap();
     let sessions = sessions(&mut conn, database).await;

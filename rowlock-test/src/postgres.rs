@@ -1,4 +1,4 @@
-//! Databases on PostgreSQL, and what it tells of their sessions.
+//! Databases on PostgreSQL, and queries for their sessions.
 
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};

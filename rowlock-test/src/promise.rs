@@ -20,7 +20,7 @@ macro_rules! on_every_engine {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
                     let db = $crate::Db::new(rowlock::Engine::$engine).await;
-                    // A promise that is broken may show as an event that never comes.
+                    // If a promise is broken, its event may never come.
                     let test = super::promise::$name(&db);
                     tokio::time::timeout(std::time::Duration::from_mins(2), test)
                         .await

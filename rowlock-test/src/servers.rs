@@ -1,11 +1,11 @@
-//! Servers of a test's or a benchmark's own, started by `docker/servers.sh`.
+//! Servers for one test or one benchmark, started by `docker/servers.sh`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::postgres;
 
-/// A server in a temporary folder, stopped with the value.
+/// A server in a temporary folder. Dropping this stops the server.
 #[derive(Debug)]
 pub struct Own {
     pub dir: tempfile::TempDir,
@@ -13,7 +13,8 @@ pub struct Own {
 }
 
 impl Own {
-    /// Starts `kind`; `more` is what `docker/servers.sh` takes after the folder. (The URLs of several servers are lines.)
+    /// Starts `kind`. `more` are the arguments that `docker/servers.sh` takes after the folder. (For several servers, each line
+    /// of the URL is one server's.)
     pub fn start(kind: &str, more: &[&str]) -> Self {
         Self::with(kind, more, Commits::NotDurable)
     }
@@ -40,13 +41,13 @@ impl Own {
         Self { dir, url }
     }
 
-    /// `host:port`.
+    /// The server's `host:port`.
     pub fn address(&self) -> &str {
         let rest = self.url.split_once('@').unwrap().1;
         rest.split_once('/').unwrap().0
     }
 
-    /// `url` on this server.
+    /// `url`, with the host and port of this server.
     pub fn instead_of(&self, url: &str) -> String {
         let (before, rest) = url.split_once('@').unwrap();
         let (_, after) = rest.split_once('/').unwrap();
@@ -60,14 +61,14 @@ impl Drop for Own {
     }
 }
 
-/// Whether what is committed survives the server's death.
+/// Whether a commit survives a crash of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commits {
     Durable,
     NotDurable,
 }
 
-/// Runs `docker/servers.sh` for the server in `dir`, and returns what it says.
+/// Runs `docker/servers.sh` for the server in `dir`, and returns its output.
 pub fn servers(command: &[&str], dir: &Path, more: &[&str], commits: Commits) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker/servers.sh");
     let mut run = Command::new(script);

@@ -11,7 +11,7 @@ pub(crate) async fn create(url: &str) -> SqlitePool {
     pool
 }
 
-/// Runs `sql` against the constraints: SQLite cannot drop one, but a session may ignore them.
+/// Runs `sql` without checking constraints: SQLite cannot drop a constraint, but a session may ignore all.
 pub(crate) async fn damage(url: &str, sql: &str) {
     let mut conn = SqliteConnection::connect(url).await.unwrap();
     let sql = format!("PRAGMA ignore_check_constraints = ON; {sql}");

@@ -1,11 +1,11 @@
-//! A transaction of the application's own, on whichever engine.
+//! A transaction of the application, on any engine.
 
 use std::time::Duration;
 
 use rowlock::{Advance, Error, Held, Locked, Rowlock, TryLock, Version};
 use sqlx::AssertSqlSafe;
 
-/// An open transaction of the application's own.
+/// An open transaction of the application.
 #[derive(Debug)]
 pub enum Tx {
     Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
@@ -13,7 +13,7 @@ pub enum Tx {
     Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
 }
 
-/// Runs the same on whichever transaction it is.
+/// Runs the same code in a transaction of any engine.
 #[macro_export]
 macro_rules! on_tx {
     ($tx:expr, $inner:ident => $body:expr) => {
@@ -55,7 +55,7 @@ impl Tx {
         on_tx!(self, tx => rowlock.in_tx(tx).lock(name).try_acquire().await)
     }
 
-    /// Locks what must be free.
+    /// Locks a name that must be free.
     pub async fn lock(&mut self, rowlock: &Rowlock, name: &str) -> Locked {
         let lock = self.try_lock(rowlock, name).await.unwrap();
         lock.locked().expect("the name is free")

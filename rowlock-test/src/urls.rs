@@ -7,7 +7,7 @@ pub fn variable(engine: Engine) -> String {
     format!("ROWLOCK_TEST_{}_URL", engine.name().to_uppercase())
 }
 
-/// The URL of a server on which databases may be made.
+/// The URL of a server on which the tests may create databases.
 pub(crate) fn server(engine: Engine) -> String {
     let variable = variable(engine);
     std::env::var(&variable).unwrap_or_else(|_| {

@@ -4,26 +4,14 @@ use rowlock::{
     Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordState, Resolution,
     StepFailed,
 };
-use rowlock_test::{Db, Tx, on_every_engine, on_tx};
+use rowlock_test::{Db, Tx, begin, begin_new, on_every_engine, on_tx};
 
 fn outcome(text: &str) -> Outcome {
     Outcome::json(&text).unwrap()
 }
 
-async fn begin(idempotency: &Idempotency) -> Begun<IdempotencyGuard> {
-    let request = Fingerprint::of("request");
-    idempotency.begin("scope", "k", &request).await.unwrap()
-}
-
-async fn new(idempotency: &Idempotency) -> IdempotencyGuard {
-    match begin(idempotency).await {
-        Begun::New(guard) => guard,
-        other => panic!("not new: {other:?}"),
-    }
-}
-
 async fn kept(idempotency: &Idempotency) -> Outcome {
-    match begin(idempotency).await {
+    match begin(idempotency, "k").await {
         Begun::Replay(outcome) => outcome,
         other => panic!("no outcome: {other:?}"),
     }
@@ -35,7 +23,7 @@ async fn complete_in(guard: &IdempotencyGuard, tx: &mut Tx, with: &Outcome) -> R
 
 /// A guard whose step may have happened.
 async fn with_open_step(idempotency: &Idempotency) -> IdempotencyGuard {
-    let guard = new(idempotency).await;
+    let guard = begin_new(idempotency, "k").await;
     let fail = async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) };
     guard.step_once("charge", fail).await.unwrap_err();
     guard
@@ -44,7 +32,7 @@ async fn with_open_step(idempotency: &Idempotency) -> IdempotencyGuard {
 on_every_engine! {
     async fn the_outcome_that_a_transaction_has_committed_counts(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
-        let guard = new(&idempotency).await;
+        let guard = begin_new(&idempotency, "k").await;
         let mut tx = db.begin().await;
         complete_in(&guard, &mut tx, &outcome("first")).await.unwrap();
         tx.commit().await.unwrap();
@@ -58,7 +46,7 @@ on_every_engine! {
 
     async fn the_same_outcome_again_is_kept(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
-        let guard = new(&idempotency).await;
+        let guard = begin_new(&idempotency, "k").await;
         let mut tx = db.begin().await;
         complete_in(&guard, &mut tx, &outcome("first")).await.unwrap();
         tx.commit().await.unwrap();
@@ -68,7 +56,7 @@ on_every_engine! {
 
     async fn after_a_rollback_another_outcome_is_kept(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
-        let guard = new(&idempotency).await;
+        let guard = begin_new(&idempotency, "k").await;
         let mut tx = db.begin().await;
         complete_in(&guard, &mut tx, &outcome("first")).await.unwrap();
         tx.release().await;
@@ -87,15 +75,15 @@ on_every_engine! {
         assert!(matches!(error, Error::StepUnknown { .. }), "{error}");
         tx.release().await;
         guard.release().await.unwrap();
-        let begun = begin(&idempotency).await;
+        let begun = begin(&idempotency, "k").await;
         assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
         idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap();
-        new(&idempotency).await.complete(&outcome("paid")).await.unwrap();
+        begin_new(&idempotency, "k").await.complete(&outcome("paid")).await.unwrap();
     }
 
     async fn a_step_whose_future_was_dropped_is_open(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
-        let guard = new(&idempotency).await;
+        let guard = begin_new(&idempotency, "k").await;
         let (begun, has_begun) = tokio::sync::oneshot::channel();
         let work = async {
             begun.send(()).unwrap();
@@ -128,7 +116,7 @@ on_every_engine! {
 
     async fn a_result_that_could_not_be_kept_is_kept_by_the_next_call(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
-        let guard = new(&idempotency).await;
+        let guard = begin_new(&idempotency, "k").await;
         let work = async {
             db.execute("ALTER TABLE rowlock_idempotency_step RENAME TO elsewhere").await;
             Ok(7)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rowlock::{Engine, Error, TryAcquire, TryLock};
-use rowlock_test::{Db, LEVELS, eventually, on_every_engine, on_tx, take};
+use rowlock_test::{Db, LEVELS, eventually, on_every_engine, take};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -89,7 +89,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         db.execute("CREATE TABLE app (n BIGINT)").await;
         if db.engine == Engine::Sqlite {
-            return; // whoever has the file waits for nobody
+            return; // a transaction has the whole file, and never waits
         }
         let mut holder = db.begin().await;
         holder.lock(&rowlock, "a").await;
@@ -105,7 +105,7 @@ on_every_engine! {
                 assert!(matches!(error, Error::WaitTimeout { .. }), "{level} {name}: {error}");
                 assert!(started.elapsed() >= wait);
             }
-            // Nothing of the session's has changed.
+            // The settings of the session are unchanged.
             if db.engine == Engine::Postgres {
                 let zero = "SELECT (current_setting('lock_timeout') = '0')::int::bigint";
                 assert_eq!(tx.number(zero).await, 1);
@@ -132,8 +132,8 @@ on_every_engine! {
                 continue;
             }
             let release = async {
-                // Two tries at least, so that it is waiting. Nothing shows a try from outside: it locks nothing that
-                // another session could see. Without it the test is right still, and tests less.
+                // Time for at least two tries, so that the call is waiting. A try locks nothing that another session could see.
+                // Without this pause the test stays correct, but tests less.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 held.release().await.unwrap()
             };
@@ -197,97 +197,12 @@ on_every_engine! {
         }
     }
 
-    async fn the_wait_is_for_all_names_together(db: &Db) {
-        if db.engine == Engine::Sqlite {
-            return; // whoever has the file waits for nobody
-        }
-        let rowlock = db.rowlock().await;
-        let mut holders = Vec::new();
-        for name in ["a", "b", "c"] {
-            let mut tx = db.begin().await;
-            tx.lock(&rowlock, name).await;
-            holders.push(tx);
-        }
-        // The first one ends half way: the rest of the time is for the others.
-        let (limit, started) = (Duration::from_millis(1_500), std::time::Instant::now());
-        let mut tx = db.begin().await;
-        let wait = async {
-            on_tx!(&mut tx, tx => {
-                rowlock.in_tx(tx).lock_all(["a", "b", "c"]).wait(limit).acquire().await
-            })
-        };
-        let first = holders.remove(0);
-        let ends = async {
-            // Time itself is tested: how much of the limit is left for the others.
-            tokio::time::sleep(limit / 2).await;
-            first.commit().await.unwrap();
-        };
-        let (waited, ()) = tokio::join!(wait, ends);
-        assert!(matches!(waited, Err(Error::WaitTimeout { .. })), "{waited:?}");
-        let took = started.elapsed();
-        assert!(took >= limit && took < limit * 4 / 3, "{took:?}");
-        tx.release().await;
-        for tx in holders {
-            tx.release().await;
-        }
-    }
-
-    async fn several_names_are_granted_together_or_not_at_all(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let before = one.version("b").await.unwrap().fence();
-        for name in ["b", "c", "d"] {
-            // The second client knows the names, and has seen no lease.
-            drop(two.version(name).await.unwrap());
-        }
-        let held = take(&one, "c", TTL).await;
-        let mut tx = db.begin().await;
-        let busy = match tx.lock_all(&two, &["d", "c", "b"]).await.unwrap() {
-            TryLock::Busy(busy) => busy,
-            TryLock::Locked(_) => panic!("one of them is held"),
-        };
-        assert_eq!(busy.name.as_str(), "c");
-        if db.engine == Engine::Postgres {
-            // What was free has been given back.
-            let mut other = db.begin().await;
-            other.lock(&one, "b").await;
-            other.release().await;
-        }
-        tx.commit().await.unwrap();
-        assert_eq!(one.version("b").await.unwrap().fence(), before, "nothing was granted");
-        let _ = held.release().await.unwrap();
-
-        let mut tx = db.begin().await;
-        let locked = tx.lock_all(&two, &["d", "c", "b"]).await.unwrap().locked().unwrap();
-        let names: Vec<_> = locked.fences().map(|(name, _)| name.as_str().to_owned()).collect();
-        assert_eq!(names, ["b", "c", "d"]);
-        tx.commit().await.unwrap();
-        for (name, fence) in locked.fences() {
-            assert_eq!(one.version(name.as_str()).await.unwrap().fence(), fence);
-        }
-    }
-
-    async fn names_in_differing_orders_never_deadlock(db: &Db) {
-        let rowlock = db.rowlock().await;
-        let some = |names: [&'static str; 3]| {
-            let rowlock = rowlock.clone();
-            async move {
-                for _ in 0..40 {
-                    let mut tx = db.begin().await;
-                    let locked = tx.acquire_all(&rowlock, &names).await.unwrap();
-                    assert_eq!(locked.fences().count(), 3);
-                    tx.commit().await.unwrap();
-                }
-            }
-        };
-        tokio::join!(some(["a", "b", "c"]), some(["c", "b", "a"]), some(["b", "c", "a"]));
-    }
-
     async fn names_that_have_no_row_yet_do_not_deadlock(db: &Db) {
         let rowlock = db.rowlock().await;
         for level in LEVELS {
             let db_of = |task: usize, rowlock: rowlock::Rowlock| async move {
                 for round in 0..5 {
-                    // Neighbours in the index, each new; every other one is wanted by two at once.
+                    // New names, side by side in the index. Two tasks want each name.
                     let name = format!("{level}-{round}-{}", task / 2);
                     loop {
                         let mut tx = db.begin_at(level).await;
@@ -363,7 +278,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         for round in 0..60 {
             let mut tx = db.begin().await;
-            // The one that was cut off may have got it in its last moment, and is being rolled back.
+            // The cut-off transaction may have got the lock in its last moment. Its rollback may still run.
             tx.acquire(&rowlock, "a", LONG).await.unwrap();
             if db.engine != Engine::Sqlite {
                 let mut waiting = db.begin().await;

@@ -16,8 +16,7 @@ use rowlock_test::{Db, eventually};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::network::through_proxy;
-use crate::proxy::Mode;
+use crate::proxy::{Mode, through_proxy};
 use crate::server_kill::Server;
 
 const LEASE: Duration = Duration::from_millis(500);

@@ -1,37 +1,43 @@
 //! Faults, on real processes and real servers: kills, pauses, cut and silent connections.
 //!
 //! - [`role`]: this binary, started again as one of the processes.
-//! - [`campaign`]: 8 processes on 3 names, one of them killed or paused every 100 ms.
-//! - [`worker`]: such a process.
+//! - [`campaign`]: 8 processes on 3 names, one of them killed or paused every 100 ms. [`worker`] is one process.
 //! - [`history`]: what the processes did, and the checker that judges it.
 //! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
-//! - [`zombie`]: a holder that is stopped before its commit, and wakes behind somebody else's.
+//! - [`zombie`]: a holder that is stopped before its commit, and wakes after another process took over.
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
-//! - [`late_record`]: an attempt that is stopped past its lease, and wakes behind whoever has taken over.
-//! - [`late_response`]: the database is away when a handler of the HTTP layer has finished, for longer than the lease.
-//! - [`late_steps`]: what is said of a step, and reaches the server when its caller has given up.
-//! - [`late_token`]: a form token that is issued once more when it was used.
-//! - [`payments`]: the shop of the example in 4 processes, one of them killed every 200 ms, and clients that insist, with two
-//!   keys for each order; and an attempt that learns after its charge that it was taken over.
-//! - [`silent_server`]: a server that accepts connections, and says nothing.
-//! - [`network`]: connections that are cut after the request, or fall silent; through [`proxy`].
+//! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
+//! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has finished.
+//! - [`late_steps`]: statements about a step that reach the server after their caller has given up.
+//! - [`late_token`]: a form token that is issued once more after it was used.
+//! - [`late_requests`]: an acquire and a claim that reach the server after their caller has given up.
+//! - [`payments`]: the shop of the example in several processes that are killed, and clients that insist.
+//! - [`cut`]: connections that are cut after the request.
+//! - [`silence`]: a network that is slow, or silent.
+//! - [`silent_server`]: a server that accepts connections and never answers.
+//! - [`starved`]: a pooler that has no connection left for rowlock.
+//!
+//! [`proxy`] stands between a client and its server, where the network is what fails.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod campaign;
+mod cut;
 mod dead_holder;
 mod history;
 mod late_record;
+mod late_requests;
 mod late_response;
 mod late_steps;
 mod late_token;
 mod modes;
-mod network;
 mod payments;
 mod proxy;
 mod role;
 mod server_kill;
+mod silence;
 mod silent_server;
+mod starved;
 mod worker;
 mod zombie;
 
@@ -76,25 +82,25 @@ fn main() -> ExitCode {
             block_on(server_kill::run(engine));
         }));
         trials.push(trial("cut_after_the_request", engine, move || {
-            block_on(network::cut(engine));
+            block_on(cut::cut(engine));
         }));
         trials.push(trial("records_cut_after_the_request", engine, move || {
-            block_on(network::records(engine));
+            block_on(cut::records(engine));
         }));
         trials.push(trial("shared_after_a_cut", engine, move || {
-            block_on(network::shared_after_a_cut(engine));
+            block_on(cut::shared_after_a_cut(engine));
         }));
         trials.push(trial("late_sending", engine, move || {
-            block_on(network::late_sending(engine));
+            block_on(late_requests::late_sending(engine));
         }));
         trials.push(trial("late_answers", engine, move || {
-            block_on(network::late(engine));
+            block_on(silence::late(engine));
         }));
         trials.push(trial("quiet_after_a_loss", engine, move || {
-            block_on(network::quiet(engine));
+            block_on(silence::quiet(engine));
         }));
         trials.push(trial("late_claim", engine, move || {
-            block_on(network::late_claim(engine));
+            block_on(late_requests::late_claim(engine));
         }));
         trials.push(trial("late_step", engine, move || {
             block_on(late_steps::begun(engine));
@@ -109,7 +115,7 @@ fn main() -> ExitCode {
             block_on(late_token::run(engine));
         }));
         trials.push(trial("starved", engine, move || {
-            block_on(network::starved(engine));
+            block_on(starved::starved(engine));
         }));
         trials.push(trial("late_response_after_silence", engine, move || {
             block_on(late_response::silence(engine));
@@ -124,7 +130,7 @@ fn main() -> ExitCode {
             }));
         }
         trials.push(trial("silence", engine, move || {
-            block_on(network::silence(engine));
+            block_on(silence::silence(engine));
         }));
     }
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -1,9 +1,11 @@
-//! A TCP proxy in front of a server, that can cut connections, keep what is said for later, or fall silent.
+//! A TCP proxy in front of a server. It can cut connections, delay requests and answers, or fall silent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use rowlock_test::eventually;
+use rowlock::{Engine, Rowlock};
+use rowlock_test::{Db, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
@@ -12,28 +14,28 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Pass,
-    /// The next request reaches the server; its answer does not come back, the connection is cut.
+    /// The next request reaches the server. Its answer does not come back, and the connection is cut.
     CutNextAnswer,
-    /// The same for the next request of many operations.
+    /// As [`CutNextAnswer`](Self::CutNextAnswer), for the next request of many operations.
     CutNextBatch,
-    /// The next request stays here, and its connection is cut; [`Proxy::deliver`] hands it to the server.
+    /// The proxy keeps the next request, and cuts its connection. [`Proxy::deliver`] passes the request to the server.
     KeepNextRequest,
-    /// The same for a request that has this text in it, behind so many others that have it; from then on it is
-    /// [`Silent`](Self::Silent).
+    /// As [`KeepNextRequest`](Self::KeepNextRequest), for a request that contains this text; the number says how many such
+    /// requests pass before. From then on the proxy is [`Silent`](Self::Silent).
     KeepRequestWith(&'static str, u32),
-    /// Requests reach the server; answers come here, and stay here until the mode changes.
+    /// Requests reach the server. The proxy holds the answers until the mode changes.
     HoldAnswers,
-    /// Every answer comes so late.
-    Late(std::time::Duration),
+    /// Every answer is delayed by this time.
+    Late(Duration),
     /// Nothing passes in either direction, and nothing is closed.
     Silent,
-    /// The same from the next request on that has this text in it.
+    /// As [`Silent`](Self::Silent), from the next request that contains this text.
     SilentFrom(&'static str),
-    /// Every connection is closed, new ones as soon as they are made.
+    /// Every connection is closed, also new connections.
     Closed,
 }
 
-/// A request of so many bytes is one of many operations.
+/// A request of at least this many bytes is one of many operations.
 const BATCH: usize = 4_096;
 
 #[derive(Debug)]
@@ -44,22 +46,51 @@ pub(crate) struct Proxy {
     kept: Arc<Kept>,
 }
 
-/// How many times something was said.
+/// The numbers of requests and answers.
 #[derive(Debug, Default)]
 struct Passed {
     requests: AtomicU32,
     answers: AtomicU32,
 }
 
-/// A request that is on its way for long.
+/// The delayed request.
 #[derive(Debug, Default)]
 struct Kept {
     deliver: Notify,
     answered: Notify,
 }
 
+/// A proxy in front of the database's server, and the URL of the database through the proxy.
+pub(crate) async fn through_proxy(db: &Db) -> (Proxy, String) {
+    let at = db.url.find("127.0.0.1:").expect("a server on loopback") + "127.0.0.1:".len();
+    let end = at + db.url[at..].find('/').unwrap();
+    let proxy = Proxy::start(db.url[at..end].parse().unwrap()).await;
+    let url = format!("{}{}{}", &db.url[..at], proxy.port, &db.url[end..]);
+    (proxy, url)
+}
+
+/// As [`through_proxy`], without encryption, so that the proxy can read the requests.
+///
+/// (MySQL and MariaDB accept the password without TLS because the server has seen it before.)
+pub(crate) async fn through_readable_proxy(db: &Db) -> (Proxy, String) {
+    let (proxy, url) = through_proxy(db).await;
+    match db.engine {
+        Engine::MySql | Engine::MariaDb => (proxy, format!("{url}?ssl-mode=disabled")),
+        _ => (proxy, url),
+    }
+}
+
+/// Waits until the client has a connection for its renewals. From then on only the lanes send requests.
+pub(crate) async fn renewals_are_connected(rowlock: &Rowlock) {
+    let lock = rowlock.lock("renewed").ttl(Duration::from_secs(3));
+    let held = lock.acquire().await.unwrap();
+    let first = held.deadline();
+    eventually("a renewal is confirmed", async || held.deadline() > first).await;
+    let _ = held.release().await.unwrap();
+}
+
 impl Proxy {
-    /// In front of 127.0.0.1:`server`.
+    /// Starts a proxy in front of 127.0.0.1:`server`.
     pub(crate) async fn start(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -85,13 +116,13 @@ impl Proxy {
         self.mode.send_replace(mode);
     }
 
-    /// How many times the client has said something.
+    /// The number of requests of the client.
     pub(crate) fn requests(&self) -> u32 {
         self.passed.requests.load(Ordering::Relaxed)
     }
 
-    /// From now on answers stay here. Resolves when there is one: whoever has asked asks nothing more, and the server works
-    /// on nothing of his.
+    /// Holds all answers from now on, and waits for the first one. Then that client sends nothing more, and the server has no work
+    /// left from it.
     pub(crate) async fn hold_an_answer(&self) {
         self.set(Mode::HoldAnswers);
         let held = || self.passed.answers.load(Ordering::SeqCst);
@@ -99,8 +130,7 @@ impl Proxy {
         eventually("an answer is held", async || held() > before).await;
     }
 
-    /// The request that was kept reaches the server, on the connection that the client has given up. Resolves when the
-    /// server has answered.
+    /// Passes the kept request to the server, on the connection that the client has given up. Waits for the server's answer.
     pub(crate) async fn deliver(&self) {
         self.kept.deliver.notify_one();
         self.kept.answered.notified().await;
@@ -167,7 +197,7 @@ async fn connection(
                 if changes.wait_for(other).await.is_err() {
                     return;
                 }
-                // The server has done it; its answer is lost, and with it the connection.
+                // The server has run the request. Its answer and the connection are lost.
                 let cuts = [Mode::CutNextAnswer, Mode::CutNextBatch];
                 if asked && cuts.into_iter().any(|cut| disarm(&mode, cut)) {
                     return;
@@ -184,7 +214,7 @@ async fn connection(
     }
 }
 
-/// Whether this is the request that is to be kept.
+/// Whether the proxy must keep this request.
 fn has_text(mode: &watch::Sender<Mode>, request: &[u8]) -> bool {
     let mut is_it = false;
     mode.send_if_modified(|mode| {
@@ -203,7 +233,7 @@ fn has_text(mode: &watch::Sender<Mode>, request: &[u8]) -> bool {
     is_it
 }
 
-/// Whether this is the request from which on nothing passes.
+/// Whether the silence begins with this request.
 fn falls_silent(mode: &watch::Sender<Mode>, request: &[u8]) -> bool {
     mode.send_if_modified(|mode| {
         let is_it = matches!(*mode, Mode::SilentFrom(text) if contains(request, text));
@@ -219,7 +249,7 @@ fn contains(request: &[u8], text: &str) -> bool {
     parts.any(|part| part == text.as_bytes())
 }
 
-/// Whether `mode` is what is asked for; if it is, it is so no longer.
+/// Whether the mode is `armed`. If it is, this ends the mode.
 fn disarm(mode: &watch::Sender<Mode>, armed: Mode) -> bool {
     mode.send_if_modified(|mode| {
         let is_armed = *mode == armed;

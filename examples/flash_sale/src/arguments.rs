@@ -1,64 +1,59 @@
-//! The command line, read by hand: a crate that parses it would have to be built before the first sale.
+//! The command line.
 
-use std::ops::RangeInclusive;
+use clap::{Parser, ValueEnum};
 
-pub(crate) const HELP: &str = "\
-Sells a limited stock to many buyers from several processes, once per way of guarding it.
-
-Usage: flash_sale [OPTIONS]
-
-Options:
-  --url URL          the database; a SQLite file in a temporary folder when not given [env: ROWLOCK_URL]
-                     (postgres://… and mysql://… need a build with --features postgres,mysql)
-  --stock ITEMS      items in stock [default: 100]
-  --buyers BUYERS    buyers, each of whom wants one item [default: 500]
-  --processes COUNT  operating system processes that serve the buyers [default: 4]
-  --modes MODES      ways of guarding the stock [default: none,lease,pinned,pessimistic,optimistic,unique]
-                       none         no guard at all: oversells
-                       lease        a lease lock around reading and writing
-                       pinned       the same, and the transaction that writes commits only if the lease is held until its end
-                       pessimistic  a lock in the transaction that writes, which ends with it
-                       optimistic   no lock: a buyer who finds that another one was faster begins again
-                       unique       no lock of rowlock's: a unique index on the number of the order
-  --json             print one JSON object and nothing else
-  -h, --help         print this";
-
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Sells a limited stock to many buyers from several processes, once for each way of guarding the stock.
+#[derive(Debug, Clone, Parser)]
 pub(crate) struct Arguments {
+    /// The database; without it a SQLite file in a temporary folder. postgres://… and mysql://… need a build with
+    /// --features postgres,mysql.
+    #[arg(long, env = "ROWLOCK_URL", hide_env_values = true)]
     pub(crate) url: Option<String>,
+    /// Items in stock.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) stock: u32,
+    /// Buyers. Each wants one item.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) buyers: u32,
+    /// Operating system processes that serve the buyers.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) processes: u32,
+    /// Ways of guarding the stock.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "none,lease,pinned,pessimistic,optimistic,unique"
+    )]
     pub(crate) modes: Vec<Mode>,
+    /// Print one JSON object and nothing else.
+    #[arg(long)]
     pub(crate) json: bool,
-    /// Serve so many buyers of `modes[0]`, as one of the processes.
+    /// Serve this many buyers of `modes[0]`, as one of the processes.
+    #[arg(long, hide = true)]
     pub(crate) serve: Option<u32>,
 }
 
-/// A way of guarding the stock; [`HELP`] describes each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A way of guarding the stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
+    /// No guard: oversells.
     None,
+    /// A lease around reading and writing.
     Lease,
+    /// A lease too, and the transaction that writes commits only if the lease is still held.
     Pinned,
+    /// A lock in the transaction that writes; it ends with the transaction.
     Pessimistic,
+    /// No lock: a buyer who finds that another buyer was faster begins again.
     Optimistic,
+    /// No lock of rowlock's: a unique index on the order number.
     Unique,
 }
 
-const MODES: [(&str, Mode); 6] = [
-    ("none", Mode::None),
-    ("lease", Mode::Lease),
-    ("pinned", Mode::Pinned),
-    ("pessimistic", Mode::Pessimistic),
-    ("optimistic", Mode::Optimistic),
-    ("unique", Mode::Unique),
-];
-
 impl Mode {
-    pub(crate) fn name(self) -> &'static str {
-        let found = MODES.iter().find(|(_, mode)| *mode == self);
-        found.map_or("", |(name, _)| name)
+    pub(crate) fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     pub(crate) fn is_guarded(self) -> bool {
@@ -66,97 +61,37 @@ impl Mode {
     }
 }
 
-impl Arguments {
-    /// `Ok(None)`: help is asked for.
-    pub(crate) fn parse(given: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
-        let mut arguments = Self {
-            url: std::env::var("ROWLOCK_URL").ok(),
-            stock: 100,
-            buyers: 500,
-            processes: 4,
-            modes: MODES.map(|(_, mode)| mode).to_vec(),
-            json: false,
-            serve: None,
-        };
-        let mut given = given;
-        while let Some(argument) = given.next() {
-            let (option, value) = match argument.split_once('=') {
-                Some((option, value)) => (option, Some(value.to_owned())),
-                None => (argument.as_str(), None),
-            };
-            match (option, &value) {
-                ("-h" | "--help", None) => return Ok(None),
-                ("--json", None) => {
-                    arguments.json = true;
-                    continue;
-                }
-                _ => {}
-            }
-            let value = || {
-                let value = value.or_else(|| given.next());
-                value.ok_or_else(|| format!("{option} needs a value"))
-            };
-            match option {
-                "--url" => arguments.url = Some(value()?),
-                "--stock" => arguments.stock = number(option, &value()?, 1..=1_000_000)?,
-                "--buyers" => arguments.buyers = number(option, &value()?, 1..=100_000)?,
-                "--processes" => arguments.processes = number(option, &value()?, 1..=64)?,
-                "--modes" => arguments.modes = modes(&value()?)?,
-                "--serve" => arguments.serve = Some(number(option, &value()?, 0..=100_000)?),
-                _ => return Err(format!("{argument} is unknown: --help lists the options")),
-            }
-        }
-        Ok(Some(arguments))
-    }
-}
-
-fn number(option: &str, value: &str, allowed: RangeInclusive<u32>) -> Result<u32, String> {
-    let number = value.parse().ok().filter(|number| allowed.contains(number));
-    number.ok_or_else(|| {
-        let (least, most) = (allowed.start(), allowed.end());
-        format!("{option} {value} is refused: {least} to {most} are allowed")
-    })
-}
-
-fn modes(list: &str) -> Result<Vec<Mode>, String> {
-    let mode = |name: &str| {
-        let found = MODES.iter().find(|(known, _)| *known == name);
-        let mode = found.map(|(_, mode)| *mode);
-        mode.ok_or_else(|| format!("there is no mode {name:?}: --help lists the modes"))
-    };
-    list.split(',').map(mode).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Option<Arguments>, String> {
-        Arguments::parse(line.split_whitespace().map(str::to_owned))
+    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(["flash_sale"].into_iter().chain(line.split_whitespace()))
     }
 
     #[test]
-    fn options_are_read_in_both_forms() {
-        let sale = parse("--url sqlite:a.db --stock=7 --modes unique,none --json");
-        let sale = sale.unwrap().unwrap();
-        assert_eq!(sale.url.as_deref(), Some("sqlite:a.db"));
-        assert_eq!((sale.stock, sale.buyers, sale.processes), (7, 500, 4));
-        assert_eq!(sale.modes, [Mode::Unique, Mode::None]);
-        assert!(sale.json);
-        assert_eq!(parse("--stock 7 --help"), Ok(None));
+    fn every_mode_sells_unless_some_are_named() {
+        assert_eq!(parse("").unwrap().modes, Mode::value_variants());
+        let some = parse("--modes unique,none").unwrap();
+        assert_eq!(some.modes, [Mode::Unique, Mode::None]);
+    }
+
+    #[test]
+    fn a_serving_process_understands_the_name_of_every_mode() {
+        for mode in Mode::value_variants() {
+            let serving = parse(&format!("--modes {} --serve 7", mode.name())).unwrap();
+            assert_eq!((serving.modes, serving.serve), (vec![*mode], Some(7)));
+        }
     }
 
     #[test]
     fn wrong_usage_says_what_is_right() {
         for (line, said) in [
-            ("--stock", "--stock needs a value"),
-            ("--stock 0", "1 to 1000000 are allowed"),
-            ("--processes many", "1 to 64 are allowed"),
-            ("--modes lease,hope", "there is no mode \"hope\""),
-            ("--json=1", "--json=1 is unknown"),
-            ("sell", "sell is unknown"),
+            ("--stock 0", "1..=1000000"),
+            ("--processes 65", "1..=64"),
+            ("--modes lease,hope", "possible values: none, lease, pinned"),
         ] {
-            let error = parse(line).unwrap_err();
+            let error = parse(line).unwrap_err().to_string();
             assert!(error.contains(said), "{line}: {error}");
         }
     }

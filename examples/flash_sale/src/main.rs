@@ -1,7 +1,7 @@
 //! The flash sale: 100 items, 500 buyers, 4 processes, one database.
 //!
-//! Every buyer reads the stock, thinks for a moment, and writes it back: the way of guarding the stock alone
-//! makes it right. Without a guard everybody sees it oversell.
+//! Every buyer reads the stock, thinks for a moment, and writes the stock back. This is correct only if a guard keeps two
+//! buyers from writing the same number: without a guard, the shop sells more than it has.
 //!
 //! ```text
 //! cargo run --release -p flash_sale
@@ -12,24 +12,23 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
+use clap::Parser;
 use rowlock::Rowlock;
 use serde::{Deserialize, Serialize};
 
 mod arguments;
-mod folder;
 mod report;
 mod shop;
 use arguments::{Arguments, Mode};
-use folder::Folder;
-use report::{Report, Run, percentile, print_table, round};
+use report::{Report, Run, percentile, round};
 use shop::Shop;
 
-/// What the buyers lock.
+/// The name that the buyers lock.
 const NAME: &str = "flash-sale";
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a serving process tells: how many it sold, and how long each buyer waited, in milliseconds.
+/// What a serving process reports: how many items it sold, and how many milliseconds each buyer waited.
 #[derive(Debug, Serialize, Deserialize)]
 struct Served {
     sold: u32,
@@ -37,17 +36,7 @@ struct Served {
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::parse(std::env::args().skip(1)) {
-        Ok(Some(arguments)) => arguments,
-        Ok(None) => {
-            println!("{}", arguments::HELP);
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("flash_sale: {error}");
-            return ExitCode::from(2);
-        }
-    };
+    let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -69,9 +58,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// The sale: one run per mode, then the report.
+/// Sells once in each mode, then reports.
 async fn sell(arguments: &Arguments) -> Result<(), Failure> {
-    let dir = Folder::new()?;
+    let dir = tempfile::tempdir()?;
     let url = arguments
         .url
         .clone()
@@ -116,7 +105,7 @@ async fn sell(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        print_table(&report);
+        println!("{}", report.table());
     }
     if wrong.is_empty() {
         Ok(())
@@ -125,16 +114,16 @@ async fn sell(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Starts the processes, lets them begin together, and adds up what they tell.
+/// Starts the processes, lets them begin together, and adds up their reports.
 fn one_run(arguments: &Arguments, mode: Mode, url: &str) -> Result<Run, Failure> {
     let program = std::env::current_exe()?;
     let mut children = Vec::new();
     for process in 0..arguments.processes {
-        // The buyers are dealt out evenly; the first processes get one more where it does not divide.
+        // The processes share the buyers evenly. The first processes get one more when there is a remainder.
         let share = arguments.buyers / arguments.processes
             + u32::from(process < arguments.buyers % arguments.processes);
         let child = Command::new(&program)
-            .args(["--modes", mode.name(), "--serve", &share.to_string()])
+            .args(["--modes", &mode.name(), "--serve", &share.to_string()])
             .env("ROWLOCK_URL", url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -178,7 +167,7 @@ fn one_run(arguments: &Arguments, mode: Mode, url: &str) -> Result<Run, Failure>
     })
 }
 
-/// One of the processes: serves its buyers, all at once.
+/// Serves the buyers of one process, all at the same time.
 async fn serve(arguments: &Arguments, buyers: u32) -> Result<(), Failure> {
     let mode = *arguments.modes.first().ok_or("no mode")?;
     let url = arguments.url.as_deref().ok_or("no URL")?;

@@ -1,5 +1,6 @@
-//! What a sale has come to, as a table or as JSON.
+//! The result of a sale, as a table or as JSON.
 
+use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -10,7 +11,7 @@ pub(crate) struct Report {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Run {
-    pub(crate) mode: &'static str,
+    pub(crate) mode: String,
     pub(crate) stock: u32,
     pub(crate) buyers: u32,
     pub(crate) sold: u32,
@@ -20,14 +21,28 @@ pub(crate) struct Run {
     pub(crate) p99_ms: f64,
 }
 
-pub(crate) fn print_table(report: &Report) {
-    println!("| mode        | stock | sold | oversold | orders/s | p50 ms | p99 ms |");
-    println!("|-------------|-------|------|----------|----------|--------|--------|");
-    for run in &report.runs {
-        println!(
-            "| {:<11} | {:>5} | {:>4} | {:>8} | {:>8.1} | {:>6.1} | {:>6.1} |",
-            run.mode, run.stock, run.sold, run.oversold, run.orders_per_s, run.p50_ms, run.p99_ms
-        );
+impl Report {
+    pub(crate) fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN);
+        table.set_header([
+            "mode", "stock", "sold", "oversold", "orders/s", "p50 ms", "p99 ms",
+        ]);
+        for run in &self.runs {
+            table.add_row([
+                run.mode.clone(),
+                run.stock.to_string(),
+                run.sold.to_string(),
+                run.oversold.to_string(),
+                format!("{:.1}", run.orders_per_s),
+                format!("{:.1}", run.p50_ms),
+                format!("{:.1}", run.p99_ms),
+            ]);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
     }
 }
 

@@ -1,4 +1,4 @@
-//! The shop's two tables, on whichever engine the URL names, and the ways of buying there.
+//! The shop's two tables, on the engine that the URL names, and the ways of buying there.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// Every buyer gets an answer, however often somebody else is faster.
+/// Every buyer gets an answer, however often other buyers are faster.
 const RETRY: Retry = Retry::new()
     .attempts(u32::MAX)
     .backoff(Duration::from_millis(2), Duration::from_millis(200));
 
-/// What reads differently from engine to engine.
+/// The statements that differ from engine to engine.
 struct Sql {
     write_stock: &'static str,
     order: &'static str,
@@ -41,7 +41,7 @@ const QUESTION: Sql = Sql {
 /// Connections per process.
 const CONNECTIONS: u32 = 8;
 
-/// The shop's own pool: the lock has connections of its own.
+/// The shop's pool. rowlock has its own connections.
 #[derive(Debug, Clone)]
 pub(crate) enum Shop {
     #[cfg(feature = "postgres")]
@@ -51,7 +51,7 @@ pub(crate) enum Shop {
     Sqlite(SqlitePool),
 }
 
-/// Statements that read the same on every engine need not be written three times.
+/// Runs a statement that is the same on every engine, on the shop's pool.
 macro_rules! execute {
     ($shop:expr, $sql:literal) => {
         match $shop {
@@ -64,6 +64,7 @@ macro_rules! execute {
     };
 }
 
+/// Reads one number by a statement that is the same on every engine.
 macro_rules! number {
     ($shop:expr, $sql:literal) => {{
         let number: i64 = match $shop {
@@ -77,7 +78,7 @@ macro_rules! number {
     }};
 }
 
-/// The same for the pool of whichever engine, and its SQL.
+/// Runs `$body` with the shop's pool and the statements of its engine.
 macro_rules! on_shop {
     ($shop:expr, $pool:ident, $sql:ident => $body:expr) => {
         match $shop {
@@ -99,7 +100,7 @@ macro_rules! on_shop {
     };
 }
 
-/// Buys one item in a transaction, if there is one left: `true`, or `false`.
+/// Buys one item in a transaction: `true`, or `false` when none is left.
 macro_rules! buy_in {
     ($tx:ident, $sql:ident) => {{
         let stock: i64 = sqlx::query_scalar("SELECT items FROM flash_sale_stock")
@@ -137,7 +138,7 @@ impl Shop {
         Ok(Self::Sqlite(pool.connect_with(options).await?))
     }
 
-    /// Fresh tables with `stock` items. Where an order's number is unique, nobody sells an item twice.
+    /// Makes new tables with `stock` items. `unique` adds the unique index on the order number.
     pub(crate) async fn restock(&self, stock: u32, unique: bool) -> Result<()> {
         self.close().await?;
         execute!(
@@ -175,8 +176,8 @@ impl Shop {
         })
     }
 
-    /// Buys one item, if there is one left, by statements of their own. Right only if nobody else does it at the
-    /// same time.
+    /// Buys one item if one is left, by statements outside of a transaction. This is correct only if no other buyer does the
+    /// same at the same time.
     pub(crate) async fn buy(&self) -> Result<bool> {
         let stock: u32 = number!(self, "SELECT items FROM flash_sale_stock")?;
         if stock == 0 {
@@ -190,7 +191,7 @@ impl Shop {
         })
     }
 
-    /// The same in one transaction, which commits only if the lease is held until its end.
+    /// Buys in one transaction, which commits only if the lease is still held.
     pub(crate) async fn buy_pinned(&self, held: &Held) -> std::result::Result<bool, Error> {
         on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
             let sold = buy_in!(tx, sql)?;
@@ -199,7 +200,7 @@ impl Shop {
         }).await)
     }
 
-    /// The same in one transaction that locks `name` first.
+    /// Buys in one transaction that locks `name` first.
     pub(crate) async fn buy_pessimistic(
         &self,
         rowlock: &Rowlock,
@@ -211,7 +212,7 @@ impl Shop {
         }).await)
     }
 
-    /// The same without a lock, as often as somebody else is faster.
+    /// Buys without a lock, and begins again when another buyer was faster.
     pub(crate) async fn buy_optimistic(
         &self,
         rowlock: &Rowlock,
@@ -225,8 +226,8 @@ impl Shop {
         }).await)
     }
 
-    /// Without any lock of rowlock's: the number of an order is that of the item, and unique. Whoever finds his
-    /// item sold goes on to the next one, in the same transaction.
+    /// Buys without rowlock: the number of an order is the number of its item, and a unique index refuses the second order. A
+    /// buyer whose item is already sold tries the next item in the same transaction.
     pub(crate) async fn buy_unique(&self) -> std::result::Result<bool, Error> {
         on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
             let mut item: i64 = sqlx::query_scalar(
@@ -236,8 +237,8 @@ impl Shop {
             while item > 0 {
                 match sqlx::query(sql.order_if_new).bind(item).execute(&mut **tx).await {
                     Ok(done) if done.rows_affected() == 1 => return Ok(true),
-                    Ok(_) => {} // sold already
-                    // MySQL and MariaDB: the statement is rolled back, the transaction goes on.
+                    Ok(_) => {} // already sold
+                    // MySQL and MariaDB roll back the statement only. The transaction goes on.
                     Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -248,7 +249,7 @@ impl Shop {
     }
 }
 
-/// Checking the address, asking for the price: what lies between reading and writing.
+/// Stands for the work between reading and writing, such as checking an address.
 async fn think() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

@@ -1,7 +1,7 @@
-//! The shop's tables, on whichever engine.
+//! The shop's tables, on any engine.
 #![allow(
     clippy::struct_field_names,
-    reason = "the fields are those of the JSON"
+    reason = "the fields have the names of the JSON"
 )]
 
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub(crate) struct Order {
     pub(crate) quantity: i64,
 }
 
-/// The charge that is to pay an order. While it is under way, and when it was captured, there is no other.
+/// The one charge that may pay an order. The order gets another charge only after the provider has declined this one.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub(crate) struct OpenCharge {
     /// The provider's idempotency key.
@@ -40,7 +40,7 @@ pub(crate) struct OpenCharge {
     pub(crate) currency: String,
 }
 
-/// `TEXT` is a text of up to 100 bytes that is compared byte by byte.
+/// `create_tables` replaces `TEXT` by a type for up to 100 bytes that the engine compares byte by byte.
 const CREATE: [&str; 3] = [
     "CREATE TABLE IF NOT EXISTS order_payment (
         principal TEXT NOT NULL, order_id TEXT NOT NULL, payment_id TEXT NOT NULL,
@@ -63,7 +63,7 @@ pub(crate) enum Database {
     Sqlite(SqlitePool),
 }
 
-/// Runs the same on whichever pool it is.
+/// Runs the same code on the pool of any engine.
 macro_rules! on_database {
     ($database:expr, $pool:ident => $body:expr) => {
         match $database {
@@ -95,7 +95,7 @@ impl Dialect for MySqlConnection {
     }
 }
 
-/// The statements, for each brand of connection: sqlx's are not generic over them.
+/// Implements the statements for one type of connection. (sqlx is not generic over the types.)
 macro_rules! statements {
     ($connection:ty) => {
         impl Statements for $connection {
@@ -215,7 +215,7 @@ macro_rules! statements {
     };
 }
 
-/// What the shop does on a connection, in a transaction or not.
+/// The shop's statements, on a connection or in a transaction.
 pub(crate) trait Statements: Dialect {
     /// A second payment of an order is a unique violation.
     fn add_payment(
@@ -248,7 +248,7 @@ pub(crate) trait Statements: Dialect {
         charge: &OpenCharge,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Makes room for another charge of the order. Only for one that the provider has declined: that is for ever.
+    /// Lets the order have another charge. Call it only after the provider has declined this charge, which is final.
     fn drop_open_charge(
         &mut self,
         principal: &str,
@@ -291,10 +291,10 @@ impl Database {
         }
     }
 
-    /// One process at a time: on PostgreSQL, `CREATE TABLE IF NOT EXISTS` fails when two do it at once.
+    /// Only one process at a time may call it: on PostgreSQL, `CREATE TABLE IF NOT EXISTS` fails when two sessions run it at once.
     pub(crate) async fn create_tables(&self) -> Result<(), sqlx::Error> {
         let text = match self {
-            // With the collation that is the default, `ord` and `ORD` would be one order.
+            // With the default collation, `ord` and `ORD` would be one order.
             Self::MySql(_) => "VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
             Self::Postgres(_) | Self::Sqlite(_) => "VARCHAR(100)",
         };

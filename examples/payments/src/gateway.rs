@@ -1,4 +1,4 @@
-//! A stand-in for a payment provider: a server with a SQLite file of its own, that charges once for a key.
+//! A stand-in for a payment provider: a server with its own SQLite file that charges once for each key.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,18 +15,18 @@ use tokio::net::TcpListener;
 
 use crate::Failure;
 
-/// What the shop sends.
+/// The shop's request.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Charge {
     pub reference: String,
     pub amount_cents: i64,
     pub currency: String,
-    /// How long to take.
+    /// How long the provider waits before the charge.
     #[serde(default)]
     pub delay_ms: u64,
 }
 
-/// What became of it.
+/// The provider's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Charged {
     pub charge_id: String,
@@ -34,7 +34,7 @@ pub struct Charged {
     pub status: String,
 }
 
-/// A charge, for whoever keeps the books.
+/// A charge in the provider's books.
 #[derive(Debug, Serialize, Deserialize, sqlx::FromRow)]
 pub struct Entry {
     pub key: String,
@@ -43,7 +43,7 @@ pub struct Entry {
     pub status: String,
 }
 
-/// The provider on its file; an error names that.
+/// The provider's routes, on its file. An error names the file.
 pub async fn router(file: PathBuf) -> Result<Router, Failure> {
     let pool = open(&file).await;
     let pool = pool.map_err(|error| format!("cannot open {}: {error}", file.display()))?;
@@ -83,20 +83,24 @@ async fn charge(
         .get("idempotency-key")
         .and_then(|key| key.to_str().ok());
     let Some(key) = key else {
-        return (StatusCode::BAD_REQUEST, "Idempotency-Key is missing").into_response();
+        return (
+            StatusCode::BAD_REQUEST,
+            "Idempotency-Key is missing: send one",
+        )
+            .into_response();
     };
     tokio::time::sleep(Duration::from_millis(charge.delay_ms)).await;
     match take(&pool, key, &charge).await {
         Ok(Some(charged)) => (StatusCode::CREATED, Json(charged)).into_response(),
         Ok(None) => {
-            let said = "the key was used for another charge";
+            let said = "the key was used for another charge: use a new key";
             (StatusCode::UNPROCESSABLE_ENTITY, said).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 
-/// Charges, unless that key has been charged. `None`: it was another charge.
+/// Charges, unless the key has already charged. `None`: the key belongs to another charge.
 async fn take(
     pool: &SqlitePool,
     key: &str,

@@ -1,9 +1,9 @@
-//! A payment server that charges once, whatever happens: [`server`] is the shop, with payments and orders on [`database`];
+//! A payment server that charges each order once. [`server`] is the shop, with payments and orders in a [`database`].
 //! [`gateway`] is the payment provider.
 #![allow(
     missing_docs,
     clippy::missing_errors_doc,
-    reason = "an example: its command and its tests are all that calls it"
+    reason = "an example: only its command and its tests call it"
 )]
 
 pub mod database;

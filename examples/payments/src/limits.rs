@@ -1,5 +1,5 @@
-//! Limits on the time that a client may take to send its request: otherwise each slow one keeps a connection, and memory, for
-//! as long as it likes. And the end: what has begun is finished, within a limit.
+//! Limits on the time that a client may take to send its request. Without them, each slow client would hold a connection and
+//! memory for as long as it likes. The server also ends within a limit: it first finishes the requests that have begun.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -19,14 +19,14 @@ use rowlock_http::IdempotencyLayer;
 use tokio::net::TcpListener;
 use tokio::time::{Sleep, sleep, timeout};
 
-/// How long a client may take, and the server itself when it stops.
+/// How long a client may take to send a request, and how long the server may take to stop.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Until the head of a request has come, also from the end of the one before.
+    /// For the head of a request, counted from the start of the connection or from the end of the request before.
     pub head: Duration,
-    /// For the whole body, from the end of the head.
+    /// For the whole body, counted from the end of the head.
     pub body: Duration,
-    /// For what has begun when the server stops.
+    /// For requests that have begun when the server stops.
     pub stop: Duration,
 }
 
@@ -35,14 +35,14 @@ impl Default for Limits {
         Self {
             head: Duration::from_secs(30),
             body: Duration::from_secs(30),
-            // Longer than a call of the provider may take. A supervisor must wait at least as long before it sends SIGKILL.
+            // Longer than a call to the provider may take. A supervisor must wait longer than this before it sends SIGKILL.
             stop: Duration::from_mins(1),
         }
     }
 }
 
-/// Serves until `over`, and then until every request that has come is answered and nothing is under way behind `layer`: it goes on
-/// when a client hangs up. False: that took longer than the limit, and was left. (`axum::serve` has no limits.)
+/// Serves until `over`. Then it finishes the requests that have begun, also those whose clients have hung up (`layer` knows
+/// them). Returns false if the limit ended this. (`axum::serve` has no limits.)
 pub async fn serve(
     mut listener: TcpListener,
     router: Router,
@@ -62,7 +62,7 @@ pub async fn serve(
     tokio::pin!(over);
     loop {
         let (stream, _) = tokio::select! {
-            // Tries again by itself, when there are too many open files, say.
+            // This tries again after an error, for example when too many files are open.
             accepted = Listener::accept(&mut listener) => accepted,
             () = &mut over => break,
         };
@@ -70,7 +70,7 @@ pub async fn serve(
         let connection = http.serve_connection(TokioIo::new(stream), service);
         let connection = connections.watch(connection);
         tokio::spawn(async move {
-            // A client that broke off knows.
+            // An error means that the client broke off.
             let _ = connection.await;
         });
     }
@@ -82,7 +82,7 @@ pub async fn serve(
     timeout(limits.stop, finished).await.is_ok()
 }
 
-/// A body that fails when it takes too long.
+/// A body that fails at its time limit.
 #[derive(Debug)]
 struct Timed {
     body: Body,
@@ -105,7 +105,9 @@ impl HttpBody for Timed {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         if self.until.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Some(Err("the body of the request took too long".into())));
+            return Poll::Ready(Some(Err(
+                "the body of the request did not arrive in time: send it again".into(),
+            )));
         }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))

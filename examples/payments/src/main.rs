@@ -1,5 +1,5 @@
-//! A payment server that charges once, whatever happens: clients that send twice, hang up and try again, processes that
-//! are killed in the middle, two keys for one order.
+//! A payment server that charges each order once. Clients may send a request twice, hang up and try again, or use two keys for
+//! one order, and processes may be killed at any moment.
 //!
 //! ```text
 //! cargo run --release -p payments -- serve --listen 127.0.0.1:8080
@@ -11,6 +11,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tokio::net::TcpListener;
@@ -20,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use payments::limits::{self, Limits};
 use payments::{Failure, gateway, server};
 
-/// A payment server that charges once, whatever happens.
+/// A payment server that charges each order once.
 #[derive(Debug, Parser)]
 #[command(after_help = server::ROUTES)]
 struct Arguments {
@@ -40,29 +41,32 @@ enum Command {
         /// [default: rowlock-payments/payments.db in the folder for temporary files].
         #[arg(long, env = "ROWLOCK_URL", hide_env_values = true)]
         url: Option<String>,
-        /// The payment provider [default: one of its own, with gateway.db beside payments.db].
+        /// The payment provider [default: a provider in this process, with gateway.db beside payments.db].
         #[arg(long, value_name = "http://HOST:PORT")]
         gateway: Option<String>,
-        /// How long the provider takes for a charge.
+        /// How long the provider waits before each charge.
         #[arg(long, default_value_t = 0, value_name = "MILLISECONDS")]
         gateway_delay_ms: u64,
     },
-    /// Be a payment provider, with idempotency of its own.
+    /// Serve a payment provider that knows idempotency keys.
     Gateway {
         /// The address to listen on.
         #[arg(long, default_value = "127.0.0.1:8090", value_name = "ADDRESS")]
         listen: String,
-        /// Its SQLite file [default: rowlock-payments/gateway.db in the folder for temporary files].
+        /// The provider's SQLite file [default: rowlock-payments/gateway.db in the folder for temporary files].
         #[arg(long, value_name = "PATH")]
         file: Option<PathBuf>,
     },
 }
 
-/// A file that outlives the process.
+/// How long the last statements to the database may take, after the last request.
+const LAST_STATEMENTS: Duration = Duration::from_secs(5);
+
+/// The path of a file that stays after the process ends.
 fn kept(name: &str) -> Result<PathBuf, Failure> {
     let folder = std::env::temp_dir().join("rowlock-payments");
     let made = std::fs::create_dir_all(&folder);
-    made.map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
+    made.map_err(|error| format!("cannot create the folder {}: {error}", folder.display()))?;
     Ok(folder.join(name))
 }
 
@@ -71,7 +75,7 @@ async fn listen(address: &str) -> Result<TcpListener, Failure> {
     listener.map_err(|error| format!("cannot listen on {address}: {error}").into())
 }
 
-/// Ctrl-C, or what a service manager sends.
+/// Waits for Ctrl-C, or for SIGTERM from a service manager.
 async fn told_to_stop() {
     let interrupted = tokio::signal::ctrl_c();
     #[cfg(unix)]
@@ -119,13 +123,18 @@ async fn run(command: Command) -> Result<(), Failure> {
             let limits = Limits::default();
             let told = async {
                 told_to_stop().await;
-                println!("stopping: {:?} for what has begun", limits.stop);
+                println!(
+                    "stopping: waits up to {:?} for requests that have begun",
+                    limits.stop
+                );
             };
             let finished = limits::serve(listener, app.router, app.payments, limits, told).await;
-            app.rowlock.flush().await;
+            for unfinished in app.rowlock.shutdown(LAST_STATEMENTS).await {
+                eprintln!("payments: not finished: {unfinished}");
+            }
             if !finished {
                 return Err(
-                    "stopped in the middle of requests; clients that send them again finish them"
+                    "stopped in the middle of requests: each is finished when its client sends it again"
                         .into(),
                 );
             }

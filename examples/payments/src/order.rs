@@ -1,4 +1,4 @@
-//! Orders, behind form tokens: a second click is answered as the first one was.
+//! Orders, protected by form tokens: a second click gets the answer of the first.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ struct OrderRequest {
     quantity: i64,
 }
 
-/// What the first click is told, and the second one, too.
+/// The answer to the first click, and to the second.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ordered {
     #[serde(flatten)]
     order: Order,
     status: String,
-    /// For the form on the next page.
+    /// The token for the form on the next page.
     form_token: String,
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn order(
     check("order_id", &request.order_id)?;
     check("sku", &request.sku)?;
     if request.quantity <= 0 {
-        return Err(Problem::bad("quantity is greater than 0"));
+        return Err(Problem::bad("quantity must be greater than 0"));
     }
     let form = Fingerprint::builder()
         .part(&request.order_id)
@@ -84,15 +84,15 @@ pub(crate) async fn order(
         }
         Ok(Submitted::InFlight) => Err(Problem::new(
             StatusCode::CONFLICT,
-            "this form is being submitted: send it again in a moment",
+            "the server is processing this form: send it again in a moment",
         )),
         Ok(Submitted::Mismatch) => Err(Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
-            "this form was submitted before, with something else in it",
+            "this form was submitted before, with other contents: load it again for a new order",
         )),
         Ok(Submitted::Gone) => Err(Problem::new(
             StatusCode::GONE,
-            "the form is not valid any more: load it again",
+            "the form has expired: load it again",
         )),
         Err(Error::Application { cause }) if is_duplicate(cause.sqlx()) => {
             let orders = on_database!(&shop.database, pool => {

@@ -1,18 +1,18 @@
-//! Payments, behind the `Idempotency-Key` header. An order is charged once, whatever keys its requests have.
+//! Payments, protected by the `Idempotency-Key` header. The shop charges an order once, whatever keys its requests have.
 //!
-//! A key makes one *request* once. Two keys for one order are two requests, so that the charge belongs to the order:
+//! A key makes one *request* happen once. Two keys for one order are two requests. So the charge belongs to the order:
 //!
-//! - Before anything is charged, the order gets an *open charge*: the provider's idempotency key, and the amount. The first
-//!   request makes it; every other one for this order goes on with it, also when the first one's process has died.
+//! - Before the first charge, the order gets an *open charge*: the provider's idempotency key, and the amount. The first request
+//!   makes it. Every other request for this order uses the same open charge, also after the first request's process has died.
 //! - The provider charges once for its key, however many requests ask for it.
-//! - An open charge is dropped only when the provider has declined it, which is for ever. One that is under way, or was
-//!   captured, or of which nobody knows, stays, and with it the order's only charge.
+//! - The shop drops an open charge only when the provider has declined it, which is final. An open charge that is under way, was
+//!   captured, or has an unknown outcome stays, and the order gets no other charge.
 //!
-//! So there is nothing to give back, and nothing for a superseded attempt to do. It may ask the provider once more, which
-//! charges nothing, and fails when it completes.
+//! So the shop never refunds a charge, and a superseded attempt needs no cleanup: it may ask the provider once more, which
+//! charges nothing, and then its `complete_in` fails.
 //!
-//! The provider has to remember its keys for longer than an order stays half paid. In a shop that is open for years, a job
-//! asks the provider about open charges that are older than that.
+//! The provider must remember its keys for longer than an order stays half paid. A real shop runs a job that asks the provider
+//! about older open charges.
 
 use std::sync::Arc;
 
@@ -37,12 +37,12 @@ struct PaymentRequest {
     currency: String,
 }
 
-/// What has become of an order.
+/// The result of the attempt to pay an order.
 #[derive(Debug, Serialize, Deserialize)]
 enum Settled {
-    /// By this request, or by another one.
+    /// This request or another request has paid it.
     Paid(Payment),
-    /// This request's own charge was declined, and there is no other.
+    /// The provider declined this request's charge, and no other request has paid.
     Declined,
 }
 
@@ -55,10 +55,10 @@ pub(crate) async fn pay(
     let request: PaymentRequest = parse(&body)?;
     check("order_id", &request.order_id)?;
     if request.amount_cents <= 0 {
-        return Err(Problem::bad("amount_cents is greater than 0"));
+        return Err(Problem::bad("amount_cents must be greater than 0"));
     }
     if request.currency != "EUR" {
-        return Err(Problem::bad("currency is \"EUR\""));
+        return Err(Problem::bad("currency must be \"EUR\""));
     }
     let own = OpenCharge {
         charge_key: once.downstream_key("charge")?,
@@ -66,11 +66,14 @@ pub(crate) async fn pay(
         amount_cents: request.amount_cents,
         currency: request.currency,
     };
-    // Once for the key, over all attempts.
+    // The step runs once for the key, over all attempts.
     let settled = Box::pin(shop.settle(&principal, &own));
     let settled = once.step("charge", settled).await?;
     let Settled::Paid(payment) = settled else {
-        let declined = Problem::new(StatusCode::PAYMENT_REQUIRED, "the card was declined");
+        let declined = Problem::new(
+            StatusCode::PAYMENT_REQUIRED,
+            "the card was declined: pay with another card, under a new key",
+        );
         return Err(declined);
     };
     let status = if payment.payment_id == payment_id(&own) {
@@ -78,7 +81,7 @@ pub(crate) async fn pay(
     } else {
         StatusCode::CONFLICT
     };
-    // The payment and the response: both or neither.
+    // The payment and the response commit together, or not at all.
     let (once, who, payment) = (&once, &principal, &payment);
     let response = on_database!(&shop.database, pool => {
         Retry::new().run(pool, |mut tx| async move {
@@ -88,7 +91,7 @@ pub(crate) async fn pay(
     });
     match response {
         Ok(response) => Ok(response.into_response()),
-        // Another request for this order was first to write the same payment down.
+        // Another request for this order has already stored the same payment.
         Err(Error::Application { cause }) if is_duplicate(cause.sqlx()) => {
             Ok((status, Json(payment)).into_response())
         }
@@ -102,7 +105,7 @@ fn payment_id(charge: &OpenCharge) -> String {
 }
 
 impl Shop {
-    /// Pays the order with its open charge: `own`, or that of another request.
+    /// Pays the order with its open charge: `own`, or the open charge of another request.
     async fn settle(&self, principal: &str, own: &OpenCharge) -> Result<Settled, Problem> {
         loop {
             let paid = on_database!(&self.database, pool => {
@@ -131,7 +134,7 @@ impl Shop {
         }
     }
 
-    /// The order's open charge; `own`, if there is none.
+    /// Returns the order's open charge. Stores `own` if there is none.
     async fn open_charge(&self, principal: &str, own: &OpenCharge) -> Result<OpenCharge, Problem> {
         loop {
             let (open, added) = on_database!(&self.database, pool => {
@@ -143,14 +146,14 @@ impl Shop {
             });
             match added {
                 Ok(()) => return Ok(open),
-                // Another request was first: its charge is the one.
+                // Another request was first. The loop reads its charge.
                 Err(error) if is_duplicate(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Asks the provider, which charges once for a key.
+    /// Asks the provider, which charges once for each key.
     async fn charge(&self, charge: &OpenCharge) -> Result<Charged, Problem> {
         let answer = self
             .client

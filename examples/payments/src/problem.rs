@@ -1,4 +1,4 @@
-//! What the shop refuses, as `application/problem+json` (RFC 9457).
+//! The shop's refusals, as `application/problem+json` (RFC 9457).
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -20,7 +20,7 @@ impl IntoResponse for Problem {
         let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
         let response = (status, content_type, body.to_string());
         match status {
-            // RFC 9110, section 11.6.1: how to log in.
+            // RFC 9110, section 11.6.1: a 401 says how to log in.
             StatusCode::UNAUTHORIZED => {
                 let how = [(header::WWW_AUTHENTICATE, r#"Bearer realm="payments""#)];
                 (how, response).into_response()
@@ -45,10 +45,11 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// Something that may pass: the client comes again with the same key.
+    /// A failure that may pass: the client tries again, with the same key.
     pub(crate) fn trouble(error: &dyn std::fmt::Display) -> Self {
         eprintln!("payments: {error}");
-        let detail = "something did not answer: send the same request again";
+        let detail =
+            "the database or the payment provider did not answer: send the same request again";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 }
@@ -65,18 +66,17 @@ impl From<sqlx::Error> for Problem {
     }
 }
 
-/// The JSON of a request; what is wrong with it is the client's own, and final.
+/// Parses the JSON of a request. Wrong JSON is a final error of the client.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body)
-        .map_err(|error| Problem::bad(format!("the JSON is wrong: {error}")))
+        .map_err(|error| Problem::bad(format!("the body is not the expected JSON: {error}")))
 }
 
-/// An id that fits into the table, and is the same one on every engine. (MySQL and MariaDB compare without the spaces at its
-/// end.)
+/// Checks that an id fits into the table, and is unambiguous on every engine. (MySQL and MariaDB ignore spaces at its end.)
 pub(crate) fn check(what: &str, text: &str) -> Result<(), Problem> {
     let fits = (1..=100).contains(&text.len()) && !text.contains('\0') && text.trim() == text;
     fits.then_some(()).ok_or_else(|| {
-        let rule = "has 1 to 100 bytes, none of them NUL, and no space at its ends";
+        let rule = "must have 1 to 100 bytes, no NUL, and no space at its ends";
         Problem::bad(format!("{what} {rule}"))
     })
 }

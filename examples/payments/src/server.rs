@@ -1,4 +1,4 @@
-//! The shop: what is served where, and to whom.
+//! The shop: its routes, and who may use them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,30 +19,30 @@ use crate::database::{Database, on_database};
 use crate::problem::Problem;
 use crate::{order, payment};
 
-/// For people; `--help` prints it.
+/// The routes, for `--help`.
 pub const ROUTES: &str = "\
 Routes:
   POST /payments     {\"order_id\": \"4711\", \"amount_cents\": 500, \"currency\": \"EUR\"}, with Idempotency-Key: \"k1\"
-                     201 paid, 402 declined, 409 the order was paid by another request: which one
+                     201 paid, 402 declined, 409 another request has paid the order (in the body)
   GET  /payments     your payments
   POST /form-tokens  a token for one order form
   POST /orders       {\"form_token\": \"…\", \"order_id\": \"1\", \"sku\": \"mug\", \"quantity\": 1}
-                     201 placed, 409 there is an order of that number: which one
+                     201 placed, 409 the order number exists (the order is in the body)
   GET  /orders       your orders
   GET  /healthz      200 when the database answers
 
-Send Authorization: Bearer TOKEN to all but /healthz. Every token is good, and is a user of its own.
+Send Authorization: Bearer TOKEN to all routes but /healthz. Every token is valid, and is a separate user.
 The provider declines amounts that end in 13 (113, 1013).";
 
-/// How to serve.
+/// The settings of the shop.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub url: String,
     pub gateway: String,
     pub gateway_delay_ms: u64,
-    /// How long a process that vanished keeps its keys.
+    /// How long the keys of a crashed process stay in flight.
     pub lease: Duration,
-    /// After how many processes that vanished with a key nobody tries again.
+    /// How many attempts of one key may vanish in a row. After that many, the key is poisoned.
     pub max_attempts: u32,
     pub connections: u32,
 }
@@ -60,13 +60,13 @@ impl Default for Settings {
     }
 }
 
-/// What is served.
+/// The shop, ready to serve.
 #[derive(Debug)]
 pub struct App {
     pub router: Router,
-    /// What is to be idle before the process ends: it goes on with payments whose clients have hung up.
+    /// Finishes payments whose clients have hung up. Wait until it is idle before the process ends.
     pub payments: IdempotencyLayer,
-    /// To be flushed before the process ends.
+    /// Shut it down before the process ends.
     pub rowlock: Rowlock,
 }
 
@@ -79,11 +79,11 @@ pub(crate) struct Shop {
     pub(crate) client: reqwest::Client,
 }
 
-/// Errors name the database or the URL that they are about, without a password.
+/// Connects, and makes the tables. Errors name the database or the URL, without the password.
 pub async fn router(settings: &Settings) -> Result<App, Failure> {
     let gateway = reqwest::Url::parse(&settings.gateway)
         .map_err(|error| format!("the provider's URL {:?}: {error}", settings.gateway))?;
-    // First, because its errors say what is wrong with the URL, and with which server.
+    // rowlock connects first, because its errors say what is wrong with the URL, or with which server.
     let rowlock = Rowlock::connect(&settings.url).await?;
     let of_database = |error| format!("{}: {error}", rowlock.target());
     let database = Database::open(&settings.url, settings.connections).await;
@@ -103,7 +103,7 @@ pub async fn router(settings: &Settings) -> Result<App, Failure> {
             .timeout(Duration::from_secs(30))
             .build()?,
     });
-    // Whose key it is: two users' equal keys are two payments.
+    // The principal is the user: equal keys of two users are two payments.
     let idempotency = rowlock.idempotency();
     let idempotency = idempotency
         .lease(settings.lease)
@@ -118,7 +118,12 @@ pub async fn router(settings: &Settings) -> Result<App, Failure> {
         .route("/orders", post(order::order).get(order::orders))
         .layer(middleware::from_fn(identify))
         .route("/healthz", get(health))
-        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "payments --help lists the routes"))
+        .fallback(async || {
+            Problem::new(
+                StatusCode::NOT_FOUND,
+                "there is no such route: `payments --help` lists the routes",
+            )
+        })
         .with_state(shop);
     Ok(App {
         router,
@@ -127,8 +132,8 @@ pub async fn router(settings: &Settings) -> Result<App, Failure> {
     })
 }
 
-/// Who asks: whoever has a bearer token, which is not checked here. What stands for a user in the tables is a digest of it:
-/// a token is a secret, and the scope of a key is not. (With real users it would be the user's id.)
+/// The user of a request. The example accepts every bearer token. The tables name the user by a digest of the token, because a
+/// token is a secret, and the scope of a key is not. (A real shop would use the user's id.)
 #[derive(Debug, Clone)]
 pub(crate) struct Principal(pub(crate) String);
 
@@ -154,7 +159,7 @@ async fn identify(mut request: Request, next: Next) -> Response {
         }
         None => Problem::new(
             StatusCode::UNAUTHORIZED,
-            "send Authorization: Bearer with a token",
+            "this route needs a user: send Authorization: Bearer with a token",
         )
         .into_response(),
     }

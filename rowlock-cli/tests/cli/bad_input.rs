@@ -1,10 +1,10 @@
-//! What the command says when there is nothing to work on, and where it has looked.
+//! The messages when a database, a file or a row is missing.
 
 use nix::sys::signal::Signal;
 
-use crate::{Shell, code, stderr, stdout};
+use crate::shell::{Shell, code, stderr, stdout};
 
-/// Those that work on what is there.
+/// The commands that create nothing.
 const ON_WHAT_IS_THERE: [&[&str]; 9] = [
     &["ls"],
     &["ls", "--json"],
@@ -74,12 +74,12 @@ fn a_command_that_works_on_what_is_there_makes_no_tables() {
 }
 
 #[test]
-fn who_finds_nothing_is_told_where_it_was_looked_for() {
+fn a_command_that_finds_nothing_says_where_it_has_looked() {
     let shell = Shell::new();
     assert_eq!(code(&shell.run(&["migrate"])), 0);
     let file = shell.dir.path().canonicalize().unwrap().join("rowlock.db");
     let where_to = format!(
-        "rowlock: looked in sqlite:{} (another database: --url or ROWLOCK_URL)\n",
+        "rowlock: looked in sqlite:{} (--url or ROWLOCK_URL names another database)\n",
         file.display()
     );
     for (arguments, result) in [
@@ -93,7 +93,7 @@ fn who_finds_nothing_is_told_where_it_was_looked_for() {
         assert_eq!((code(&output), stderr(&output)), (result, where_to.clone()));
         assert!(stdout(&output).ends_with('\n'), "{arguments:?}");
     }
-    // A program that reads the JSON knows.
+    // With `--json` the command prints no hint.
     assert_eq!(stderr(&shell.run(&["ls", "--json"])), "");
     let holder = shell.start(&["a"], "echo up; sleep 60 & wait");
     assert_eq!(stderr(&shell.run(&["ls"])), "");

@@ -8,7 +8,7 @@ use rowlock::{
 };
 use serde_json::json;
 
-use crate::{Shell, code, stderr, stdout};
+use crate::shell::{Shell, code, stderr, stdout};
 
 fn request() -> Fingerprint {
     Fingerprint::of("request")
@@ -315,7 +315,7 @@ fn wrong_usage_says_what_is_right() {
                 "--result",
                 "ch_1",
             ],
-            "a string is written with its quotes",
+            "write a string with its quotes",
         ),
         (&["clean", "--batch", "0"], "0 is not in 1..=10000"),
         (&["idempotency", "ls", "--limit", "0"], "0 is not in 1.."),

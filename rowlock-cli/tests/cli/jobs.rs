@@ -10,7 +10,7 @@ use nix::pty::openpty;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::{Running, Shell};
+use crate::shell::{Running, Shell};
 
 /// How long an event may take that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,7 +31,7 @@ fn state(process: &str) -> Option<char> {
 }
 
 impl Running {
-    /// Whether it has ended in time; what has not is killed.
+    /// Whether the process has ended in time. If not, this kills it.
     fn ends(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -144,7 +144,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until `text` is printed after what was waited for before, and tells what came in between.
+    /// Waits until `text` is printed, and returns the output since the last wait.
     fn shows(&mut self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -181,7 +181,7 @@ fn path() -> String {
     format!("{folder}:{}", std::env::var("PATH").unwrap_or_default())
 }
 
-/// A shell that runs the pipeline, and then what is typed at its own prompt: `fg`.
+/// A shell that runs the pipeline, and then reads `fg` at its prompt.
 fn job(pipeline: &str) -> String {
     format!("set -m -o pipefail; {pipeline}; echo back $?; fg >/dev/null; echo end $?")
 }
@@ -215,7 +215,7 @@ fn a_command_that_stops_itself_gives_the_shell_back() {
     terminal.shows("end 5");
 }
 
-/// SIGSTOP may come from somebody who means to continue the command, and not rowlock: that one stays awake, and renews.
+/// SIGSTOP may come from a process that will continue the command, but not rowlock. So rowlock stays awake, and renews.
 #[test]
 fn a_command_that_got_sigstop_leaves_the_keyboard_to_rowlock() {
     let shell = Shell::new();
@@ -278,7 +278,7 @@ fn a_command_that_stops_itself_in_an_orphaned_background_goes_on() {
     terminal.shows("on");
 }
 
-/// As under `ssh -t`: nobody would continue what is stopped, and so the kernel stops no such process.
+/// As under `ssh -t`: no shell would continue a stopped process, so the kernel does not stop it.
 #[test]
 fn a_command_is_not_stopped_by_the_terminal_where_no_shell_would_continue_it() {
     let shell = Shell::new();

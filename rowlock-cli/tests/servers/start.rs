@@ -26,7 +26,7 @@ on_every_engine! {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             applied += String::from_utf8_lossy(&output.stdout).matches("applied V1__lock").count();
         }
-        assert_eq!(applied, 1, "somebody, and only one");
+        assert_eq!(applied, 1, "exactly one process applied the migrations");
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_schema_history").await, MIGRATIONS);
     }
 }

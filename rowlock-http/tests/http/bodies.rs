@@ -102,7 +102,7 @@ over_a_socket! {
     }
 
     async fn a_body_that_breaks_off_is_delivered_as_far_as_it_goes() {
-        // Behind the limit, and before it.
+        // After the limit, and before it.
         for (limit, before) in [(700, 0), (10_000, 1)] {
             let server = Server::new(|layer| layer.max_response(limit)).await;
             server.shop.gate.add_permits(before);

@@ -118,7 +118,7 @@ over_a_socket! {
         let records = |records: rowlock::Idempotency| records.max_attempts(1).max_outcome(1_000);
         let server = Server::with(records, |layer| layer.server_error(ServerError::Unknown)).await;
         send(server.pay("k", "500")).await.is_new(500);
-        // By somebody with other settings.
+        // A client with other settings does it.
         let found = Outcome::new("text/plain", vec![b'x'; 1_001]).unwrap();
         let idempotency = server.rowlock.idempotency();
         idempotency.resolve(scope("ann"), "k", Resolution::Happened(found)).await.unwrap();
@@ -277,7 +277,7 @@ over_a_socket! {
         let end = move || process.shutdown_timeout(Duration::from_mins(1));
         tokio::task::spawn_blocking(end).await.unwrap();
         request.await.unwrap();
-        // Everything that they have left behind is done.
+        // The background work of these requests is done.
         server.rowlock.flush().await;
         assert_eq!(state(&server).await, RecordState::Running);
     }

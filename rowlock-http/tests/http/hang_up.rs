@@ -166,7 +166,7 @@ fn request(key: &str, shape: &str, size: usize) -> (Vec<u8>, Vec<u8>) {
 }
 
 over_a_socket! {
-    /// Whoever hangs up, at whatever moment: the effect happens once, and its retry gets it.
+    /// A client may hang up at any moment: the effect happens once, and a retry gets its response.
     async fn a_thousand_clients_hang_up() {
         let server = Server::plain().await;
         // Of these the handler has run for sure.
@@ -208,7 +208,7 @@ over_a_socket! {
         let mut replayed = 0;
         for round in 0..ROUNDS {
             let key = format!("k{round}");
-            // What is still running is waited for.
+            // Wait for the requests that still run.
             let answer = loop {
                 let answer = send(server.pay(&key, "201")).await;
                 if answer.status != 409 {

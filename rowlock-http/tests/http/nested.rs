@@ -1,4 +1,4 @@
-//! The layer behind a router that takes a prefix off the path: two tenants' requests look alike there.
+//! The layer inside a router that removes a prefix of the path, so that two tenants' requests look alike.
 
 use std::sync::Arc;
 

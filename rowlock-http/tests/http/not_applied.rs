@@ -35,7 +35,7 @@ over_a_socket! {
             }
             assert_eq!(server.shop.runs(), 0);
         }
-        // A key that was wasted like that is free for what was meant.
+        // The key is free for the corrected request.
         let server = server(|layer| layer).await;
         let refused = server.request("POST", "/list").header("idempotency-key", "\"k\"");
         send(refused.header("x-user", "ann").body("100")).await.is_new(405);

@@ -220,7 +220,7 @@ over_a_socket! {
         ] {
             ask(other, json).await.is_problem(422, "key-reused");
         }
-        // What is not JSON counts with all its bytes.
+        // If the Content-Type is not JSON, all bytes count.
         ask(same, "text/plain").await.is_problem(422, "key-reused");
         let text = send(server.pay("t", "201").body("a")).await;
         text.is_new(201);

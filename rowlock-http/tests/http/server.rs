@@ -96,7 +96,7 @@ impl Server {
         Self::with(|idempotency| idempotency, set).await
     }
 
-    /// Everything below `/` is behind the layer. The header `x-user` tells whose request it is.
+    /// All routes are inside the layer. The header `x-user` names the user.
     pub(crate) async fn with(
         records: impl FnOnce(Idempotency) -> Idempotency,
         set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,

@@ -13,7 +13,7 @@ use payments::limits::Limits;
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_mins(10);
 
-/// What comes until the server closes the connection.
+/// Everything that the server sends until it closes the connection.
 async fn answer(world: &World, request: &str) -> String {
     let address = world.shop.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();

@@ -1,6 +1,6 @@
-//! The shop of the example `payments`, over real sockets: what its clients and its operators can rely on.
+//! The promises of the example `payments` to its clients and operators, tested over real sockets.
 //!
-//! Kills and pauses are in `tests/fault/payments.rs`.
+//! Kills and pauses are in `tests/fault/payments`.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod limits;

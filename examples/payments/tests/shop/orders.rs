@@ -1,4 +1,4 @@
-//! One charge per order, whatever keys its requests have; and what is refused.
+//! One charge per order, whatever keys its requests have; and the shop's refusals.
 
 use std::sync::atomic::Ordering;
 
@@ -37,7 +37,7 @@ on_every_engine! {
         assert_eq!(first.status, 503);
         assert_eq!(first.headers["retry-after"], "1");
         world.provider.is_up.store(true, Ordering::Relaxed);
-        // It may have been charged: the order has that one charge, and no other.
+        // The provider may have charged. The order keeps that one charge.
         let other = world.pay("k2", "4711", 600).await;
         assert_eq!((other.status, &other.body["amount_cents"]), (409, &500.into()));
         let first = world.pay("k1", "4711", 500).await;

@@ -1,4 +1,4 @@
-//! Starting, also several at once, and into trouble.
+//! The start: also several at the same time, and with wrong settings.
 
 use rowlock_test::{Db, on_every_engine};
 

@@ -1,4 +1,4 @@
-//! The end of the shop, in the middle of a payment.
+//! The shop stops in the middle of a payment.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::world::World;
 use payments::limits::Limits;
 
-/// A payment whose client hangs up while the provider is asked.
+/// Starts a payment whose client hangs up while the provider works.
 async fn hung_up(db: &Db, limits: Limits) -> World {
     let world = World::with(db, limits).await;
     world.provider.is_slow.store(true, Ordering::Relaxed);

@@ -29,12 +29,12 @@ pub(crate) struct World {
     _dir: tempfile::TempDir,
 }
 
-/// How the provider is.
+/// The state of the provider.
 #[derive(Debug)]
 pub(crate) struct Provider {
     /// Whether it answers.
     pub(crate) is_up: AtomicBool,
-    /// Whether it keeps a charge waiting, and tells so.
+    /// Whether it delays a charge: it notifies `asked`, and waits for `goes_on`.
     pub(crate) is_slow: AtomicBool,
     pub(crate) asked: Notify,
     pub(crate) goes_on: Notify,
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Tells the shop to stop. Resolves when it has, with whether everything was finished.
+    /// Tells the shop to stop. The task returns whether the shop has finished everything.
     pub(crate) fn stop(&mut self) -> JoinHandle<bool> {
         self.stop.take();
         self.serving.take().unwrap()

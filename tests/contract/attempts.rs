@@ -1,0 +1,214 @@
+//! Promise 8: how an attempt ends. It completes, releases, vanishes, or loses its lease.
+
+use std::time::Duration;
+
+use rowlock::{Begun, Error, Fingerprint, RecordState, Rowlock};
+use rowlock_test::{Db, begin, begin_new, lapse, on_every_engine, outcome, request, take_over};
+
+/// A lease, short enough to wait for its end.
+const SHORT: Duration = Duration::from_secs(2);
+
+on_every_engine! {
+    async fn what_is_released_is_run_again_under_a_higher_attempt(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency().max_attempts(2);
+        let mut before = 0;
+        for _ in 0..5 {
+            let guard = begin_new(&idempotency, "k").await;
+            assert!(guard.attempt() > before);
+            before = guard.attempt();
+            guard.release().await.unwrap();
+            assert!(matches!(guard.complete(&outcome("late")).await, Err(Error::Superseded { .. })));
+        }
+        // A request that was never acted on does not bind the key.
+        let other = Fingerprint::of("another request");
+        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        assert!(matches!(begun, Begun::New(_)), "{begun:?}");
+    }
+
+    async fn a_dropped_guard_frees_the_key(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let guard = begin_new(&rowlock.idempotency(), "k").await;
+        drop(guard);
+        rowlock.flush().await;
+        let info = rowlock.idempotency().inspect("scope", "k").await.unwrap().unwrap();
+        assert_eq!((info.state, info.vanished), (RecordState::Free, 1));
+        drop(begin_new(&rowlock.idempotency(), "k").await);
+    }
+
+    async fn a_release_that_failed_is_no_attempt_that_vanished(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency().max_attempts(1);
+        let guard = begin_new(&idempotency, "k").await;
+        db.execute("ALTER TABLE rowlock_idempotency RENAME TO elsewhere").await;
+        let error = guard.release().await.unwrap_err();
+        assert!(matches!(error, Error::Database { .. }), "{error}");
+        db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency").await;
+        drop(guard);
+        rowlock.flush().await;
+        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        assert_eq!((info.state, info.vanished), (RecordState::Free, 0));
+        drop(begin_new(&idempotency, "k").await);
+    }
+
+    async fn a_begin_that_is_cut_off_leaves_nothing_behind_and_does_not_count(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        for after in 0..60 {
+            {
+                let begin = idempotency.begin("scope", "k", request());
+                tokio::pin!(begin);
+                tokio::select! {
+                    biased;
+                    begun = &mut begin => {
+                        if let Begun::New(guard) = begun.unwrap() {
+                            guard.release().await.unwrap();
+                        }
+                    }
+                    () = async { for _ in 0..after * after { tokio::task::yield_now().await } } => {}
+                }
+            }
+            rowlock.flush().await;
+            if let Some(info) = idempotency.inspect("scope", "k").await.unwrap() {
+                assert_eq!((info.state, info.vanished), (RecordState::Free, 0), "after {after}");
+            }
+        }
+    }
+
+    async fn a_complete_that_is_cut_off_goes_on_and_is_not_overtaken_by_the_drop(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        for after in 0..30 {
+            let key = format!("k{after}");
+            let guard = begin_new(&idempotency, &key).await;
+            // Another transaction locks the row for a moment, so the lane postpones the complete.
+            let mut tx = db.begin().await;
+            if db.engine != rowlock::Engine::Sqlite {
+                tx.number(&format!(
+                    "SELECT attempt FROM rowlock_idempotency WHERE idempotency_key = {} FOR UPDATE",
+                    db.bytes(&key)
+                ))
+                .await;
+            }
+            {
+                let done = outcome("done");
+                let complete = guard.complete(&done);
+                tokio::pin!(complete);
+                tokio::select! {
+                    biased;
+                    _ = &mut complete => unreachable!("the row is locked"),
+                    () = async { for _ in 0..=after * after { tokio::task::yield_now().await } } => {}
+                }
+            }
+            drop(guard);
+            tx.release().await;
+            rowlock.flush().await;
+            let begun = begin(&idempotency, &key).await;
+            assert!(matches!(begun, Begun::Replay(_)), "after {after}: {begun:?}");
+        }
+    }
+
+    async fn a_complete_that_was_given_up_does_not_become_a_free_key(db: &Db) {
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let rowlock = builder.connect(&db.url).await.unwrap();
+        let idempotency = rowlock.idempotency();
+        let (guard, other) = (begin_new(&idempotency, "a").await, begin_new(&idempotency, "b").await);
+        let mut tx = db.lock_record("a").await;
+        if db.engine != rowlock::Engine::Sqlite {
+            let key = db.bytes("b");
+            let sql = format!("SELECT attempt FROM rowlock_idempotency WHERE idempotency_key = {key} FOR UPDATE");
+            tx.number(&sql).await;
+        }
+        {
+            let done = outcome("done");
+            let complete = guard.complete(&done);
+            tokio::pin!(complete);
+            tokio::select! {
+                biased;
+                _ = &mut complete => unreachable!("the row is locked"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        // The work is done, and its commit may have been sent.
+        drop(guard);
+        // This call began later, so the time of the first call is over, too.
+        let error = other.complete(&outcome("done")).await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        tx.release().await;
+        rowlock.flush().await;
+        let info = idempotency.inspect("scope", "a").await.unwrap().unwrap();
+        assert_eq!(info.state, RecordState::Running);
+    }
+
+    async fn an_attempt_that_has_ended_says_so(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let guard = begin_new(&idempotency, "k").await;
+        guard.complete(&outcome("done")).await.unwrap();
+        let step = guard.step("charge", async { Ok::<_, Error>(7) }).await;
+        for again in [guard.complete(&outcome("else")).await, guard.release().await, step.map(drop)] {
+            let error = again.unwrap_err();
+            assert!(matches!(error, Error::Superseded { .. }), "{error}");
+            assert!(error.to_string().contains("has ended before"), "{error}");
+        }
+        assert!(matches!(begin(&idempotency, "k").await, Begun::Replay(_)));
+    }
+
+    async fn a_lease_is_renewed_while_the_guard_lives(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency().lease(SHORT);
+        let guard = begin_new(&idempotency, "k").await;
+        let other = db.rowlock().await.idempotency().wait(SHORT * 2);
+        let begun = begin(&other, "k").await;
+        assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+        assert!(guard.is_held());
+        guard.complete(&outcome("done")).await.unwrap();
+        assert!(!guard.is_held());
+    }
+
+    async fn a_lapsed_attempt_that_nobody_took_over_may_still_end(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let guard = begin_new(&idempotency, "k").await;
+        lapse(db).await;
+        guard.complete(&outcome("late")).await.unwrap();
+        assert!(matches!(begin(&idempotency, "k").await, Begun::Replay(_)));
+    }
+
+    async fn attempts_that_vanish_are_counted_and_the_key_is_poisoned(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency().max_attempts(3);
+        for _ in 0..3 {
+            drop(begin_new(&idempotency, "k").await);
+            rowlock.flush().await;
+        }
+        let begun = begin(&idempotency, "k").await;
+        assert!(matches!(begun, Begun::Poisoned { attempts: 3 }), "{begun:?}");
+        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        assert_eq!(info.state, RecordState::Poisoned);
+        idempotency.reset("scope", "k").await.unwrap();
+        // Crashed attempts count, too.
+        for _ in 0..3 {
+            std::mem::forget(take_over(&idempotency, "k").await);
+            lapse(db).await;
+        }
+        let begun = begin(&idempotency.clone().wait(Duration::from_secs(30)), "k").await;
+        assert!(matches!(begun, Begun::Poisoned { attempts: 3 }), "{begun:?}");
+        idempotency.reset("scope", "k").await.unwrap();
+        let guard = begin_new(&idempotency, "k").await;
+        let refused = idempotency.reset("scope", "k").await;
+        assert!(matches!(refused, Err(Error::NotDecided { .. })), "an attempt is running");
+        guard.complete(&outcome("done")).await.unwrap();
+        assert!(matches!(idempotency.reset("scope", "k").await, Err(Error::NotDecided { .. })));
+        assert!(matches!(idempotency.reset("scope", "none").await, Err(Error::NoSuchRecord { .. })));
+    }
+
+    async fn a_database_that_is_gone_is_an_error(db: &Db) {
+        let rowlock = Rowlock::builder().operation_timeout(Duration::from_secs(1)).connect(&db.url).await.unwrap();
+        let idempotency = rowlock.idempotency();
+        let guard = begin_new(&idempotency, "k").await;
+        db.execute("ALTER TABLE rowlock_idempotency RENAME TO elsewhere").await;
+        let error = guard.complete(&outcome("done")).await.unwrap_err();
+        assert!(matches!(error, Error::Database { .. }), "{error}");
+        // When the table is back, the attempt can end.
+        db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency").await;
+        guard.complete(&outcome("done")).await.unwrap();
+    }
+}

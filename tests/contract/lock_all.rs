@@ -1,0 +1,95 @@
+//! Promise 1 for several names that one transaction locks together.
+
+use std::time::Duration;
+
+use rowlock::{Engine, Error, TryLock};
+use rowlock_test::{Db, on_every_engine, on_tx, take};
+
+const TTL: Duration = Duration::from_secs(30);
+
+on_every_engine! {
+    async fn the_wait_is_for_all_names_together(db: &Db) {
+        if db.engine == Engine::Sqlite {
+            return; // a transaction has the whole file, and never waits
+        }
+        let rowlock = db.rowlock().await;
+        let mut holders = Vec::new();
+        for name in ["a", "b", "c"] {
+            let mut tx = db.begin().await;
+            tx.lock(&rowlock, name).await;
+            holders.push(tx);
+        }
+        // The first holder ends after half of the time. The rest of the time is for the other names.
+        let (limit, started) = (Duration::from_millis(1_500), std::time::Instant::now());
+        let mut tx = db.begin().await;
+        let wait = async {
+            on_tx!(&mut tx, tx => {
+                rowlock.in_tx(tx).lock_all(["a", "b", "c"]).wait(limit).acquire().await
+            })
+        };
+        let first = holders.remove(0);
+        let ends = async {
+            // This test is about time: how much of the limit is left for the other names.
+            tokio::time::sleep(limit / 2).await;
+            first.commit().await.unwrap();
+        };
+        let (waited, ()) = tokio::join!(wait, ends);
+        assert!(matches!(waited, Err(Error::WaitTimeout { .. })), "{waited:?}");
+        let took = started.elapsed();
+        assert!(took >= limit && took < limit * 4 / 3, "{took:?}");
+        tx.release().await;
+        for tx in holders {
+            tx.release().await;
+        }
+    }
+
+    async fn several_names_are_granted_together_or_not_at_all(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let before = one.version("b").await.unwrap().fence();
+        for name in ["b", "c", "d"] {
+            // The second client knows the names, and has seen no lease.
+            drop(two.version(name).await.unwrap());
+        }
+        let held = take(&one, "c", TTL).await;
+        let mut tx = db.begin().await;
+        let busy = match tx.lock_all(&two, &["d", "c", "b"]).await.unwrap() {
+            TryLock::Busy(busy) => busy,
+            TryLock::Locked(_) => panic!("one of them is held"),
+        };
+        assert_eq!(busy.name.as_str(), "c");
+        if db.engine == Engine::Postgres {
+            // The transaction has given the free names back.
+            let mut other = db.begin().await;
+            other.lock(&one, "b").await;
+            other.release().await;
+        }
+        tx.commit().await.unwrap();
+        assert_eq!(one.version("b").await.unwrap().fence(), before, "nothing was granted");
+        let _ = held.release().await.unwrap();
+
+        let mut tx = db.begin().await;
+        let locked = tx.lock_all(&two, &["d", "c", "b"]).await.unwrap().locked().unwrap();
+        let names: Vec<_> = locked.fences().map(|(name, _)| name.as_str().to_owned()).collect();
+        assert_eq!(names, ["b", "c", "d"]);
+        tx.commit().await.unwrap();
+        for (name, fence) in locked.fences() {
+            assert_eq!(one.version(name.as_str()).await.unwrap().fence(), fence);
+        }
+    }
+
+    async fn names_in_differing_orders_never_deadlock(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let some = |names: [&'static str; 3]| {
+            let rowlock = rowlock.clone();
+            async move {
+                for _ in 0..40 {
+                    let mut tx = db.begin().await;
+                    let locked = tx.acquire_all(&rowlock, &names).await.unwrap();
+                    assert_eq!(locked.fences().count(), 3);
+                    tx.commit().await.unwrap();
+                }
+            }
+        };
+        tokio::join!(some(["a", "b", "c"]), some(["c", "b", "a"]), some(["b", "c", "a"]));
+    }
+}

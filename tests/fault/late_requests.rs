@@ -1,0 +1,98 @@
+//! Requests that reach the server after their caller has stopped waiting: rowlock undoes their effect.
+
+use std::time::Duration;
+
+use rowlock::{Begun, Engine, Error, Fingerprint, ReleaseOutcome, Rowlock};
+use rowlock_test::{Db, eventually};
+
+use crate::proxy::{Mode, renewals_are_connected, through_proxy, through_readable_proxy};
+
+/// The client sends an acquire twice, and the first request is delayed. It arrives when the second has been answered and its grant
+/// released. The name is free again within moments, not after the TTL.
+pub(crate) async fn late_sending(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    renewals_are_connected(&rowlock).await;
+    let ttl = Duration::from_mins(5);
+    for granted in [true, false] {
+        let lock = rowlock.lock("a").ttl(ttl);
+        // This prepares all statements, so that the proxy keeps the statement that grants.
+        let _ = lock.acquire().await.unwrap().release().await.unwrap();
+        rowlock.flush().await;
+        let other = if granted {
+            None
+        } else {
+            Some(watcher.lock("a").ttl(ttl).acquire().await.unwrap())
+        };
+        proxy.set(Mode::KeepNextRequest);
+        let held = lock.try_acquire().await.unwrap().held();
+        assert_eq!(proxy.mode(), Mode::Pass, "a request was kept");
+        assert_eq!(held.is_some(), granted, "the result of the second request");
+        let holder = held.or(other).unwrap();
+        let fence = holder.fence();
+        let outcome = holder.release().await.unwrap();
+        assert_eq!(outcome, ReleaseOutcome::Released);
+        rowlock.flush().await;
+        // The undo of the first request arrives several times before that request.
+        let said = proxy.requests();
+        eventually("it is undone again and again", async || {
+            proxy.requests() > said + 2
+        })
+        .await;
+        // An undo locks the row for a moment (on MySQL and MariaDB also a row of another grant), and the first request would skip
+        // a locked row. So the proxy delivers that request between two undos.
+        proxy.hold_an_answer().await;
+        proxy.deliver().await;
+        proxy.set(Mode::Pass);
+        let row = format!(
+            "SELECT fence FROM rowlock_lock WHERE name = {}",
+            db.bytes("a")
+        );
+        assert!(
+            db.number(&row).await > fence,
+            "the first sending was granted"
+        );
+        eventually("the name is free", async || {
+            watcher.inspect("a").await.unwrap().is_none()
+        })
+        .await;
+    }
+    db.remove().await;
+}
+
+/// The claim of a key reaches the server after its caller has given up. rowlock undoes the claim.
+pub(crate) async fn late_claim(engine: Engine) {
+    const HOLDER: &str = "the late one";
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_readable_proxy(&db).await;
+    let builder = Rowlock::builder().holder(HOLDER);
+    let builder = builder.operation_timeout(Duration::from_secs(1));
+    let (rowlock, watcher) = (builder.connect(&url).await.unwrap(), db.rowlock().await);
+    let request = Fingerprint::of("request");
+    let lease = Duration::from_mins(5);
+    // On MySQL and MariaDB, rowlock checks whether the key is locked before it claims the key.
+    let behind = u32::from(engine != Engine::Postgres);
+    proxy.set(Mode::KeepRequestWith(HOLDER, behind));
+    let idempotency = rowlock.idempotency().lease(lease);
+    let begun = idempotency.begin("s", "k", &request).await;
+    assert!(
+        matches!(begun, Err(Error::OutcomeUnknown { .. })),
+        "{begun:?}"
+    );
+    assert_eq!(proxy.mode(), Mode::Silent, "a request was kept");
+    proxy.set(Mode::Pass);
+    // The undo arrives before the claim.
+    rowlock.flush().await;
+    let records = "SELECT COUNT(*) FROM rowlock_idempotency";
+    assert_eq!(db.number(records).await, 0);
+    proxy.deliver().await;
+    assert_eq!(db.number(records).await, 1, "the key was claimed");
+    let idempotency = watcher.idempotency().lease(lease);
+    eventually("the key is free", async || {
+        let begun = idempotency.begin("s", "k", &request).await.unwrap();
+        matches!(begun, Begun::New(_))
+    })
+    .await;
+    db.remove().await;
+}

@@ -1,0 +1,124 @@
+//! Promise 4 (bounded trust): a network that is slow, or silent.
+
+use std::time::{Duration, Instant};
+
+use rowlock::{Engine, Error, Loss, Rowlock};
+use rowlock_test::{Db, eventually};
+
+use crate::proxy::{Mode, through_proxy};
+
+/// Answers come late. The deadline counts from before the request was sent, not from its answer.
+pub(crate) async fn late(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    let lock = rowlock.lock("a").ttl(Duration::from_secs(6));
+    drop(lock.acquire().await.unwrap());
+    rowlock.flush().await;
+    proxy.set(Mode::Late(Duration::from_millis(150)));
+    let held = lock.acquire().await.unwrap();
+    for round in 0..2 {
+        let row = watcher.inspect("a").await.unwrap().unwrap().remaining;
+        // This is read later, so it must not be longer.
+        let here = held.remaining();
+        assert!(here <= row, "{here:?} here, {row:?} in the row");
+        if round == 0 {
+            let first = held.deadline();
+            eventually("a renewal is confirmed", async || held.deadline() > first).await;
+        }
+    }
+    proxy.set(Mode::Pass);
+    let _ = held.release().await.unwrap();
+    db.remove().await;
+}
+
+/// The client sends no more renewals for a lost lease, however long its guard lives.
+pub(crate) async fn quiet(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    let held = rowlock
+        .lock("a")
+        .ttl(Duration::from_secs(3))
+        .acquire()
+        .await
+        .unwrap();
+    assert!(watcher.force_release("a").await.unwrap().is_some());
+    assert_eq!(held.lost().await, Loss::TakenOver);
+    let before = proxy.requests();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let said = proxy.requests() - before;
+    assert!(
+        said <= 2,
+        "{said} requests in half a second, for a lease that is lost"
+    );
+    drop(held);
+    rowlock.flush().await;
+    db.remove().await;
+}
+
+/// The network drops all packets and closes no connection. Every call ends in time, the lease is lost by its deadline, and the
+/// client works again when the network is back.
+pub(crate) async fn silence(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let builder = Rowlock::builder().operation_timeout(Duration::from_millis(500));
+    let (rowlock, watcher) = (builder.connect(&url).await.unwrap(), db.rowlock().await);
+    let ttl = Duration::from_millis(1_500);
+    let held = rowlock.lock("a").ttl(ttl).acquire().await.unwrap();
+
+    proxy.set(Mode::Silent);
+    let started = Instant::now();
+    let error = rowlock.lock("b").try_acquire().await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::OutcomeUnknown { .. } | Error::Unreachable { .. }
+        ),
+        "{error}"
+    );
+    let took = started.elapsed();
+    assert!(
+        took < Duration::from_millis(1_500),
+        "{took:?} for a timeout of 500 ms"
+    );
+    let error = rowlock
+        .lock("b")
+        .wait(Duration::from_millis(300))
+        .acquire()
+        .await
+        .unwrap_err();
+    assert!(error.is_transient(), "{error}");
+
+    held.at_risk().await;
+    let deadline = held.deadline();
+    assert_eq!(held.lost().await, Loss::Expired);
+    assert!(deadline.has_passed() && deadline.to_instant().elapsed() < Duration::from_millis(200));
+    eventually("the name is free for others", async || {
+        watcher
+            .lock("a")
+            .try_acquire()
+            .await
+            .unwrap()
+            .held()
+            .is_some()
+    })
+    .await;
+
+    proxy.set(Mode::Pass);
+    let again = rowlock
+        .lock("a")
+        .wait(Duration::from_secs(5))
+        .acquire()
+        .await
+        .unwrap();
+    assert!(again.fence() > held.fence());
+    drop((held, again));
+    rowlock.flush().await;
+    // The client has undone the acquires whose answers were missing.
+    eventually("nothing is left", async || {
+        watcher.list().await.unwrap().is_empty()
+    })
+    .await;
+    db.remove().await;
+}
