@@ -104,7 +104,7 @@ pub(super) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>
             () = shared.is_closed() => Ok(()),
         };
         if let Err(fault) = done {
-            tracing::warn!(%target, error = %fault, "cannot clean");
+            tracing::warn!(%target, error = %fault, "cannot remove expired rows, will try again");
         }
         link.hang_up();
         next = Moment::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);

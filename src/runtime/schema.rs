@@ -65,7 +65,7 @@ pub(crate) async fn prepare(
                 return Ok(applied);
             }
             Err(fault) if fault.may_be_tried_again() && !give_up.has_passed() => {
-                tracing::debug!(%target, ?fault, "another process migrates");
+                tracing::debug!(%target, ?fault, "another process migrates, will look again");
                 applied.extend(fault.applied());
             }
             Err(fault) => {

@@ -8,7 +8,7 @@
 //!    silent.
 //! 6. The threads end.
 //!
-//! Shutdown reports what is unfinished when the time is over. That goes on in the background until the process ends. Calls may
+//! Shutdown reports the work that is unfinished when the time is over. That work goes on until the process ends. Calls may
 //! overlap or be dropped in the middle, because each step can be repeated.
 
 use std::sync::atomic::Ordering;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::model::{Fingerprint, FormToken};
 use crate::store::form_token::TokenAsk;
 
-/// What is needed to make a token.
+/// The parameters of a new token.
 #[derive(Debug)]
 pub(crate) struct NewToken {
     pub(crate) scope: Arc<[u8]>,

@@ -243,7 +243,7 @@ impl Lane {
                     self.largest = largest;
                 }
                 Err(fault) => {
-                    tracing::warn!(target = %self.target, error = %fault, "cannot connect");
+                    tracing::warn!(target = %self.target, error = %fault, "cannot connect, will try again");
                     if fault.kind == FaultKind::ReadOnly {
                         self.refuse_waiting_takes(&fault);
                     }

@@ -1,4 +1,4 @@
-//! A renewed lease: that of a lock, or that of an attempt.
+//! A lease that is renewed: the lease of a lock, or of an attempt.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -263,7 +263,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
             backoff = backoff::reconnect();
             continue;
         };
-        tracing::warn!(%target, error = %fault, "cannot renew");
+        tracing::warn!(%target, error = %fault, "cannot renew leases, will try again");
         // A chunk with a refused row fails this often until that row is alone.
         if failures >= ALONE {
             let pause = backoff.next().unwrap_or_default();
@@ -304,7 +304,7 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
             continue; // the statement in flight was answered meanwhile
         };
         if let Err(fault) = send(&mut link, shared, chunk).await {
-            tracing::warn!(%target, error = %fault, "cannot renew");
+            tracing::warn!(%target, error = %fault, "cannot renew leases, will try again");
         }
         used = Moment::now();
         // Leases of a failed statement, and leases found locked, have to be sent again.

@@ -188,7 +188,7 @@ impl Schedule {
         picked
     }
 
-    /// The due leases of all classes, if they can share a statement; leases that are due soon ride along.
+    /// The due leases of all classes, if they can share a statement, with leases that are due soon.
     fn all(&self, now: Moment) -> Option<Vec<Uuid>> {
         let queues = self.due.iter();
         let all: Vec<_> = queues

@@ -8,7 +8,7 @@ use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::fault::Fault;
 use crate::store::to_micros;
 
-/// Removes what is due: the whole record, or only its outcome and the results of its steps. `now()` is a little early, but no index
+/// Removes the rows that are due: whole records, or only outcomes and results of steps. `now()` is a little early, but no index
 /// serves a comparison with `clock_timestamp()`, which is volatile.
 const CLEAN: &str = "
 WITH due AS (

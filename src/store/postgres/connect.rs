@@ -97,7 +97,7 @@ impl Postgres {
             Sharing::Mixed
         };
         if known != Some(sharing) {
-            tracing::debug!(target = %self.target(), ?sharing, "connections to the server");
+            tracing::debug!(target = %self.target(), ?sharing, "found how connections to the server are shared");
             self.sharing.set(sharing);
         }
         Ok(sharing)

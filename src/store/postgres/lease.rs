@@ -39,8 +39,8 @@ WHERE name = (
 )
 RETURNING fence";
 
-/// UPDATE first, INSERT only what is missing: a failing INSERT … ON CONFLICT would cost a
-/// transaction id and WAL for every busy answer.
+/// UPDATE first, then INSERT only the missing rows: a failing INSERT … ON CONFLICT would cost a transaction id and WAL for every
+/// busy answer.
 const TAKE: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[])
