@@ -58,12 +58,12 @@ impl<C: Connector> Dialer for C {
 pub(crate) struct Way {
     /// The server to try next.
     turn: AtomicUsize,
-    /// Why the last attempt to connect failed.
+    /// Why the last attempt to connect was refused, if it was.
     refusal: Mutex<Option<Fault>>,
 }
 
 impl Way {
-    /// Why the last connection could not be made. (Silence and a lack of free connections are no refusals.)
+    /// Why the last connection could not be made. (Silence is no refusal, nor is a server that is full or still starting.)
     pub(crate) fn refusal(&self) -> Option<Fault> {
         self.locked().clone()
     }

@@ -187,7 +187,7 @@ impl Pending {
             |job: &dyn AnyTask| breaks(job).is_some() && (others_turn || breaks(job) > least);
         let mut batch = self.pick_but(now, makes_way);
         if batch.is_empty() {
-            // The other jobs wait for those that let them pass.
+            // Nothing else can go: the other jobs wait for jobs that made way for them, on the same subjects. These go now.
             batch = self.pick_but(now, |_| false);
         }
         self.went_alone = batch.iter().any(|job| breaks(&**job).is_some());

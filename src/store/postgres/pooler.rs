@@ -21,7 +21,7 @@ use crate::model::Error;
 use crate::store::fault::Fault;
 
 /// A client that is paused between a statement and its COMMIT keeps its rows locked, but only briefly: a new row blocks all clients
-/// that make the same row, and the statements that they share. A client that returns later finds the connection closed, and
+/// that make the same row, with all jobs in their statements. A client that returns later finds the connection closed, and
 /// sends its statement again. `SET LOCAL` ends with the transaction.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      SET LOCAL idle_in_transaction_session_timeout = '1s'";
@@ -74,7 +74,7 @@ impl Known {
             MIXED.store(true, Ordering::Relaxed);
         }
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A connection that found mixed statements stays right, when another one by chance does not find them.
+        // Once a connection has found mixed statements, another one that by chance finds none changes nothing.
         if *known != Some(Sharing::Mixed) {
             *known = Some(sharing);
         }
