@@ -1,5 +1,4 @@
-//! How long to wait before the next try. Always with jitter: what fails together must not come
-//! back together.
+//! How long to wait before the next try, mostly with jitter: operations that fail together must not return together.
 
 use std::time::Duration;
 
@@ -38,8 +37,8 @@ pub(crate) fn full_jitter(
         .map(|bound| bound.mul_f64(fastrand::f64()))
 }
 
-/// Before an operation is sent again that was put off `times` times (a locked row, a lost race): 2 ms that double, `longest` at most.
-/// Without jitter.
+/// The pause before an operation that was put off `times` times (a locked row, a lost race) is sent again: 2 ms, doubled each time,
+/// at most `longest`. No jitter.
 pub(crate) fn pause(times: u32, longest: Duration) -> Duration {
     let longest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
     let pause = 1_u64
@@ -49,7 +48,7 @@ pub(crate) fn pause(times: u32, longest: Duration) -> Duration {
     Duration::from_millis(pause)
 }
 
-/// The same with jitter: up to as much again.
+/// [`pause`] with jitter: up to as much again.
 pub(crate) fn again(times: u32, longest: Duration) -> Duration {
     pause(times, longest).mul_f64(1.0 + fastrand::f64())
 }

@@ -1,19 +1,19 @@
-//! The cleaner: removes records and form tokens whose time is over, and lock rows that nobody uses, in the background.
+//! The cleaner: a background task that removes expired records and form tokens, and lock rows that are no longer used.
 //!
 //! # Overview
 //!
-//! A task on the thread of the renewals, with a connection that it makes for each round. A round is small batches, each of
-//! them one short transaction. After each batch the cleaner rests four times as long as the batch took. Cleaners of several
-//! processes pass each other's rows over.
+//! The cleaner runs on the thread of the renewals and makes a connection for each round. A round consists of small batches; each
+//! batch is one short transaction. After each batch the cleaner rests four times as long as the batch took. Cleaners of several
+//! processes skip each other's rows.
 //!
-//! Records and tokens have an index on their time, and a round goes on until none is due. Lock rows have none, because
-//! every grant and renewal would have to write it. So the cleaner walks through the table by name, a few batches a round,
-//! and goes on in the next round where it stopped.
+//! Records and tokens have an index on their time, and a round goes on until none is due. Lock rows have no such index, because
+//! every grant and renewal would have to write it. So the cleaner walks through the table by name, a few batches per round, and
+//! the next round continues where this one stopped.
 //!
 //! # Trust window
 //!
-//! Nothing depends on it: a record is judged by the clock, cleaned or not, and a lock whose row is gone begins with a
-//! fence from the clock.
+//! Correctness does not depend on the cleaner. A record is judged by the clock, cleaned or not. A lock whose row was removed
+//! starts again with a fence from the clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ use crate::store::Store;
 use crate::store::clean::CleanedRows;
 use crate::store::fault::Fault;
 
-/// How much longer than a batch the pause after it is: others need the server, too.
+/// The pause after a batch, as a multiple of the batch's time. It leaves the server to other clients.
 const REST: u32 = 4;
 
 /// The rows of one kind in one batch.
@@ -39,7 +39,7 @@ pub(crate) const BATCH: u32 = 500;
 /// rows take a little more than three hours.
 const LOOKS: u32 = 10;
 
-/// The way to the cleaner. Dropping it ends its task.
+/// The handle of the cleaner. Dropping it ends its task.
 #[derive(Debug)]
 pub(crate) struct Cleaner(Arc<Shared>);
 
@@ -63,7 +63,7 @@ impl Cleaner {
         Self(Arc::clone(shared))
     }
 
-    /// From now on there may be records and tokens to clean.
+    /// Starts cleaning: from now on there may be records and tokens to clean.
     pub(crate) fn start(&self) {
         if !self.0.wanted.swap(true, Ordering::AcqRel) {
             self.0.news.notify_one();
@@ -82,12 +82,12 @@ impl Drop for Cleaner {
     }
 }
 
-/// Cleans every so often; never, without a time.
+/// Cleans at the interval `every`; never, when it is `None`.
 pub(super) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>, target: &str) {
     let Some(every) = every else {
         return;
     };
-    // What starts together must not clean together.
+    // Processes that start together must not clean together.
     let mut next = Moment::now() + every.mul_f64(fastrand::f64());
     // The last lock row that was looked at.
     let mut after = Vec::new();
@@ -104,7 +104,7 @@ pub(super) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>
             () = shared.is_closed() => Ok(()),
         };
         if let Err(fault) = done {
-            tracing::warn!(%target, error = %fault, "cannot clean");
+            tracing::warn!(%target, error = %fault, "cannot remove expired rows, will try again");
         }
         link.hang_up();
         next = Moment::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);
@@ -136,7 +136,7 @@ async fn round(link: &mut Link, shared: &Shared, after: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-/// Runs one batch, and rests. `None`: the client is closed.
+/// Runs one batch, then rests. `None`: the client is closed.
 async fn batch<T>(
     link: &mut Link,
     shared: &Shared,
@@ -153,7 +153,7 @@ async fn batch<T>(
 }
 
 impl CleanedRows {
-    /// Whether there may be more.
+    /// Whether the batch was full, so that more rows may be due.
     pub(crate) fn is_full(&self, batch: u32) -> bool {
         let most = self.outcomes.max(self.records).max(self.tokens);
         most >= u64::from(batch)

@@ -1,11 +1,11 @@
-//! Errands: what may take long, each on a connection of its own.
+//! Errands: operations that may take long. Each runs on a connection of its own.
 //!
-//! A forced release waits for the transaction that has the row locked; a list reads a whole table, and so does cleaning. On a
-//! lane they would hold up other jobs, and beside the lanes the looks that open transactions wait for. Each has a thread
-//! for as long as it runs: what a list of many rows brings is work for this process, too.
+//! A forced release waits for the transaction that has the row locked. A list and a cleaning read a whole table. On a lane they
+//! would delay other jobs; on the connection for looks they would delay open transactions. Each errand also has a thread while it
+//! runs, because a list of many rows is work for this process too.
 //!
-//! Cleanings take one place at most, one after the other: nobody is in a hurry for them, and together they could keep a list or
-//! a forced release waiting for long.
+//! Cleanings run one after the other and take at most one of the places: they are not urgent, and together they could delay a
+//! list or a forced release for long.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use super::tasks::Member;
 use super::threads::own_runtime;
 use crate::model::Moment;
 
-/// How many run at a time, each with a connection; the others wait for their turn.
+/// How many errands run at a time, each with a connection. The others wait for their turn.
 const MOST: usize = 4;
 
-/// What may take long.
+/// A job that may take long.
 #[derive(Debug)]
 pub(crate) struct Errand {
     pub(crate) job: Job,
@@ -33,13 +33,13 @@ pub(crate) struct Errand {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrandKind {
-    /// It removes rows that are needed no longer.
+    /// It removes rows that are no longer needed.
     Cleaning,
     Other,
 }
 
 impl ErrandKind {
-    /// For people to read.
+    /// The name for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cleaning => "a cleaning",
@@ -51,19 +51,19 @@ impl ErrandKind {
 #[derive(Debug)]
 pub(crate) enum Order {
     Run(Errand),
-    /// No errand comes any more.
+    /// No more errands will come.
     Stop,
 }
 
-/// Gives each errand a lane that ends with it, until all senders are gone and everything is done. Its time counts from
-/// when its turn comes.
+/// Runs each errand in a lane that ends with it, until all senders are gone and all errands have ended. An errand's time counts
+/// from the start of its turn.
 pub(super) async fn run(
     mut queue: mpsc::UnboundedReceiver<Order>,
     lane: impl Fn(mpsc::UnboundedReceiver<Message>) -> Lane + 'static,
     operation_timeout: Duration,
 ) {
     let mut running = JoinSet::new();
-    // The cleaning that runs, and those that wait for its end.
+    // The cleaning that runs, and the cleanings that wait for its end.
     let mut cleaning: Option<Id> = None;
     let mut cleanings = VecDeque::new();
     let mut is_open = true;
@@ -78,7 +78,7 @@ pub(super) async fn run(
                 Some(Order::Stop) | None => {
                     is_open = false;
                     queue.close();
-                    // Their callers hear that nothing works on them.
+                    // Dropping the queued errands tells their callers that they will not run.
                     while queue.try_recv().is_ok() {}
                     cleanings.clear();
                     None
@@ -99,14 +99,14 @@ pub(super) async fn run(
         let (mut job, kind) = (errand.job, errand.kind);
         job.head_mut().fate.give_up = Moment::now() + operation_timeout;
         let (sender, alone) = mpsc::unbounded_channel();
-        // The receiver is right here.
+        // This function owns the receiver, so the send succeeds.
         let _ = sender.send(Message::Job(job));
         let lane = lane(alone);
         let started = running.spawn_blocking(move || {
             let _member = errand.member;
             match own_runtime() {
                 Ok(runtime) => runtime.block_on(lane.work()),
-                // Its caller hears that nobody works on it any more.
+                // Dropping the errand tells its caller that it will not run.
                 Err(error) => tracing::error!(%error, "an errand cannot start a runtime"),
             }
         });

@@ -1,4 +1,4 @@
-//! Tasks of one verb, gathered again for one statement.
+//! Gathers the tasks of one verb into one statement.
 
 use std::any::Any;
 use std::fmt;
@@ -29,7 +29,7 @@ impl<V: Verb> AnyTask for Task<V> {
 
     fn shares(&self, first: &dyn AnyTask) -> bool {
         let first: &dyn Any = first;
-        // (A task that was sent before may have happened: it needs an answer of its own.)
+        // (A task that was sent before may have taken effect: it needs its own answer.)
         let may = !self.head.fate.sent || self.head.manner == Manner::Look;
         may && first
             .downcast_ref::<Self>()
@@ -60,7 +60,7 @@ impl<V: Verb> AnyTask for Task<V> {
 /// A batch of one verb.
 struct Gathered<V: Verb> {
     firsts: Vec<Task<V>>,
-    /// Those that share the answer of the first one at this place.
+    /// The tasks that share the answer of the task at the same index.
     followers: Vec<Vec<Task<V>>>,
     outcomes: Vec<V::Outcome>,
 }

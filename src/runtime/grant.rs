@@ -1,4 +1,4 @@
-//! A grant as this process knows it: until when it may be trusted, and how it ended.
+//! A grant as this process knows it: until when this process may trust it, and how it ended.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use crate::model::{ClockError, Moment};
 use crate::model::{Loss, Name};
 use crate::runtime::timer::sleep_until;
 
-/// One grant of one name, or one attempt of one record. Guards, the renewals and a lane share it.
+/// One grant of a name, or one attempt of a record. The guards, the renewals and a lane share it.
 #[derive(Debug)]
 pub(crate) struct Grant<K = Name> {
     pub(crate) name: K,
-    /// The grant id in the row (`attempt_id`, of a record): fresh for every grant.
+    /// The id in the row: `grant_id` of a lock, `attempt_id` of a record. Fresh for every grant.
     pub(crate) id: Uuid,
-    /// The grant's, or the number of the attempt.
+    /// The fence of the grant, or the number of the attempt.
     pub(crate) fence: i64,
     pub(crate) ttl: Duration,
-    /// How many sendings of its acquire may reach the server yet.
+    /// How many sendings of its acquire may still reach the server.
     pub(crate) late: u32,
     clock_error: ClockError,
-    /// Never renewed beyond this point.
+    /// The grant is never renewed beyond this moment.
     cap: Option<Moment>,
-    /// It is being ended by somebody else's commit: gone is no loss.
+    /// The outcome is in a caller's commit, so a renewal that finds the attempt ended means done, not lost.
     closing: AtomicBool,
     /// How many transactions have pinned it.
     pins: AtomicU64,
@@ -38,7 +38,7 @@ pub(crate) struct Status {
     /// A renewal is overdue, or the cap is near.
     pub(crate) at_risk: bool,
     pub(crate) end: Option<End>,
-    /// How many guards there are.
+    /// The number of guards.
     guards: u32,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum End {
 }
 
 impl<K> Grant<K> {
-    /// A grant that was confirmed, and may be trusted until `deadline`.
+    /// A confirmed grant, which may be trusted until `deadline`.
     pub(crate) fn new(
         name: K,
         id: Uuid,
@@ -83,8 +83,8 @@ impl<K> Grant<K> {
         *self.status.borrow()
     }
 
-    /// Whether it is held, as far as this process may say so. False from the deadline on, also when nothing in this
-    /// process has been awake to announce the loss.
+    /// Whether this process may still call the grant held. False from the deadline on, even when no task was awake to announce the
+    /// loss.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held_at(Moment::now())
     }
@@ -94,15 +94,15 @@ impl<K> Grant<K> {
         status.end.is_none() && now < status.deadline
     }
 
-    /// Resolves when the grant is lost: at its deadline at the latest, by the clock of the task that waits. Nothing else
-    /// has to be awake for that. `None`: it was released instead.
+    /// Resolves when the grant is lost, at its deadline at the latest. The waiting task reads the clock itself and depends on no
+    /// other task. `None`: the grant was released instead.
     pub(crate) async fn lost(&self) -> Option<Loss> {
         self.until(|status| (status.end.is_some(), status.deadline))
             .await;
         self.loss()
     }
 
-    /// Resolves when the grant is at risk, or has ended, in the same way.
+    /// Resolves when the grant is at risk or has ended. The waiting task reads the clock itself, as in [`Self::lost`].
     pub(crate) async fn at_risk(&self) {
         self.until(|status| {
             let until = self.warn_at(status.deadline);
@@ -111,7 +111,7 @@ impl<K> Grant<K> {
         .await;
     }
 
-    /// Resolves when the status is as wished, and looks again when the clock may have changed it.
+    /// Resolves when `wished` accepts the status. Checks again when the clock may have changed it.
     async fn until(&self, wished: impl Fn(&Status) -> (bool, Moment)) {
         let mut status = self.status.subscribe();
         loop {
@@ -120,14 +120,14 @@ impl<K> Grant<K> {
                 return;
             }
             tokio::select! {
-                // The sender is in `self`: an error cannot come.
+                // `self` owns the sender, so this cannot fail.
                 _ = status.changed() => {}
                 () = sleep_until(due) => self.announce(Moment::now()),
             }
         }
     }
 
-    /// How it was lost, if it was.
+    /// How the grant was lost, if it was lost.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.loss_at(Moment::now())
     }
@@ -141,7 +141,7 @@ impl<K> Grant<K> {
         }
     }
 
-    /// Why its time runs out at `deadline`.
+    /// The reason why the grant ends at `deadline`.
     fn running_out(&self, deadline: Moment) -> Loss {
         if self.at_cap(deadline) {
             Loss::MaxHold
@@ -150,13 +150,12 @@ impl<K> Grant<K> {
         }
     }
 
-    /// Whether `deadline` is the last one. Counted from before the request, it never quite reaches the
-    /// cap.
+    /// Whether no renewal can extend `deadline`. It counts from before the request, so it never quite reaches the cap.
     fn at_cap(&self, deadline: Moment) -> bool {
         self.cap.is_some_and(|cap| deadline + self.ttl / 20 >= cap)
     }
 
-    /// One guard more, unless the grant has ended.
+    /// Adds a guard, unless the grant has ended.
     pub(crate) fn add_guard(&self) -> bool {
         self.status.send_if_modified(|status| {
             let open = !matches!(status.end, Some(End::Released));
@@ -167,8 +166,7 @@ impl<K> Grant<K> {
         })
     }
 
-    /// One guard less. With the last one the grant ends: it is not held any more from here on, and
-    /// not renewed. Returns whether this was the last.
+    /// Removes a guard. With the last guard the grant ends: it is no longer held or renewed. Returns whether this guard was the last.
     pub(crate) fn drop_guard(&self, now: Moment) -> bool {
         let mut last = false;
         self.status.send_modify(|status| {
@@ -185,8 +183,8 @@ impl<K> Grant<K> {
         last
     }
 
-    /// The database said that `left` was left, and was asked at `sent`. The answer comes too late when the deadline has
-    /// passed: a caller may have been told so already.
+    /// A request sent at `sent` was answered: the lease has `left` of its time. After the deadline the answer is too late, because
+    /// callers may already have seen the loss.
     pub(crate) fn confirm(&self, now: Moment, sent: Moment, left: Duration) {
         let deadline = sent + self.clock_error.trusted(left);
         let deadline = self.cap.map_or(deadline, |cap| deadline.min(cap));
@@ -201,15 +199,14 @@ impl<K> Grant<K> {
             let later = deadline > status.deadline;
             if later {
                 status.deadline = deadline;
-                // A little more time is no reason to take the warning back.
+                // A little more time does not take the warning back.
                 status.at_risk &= now >= self.warn_at(deadline);
             }
             later
         });
     }
 
-    /// The name is not this grant's any more. Whoever learns that after the deadline has lost it by
-    /// then already.
+    /// The grant no longer has the name. After the deadline this changes nothing: the grant is lost already.
     pub(crate) fn lose(&self, loss: Loss) {
         self.status.send_if_modified(|status| {
             let open = status.end.is_none();
@@ -226,22 +223,22 @@ impl<K> Grant<K> {
         });
     }
 
-    /// A transaction has pinned it, and may commit also after its deadline.
+    /// A transaction has pinned the grant, and may commit even after its deadline.
     pub(crate) fn pinned(&self) {
         self.pins.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many transactions have pinned it so far. Whether they have ended is not known: sqlx tells nobody.
+    /// How many transactions have pinned it so far. Whether they have ended is unknown: sqlx does not report that.
     pub(crate) fn pins(&self) -> u64 {
         self.pins.load(Ordering::Relaxed)
     }
 
-    /// From now on, losing the row means that the attempt has ended.
+    /// From here on, losing the row means that the attempt completed.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// The row says that it is not this grant's any more.
+    /// The row no longer names this grant.
     pub(crate) fn gone(&self) {
         if self.closing.load(Ordering::Acquire) {
             self.status
@@ -251,7 +248,7 @@ impl<K> Grant<K> {
         }
     }
 
-    /// Announces what is due: the warning, or the loss.
+    /// Announces the warning or the loss, if it is due.
     pub(crate) fn announce(&self, now: Moment) {
         self.status.send_if_modified(|status| {
             if status.end.is_some() {
@@ -268,7 +265,7 @@ impl<K> Grant<K> {
         });
     }
 
-    /// When something is next announced, if no renewal is confirmed: the warning, then the loss.
+    /// When the next announcement is due, unless a renewal is confirmed first: the warning, then the loss.
     pub(crate) fn announce_at(&self) -> Moment {
         let status = self.status();
         if status.at_risk {
@@ -278,7 +275,7 @@ impl<K> Grant<K> {
         }
     }
 
-    /// The warning is due with a third of the trusted time left, when one renewal is overdue.
+    /// When the warning is due: with a third of the trusted time left. One renewal is overdue by then.
     fn warn_at(&self, deadline: Moment) -> Moment {
         deadline - self.clock_error.trusted(self.ttl) / 3
     }
@@ -288,7 +285,7 @@ impl<K> Grant<K> {
         self.status().deadline - self.clock_error.trusted(self.ttl) * 2 / 3
     }
 
-    /// What a renewal that is sent at `now` may ask for; `None` when the cap allows no more.
+    /// The TTL that a renewal sent at `now` may ask for; `None` when the cap allows no more.
     pub(crate) fn renewal_ttl(&self, now: Moment) -> Option<Duration> {
         let Some(cap) = self.cap else {
             return Some(self.ttl);

@@ -1,9 +1,9 @@
-//! What a grant tells at which time.
+//! What a grant reports at which time.
 
 use super::*;
 
 const TTL: Duration = Duration::from_secs(36);
-/// What is trusted of that.
+/// The trusted part of the TTL.
 const TRUSTED: Duration = Duration::from_secs(30);
 const EXACT: ClockError = ClockError::new(Duration::ZERO);
 
@@ -11,7 +11,7 @@ fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// A grant that was asked for at `sent`, and got all of its TTL.
+/// A grant that was asked for at `sent` and got its full TTL.
 fn grant(sent: Moment, cap: Option<Moment>) -> Grant {
     let name = Name::new("n").unwrap();
     let grant = Grant::new(name, Uuid::nil(), 1, TTL, EXACT, cap, sent + TRUSTED);
@@ -63,7 +63,7 @@ fn renewal_warning_and_loss_are_a_third_of_the_trusted_time_apart() {
     it.announce(start + secs(20));
     assert!(it.status().at_risk);
     assert_eq!(it.announce_at(), start + TRUSTED);
-    // A little more time is no reason to take the warning back.
+    // A little more time does not take the warning back.
     it.confirm(start + secs(25), start + secs(23), secs(12));
     assert_eq!(it.status().deadline, start + secs(33));
     assert!(it.status().at_risk);
@@ -126,7 +126,7 @@ fn a_row_that_is_gone_is_a_loss_unless_the_grant_was_closing() {
     assert_eq!(it.loss(), None);
 }
 
-/// No renewals run here: nothing but the task that waits looks at the clock.
+/// No renewals run here: only the waiting task reads the clock.
 #[tokio::test]
 async fn a_loss_is_noticed_by_the_task_that_waits_for_it() {
     let ago = Moment::now() - TRUSTED;

@@ -1,40 +1,40 @@
-//! What the lane's schedule knows of a job: what it is about, what may become of it, how far it has come.
+//! The head of a job, which is all that a lane's schedule knows of it: its subject, its manner, and how far it has come.
 
 use std::time::Duration;
 
 use crate::model::{Moment, Subject, Unfinished};
 
-/// What becomes of a job whose caller has gone, or whose connection broke.
+/// What happens to a job when its caller has gone or its connection broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// It changes nothing: it is left undone when its caller has gone, and is never in doubt.
+    /// It changes nothing. It is dropped when its caller has gone, and is never in doubt.
     Look,
-    /// It is left undone when its caller has gone before it was sent.
+    /// It is dropped when its caller goes before it was sent.
     Wish,
-    /// A wish that a server which takes no writes refuses at once: who may wait asks again.
+    /// A wish that fails at once on a read-only server: a caller that may wait asks again.
     Acquire,
-    /// It is done whether or not a caller waits.
+    /// It is done even when no caller waits.
     Duty,
-    /// A duty that is sent once: sent again it might free the next holder's grant.
+    /// A duty that is sent only once: a second sending might free the next holder's grant.
     Order,
-    /// A duty that undoes what may never come: it is repeated after long pauses, and no flush waits for it.
+    /// A duty that undoes an effect which may never arrive. It is repeated after long pauses, and no flush waits for it.
     Vigil,
 }
 
 /// What the lane's schedule knows of a task.
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// What it is about; two jobs on one subject never share a statement.
+    /// Two jobs on one subject never share a statement.
     pub(crate) subject: Option<Subject>,
-    /// What is tried, for messages.
+    /// What the job does, for messages.
     pub(crate) doing: &'static str,
     pub(crate) manner: Manner,
     pub(crate) fate: Fate,
-    /// It says something about an attempt: such jobs keep their order, also when one of them is put off.
+    /// It reports on an attempt. Such jobs keep their order, even when one of them is put off.
     pub(crate) in_order: bool,
-    /// The size of the outcome that it writes, or is known to bring, in bytes.
+    /// The size in bytes of the outcome that it writes, or is known to read.
     pub(crate) bytes: usize,
-    /// What it takes of a request to the server beside the rest, where that is bounded: the bytes of its name, and others.
+    /// What it adds to a request to the server, where requests are bounded: the bytes of its name, and other bytes.
     pub(crate) request: Option<(usize, usize)>,
 }
 
@@ -56,14 +56,14 @@ impl Head {
         }
     }
 
-    /// The connection broke under it.
+    /// Marks the job as in doubt: the connection broke under it.
     pub(crate) fn doubt(&mut self) {
         if self.manner != Manner::Look {
             self.fate.doubts += 1;
         }
     }
 
-    /// How large the outcome is that it writes, in bytes.
+    /// The size in bytes of the outcome that it writes.
     pub(crate) fn written(&self) -> usize {
         if self.manner == Manner::Look {
             0
@@ -74,7 +74,7 @@ impl Head {
 }
 
 impl Unfinished {
-    /// A job that a lane leaves undone.
+    /// The entry for a job that a lane leaves undone.
     pub(crate) fn of(head: &Head) -> Self {
         Self::new(head.doing, head.subject.clone())
     }
@@ -83,19 +83,19 @@ impl Unfinished {
 /// How far a job has come.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fate {
-    /// From here on it is not tried again.
+    /// After this moment it is not tried again.
     pub(crate) give_up: Moment,
-    /// It was sent and not answered: it may have happened, at least in part.
+    /// It was sent and not answered: it may have taken effect, at least in part.
     pub(crate) sent: bool,
-    /// How often the connection broke under it: the server may be working on as many sendings still, or get them late.
+    /// How often the connection broke under it: the server may still run as many sendings, or get them late.
     pub(crate) doubts: u32,
-    /// How often the connection broke under a statement that it was in.
+    /// How often the connection broke under a statement that contained it.
     pub(crate) breaks: u32,
-    /// With how many others, and itself, it may share a batch: few, when statements that it is in break the connection.
+    /// The largest number of jobs, itself included, in its batch: small after its statements broke the connection.
     pub(crate) company: usize,
     /// How often it was put off.
     pub(crate) put_offs: u32,
-    /// Its place among all that have arrived at the lane.
+    /// Its place in the order of arrival at the lane.
     pub(crate) number: u64,
 }
 
@@ -116,13 +116,13 @@ impl Fate {
         }
     }
 
-    /// Whether an earlier sending of it may have happened.
+    /// Whether an earlier sending of it may have taken effect.
     pub(crate) fn in_doubt(&self) -> bool {
         self.doubts > 0
     }
 
-    /// The connection broke under a statement that it was in, with as many others and itself. From break number
-    /// `suspect_from` on, one of the jobs may be what breaks it: they are sent again with fewer others.
+    /// The connection broke under a statement of `together` jobs that contained it. From break number `suspect_from` on, one of
+    /// these jobs may be the cause: they are sent again in smaller batches.
     pub(crate) fn broke(&mut self, together: usize, suspect_from: u32) {
         self.breaks += 1;
         if self.breaks >= suspect_from {
@@ -130,7 +130,7 @@ impl Fate {
         }
     }
 
-    /// It was answered: something else broke the connection.
+    /// The job was answered, so another job broke the connection.
     pub(crate) fn innocent(self) -> Self {
         Self {
             breaks: 0,
@@ -141,7 +141,7 @@ impl Fate {
 }
 
 impl Head {
-    /// What it looks for may never come: no flush waits for it.
+    /// The effect that it undoes may never arrive: no flush waits for it.
     pub(crate) fn repeat(&mut self) {
         self.manner = Manner::Vigil;
         self.fate = self.fate.innocent();

@@ -1,10 +1,10 @@
-//! Jobs: what a lane is given to do, whatever the verb.
+//! Jobs: the units of work of a lane, for every verb.
 //!
-//! A [`Verb`] is one of the store's, with what its caller asked and the way back to the caller. A [`Task`] is a verb with its
-//! [`Head`], which is all that the lane's schedule looks at. A [`Job`] is a task whose verb has been erased, and a [`Batch`]
-//! gathers the tasks of one verb again, for one statement.
+//! A [`Verb`] is a verb of the store with its asks and the way back to its caller. A [`Task`] is a verb with its [`Head`], the
+//! only part that the lane's schedule reads. A [`Job`] is a task whose verb type has been erased. A [`Batch`] gathers the tasks of
+//! one verb again, for one statement.
 //!
-//! A lane knows neither clients nor guards: a verb answers its caller by itself, in [`Verb::settle`] and [`Verb::fail`].
+//! A lane knows neither clients nor guards: a verb answers its own caller, in [`Verb::settle`] and [`Verb::fail`].
 
 use std::any::Any;
 use std::fmt;
@@ -23,21 +23,21 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 /// A task of any verb.
 pub(crate) type Job = Box<dyn AnyTask>;
 
-/// A verb of the store's, what its caller asked, and the way back to the caller.
+/// A verb of the store with its asks and the way back to its caller.
 pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
     type Outcome;
 
-    /// When its statement comes in a batch.
+    /// The place of its statement in a batch.
     const TURN: Turn;
 
-    /// Sends all `tasks` in one statement. Their subjects differ, and they are sorted by subject. One outcome each, in
-    /// their order.
+    /// Sends all `tasks` in one statement. Their subjects differ, and they are sorted by subject. Returns one outcome for each, in
+    /// the same order.
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
     ) -> Result<Vec<Self::Outcome>, Fault>;
 
-    /// Answers the caller, or says what comes before that.
+    /// Answers the caller, or returns the job that has to come first.
     fn settle(task: Task<Self>, outcome: Self::Outcome, answered: Answered) -> Next;
 
     /// Answers the caller with an error.
@@ -46,31 +46,31 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
     /// Whether no caller waits for the answer.
     fn is_closed(&self) -> bool;
 
-    /// What has to be done after `task` when it ends without the outcome that its caller asked for.
+    /// The job that has to follow when `task` ends without the outcome that its caller asked for.
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
         let _ = (task, now);
         None
     }
 
-    /// What is sent when `task` has to be sent again later.
+    /// The job to send when `task` has to be sent again later.
     fn again(task: Task<Self>) -> Job {
         task.into()
     }
 
-    /// Whether the answer to `first`, which is on the same subject and came before, does for this one too.
+    /// Whether the answer to `first`, an earlier task on the same subject, also answers this task.
     fn shares(&self, first: &Self) -> bool {
         let _ = first;
         false
     }
 
-    /// What those are told who share the answer.
+    /// The outcome for the tasks that share the answer.
     fn echo(outcome: &Self::Outcome) -> Option<Self::Outcome> {
         let _ = outcome;
         None
     }
 }
 
-/// The order of the statements of a batch. What frees something comes before what asks for it.
+/// The order of the statements in a batch. Statements that free something come before statements that ask for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Turn {
     Release,
@@ -79,7 +79,7 @@ pub(crate) enum Turn {
     Finish,
     Claim,
     Read,
-    /// Reads of outcomes that are known to be large.
+    /// Reads of outcomes known to be large.
     LargeRead,
     /// It shares no statement.
     Alone,
@@ -93,7 +93,7 @@ pub(crate) struct Task<V> {
 }
 
 impl<V> Task<V> {
-    /// What it looks for may never come: no flush waits for it.
+    /// The effect that it undoes may never arrive: no flush waits for it.
     pub(crate) fn repeated(mut self) -> Self {
         self.head.repeat();
         self
@@ -106,15 +106,15 @@ impl<V: Verb> From<Task<V>> for Job {
     }
 }
 
-/// What comes after the answer to a task.
+/// What follows the answer to a task.
 #[derive(Debug)]
 pub(crate) enum Next {
     Done,
-    /// Not now: a row is locked, or something is to be repeated.
+    /// Send the job later: a row is locked, or the job repeats.
     Later(Job),
-    /// Before everything else that waits for a statement.
+    /// Send the job before all other waiting jobs.
     First(Job),
-    /// In the next statement of this batch.
+    /// Send the job in the next statement of this batch.
     Then(Job),
 }
 
@@ -126,8 +126,8 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// A grant whose answer took longer than this part of its TTL is confirmed by a renewal before it is
-    /// handed out. (On SQLite the statement itself waits while another connection writes.)
+    /// A grant whose answer took longer than this fraction of its TTL is confirmed by a renewal before the caller gets it. (On
+    /// SQLite the statement itself waits while another connection writes.)
     const STALE: u32 = 6;
 
     pub(crate) fn is_stale(self, ttl: Duration) -> bool {
@@ -135,7 +135,7 @@ impl Answered {
     }
 }
 
-/// A [`Task`] of a verb that the schedule need not know.
+/// A [`Task`] of any verb, as the schedule sees it.
 pub(crate) trait AnyTask: Any + fmt::Debug + Send {
     fn head(&self) -> &Head;
 
@@ -158,12 +158,12 @@ pub(crate) trait AnyTask: Any + fmt::Debug + Send {
     /// See [`Verb::fail`].
     fn fail(self: Box<Self>, error: Error);
 
-    /// A batch with this task only.
+    /// A batch with only this task.
     fn into_batch(self: Box<Self>) -> Box<dyn Batch>;
 }
 
 impl dyn AnyTask {
-    /// Whether it can be left undone without a trace.
+    /// Whether the job can be dropped without a trace.
     pub(crate) fn is_abandoned(&self) -> bool {
         match self.head().manner {
             Manner::Look => self.is_closed(),
@@ -173,16 +173,16 @@ impl dyn AnyTask {
     }
 }
 
-/// Tasks of one verb that go into one statement, which is its [`Call`]. It keeps what the statement found.
+/// Tasks of one verb for one statement, which is the [`Call`]. It keeps the statement's outcomes.
 pub(crate) trait Batch: Call + fmt::Debug {
-    /// Adds a task of the same verb, or gives it back. Tasks come sorted by subject.
+    /// Adds a task of the same verb, or returns the job. Tasks come sorted by subject.
     fn join(&mut self, job: Job) -> Option<Job>;
 
     fn turn(&self) -> Turn;
 
-    /// Answers the callers, after the statement has succeeded.
+    /// Answers the callers after the statement succeeded.
     fn settle(self: Box<Self>, answered: Answered) -> Vec<Next>;
 
-    /// What was, or would have been, in the statement; and what shares the answers.
+    /// The jobs of the statement, sent or not, and the jobs that share their answers.
     fn into_jobs(self: Box<Self>) -> (Vec<Job>, Vec<Job>);
 }

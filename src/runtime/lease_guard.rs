@@ -1,4 +1,4 @@
-//! The RAII part of a held lease: releasing, once, whatever happens.
+//! The RAII part of a held lease: it releases exactly once, whatever happens.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,16 +18,16 @@ use crate::model::{Error, Loss, ReleaseOutcome};
 pub(crate) struct Guard {
     grant: Arc<Grant>,
     core: Arc<Core>,
-    /// Set by the release of this guard: how the grant had been lost by then, if it had been.
+    /// Set when this guard is released: how the grant had been lost by then, if it had.
     released: OnceLock<Option<Loss>>,
-    /// The last release has failed: it may be asked for again.
+    /// The last release failed: the caller may release again.
     failed: AtomicBool,
-    /// Where the answer to a release will be, as long as no caller has heard it.
+    /// The pending answer to a release, until a caller has received it.
     answer: Mutex<Option<oneshot::Receiver<Result<ReleaseOutcome, Error>>>>,
 }
 
 impl Guard {
-    /// `None` when the grant has ended in the meantime.
+    /// `None` when the grant has ended meanwhile.
     pub(crate) fn new(grant: Arc<Grant>, core: Arc<Core>) -> Option<Self> {
         grant.add_guard().then(|| Self {
             grant,
@@ -50,20 +50,20 @@ impl Guard {
         self.released.get().is_some()
     }
 
-    /// Whether this guard was not released, and its grant is held. (Other guards of the grant may be left when this one was released.)
+    /// Whether this guard is unreleased and its grant is held. (The grant may outlive this guard, while other guards have it.)
     pub(crate) fn is_held(&self) -> bool {
         !self.is_released() && self.grant.is_held()
     }
 
-    /// How the grant was lost, if it was lost before this guard was released.
+    /// How the grant was lost, if that was before the release of this guard.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.released
             .get()
             .map_or_else(|| self.grant.loss(), |loss| *loss)
     }
 
-    /// Releases this guard and tells whether its grant was still held. While other guards of the grant stay, nobody is asked.
-    /// Dropping the future does not stop it: the next call hears the answer.
+    /// Releases this guard and reports whether its grant was still held. While the grant has other guards, this sends no statement.
+    /// Dropping the future does not stop the release: the next call receives its answer.
     pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
         let mut answer = self.answer.lock().await;
         let awaited = match &mut *answer {
@@ -84,7 +84,7 @@ impl Guard {
         released
     }
 
-    /// False: this guard has been released before.
+    /// Returns false when this guard was released before.
     fn hand_in(&self, reply: Option<Reply<ReleaseOutcome>>) -> bool {
         let (grant, now) = (&self.grant, Moment::now());
         if self.released.set(grant.loss_at(now)).is_err() {
@@ -106,7 +106,7 @@ impl Guard {
         let grant = &self.grant;
         let mut fate = Fate::within(self.core.settings.operation_timeout);
         if reply.is_none() {
-            // In the background there is time until the lease ends by itself.
+            // A release in the background may be tried until the lease ends by itself.
             fate.give_up = fate.give_up.max(grant.status().deadline);
         }
         // An earlier release that failed goes on in the background (`verbs/release.rs`).
@@ -124,7 +124,7 @@ impl Guard {
         }
     }
 
-    /// Resolves when the lease is at risk, or lost.
+    /// Resolves when the lease is at risk or lost.
     pub(crate) async fn at_risk(&self) {
         self.grant.at_risk().await;
         if self.is_released() && self.loss().is_none() {

@@ -1,4 +1,4 @@
-//! A connection that is bounded, thrown away when a call on it was cut off, and made anew.
+//! A connection with a bound on every call. A connection on which a call was cut off is dropped and made anew.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,9 +14,8 @@ use crate::store::{Call, Connector, Session, Store};
 
 /// A connection of our own, outside every pool.
 ///
-/// sqlx has no time-outs and its sockets no keep-alive: a half-open connection hangs for ever. So
-/// every await here has a bound, and a connection on which something was cut off is dropped, never
-/// used again.
+/// sqlx has no time-outs and its sockets have no keep-alive: a half-open connection hangs for ever. So every await here has a
+/// bound, and a connection on which a call was cut off is dropped and never used again.
 #[derive(Debug)]
 pub(crate) struct Link {
     dialer: Arc<dyn Dialer>,
@@ -25,7 +24,7 @@ pub(crate) struct Link {
     session: Option<Box<dyn Session>>,
 }
 
-/// A [`Connector`] of whatever brand.
+/// A [`Connector`] of any brand.
 #[async_trait]
 trait Dialer: fmt::Debug + Send + Sync {
     fn servers(&self) -> usize;
@@ -54,18 +53,17 @@ impl<C: Connector> Dialer for C {
     }
 }
 
-/// What the links of a client share of how they reach it.
+/// How to reach the servers: shared by all links of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Way {
-    /// The server that is tried next.
+    /// The server to try next.
     turn: AtomicUsize,
-    /// Why the last connection that was to be made was not.
+    /// Why the last attempt to connect was refused, if it was.
     refusal: Mutex<Option<Fault>>,
 }
 
 impl Way {
-    /// Why the last connection could not be made. (That nothing was heard says nothing, and that there is no room is no
-    /// refusal.)
+    /// Why the last connection could not be made. (Silence is no refusal, nor is a server that is full or still starting.)
     pub(crate) fn refusal(&self) -> Option<Fault> {
         self.locked().clone()
     }
@@ -95,7 +93,7 @@ impl Link {
         }
     }
 
-    /// Another one to the same servers.
+    /// Another link to the same servers.
     pub(crate) fn another(&self) -> Self {
         Self {
             dialer: Arc::clone(&self.dialer),
@@ -113,8 +111,8 @@ impl Link {
         self.session.is_some()
     }
 
-    /// One attempt to make a connection, bounded by the operation timeout: each server in turn, until one is a primary.
-    /// Dropping the future drops the half-made connection.
+    /// One attempt to connect, bounded by the operation timeout. Tries each server in turn until one is a primary. Dropping the
+    /// future drops the half-made connection.
     pub(crate) fn dial(&self) -> impl Future<Output = Result<Box<dyn Session>, Fault>> + 'static {
         let (dialer, operation_timeout) = (Arc::clone(&self.dialer), self.operation_timeout);
         let way = Arc::clone(&self.way);
@@ -134,12 +132,12 @@ impl Link {
         self.session = Some(session);
     }
 
-    /// Lets the connection go.
+    /// Drops the connection.
     pub(crate) fn hang_up(&mut self) {
         self.session = None;
     }
 
-    /// Dials, unless there is a connection.
+    /// Connects, unless there is a connection.
     pub(crate) async fn connect(&mut self) -> Result<(), Fault> {
         if self.session.is_none() {
             self.session = Some(self.dial().await?);
@@ -147,8 +145,8 @@ impl Link {
         Ok(())
     }
 
-    /// Runs one verb, bounded by `bound`. After a failure that leaves the state of the connection unknown, the connection is
-    /// gone. Dropping the future drops the connection.
+    /// Runs one verb, bounded by `bound`. Drops the connection after a failure that leaves its state unknown. Dropping the future
+    /// drops the connection too.
     pub(crate) async fn run<T>(
         &mut self,
         bound: Duration,
@@ -158,13 +156,13 @@ impl Link {
             .await
     }
 
-    /// The same for a call that keeps what it finds.
+    /// [`Self::run`] for a call that keeps its outcome.
     pub(crate) async fn send(&mut self, bound: Duration, call: &mut dyn Call) -> Result<(), Fault> {
         self.lend(bound, async |session| session.run(call).await)
             .await
     }
 
-    /// The same for work that needs the whole session.
+    /// [`Self::run`] for work that needs the whole session.
     pub(crate) async fn lend<T>(
         &mut self,
         bound: Duration,
@@ -182,7 +180,7 @@ impl Link {
     }
 }
 
-/// Each server gets its share of the operation timeout: one that is silent must not keep us from the next.
+/// Gives each server an equal share of the operation timeout, so that a silent one does not keep us from the next.
 async fn dial_each(
     dialer: &dyn Dialer,
     operation_timeout: Duration,
@@ -193,14 +191,14 @@ async fn dial_each(
     let first = turn.load(Ordering::Relaxed);
     let mut faults = Vec::new();
     for server in (0..count).map(|step| (first + step) % count) {
-        // Whoever is cut off here goes on with the next one.
+        // A dial that is cut off here continues with the next server.
         turn.store((server + 1) % count, Ordering::Relaxed);
         let made = timeout(share, dialer.connect(server, operation_timeout)).await;
         match made.unwrap_or_else(|_| Err(Fault::timed_out())) {
             Err(fault) if matches!(fault.kind, FaultKind::Disconnected | FaultKind::ReadOnly) => {
                 faults.push((server, fault));
             }
-            // A refused login or a missing database is not another server's business.
+            // Another server would not help against a refused login or a missing database.
             made => {
                 turn.store(server, Ordering::Relaxed);
                 return made;
@@ -210,7 +208,7 @@ async fn dial_each(
     Err(none_of(faults))
 }
 
-/// What to say when no server is the primary.
+/// The error to return when no server is the primary.
 fn none_of(mut faults: Vec<(usize, Fault)>) -> Fault {
     if faults.len() == 1
         && let Some((_, fault)) = faults.pop()

@@ -1,4 +1,4 @@
-//! Several servers, none of which speaks.
+//! Several servers, all silent.
 
 use tokio::net::TcpListener;
 use tokio::select;
@@ -20,7 +20,7 @@ async fn servers(timeout: Duration) -> ([TcpListener; 3], Link) {
     (servers, Link::new(postgres, timeout, &Arc::default()))
 }
 
-/// Which server is asked first.
+/// Which server is dialed first.
 async fn asked([a, b, c]: &[TcpListener; 3]) -> usize {
     select! {
         _ = a.accept() => 0,
@@ -29,7 +29,7 @@ async fn asked([a, b, c]: &[TcpListener; 3]) -> usize {
     }
 }
 
-/// Dials until a server is asked, and is cut off there.
+/// Dials until a server is reached, then drops the future.
 async fn cut_off(servers: &[TcpListener; 3], link: &Link) -> usize {
     select! {
         _ = link.dial() => panic!("no server speaks"),
@@ -62,7 +62,7 @@ async fn every_server_is_asked_once_in_turn() {
 #[tokio::test]
 async fn a_silent_server_leaves_the_others_their_share_of_the_time() {
     let (servers, link) = servers(Duration::from_millis(600)).await;
-    // The first one is connected, and hears nothing.
+    // The first server accepts and stays silent.
     let (silent, next) = (&servers[0], &servers[1]);
     let asked = async {
         let heard = silent.accept().await.unwrap();

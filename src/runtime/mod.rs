@@ -4,15 +4,15 @@
 //!
 //! A client ([`Core`]) owns two threads, each with a runtime of its own:
 //!
-//! - `rowlock-lanes` runs the [lanes](lanes). Each has a connection, gathers the operations that
-//!   arrive while its statement is in flight, and sends them as the next one. A caller's future only
-//!   awaits the answer; it never owns a statement, so that dropping it can damage no connection.
-//!   One more is beside them for looks at one row; [errands](errands), which may take long, get one each, and a thread.
-//! - `rowlock-renew` [renews](renew) all leases that this client holds, on one or two connections of its own,
-//!   and announces warnings and losses. The [cleaner](clean) is there, too.
+//! - `rowlock-lanes` runs the [lanes](lanes). Each lane has a connection, gathers the operations that arrive while its statement
+//!   is in flight, and sends them as the next statement. A caller's future only awaits the answer. It never owns a statement, so
+//!   dropping it cannot damage a connection. One more connection serves looks at single rows. Each [errand](errands), which may
+//!   take long, gets a connection and a thread of its own.
+//! - `rowlock-renew` [renews](renew) all leases that this client holds, on one or two connections of its own, and announces
+//!   warnings and losses. The [cleaner](clean) runs there too.
 //!
-//! Neither runs any code of the caller's: a runtime whose workers are all blocked loses no lease.
-//! Both end when the last handle, guard and pending operation are gone.
+//! Neither thread runs code of the caller's: a runtime whose workers are all blocked loses no lease. Both threads end when the
+//! last handle, guard and pending operation are gone.
 
 pub(crate) mod backoff;
 pub(crate) mod clean;
@@ -70,19 +70,19 @@ use verbs::alone::Alone;
 use verbs::read::Read;
 use waiters::Waiters;
 
-/// What is looked at aside is read at once, or cannot be read before the caller's transaction ends (a database in
-/// memory, whose tables are locked whole).
+/// The bound of a look. Either it is answered at once, or it cannot be answered before the caller's transaction ends (an
+/// in-memory database locks whole tables).
 const ASIDE_LIMIT: Duration = Duration::from_millis(250);
 
-/// So many duties that came too late are told.
+/// The most undelivered duties that a shutdown lists.
 const MAX_UNDELIVERED: usize = 1_000;
 
-/// A running client: the way in to its lanes and its renewals.
+/// A running client: the handle to its lanes and its renewals.
 #[derive(Debug)]
 pub(crate) struct Core {
     lanes: Vec<mpsc::UnboundedSender<Message>>,
-    /// Beside the lanes, for looks: a long one holds up no operation, and a caller's open transaction that keeps the
-    /// lanes from writing does not keep it from looking.
+    /// The connection for looks. A long look delays no operation, and a caller's open transaction that keeps the lanes from writing
+    /// does not keep it from reading.
     aside: mpsc::UnboundedSender<Message>,
     errands: mpsc::UnboundedSender<Order>,
     pub(crate) capabilities: Capabilities,
@@ -93,31 +93,31 @@ pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,
     pub(crate) brand: Brand,
-    /// For people to read. What it can do is among the `capabilities`.
+    /// For messages. Code asks the `capabilities` instead.
     pub(crate) engine: Engine,
     pub(crate) version: String,
-    /// Other servers take writes, too.
+    /// Other servers take writes too.
     pub(crate) multi_writer: bool,
-    /// The largest outcome that the server took when this client was connected, in bytes.
+    /// The largest outcome that the server accepted when this client connected, in bytes.
     pub(crate) largest_outcome: usize,
     /// The database's own id.
     pub(crate) database: Uuid,
-    /// The records that are likely to be there.
+    /// Recently seen keys: these records probably exist.
     pub(crate) seen_keys: SeenKeys,
-    /// The records that its transactions are about.
+    /// The keys that transactions of this client try now.
     pub(crate) running: Arc<RunningKeys>,
     /// What this client has started.
     pub(crate) tasks: Tasks,
-    /// It is being shut down: nothing is granted any more.
+    /// The client is shutting down: it grants nothing any more.
     closing: AtomicBool,
-    /// Duties that came after the lanes had ended.
+    /// Duties that arrived after the lanes had ended.
     undelivered: Mutex<Vec<Unfinished>>,
-    /// The names that are known to have a row.
+    /// Names known to have a row.
     rows: Mutex<HashMap<Name, Known>>,
 }
 
 impl Core {
-    /// Hands `job` to the lane of its subject, always the same one, so that the jobs on it keep their order.
+    /// Hands `job` to the lane of its subject. A subject always has the same lane, so its jobs keep their order.
     pub(crate) fn send(&self, job: impl Into<Job>) {
         let job = job.into();
         if matches!(job.turn(), Turn::Take | Turn::Claim) && self.check_open().is_err() {
@@ -131,7 +131,7 @@ impl Core {
         self.hand_in(&self.lanes[number], job);
     }
 
-    /// A lane ends before its senders when the client is shut down, or its thread has panicked.
+    /// A lane ends before its senders when the client shuts down or the lane's thread panicked.
     fn hand_in(&self, lane: &mpsc::UnboundedSender<Message>, job: Job) {
         let Err(mpsc::error::SendError(Message::Job(job))) = lane.send(Message::Job(job)) else {
             return;
@@ -150,7 +150,7 @@ impl Core {
         undelivered.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An error, when this client is being shut down: nothing is granted any more.
+    /// Returns an error when this client is shutting down: it grants nothing any more.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.closing.load(Ordering::Acquire) {
             return Err(self.stopped());
@@ -158,13 +158,13 @@ impl Core {
         Ok(())
     }
 
-    /// Why the last connection could not be made; `None` when it was, or when there was no answer at all.
+    /// Why the last connection could not be made; `None` when it was made, or when no server answered.
     pub(crate) fn unreachable(&self, doing: &'static str) -> Option<Error> {
         let fault = self.way.refusal()?;
         Some(fault.into_error(doing, &self.target))
     }
 
-    /// Hands a job in, and waits for the answer. Dropping the future does not stop the job.
+    /// Sends a job and waits for the answer. Dropping the future does not stop the job.
     pub(crate) async fn answer<T, J: Into<Job>>(
         &self,
         job: impl FnOnce(Reply<T>) -> J,
@@ -178,7 +178,7 @@ impl Core {
         answer.await.unwrap_or_else(|_| Err(self.stopped()))
     }
 
-    /// Runs a verb that shares no statement, in its turn among all that is about `subject`.
+    /// Runs a verb that shares no statement, in its turn among the jobs on `subject`.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         head: Head,
@@ -187,7 +187,7 @@ impl Core {
         self.answer(|reply| alone(head, verb, reply)).await
     }
 
-    /// Runs a verb that changes nothing beside the lanes: a long one holds up no other job.
+    /// Runs a verb that changes nothing, on the connection for looks: a long look delays no other job.
     pub(crate) async fn ask_aside<T: Send + 'static>(
         &self,
         head: Head,
@@ -208,7 +208,7 @@ impl Core {
             .await
     }
 
-    /// The same for one that removes rows.
+    /// [`Self::run_errand`] for a verb that removes rows.
     pub(crate) async fn clean<T: Send + 'static>(
         &self,
         head: Head,
@@ -218,7 +218,7 @@ impl Core {
             .await
     }
 
-    /// Hands an errand in, and waits for the answer.
+    /// Sends an errand and waits for the answer.
     pub(crate) async fn errand<T, J: Into<Job>>(
         &self,
         kind: ErrandKind,
@@ -232,7 +232,7 @@ impl Core {
         };
         let member = self.tasks.enter(kind_of_task, kind.name());
         let errand = Errand { job, kind, member };
-        // Where errands have stopped, the reply goes with the errand.
+        // When errands have stopped, dropping the errand drops the reply, and the caller sees that.
         let _ = self.errands.send(Order::Run(errand));
         self.heard(answer).await
     }
@@ -249,7 +249,7 @@ impl Core {
         Head::new(subject, doing, Manner::Look, fate)
     }
 
-    /// The same while a transaction of the caller's is open.
+    /// [`Self::look`] while a transaction of the caller's is open.
     pub(crate) fn look_beside(
         &self,
         subject: impl Into<Option<Subject>>,
@@ -263,18 +263,18 @@ impl Core {
         Head::new(subject, doing, Manner::Look, Fate::within(limit))
     }
 
-    /// The record of a key.
+    /// Reads the record of a key.
     pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
         let fate = Fate::within(self.settings.operation_timeout);
         self.answer(|reply| Read::task(key, fate, reply)).await
     }
 
-    /// Waits until everything that was handed in so far is done, but for no longer than an operation may take: what is
-    /// not done by then has a database that is away, or a row that is locked for long.
+    /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer meets an
+    /// unreachable database or a row that is locked for long.
     pub(crate) async fn flush(&self) {
         let until = Moment::now() + self.settings.operation_timeout;
         let all = async {
-            // What the tasks drop at their end is told to the database, too.
+            // Guards that the tasks drop at their end send statements too.
             self.tasks.ended_so_far(&[Kind::Work, Kind::Order]).await;
             let flush = |lane: &mpsc::UnboundedSender<Message>| {
                 let (reply, done) = oneshot::channel();
@@ -292,7 +292,7 @@ impl Core {
         }
     }
 
-    /// Records or tokens are in use: from now on they are cleaned.
+    /// Turns the cleaner on: records or tokens are in use.
     pub(crate) fn keep_clean(&self) {
         self.cleaner.start();
     }

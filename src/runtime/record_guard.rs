@@ -1,4 +1,4 @@
-//! A running attempt: its guard, and how it ends.
+//! The guard of a running attempt, and how the attempt ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -18,17 +18,17 @@ use crate::store::record::{ClaimAsk, FinishAsk, Finished, RecordEnd};
 pub(crate) struct RecordGuard {
     pub(crate) grant: Arc<Grant<RecordKey>>,
     pub(crate) core: Arc<Core>,
-    /// How long the key is remembered when the attempt is given up.
+    /// How long the key is remembered after the attempt is given up.
     remember: Duration,
-    /// The same when a step was begun, or an attempt has vanished.
+    /// The same, after a step began or an attempt vanished.
     remember_begun: Duration,
-    /// An outcome is on its way: nothing is freed.
+    /// An outcome is being recorded: dropping the guard frees nothing.
     ending: AtomicBool,
-    /// The work is done, whether or not its outcome can be recorded: nothing is freed.
+    /// The work is done, recorded or not: dropping the guard frees nothing.
     worked: AtomicBool,
-    /// How many attempts are not held against the key when this is dropped: this one, until its caller has received it.
+    /// How many attempts a drop of this guard does not count against the key: this attempt, until its caller has received it.
     pardon: AtomicI32,
-    /// Something was begun that the next attempt must go on with.
+    /// The key stays bound to its request: the next attempt has to continue with it.
     bound: AtomicBool,
     /// A step that must not be repeated has begun, and may have happened.
     step_is_open: AtomicBool,
@@ -65,29 +65,29 @@ impl RecordGuard {
         self.pardon.store(0, Ordering::Release);
     }
 
-    /// From here on the attempt does not count when its guard is dropped.
+    /// From here on, dropping the guard does not count this attempt.
     pub(crate) fn pardon(&self) {
         self.pardon.fetch_max(1, Ordering::AcqRel);
     }
 
-    /// The attempt is given up in good order: none is held against the key, also when that cannot be said to the
-    /// database now, and dropping the guard says it.
+    /// Gives the attempt up in good order, so that no attempt counts against the key, and returns the end to send. When it cannot be
+    /// sent now, dropping the guard sends it.
     pub(crate) fn give_up(&self) -> RecordEnd {
         self.pardon.store(i32::MAX, Ordering::Release);
         self.free()
     }
 
-    /// The work is done: from here on, dropping the guard does not free the key, which would let the work be done again.
+    /// The work is done. From here on, dropping the guard does not free the key, because that would let the work be done again.
     pub(crate) fn has_worked(&self) {
         self.worked.store(true, Ordering::Release);
     }
 
-    /// The next attempt has to be of the same request.
+    /// From here on, the next attempt has to be of the same request.
     pub(crate) fn bind(&self) {
         self.bound.store(true, Ordering::Release);
     }
 
-    /// Whether a step may have happened of which nothing is kept.
+    /// Sets whether a step may have happened without a kept result.
     pub(crate) fn set_step_is_open(&self, is_open: bool) {
         self.step_is_open.store(is_open, Ordering::Release);
     }
@@ -110,7 +110,7 @@ impl RecordGuard {
         RecordEnd::Free {
             bound: self.bound.load(Ordering::Acquire),
             pardon,
-            // What a step has done, and how many attempts have vanished, outlives the retention of an outcome.
+            // The effects of steps and the count of vanished attempts outlive the retention of an outcome.
             remember: if pardon == 0 {
                 self.remember_begun
             } else {
@@ -121,12 +121,12 @@ impl RecordGuard {
         }
     }
 
-    /// Ends the attempt. Dropping the future does not stop it. After an error it may be tried again.
+    /// Ends the attempt. Dropping the future does not stop it. After an error the caller may try again.
     pub(crate) async fn finish(&self, end: RecordEnd) -> Result<Finished, Error> {
         let ask = self.ask(end);
         let fate = Fate::within(self.core.settings.operation_timeout);
         let finish = |reply| Finish::task(ask, Some(reply), fate);
-        // Whoever drops this future, and then the guard, must not free what is being completed.
+        // A caller that drops this future, and then the guard, must not free the key while its outcome is being recorded.
         self.ending.store(true, Ordering::Release);
         let finished = self.core.answer(finish).await;
         self.ending.store(false, Ordering::Release);
@@ -163,7 +163,7 @@ impl Drop for RecordGuard {
         }
         let ask = self.ask(self.free());
         let mut fate = Fate::within(self.core.settings.operation_timeout);
-        // In the background there is time until the lease ends by itself.
+        // In the background this may be tried until the lease ends by itself.
         fate.give_up = fate.give_up.max(self.grant.status().deadline);
         self.end();
         self.core.send(Finish::task(ask, None, fate));

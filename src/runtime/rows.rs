@@ -1,4 +1,4 @@
-//! What a client knows of the rows of names, and how it makes those that are missing.
+//! What a client knows of lock rows, and how it makes missing rows.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -12,19 +12,19 @@ use crate::store::Store;
 use crate::store::lease::RowAsk;
 use crate::store::row::LockRow;
 
-/// How many names a client knows to have rows.
+/// How many names a client remembers to have rows.
 const MAX_ROWS: usize = 10_000;
 
 const LOOK: &str = "look up";
 
-/// Where a row will be.
+/// The pending answer of the job that makes a row.
 type Row = oneshot::Receiver<Result<Option<LockRow>, Error>>;
 
 /// The row of a name.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) fence: i64,
-    /// Who has the row: a lease that has run out may still be pinned.
+    /// The grant in the row, live or expired: an expired lease may still be pinned.
     pub(crate) grant: Option<LockInfo>,
 }
 
@@ -35,7 +35,7 @@ impl Seen {
         Ok(Self { fence, grant })
     }
 
-    /// Who has a live lease.
+    /// The holder of a live lease.
     pub(crate) fn holder(&self) -> Option<&LockInfo> {
         self.grant
             .as_ref()
@@ -43,17 +43,17 @@ impl Seen {
     }
 }
 
-/// What a client knows of a name that a transaction asked for.
+/// What a client knows of a name that a transaction of its own asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Known {
-    /// The last fence that a transaction of this client was granted, unless that is known to have ended.
+    /// The last fence that a transaction of this client was granted, until that transaction is known to have ended.
     pub(crate) granted: Option<i64>,
-    /// Somebody was seen to have a lease of it.
+    /// A lease of the name was seen.
     pub(crate) leased: bool,
 }
 
 impl Core {
-    /// The row of `name`, made when there is none.
+    /// Looks up the row of `name`, and makes a missing one.
     pub(crate) async fn row(&self, name: &Name) -> Result<Seen, Error> {
         let making = self.make_row(name);
         self.made_row(name, making).await
@@ -76,7 +76,7 @@ impl Core {
         let Some(row) = self.heard(row).await? else {
             return Err(Error::CorruptRow {
                 name: name.as_str().into(),
-                what: "somebody removes it as soon as it is made",
+                what: "another session removes it as soon as it is made",
             });
         };
         let seen = Seen::of(row)?;
@@ -84,8 +84,8 @@ impl Core {
         Ok(seen)
     }
 
-    /// The same for a version. Where a transaction of the caller's may keep the lane from writing, what there is is
-    /// looked at beside it first.
+    /// [`Self::row`] for a version. A transaction of the caller's may keep the lane from writing; there, the connection for looks
+    /// reads an existing row first.
     pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
         if self.capabilities.one_writer
             && let Ok(Some(seen)) = self.look_at_row(name).await
@@ -93,7 +93,7 @@ impl Core {
             if seen.grant.is_none() || seen.holder().is_some() {
                 return Ok(seen);
             }
-            // To be freed, unless a transaction has the file: then it may have the lease pinned.
+            // The lane frees an expired lease, unless a transaction has the file: that transaction may have pinned the lease.
             let freed = self.make_row_until(name, Fate::within(ASIDE_LIMIT));
             return match self.heard(freed).await {
                 Ok(Some(freed)) => Seen::of(freed),
@@ -103,7 +103,7 @@ impl Core {
         self.row(name).await
     }
 
-    /// The fence of `name` as everybody sees it; `None` when there is no row.
+    /// The committed fence of `name`, as other sessions see it; `None` when there is no row.
     pub(crate) async fn committed_fence(&self, name: &Name) -> Result<Option<i64>, Error> {
         Ok(self.look_at_row(name).await?.map(|seen| seen.fence))
     }
@@ -126,14 +126,14 @@ impl Core {
         self.rows().entry(name.clone()).or_default().granted = Some(fence);
     }
 
-    /// The transaction that was granted this has ended.
+    /// The transaction that was granted this fence has ended.
     pub(crate) fn grant_ended(&self, name: &Name, fence: i64) {
         if let Some(known) = self.rows().get_mut(name) {
             known.granted = known.granted.filter(|granted| *granted != fence);
         }
     }
 
-    /// Somebody had a lease of `name`.
+    /// A lease of `name` was seen.
     pub(crate) fn saw_lease(&self, name: &Name) {
         self.rows().entry(name.clone()).or_default().leased = true;
     }
@@ -145,7 +145,7 @@ impl Core {
 
     fn rows(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        // A name that is dropped costs a look.
+        // A name that is dropped here only costs another look.
         if rows.len() > MAX_ROWS {
             rows.clear();
         }
@@ -153,7 +153,7 @@ impl Core {
     }
 }
 
-/// Makes rows that are missing, all together.
+/// Makes missing rows, all at once.
 pub(crate) async fn make_rows(rows: Vec<(Arc<Core>, Name)>) {
     let make = |(core, name): (Arc<Core>, Name)| (core.make_row(&name), core, name);
     let making: Vec<_> = rows.into_iter().map(make).collect();

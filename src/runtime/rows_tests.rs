@@ -1,4 +1,4 @@
-//! What a client knows of the rows of names.
+//! What a client knows of lock rows.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ async fn a_grant_and_a_lease_are_remembered_until_they_are_over_or_the_row_is_go
     assert_eq!(known(), None);
     core.remember_grant(&name, 7);
     assert_eq!(known(), Some((Some(7), false)));
-    // That of an earlier transaction, whose end is told late.
+    // The fence of an earlier transaction, whose end is reported late.
     core.grant_ended(&name, 6);
     assert_eq!(known(), Some((Some(7), false)));
     core.saw_lease(&name);

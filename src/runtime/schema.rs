@@ -1,4 +1,4 @@
-//! The schema: whether the tables fit this library, and what makes them fit.
+//! The schema: checks whether the tables fit this library, and migrates them.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::store::brands::migrations;
 use crate::store::migrate::{changed, newer};
 use crate::store::schema::Applied;
 
-/// How long migrating is tried again.
+/// How long to keep trying to migrate.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How the tables found stand to this library.
+/// How the tables in the database compare with this library.
 #[derive(Debug, PartialEq, Eq)]
 enum Schema {
     Current,
@@ -23,11 +23,10 @@ enum Schema {
     Older { found: i32, needed: i32 },
 }
 
-/// Checks the tables, and makes them what this library needs when `migrate` says so. Returns the
-/// migrations that were applied here.
+/// Checks the tables, and migrates them when `migrate` is set. Returns the migrations that this call applied.
 ///
-/// The lock under which migrations run is one of the server, and a cluster has several: whoever loses against a
-/// migration through another one of them looks again what is left to do.
+/// The migration lock is local to a server, and a cluster has several servers. A process that loses against a migration through
+/// another server checks again what is left to apply.
 pub(crate) async fn prepare(
     session: &mut dyn Session,
     engine: Engine,
@@ -42,7 +41,7 @@ pub(crate) async fn prepare(
             .call(async |store| store.schema_history().await)
             .await
             .map_err(|fault| fault.into_error("read the schema", target))?;
-        // An up-to-date schema is left alone: the rights to create anything are not needed to start.
+        // An up-to-date schema is left alone: starting does not need the right to create tables.
         match (compare(history, engine, target)?, migrate) {
             (Schema::Current, _) => return Ok(applied),
             (_, true) => {}
@@ -66,7 +65,7 @@ pub(crate) async fn prepare(
                 return Ok(applied);
             }
             Err(fault) if fault.may_be_tried_again() && !give_up.has_passed() => {
-                tracing::debug!(%target, ?fault, "another process migrates");
+                tracing::debug!(%target, ?fault, "another process migrates, will look again");
                 applied.extend(fault.applied());
             }
             Err(fault) => {

@@ -1,5 +1,4 @@
-//! Recently seen keys of records: a hit means that a record probably exists. And the keys that transactions of this client
-//! run just now.
+//! Recently seen keys: a hit means that a record probably exists. Also the keys that transactions of this client try now.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -9,10 +8,10 @@ use tokio::sync::watch;
 
 use crate::model::RecordKey;
 
-/// The keys of a generation. Two are kept.
+/// The number of keys in a generation. The set keeps two generations.
 const GENERATION: usize = 50_000;
 
-/// Digests of recently seen keys. A key that was dropped from the set, or is taken for another one, costs a statement.
+/// Digests of recently seen keys. A key that was dropped, or whose digest equals another one's, costs one statement.
 #[derive(Debug, Default)]
 pub(crate) struct SeenKeys {
     hasher: RandomState,
@@ -39,8 +38,8 @@ impl SeenKeys {
     }
 }
 
-/// The keys that transactions of this client are about: one at a time for each. A duplicate needs no connection to
-/// learn that, nor when it has ended.
+/// The keys that transactions of this client try now, one transaction per key. A duplicate learns of it, and of its end, without
+/// a connection.
 #[derive(Debug, Default)]
 pub(crate) struct RunningKeys(Mutex<HashMap<RecordKey, watch::Receiver<()>>>);
 
@@ -49,11 +48,11 @@ pub(crate) struct RunningKeys(Mutex<HashMap<RecordKey, watch::Receiver<()>>>);
 pub(crate) struct KeyTurn {
     running: Arc<RunningKeys>,
     key: RecordKey,
-    /// The duplicates that wait hear that it is dropped.
+    /// Dropping it wakes the waiting duplicates.
     _end: watch::Sender<()>,
 }
 
-/// The turn of another call.
+/// The turn of another call on the same key.
 #[derive(Debug)]
 pub(crate) struct OtherTurn(watch::Receiver<()>);
 
@@ -84,7 +83,7 @@ impl Drop for KeyTurn {
 }
 
 impl OtherTurn {
-    /// Waits for its end.
+    /// Waits for the end of that turn.
     pub(crate) async fn over(&self) {
         let mut end = self.0.clone();
         // Nothing is ever sent.

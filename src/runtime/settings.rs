@@ -1,23 +1,23 @@
-//! How a client behaves.
+//! The settings of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{ClockError, Error};
 
-/// How a client behaves; see the builder of the same names.
+/// The settings of a client; `Builder` documents them under the same names.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) holder: Arc<str>,
     pub(crate) operation_timeout: Duration,
     pub(crate) migrate: bool,
     pub(crate) clock_error: ClockError,
-    /// How often this process cleans, if it does.
+    /// How often this process cleans; `None` for never.
     pub(crate) clean_every: Option<Duration>,
 }
 
 impl Settings {
-    /// Refuses a lease of which too little could be trusted.
+    /// Refuses a lease that is too short to be trusted.
     pub(crate) fn check_lease(&self, setting: &'static str, given: Duration) -> Result<(), Error> {
         if self.clock_error.allows(given) {
             return Ok(());

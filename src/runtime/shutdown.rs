@@ -1,15 +1,15 @@
-//! The end of a client, in order.
+//! Shutting a client down, in order.
 //!
-//! 1. No lock is granted and no key is claimed any more.
-//! 2. The tasks that go on for callers who have gone come to their end: they may still need all that follows.
+//! 1. The client grants no lock and claims no key any more.
+//! 2. The tasks that go on for callers who have gone end. They may still need everything below.
 //! 3. Errands end.
-//! 4. The lanes do what they have to, and end.
-//! 5. Nothing is renewed any more, and the cleaner stops. A guard that is still there stays held until its deadline, as
-//!    when the database is silent.
+//! 4. The lanes finish their duties, and end.
+//! 5. Renewals and the cleaner stop. A lease that still has a guard stays held until its deadline, as when the database is
+//!    silent.
 //! 6. The threads end.
 //!
-//! What is not done when the time is over is told. It goes on in the background, until the process ends. Calls that overlap, or
-//! that are dropped in the middle, do no harm: each step can be taken again.
+//! Shutdown reports the work that is unfinished when the time is over. That work goes on until the process ends. Calls may
+//! overlap or be dropped in the middle, because each step can be repeated.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::timer::sleep_until;
 use crate::model::{Moment, Unfinished};
 
 impl Core {
-    /// Stops everything in order, within `limit`. Returns what did not end.
+    /// Shuts down in order, within `limit`. Returns what did not end.
     pub(crate) async fn shut_down(&self, limit: Duration) -> Vec<Unfinished> {
         let until = Moment::now() + limit;
         self.closing.store(true, Ordering::Release);
@@ -36,7 +36,8 @@ impl Core {
         let mut unfinished = self.stop_lanes(until).await;
         self.cleaner.stop();
         let held = self.renewals.stop();
-        // A lane goes on with what it has told, and what is held has its loss announced: their threads go on.
+        // The thread of the lanes goes on with the duties that they have reported, and the thread of the renewals goes on to
+        // announce the loss of leases that are still held.
         let mut threads = Vec::new();
         if unfinished.is_empty() {
             threads.push(Kind::Lanes);
@@ -59,7 +60,7 @@ impl Core {
         unfinished
     }
 
-    /// What the lanes leave undone. A lane that waits for the answer to a statement does not tell.
+    /// Stops the lanes. Returns what they leave undone; a lane that waits for the answer to a statement does not report.
     async fn stop_lanes(&self, until: Moment) -> Vec<Unfinished> {
         let until = until.max(Moment::now() + MOMENT);
         let mut stopping = Vec::new();
@@ -80,7 +81,7 @@ impl Core {
     }
 }
 
-/// What has no more to do ends at once: it has this long for that, also when the time is over.
+/// A part without work gets this long to end, even when the time is over.
 const MOMENT: Duration = Duration::from_millis(100);
 
 async fn within<T>(until: Moment, work: impl Future<Output = T>) -> Option<T> {

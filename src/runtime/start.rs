@@ -1,4 +1,4 @@
-//! How a client starts: its threads, and what its first connection finds.
+//! Starting a client: its threads, and the checks on its first connection.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use crate::model::Error;
 use crate::store::Connector;
 use crate::store::schema::Server;
 
-/// Migrating waits for other processes that migrate, and for DDL.
+/// Long, because migrating waits for other migrating processes and for DDL.
 const MIGRATION_LIMIT: Duration = Duration::from_mins(2);
 
 impl Core {
@@ -32,7 +32,7 @@ impl Core {
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
         let target: Arc<str> = connector.target().into();
         let waiters = Arc::new(Waiters::default());
-        // The last one is the lane for looks.
+        // The last lane serves looks.
         let (mut senders, queues): (Vec<_>, Vec<_>) =
             (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
         let aside = senders.pop().ok_or_else(|| no_thread(&target))?;
@@ -103,7 +103,7 @@ fn no_thread(target: &str) -> Error {
     }
 }
 
-/// What the first connection found.
+/// What the first connection reported.
 #[derive(Debug)]
 struct FirstConnection {
     server: Server,
@@ -126,7 +126,7 @@ fn run_lanes(
             None => return,
         };
         let failed = started.is_err();
-        // Nobody waits any more: the caller dropped the future of `connect`.
+        // The caller dropped the future of `connect`.
         if ready.send(started).is_err() || failed {
             return;
         }
@@ -142,14 +142,14 @@ fn run_lanes(
     Ok(())
 }
 
-/// The first connection: is this a server that we know, and are its tables ours?
+/// Uses the first connection to check the server's version and the tables.
 async fn begin(link: &mut Link, target: &str, migrate: bool) -> Result<FirstConnection, Error> {
     link.connect()
         .await
         .map_err(|fault| fault.into_error("connect", target))?;
     let timeout = link.operation_timeout();
     let mut server = link.run(timeout, async |store| store.server().await).await;
-    // The first statement may show what kind of connection it is that is needed.
+    // The first statement may show that another kind of connection is needed.
     if !link.is_connected() && link.connect().await.is_ok() {
         server = link.run(timeout, async |store| store.server().await).await;
     }

@@ -1,7 +1,7 @@
-//! What a client has started, as one set: its threads, its errands, and the tasks that go on for callers who have gone.
+//! The set of everything that a client has started: threads, errands, and tasks that go on for callers who have gone.
 //!
-//! Each member of the set is in it from its start to its end, under a name for people. So
-//! [`flush`](crate::Rowlock::flush) can wait for all that runs, and [`shutdown`](crate::Rowlock::shutdown) can tell what did not end.
+//! A member is in the set from its start to its end, under a name for messages. So [`flush`](crate::Rowlock::flush) can wait for all
+//! members, and [`shutdown`](crate::Rowlock::shutdown) can report those that did not end.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,9 +17,9 @@ use tokio::task::JoinHandle;
 pub(crate) enum Kind {
     /// A task of the caller's runtime.
     Work,
-    /// An errand that changes something for another client.
+    /// An errand that changes something for other clients.
     Order,
-    /// An errand for its caller alone.
+    /// An errand for its caller only.
     Errand,
     /// The thread of the lanes.
     Lanes,
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
 }
 
 tokio::task_local! {
-    /// The numbers of the task that runs, and of those that have spawned it, oldest first.
+    /// The numbers of the running task and of the tasks that spawned it, oldest first.
     static CHAIN: Arc<[u64]>;
 }
 
@@ -50,7 +50,7 @@ struct Shared {
 struct Running {
     kind: Kind,
     name: &'static str,
-    /// The number of the oldest task that has led to it: itself, where no task has spawned it.
+    /// The number of the oldest task in its chain of spawners; its own number, when no task spawned it.
     root: u64,
 }
 
@@ -85,7 +85,7 @@ impl Tasks {
         }
     }
 
-    /// The names of what is running, of this kind; without the task that asks.
+    /// The names of the running members of this kind, without the calling task.
     pub(crate) fn running(&self, kind: Kind) -> Vec<&'static str> {
         let own = chain();
         let running = self.0.running.borrow();
@@ -95,18 +95,18 @@ impl Tasks {
         others.map(|(_, its)| its.name).collect()
     }
 
-    /// Waits until nothing of these kinds runs.
+    /// Waits until no member of these kinds runs.
     pub(crate) async fn ended(&self, kinds: &[Kind]) {
         self.ended_before(kinds, u64::MAX).await;
     }
 
-    /// Waits until nothing of these kinds runs that had started before this was called, nor what that has spawned since.
+    /// Waits for the members of these kinds that started before this call, and for those that they have spawned since.
     pub(crate) async fn ended_so_far(&self, kinds: &[Kind]) {
         let mark = self.0.started.load(Ordering::Relaxed);
         self.ended_before(kinds, mark).await;
     }
 
-    /// The task that waits, and those that wait for it, are left out.
+    /// Waits for earlier members. It leaves out the calling task, and the tasks that wait for it.
     async fn ended_before(&self, kinds: &[Kind], mark: u64) {
         let own = chain();
         let ended = |running: &BTreeMap<u64, Running>| {
@@ -114,7 +114,7 @@ impl Tasks {
                 its.root < mark && kinds.contains(&its.kind) && !own.contains(number)
             })
         };
-        // The sender is here.
+        // `self` owns the sender, so this cannot fail.
         let _ = self.0.running.subscribe().wait_for(ended).await;
     }
 
@@ -133,8 +133,8 @@ impl Tasks {
         }))
     }
 
-    /// Runs `work`, which is never dropped in the middle: when the future is, a task of the caller's runtime goes on
-    /// with it, and drops what it brings. (sqlx leaves an open transaction in the pool when beginning one is cut off.)
+    /// Runs `work`, which is never dropped in the middle. When this future is dropped, a task of the caller's runtime finishes the
+    /// work and drops its result. (sqlx leaves an open transaction in the pool when its begin is cut off.)
     pub(crate) fn finish<T: Send + 'static>(
         &self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! Threads of rowlock's own, each with a runtime: they run no code of the caller's.
+//! Threads of rowlock's own, each with a runtime. They run no code of the caller's.
 
 use std::thread;
 
@@ -7,7 +7,7 @@ use tokio::runtime;
 use super::tasks::{Kind, Tasks};
 use crate::model::Error;
 
-/// A thread with a runtime of its own, that runs no code of the caller's.
+/// Starts a thread with a runtime of its own. It runs no code of the caller's.
 pub(super) fn spawn(
     name: &'static str,
     target: &str,
@@ -28,7 +28,7 @@ pub(super) fn spawn(
     })
 }
 
-/// The runtime of such a thread.
+/// The runtime of a thread of rowlock's own.
 pub(super) fn own_runtime() -> std::io::Result<runtime::Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }

@@ -1,4 +1,4 @@
-//! Form tokens that can be made: another one each time it is tried.
+//! Making a form token: each try makes another one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::model::{Fingerprint, FormToken};
 use crate::store::form_token::TokenAsk;
 
-/// Tokens that can be made.
+/// The parameters of a new token.
 #[derive(Debug)]
 pub(crate) struct NewToken {
     pub(crate) scope: Arc<[u8]>,
@@ -14,7 +14,7 @@ pub(crate) struct NewToken {
 }
 
 impl NewToken {
-    /// Another one each time.
+    /// Makes another token with each call.
     pub(crate) fn make(&self) -> (FormToken, TokenAsk) {
         let token = FormToken::random();
         let ask = TokenAsk {

@@ -1,4 +1,4 @@
-//! The waiters of this process. Those for one name queue, so that only the first one asks the database. It hears at once
+//! The waiters of this process. The waiters for one name queue, and only the first one asks the database. It is woken at once
 //! when this process releases the name.
 
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ impl Waiters {
         }
     }
 
-    /// The name was released by this process: the first waiter need not sleep on.
+    /// This process released the name: wakes the first waiter.
     pub(crate) fn freed(&self, name: &Name) {
         let queues = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(queue) = queues.get(name).and_then(Weak::upgrade) {
@@ -57,13 +57,13 @@ impl Waiters {
 }
 
 impl Waiter {
-    /// Resolves when all waiters before this one have left. First come, first served.
+    /// Resolves when all earlier waiters have left. First come, first served.
     pub(crate) async fn first(&self) -> Option<SemaphorePermit<'_>> {
-        // The semaphore is never closed: None is "no queue", which only a dropped waiter has.
+        // The semaphore is never closed. `None` means no queue, which only a dropped waiter has.
         self.queue.as_ref()?.first.acquire().await.ok()
     }
 
-    /// Resolves when the name was released by this process since the last call.
+    /// Resolves when this process has released the name since the last call.
     pub(crate) async fn freed(&self) {
         if let Some(queue) = &self.queue {
             queue.freed.notified().await;

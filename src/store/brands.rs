@@ -1,12 +1,12 @@
-//! The list of brands: one line for each. Everything that depends on which brands there are follows from it.
+//! The list of brands, one line for each. All code that depends on the set of brands derives from this list.
 //!
-//! The folder of a brand has what its line stands for:
+//! The folder of a brand provides:
 //!
-//! - the [`Connector`] (`connect.rs`), which has the line's name: how it is reached, and its
+//! - the [`Connector`] (`connect.rs`), with the name in the line: how to reach the database, and its
 //!   [`Capabilities`](super::capabilities::Capabilities);
-//! - `fault_kind` (`fault.rs`): the vendor's codes as kinds of failure;
+//! - `fault_kind` (`fault.rs`): maps the vendor's codes to kinds of failure;
 //! - `migrations` and `grants` (`schema.rs`): the tables, and the rights that a user of them needs;
-//! - the traits of the [`Store`], on the connection of sqlx's database type, which has the line's name, too.
+//! - the traits of the [`Store`], on the connection of sqlx's database type, which also has the name in the line.
 
 use sqlx::error::DatabaseError;
 
@@ -14,23 +14,23 @@ use super::migrate::Migrations;
 use super::{Connector, TxStore};
 use crate::model::{Engine, Error, FaultKind};
 
-/// The schemes of all brands, for people.
+/// The schemes of all brands, for messages.
 const SCHEMES: &str = "postgres://, mysql://, mariadb:// and, for a file, sqlite:PATH";
 
-/// A database type of sqlx's whose brand this build has.
+/// A database type of sqlx's that this build supports.
 #[diagnostic::on_unimplemented(
-    message = "this build of rowlock does not know the databases of `{Self}`",
-    note = "pools are `PgPool`, `MySqlPool` and `SqlitePool`, transactions those that such a pool begins",
-    note = "rowlock has a brand only with its feature: `postgres`, `mysql` or `sqlite`"
+    message = "this build of rowlock does not support the databases of `{Self}`",
+    note = "rowlock takes `PgPool`, `MySqlPool` and `SqlitePool`, and the transactions that such a pool begins",
+    note = "each database needs its feature of rowlock: `postgres`, `mysql` or `sqlite`"
 )]
 pub(crate) trait Supported: sqlx::Database<Connection: TxStore> {
     const BRAND: Brand;
 
-    /// How connections of rowlock's own are opened to such a database.
+    /// Opens rowlock's own connections to such a database.
     type Connector: Connector<Options = <Self::Connection as sqlx::Connection>::Options>;
 }
 
-/// What [`connect`] does with the connector of a URL.
+/// What [`connect`] runs with the connector of a URL.
 pub(crate) trait Connect: Sized {
     type Connected;
 
@@ -45,14 +45,14 @@ macro_rules! brands {
         #[cfg(not(any($(feature = $feature),+)))]
         compile_error!(concat!("rowlock needs an engine: enable one of the features", $(" ", $feature),+));
 
-        /// A line of the list. In a build without its feature, too.
+        /// A line of the list. It exists in builds without its feature too.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Brand {
             $($brand,)+
         }
 
         impl Brand {
-            /// The crate's feature that has it.
+            /// The crate's feature that enables it.
             pub(crate) const fn feature(self) -> &'static str {
                 match self {
                     $(Self::$brand => $feature,)+
@@ -112,7 +112,7 @@ macro_rules! brands {
             }
         }
 
-        /// The kind of what a database said; `None` when its brand is not in this build.
+        /// The kind of a database error; `None` when its brand is not in this build.
         pub(crate) fn fault_kind(error: &dyn DatabaseError) -> Option<FaultKind> {
             let brands: &[fn(&dyn DatabaseError) -> Option<FaultKind>] = &[
                 $(
@@ -123,7 +123,7 @@ macro_rules! brands {
             brands.iter().find_map(|kind| kind(error))
         }
 
-        /// The statements that give `user` all that rowlock needs at run time in `database`, which has this scheme.
+        /// The statements that give `user` all rights that rowlock needs at run time in `database`; `scheme` selects the brand.
         pub(super) fn grants(scheme: &str, user: &str, database: &str) -> Option<String> {
             match Brand::of_scheme(scheme)? {
                 $(

@@ -1,4 +1,4 @@
-//! Where an error of sqlx's becomes a [`Fault`]: its kind is found out once, here.
+//! Classifies an error of sqlx's once, when it becomes a [`Fault`].
 
 use sqlx::error::DatabaseError;
 
@@ -7,7 +7,7 @@ use super::fault::Fault;
 use crate::model::{Cause, FaultKind, said};
 
 impl Fault {
-    /// The same as of an error that is only lent: what it says is kept, not the error.
+    /// The same for a borrowed error: keeps its text, not the error.
     pub(crate) fn seen(error: &sqlx::Error) -> Self {
         Self::said(classify(error), said(error))
     }
@@ -23,8 +23,8 @@ impl From<sqlx::Error> for Fault {
     }
 }
 
-/// The kind of an error that the application has met, if it is one of a driver's. Behind `#[error(transparent)]`, sqlx's own
-/// error is passed over, and the database's is seen.
+/// The kind of an error of the application's, if a driver's error is in its chain. Through `#[error(transparent)]`, this skips
+/// sqlx's own error and finds the database's.
 pub(crate) fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<FaultKind> {
     if let Some(error) = error.downcast_ref::<sqlx::Error>() {
         return Some(classify(error));
@@ -33,7 +33,7 @@ pub(crate) fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<Fault
     Some(classify_database(error.as_ref()))
 }
 
-/// The kind of any driver's error: by the vendor's code where there is one.
+/// The kind of a driver's error: by the vendor's code where it has one.
 pub(super) fn classify(error: &sqlx::Error) -> FaultKind {
     use sqlx::Error as E;
     match error {

@@ -1,4 +1,4 @@
-//! What nobody uses any more is removed.
+//! Removing expired and unused rows.
 
 use std::time::Duration;
 
@@ -8,29 +8,28 @@ use async_trait::async_trait;
 /// The verbs for cleaning.
 #[async_trait]
 pub(crate) trait CleanStore {
-    /// Looks at the next `limit` lock rows after the name `after` (empty: from the first one), and removes those
-    /// that nobody has used for [`IDLE`]: free ones whose last grant is older, and leases that ran out before.
-    /// A row that is locked is passed over: its transaction may have it pinned.
+    /// Looks at the next `limit` lock rows after the name `after` (empty: from the first one), and removes those unused for
+    /// [`IDLE`]: free rows whose last grant is older, and rows whose lease expired earlier. Skips locked rows: their transaction
+    /// may have the lease pinned.
     ///
-    /// The fence of a row is a time of the clock or later. A row is removed only when the clock is past its
-    /// fence, so the row that is made after it begins with a greater one.
+    /// The fence of a row is a time of the clock or later. A row is removed only when the clock is past its fence, so a row that
+    /// is made later begins with a greater fence.
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault>;
 
-    /// Removes what is over: outcomes past their retention, with what the steps came to; records and tokens past their
-    /// time; at most `limit` of each. What somebody has locked is passed over, and so are records that are running,
-    /// have an open step or are unknown.
+    /// Removes at most `limit` of each kind: outcomes past their retention, with the results of their steps; records and form
+    /// tokens past their time. Skips locked rows, and records that are running, have an open step or are unknown.
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault>;
 }
 
-/// How long a lock row is kept after its last use. Not a whole number of weeks: a weekly job would find its row being
-/// removed in the very moment in which it asks for it.
+/// How long a lock row is kept after its last use. Not a whole number of weeks: a weekly job would ask for its row just when the
+/// cleaner removes it.
 pub(crate) const IDLE: Duration = Duration::from_hours(10 * 24);
 
-/// What one look for idle lock rows came to.
+/// The result of one look for idle lock rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CleanedLocks {
     pub(crate) removed: u64,
-    /// The last name that was looked at; `None` when there are no more.
+    /// The last name in the batch; `None` when there are no more.
     pub(crate) last: Option<Vec<u8>>,
 }
 

@@ -1,14 +1,13 @@
-//! One kind of failure for all brands. `<brand>/fault.rs` maps the vendor's codes to it, and retry
-//! reads nothing else.
+//! One set of failure kinds for all brands. Each `<brand>/fault.rs` maps the vendor's codes to it, and retry reads nothing else.
 //!
-//! A driver's error is classified once, in `classify.rs`, when it becomes a [`Fault`]. What a caller is told of a fault is decided
-//! in `fault_error.rs`.
+//! A driver's error is classified once, in `classify.rs`, when it becomes a [`Fault`]. `fault_error.rs` decides which error a caller
+//! gets for a fault.
 
 use std::fmt;
 
 use crate::model::{Cause, FaultKind};
 
-/// A failed statement: its kind, and what the driver said.
+/// A failed statement: its kind, and the driver's error.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
@@ -16,7 +15,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// The statement, or the connecting, was not done in time.
+    /// The statement, or the connection attempt, ran out of time.
     pub(crate) fn timed_out() -> Self {
         let late = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time");
         Self {
@@ -25,7 +24,7 @@ impl Fault {
         }
     }
 
-    /// Whether nothing was heard of the server at all, in time.
+    /// Whether the server did not answer at all in time.
     pub(crate) fn is_silence(&self) -> bool {
         match self.cause.sqlx() {
             sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::TimedOut,
@@ -33,13 +32,13 @@ impl Fault {
         }
     }
 
-    /// Whether the server has answered, and said that it cannot serve us now: it has no room, or starts.
+    /// Whether the server answered that it cannot serve us now: it is full, or still starting.
     pub(crate) fn is_no_room(&self) -> bool {
         self.kind == FaultKind::Disconnected
             && matches!(self.cause.sqlx(), sqlx::Error::Database(_))
     }
 
-    /// What we say ourselves.
+    /// A fault that rowlock itself reports.
     pub(crate) fn said(kind: FaultKind, what: impl Into<String>) -> Self {
         let error = std::io::Error::other(what.into());
         Self {
@@ -48,9 +47,9 @@ impl Fault {
         }
     }
 
-    /// The caller's transaction has ended already.
+    /// The caller's transaction has already ended.
     pub(crate) fn transaction_over() -> Self {
-        let over = "there is no transaction open on the connection";
+        let over = "no transaction is open on the connection";
         Self::said(FaultKind::TransactionOver, over)
     }
 }

@@ -1,4 +1,4 @@
-//! From a fault to the error that a caller gets: the one place that decides it.
+//! Maps a fault to the error that a caller gets, in this one place.
 //!
 //! The same kind of fault means different things on a connection of rowlock's own, in a transaction of the caller's, while
 //! migrating, and under a commit.
@@ -9,7 +9,7 @@ use super::migrate::{MigrateFault, changed, newer};
 use crate::model::{Engine, Error, FaultKind, Subject};
 
 impl Fault {
-    /// On a connection of rowlock's own, for a caller who tried `doing`.
+    /// On a connection of rowlock's own, for a caller that tried `doing`.
     pub(crate) fn into_error(self, doing: &'static str, target: &str) -> Error {
         let (target, cause) = (target.to_owned(), self.cause);
         match self.kind {
@@ -51,7 +51,7 @@ impl Fault {
         }
     }
 
-    /// In a transaction of the caller's, who tried `doing` with the lock or record `on`. `target` is the client's database.
+    /// In a transaction of the caller's, which tried `doing` on the lock or record `on`. `target` is the client's database.
     pub(crate) fn into_error_in_tx(self, doing: &'static str, on: &Subject, target: &str) -> Error {
         let (detail, on) = (self.to_string(), on.clone());
         match self.kind {
@@ -66,7 +66,7 @@ impl Fault {
                 doing,
                 on,
                 target: target.to_owned(),
-                detail: format!("there are no rowlock tables: {detail}"),
+                detail: format!("its database has no rowlock tables: {detail}"),
             },
             _ => self.into_error(doing, target),
         }
@@ -89,7 +89,7 @@ impl Fault {
 }
 
 impl MigrateFault {
-    /// `known` is the newest version that this library has.
+    /// `known` is the newest schema version of this library.
     pub(crate) fn into_error(self, engine: Engine, known: i32, target: &str) -> Error {
         match self {
             Self::Fault { fault, .. } => fault.into_migration_error(engine, target),
@@ -107,7 +107,7 @@ impl MigrateFault {
     }
 }
 
-/// So that `?` works on the application's own statements where this is the error.
+/// Lets `?` convert the application's own statement errors into this error.
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         let cause = Fault::from(error).cause;
@@ -115,8 +115,8 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// What is known after a commit of the application's transaction failed: nothing, when the connection broke before the
-/// answer. `None`: the commit was refused, and the driver's error says why.
+/// The error after a failed commit of the application's transaction whose connection broke before the answer: the outcome is
+/// unknown. `None`: the commit was refused, and the driver's error says why.
 pub(crate) fn commit_unknown(error: &sqlx::Error) -> Option<Error> {
     let fault = Fault::seen(error);
     (fault.kind == FaultKind::Disconnected).then(|| Error::CommitUnknown {

@@ -11,13 +11,13 @@ use async_trait::async_trait;
 /// The verbs for form tokens.
 #[async_trait]
 pub(crate) trait FormTokenStore {
-    /// Makes a form token. Never sent twice with one digest: a late sending would make a token that was used good again.
+    /// Makes a form token. Never sent twice with one digest: a late sending would make a used token valid again.
     async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault>;
 
     /// In the caller's transaction: makes a form token. A transaction that is over is a fault.
     async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault>;
 
-    /// In the caller's transaction: uses a form token up, by one DELETE; whether there was one. A transaction that
+    /// In the caller's transaction: uses up a form token with one DELETE, and returns whether it existed. A transaction that
     /// is over is a fault.
     async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault>;
 }

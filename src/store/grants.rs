@@ -1,4 +1,4 @@
-//! The grants that an administrator gives a user of rowlock.
+//! The GRANT statements with which an administrator gives a user the rights that rowlock needs.
 
 use super::brands;
 
@@ -14,8 +14,8 @@ pub(super) const TABLES: [&str; 6] = [
 
 pub(super) const RIGHTS: &str = "SELECT, INSERT, UPDATE, DELETE";
 
-/// The statements that give the user of `target` (which [`Connector::target`](super::Connector::target) has made) all that
-/// rowlock needs at run time.
+/// The statements that give the user of `target` (made by [`Connector::target`](super::Connector::target)) all rights that rowlock
+/// needs at run time.
 pub(super) fn grants(target: &str) -> String {
     let of_brand = || {
         let (scheme, rest) = target.split_once(':')?;
@@ -27,7 +27,7 @@ pub(super) fn grants(target: &str) -> String {
     of_brand().unwrap_or_else(|| RIGHTS.to_owned())
 }
 
-/// An identifier, in quotes where it would be another one without.
+/// An identifier, quoted where it would mean something else without quotes.
 pub(super) fn identifier(name: &str, quote: char) -> String {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if name.chars().all(is_plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {

@@ -12,40 +12,39 @@ use crate::model::Name;
 /// The verbs for locks in the caller's transaction.
 #[async_trait]
 pub(crate) trait InTxStore {
-    /// In the caller's transaction: keeps the row of a lease, if it is live and still the asked grant's,
-    /// from being taken over until that transaction ends. Several transactions may pin one lease. (With
-    /// [`PinBy::Write`], of a takeover through another server and this transaction only one commits.)
+    /// In the caller's transaction: pins a lease, if it is live and still belongs to the asked grant. No other holder takes the
+    /// row over until that transaction ends. Several transactions may pin one lease. (With [`PinBy::Write`], only one of this
+    /// transaction and a takeover through another server commits.)
     ///
-    /// Waits for nobody. A transaction that is over is a fault, on every brand.
+    /// Never waits. A transaction that is over is a fault, on every brand.
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault>;
 
-    /// In the caller's transaction: grants all of the names, or none, where they have no live lease
-    /// (and, where a version is asked for, no newer one), under the next fence, and keeps their rows until
-    /// that transaction ends.
+    /// In the caller's transaction: grants all of the names or none, under the next fence, and keeps their rows until that
+    /// transaction ends. It grants names without a live lease and, where a version is asked for, without a newer version.
     ///
-    /// Waits for nobody, and locks in the order of the names. Where the transaction's reads are of one
-    /// snapshot, that is not taken before the rows are locked.
+    /// Never waits, and locks in the order of the names. Where the transaction reads from one snapshot, the snapshot is not taken
+    /// before the rows are locked.
     async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault>;
 
-    /// In the caller's transaction: waits until no other transaction has the rows locked, and locks them.
-    /// `None` waits for as long as the server's own limit allows. A lease that is granted while it waits stays its
-    /// holder's: what was locked is given back. (MySQL and MariaDB cannot; [`tx_take`](Self::tx_take) tells there.)
+    /// In the caller's transaction: waits until no other transaction has the rows locked, and locks them. `None` waits as long
+    /// as the server's own limit allows. When a lease is granted meanwhile, it stays with its holder: all rows are unlocked.
+    /// (MySQL and MariaDB cannot unlock them; there [`tx_take`](Self::tx_take) reports it.)
     async fn tx_wait(&mut self, names: &[Name], limit: Option<Duration>)
     -> Result<TxWaited, Fault>;
 
-    /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes it and frees it as
-    /// [`lock_row`](super::lease::LeaseStore::lock_row) does: nobody else could.)
+    /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes and frees the row as
+    /// [`lock_row`](super::lease::LeaseStore::lock_row) does: no other connection could.)
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault>;
 }
 
-/// What a caller's transaction found, and in which database.
+/// The answer of a verb in a caller's transaction, and the id of that transaction's database.
 #[derive(Debug)]
 pub(crate) struct Told<T> {
     pub(crate) database: Option<Uuid>,
     pub(crate) found: T,
 }
 
-/// The database's id, and the columns of a lock row where there is one.
+/// The database's id, and the columns of a lock row if there is one.
 pub(crate) type ToldColumns = (
     Uuid,
     Option<Vec<u8>>,
@@ -89,36 +88,36 @@ pub(crate) struct PinAsk {
     pub(crate) by: PinBy,
 }
 
-/// What keeps the row of a pinned lease.
+/// How a pin keeps the row of its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PinBy {
     /// A shared lock: one server takes all writes.
     Lock,
-    /// A write of the row: other servers take writes, too, and do not see its lock.
+    /// A write of the row, because other servers take writes too and do not see its lock.
     Write,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pinned {
-    /// And it is not taken over before the transaction ends, or the transaction cannot commit.
+    /// The lease is live. No other holder takes it over before the transaction ends, or the transaction cannot commit.
     Live,
-    /// Its time has run out.
+    /// The lease has expired.
     Expired,
-    /// The name is not this grant's any more.
+    /// The name no longer belongs to this grant.
     Gone,
-    /// It is not, or somebody has its row locked just now.
+    /// The lease has expired or is gone, or another transaction has its row locked.
     Missed,
-    /// It is not, or somebody has its row locked, or the row is newer than what the transaction can see.
+    /// As `Missed`, or the row is newer than the transaction's snapshot.
     Invisible,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct TxAsk {
     pub(crate) name: Name,
-    /// Only if this is still the fence of the last grant.
+    /// Grant only if this is still the fence of the last grant.
     pub(crate) version: Option<i64>,
-    /// The last fence that a transaction of this process was granted: when the row still has it, this may be
-    /// the same transaction, which may not be granted it twice.
+    /// The last fence that a transaction of this process was granted. When the row still has it, this may be the same transaction,
+    /// which must not get the name twice.
     pub(crate) before: Option<i64>,
 }
 
@@ -127,29 +126,29 @@ pub(crate) enum TxTaken {
     Granted {
         /// In the order of the asks.
         fences: Vec<i64>,
-        /// These names bore their asks' `before`. Unless others saw that too, this transaction had been
+        /// The rows of these names had their asks' `before`. If other sessions do not see that fence, this transaction had been
         /// granted them already.
         perhaps_again: Vec<Name>,
     },
-    /// This transaction has been granted one of the names before.
+    /// This transaction was granted one of the names before.
     Again,
-    /// The clock has to go on for so long before a fence can be told that will never be told again.
+    /// The clock has to advance by this much, so that the fence is never issued again.
     Early(Duration),
-    /// One of the names is held, or locked; with the holder, where the brand knows it.
+    /// One of the names is held, or its row is locked; with the holder, where the brand knows it.
     Missed(Option<LockRow>),
-    /// One of the names has a live lease, and its row is locked now: it cannot be renewed before the
+    /// One of the names has a live lease, and this transaction now has its row locked: the lease cannot be renewed before the
     /// transaction ends.
     Blocking,
-    /// One of the names has no row, and nobody can make it before the transaction ends.
+    /// One of the names has no row, and no other session can make it before the transaction ends.
     NoRow,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TxWaited {
     Locked,
-    /// A lease of one of the names was granted meanwhile, or it has no row: nothing is locked.
+    /// A lease of one of the names was granted meanwhile, or a row is missing: nothing is locked.
     Changed,
     TimedOut,
-    /// A row is newer than what the transaction can see.
+    /// A row is newer than the transaction's snapshot.
     Invisible,
 }

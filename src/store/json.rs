@@ -1,5 +1,5 @@
-//! A batch of asks as one JSON parameter, for the engines without arrays. Names and ids are in
-//! hexadecimal: bytes, whatever the connection's character set.
+//! A batch of asks as one JSON parameter, for engines without arrays. Names and ids are in hexadecimal, so that they stay bytes
+//! whatever the connection's character set.
 
 use std::fmt::Write;
 
@@ -46,7 +46,7 @@ pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     raw_names(names.into_iter().map(Name::as_bytes))
 }
 
-/// The same, of names as they stand in the table.
+/// [`names`] for names as the table has them.
 pub(crate) fn raw_names<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
     array(names.into_iter().map(|name| json!([bytes(name)])))
 }

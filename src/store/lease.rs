@@ -1,4 +1,4 @@
-//! Leases: the verbs that a lane sends for locks, their asks and their outcomes.
+//! Leases: the verbs that a lane sends for locks, with their asks and outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +13,27 @@ use crate::model::Name;
 /// The verbs for leases, and for the rows of locks.
 #[async_trait]
 pub(crate) trait LeaseStore {
-    /// Grants a lease where the name has none that is live, under the next fence:
+    /// Grants a lease on each name without a live one, under the next fence:
     /// `max(previous + 1, microseconds of the clock)`.
     ///
-    /// One outcome per ask, in the order of the asks. A name that is held, or whose row somebody has
-    /// locked, is `Busy`; when the holder that is reported is the ask's own grant, an earlier
-    /// sending of this ask was what took it.
+    /// One outcome per ask, in the order of the asks. A name that is held, or whose row another transaction has locked, is `Busy`.
+    /// When the reported holder is the ask's own grant, an earlier sending of this ask took it.
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault>;
 
-    /// Extends leases that are live and still the asked grants'. An
-    /// expiry never moves back. A lease that has run out is not revived, even if nobody took it.
+    /// Extends leases that are live and still belong to the asked grants. An expiry never moves back. An expired lease is not
+    /// revived, even if no other holder took it.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault>;
 
-    /// Frees leases that are live and still the asked grants'. Need not survive a crash of the
-    /// server: a lost release only leaves a row that expires.
+    /// Frees leases that are live and still belong to the asked grants. A release need not survive a crash of the server: a lost
+    /// release only leaves a row that expires.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
 
-    /// Frees a name, whoever holds it, and tells who did. A row that is locked is waited for, for less
-    /// than `limit`, also when nobody waits for the answer any more; a row that cannot be read is
-    /// freed too.
+    /// Frees a name, whatever holder it has, and returns that holder. Waits for a locked row, for less than `limit`, even when the
+    /// caller has gone. Frees a row that cannot be read too.
     async fn lease_force_release(
         &mut self,
         name: &Name,
@@ -52,23 +50,23 @@ pub(crate) trait LeaseStore {
     async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault>;
 }
 
-/// What to do about the row of a name.
+/// How to get the row of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowAsk {
     /// Read it as it is.
     Look,
-    /// Make it when it is missing: free, with the clock as its fence. Free it when its lease has run out, unless a
-    /// transaction has it locked: the holder may have it pinned.
+    /// Make it when it is missing: free, with the clock as its fence. Free it when its lease has expired, unless a transaction has
+    /// it locked: that transaction may have the lease pinned.
     Make,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct TakeAsk {
     pub(crate) name: Name,
-    /// The id of the grant-to-be: fresh for every acquire.
+    /// The id for the new grant: fresh for every acquire.
     pub(crate) grant_id: Uuid,
     pub(crate) ttl: Duration,
-    /// For people to read.
+    /// A text for people.
     pub(crate) holder: Arc<str>,
 }
 
@@ -77,7 +75,7 @@ pub(crate) enum Taken {
     Granted {
         fence: i64,
     },
-    /// `None`: the row is locked by somebody, or is changing hands right now.
+    /// `None`: another transaction has the row locked, or the name is changing hands right now.
     Busy(Option<LockRow>),
 }
 
@@ -91,9 +89,9 @@ pub(crate) struct RenewAsk {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Renewed {
-    /// The grant is live, with this much time. When its row was locked, it is what was left before.
+    /// The grant is live, with this much time left. When its row was locked, this is the time left before the renewal.
     Live { remaining: Duration },
-    /// The name is not this grant's any more, or its lease has run out.
+    /// The name no longer belongs to this grant, or its lease has expired.
     Gone,
 }
 
@@ -105,7 +103,7 @@ pub(crate) struct ReleaseAsk {
 }
 
 impl ReleaseAsk {
-    /// What a row that was not freed says about this ask. `None`: there is no row.
+    /// The outcome of an ask whose row was not freed. `None`: there is no row.
     pub(super) fn freed(&self, row: Option<&LockRow>) -> Freed {
         match row {
             Some(row) if row.is_of(self.grant_id) && row.is_live() => Freed::Locked,
@@ -118,14 +116,14 @@ impl ReleaseAsk {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freed {
-    /// It was held until now, and is free.
+    /// The grant was held until now. The name is free.
     Released,
-    /// The row is free and bears this grant's fence: it was released before, by whatever sending.
+    /// The row is free and has this grant's fence: an earlier sending released it.
     WasFree,
-    /// Its time had run out; nobody has taken the name since.
+    /// The lease had expired; no other holder has taken the name since.
     Expired,
-    /// The name is somebody else's by now, or was.
+    /// The name belongs, or belonged, to a later grant.
     Superseded,
-    /// The row is locked by somebody: not released yet.
+    /// Another transaction has the row locked: not released yet.
     Locked,
 }

@@ -1,7 +1,7 @@
-//! Refinery over an sqlx connection: the schema's versions, and how they are applied and checked.
+//! Refinery over an sqlx connection: applies the schema's migrations and checks them.
 //!
-//! Refinery has no driver for sqlx and takes no lock of its own. The adapter here is its asynchronous
-//! traits on sqlx connections; the lock is each brand's `schema.rs`, which calls [`run`] under it.
+//! Refinery has no driver for sqlx and takes no lock of its own. The adapter here implements refinery's asynchronous traits on sqlx
+//! connections. Each brand's `schema.rs` takes the lock and calls [`run`] under it.
 
 use refinery_core::traits::r#async::AsyncMigrate;
 use refinery_core::{Migration, Report, Runner, error::Kind};
@@ -11,30 +11,30 @@ use time::format_description::well_known::Rfc3339;
 use crate::model::Error;
 use crate::store::fault::Fault;
 
-/// rowlock's own history: an application that uses refinery itself keeps its own.
+/// rowlock's own history table: an application that uses refinery itself keeps its own.
 pub(crate) const HISTORY_TABLE: &str = "rowlock_schema_history";
 
 /// The migrations of a brand.
 pub(crate) struct Migrations {
     pub(crate) runner: Runner,
-    /// The time by the database's clock, as the history table keeps it: an expression for SQL that a DBA applies.
+    /// The database's time in the format of the history table: an SQL expression for the migrations that a DBA applies.
     pub(crate) now: &'static str,
 }
 
 /// Why migrating failed.
 #[derive(Debug)]
 pub(crate) enum MigrateFault {
-    /// A statement, or the connection.
+    /// A statement or the connection failed.
     Fault {
         fault: Fault,
-        /// The migrations that were applied before it.
+        /// The migrations that were applied before the failure.
         applied: Vec<String>,
     },
     /// Another process has been migrating for a minute.
     LockNotObtained,
-    /// A migration that was applied is another one than this library's.
+    /// An applied migration differs from this library's.
     Changed(String),
-    /// A migration that was applied is of a version that this library does not know.
+    /// An applied migration has a version that this library does not know.
     Newer(i32),
     /// Refinery refuses for another reason.
     Refused(String),
@@ -72,7 +72,7 @@ impl From<refinery_core::Error> for MigrateFault {
     }
 }
 
-/// Applies what is missing on `conn`, which the caller has locked, and names what was applied.
+/// Applies the missing migrations on `conn`, under the caller's lock, and returns their names.
 pub(crate) async fn run<C>(conn: C, mut runner: Runner) -> Result<Vec<String>, MigrateFault>
 where
     Adapter<C>: AsyncMigrate,
@@ -125,7 +125,7 @@ macro_rules! adapter {
                     &'a mut self,
                     query: &'a str,
                 ) -> Result<Vec<Migration>, sqlx::Error> {
-                    // Not alone: a proxy that splits reads from writes would ask a replica.
+                    // In a transaction: a proxy that splits reads from writes would send a lone read to a replica.
                     let mut tx = self.0.begin().await?;
                     let rows = sqlx::raw_sql(AssertSqlSafe(query))
                         .fetch_all(&mut *tx)
@@ -180,12 +180,12 @@ pub(crate) fn changed(target: &str, migration: String) -> Error {
 }
 
 impl MigrateFault {
-    /// Whether another process has got in the way.
+    /// Whether another process got in the way, so that another try may succeed.
     pub(crate) fn may_be_tried_again(&self) -> bool {
         matches!(self, Self::Fault { fault, .. } if fault.kind.may_be_sent_again())
     }
 
-    /// What was applied before it.
+    /// The migrations that were applied before the failure.
     pub(crate) fn applied(self) -> Vec<String> {
         match self {
             Self::Fault { applied, .. } => applied,

@@ -1,4 +1,4 @@
-//! The migrations as one text, for a DBA to apply.
+//! All migrations as one SQL text, for a DBA to apply.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::model::{Engine, Error};
 /// The SQL that brings an empty database to this library's schema, for a DBA to apply.
 ///
 /// It also records the migrations as applied, so that rowlock then starts without the right to
-/// create anything.
+/// create tables.
 ///
 /// # Errors
 ///

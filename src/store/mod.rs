@@ -1,18 +1,18 @@
-//! The verbs that the rest of the crate speaks to a database, and nothing of how a brand says them.
+//! The verbs that the rest of the crate sends to a database, without any brand's SQL.
 //!
-//! One trait per concern, in a file of its own. A method of one is **one atomic decision**, documented there once:
-//! precondition, outcome, isolation, clock. Each brand (`postgres/`, `mysql/`, `sqlite/`) implements a trait in its file of
-//! the same name, and uses its best native form; the contract tests hold all of them to the same promises.
+//! There is one trait per concern, in a file of its own. Each method is **one atomic decision**, documented there once: precondition,
+//! outcome, isolation, clock. Each brand (`postgres/`, `mysql/`, `sqlite/`) implements a trait in its file of the same name, in its
+//! best native form. The contract tests hold all brands to the same promises.
 //!
 //! For every verb:
 //!
-//! - *isolation*: READ COMMITTED (SQLite: the one writer). A row that somebody else has locked is
-//!   passed over, never waited for, so that one long transaction cannot hold up a batch.
-//! - *clock*: the database's, read when the row is ours, never when the statement began.
+//! - *isolation*: READ COMMITTED (SQLite: one writer at a time). A row that another transaction has locked is skipped, never waited
+//!   for, so that one long transaction cannot hold up a batch.
+//! - *clock*: the database's, read after the row is locked, never when the statement began.
 //! - *batches*: the asks of one call have different names and come sorted by name. Each ask is
 //!   atomic; a call that fails may have done some of its asks.
-//! - *repeating*: every verb but `lease_force_release` may be sent again after a broken connection. A grant is named by its
-//!   own id, so that the second sending finds what the first one did.
+//! - *repeating*: every verb but `lease_force_release` may be sent again after a broken connection. A grant has its own id, so the
+//!   second sending finds the effect of the first.
 
 pub(crate) mod brands;
 mod capabilities;
@@ -67,42 +67,42 @@ use step::StepStore;
 
 use crate::model::Error;
 
-/// How a brand is reached: what a lane needs to open its connection, again and again.
+/// How to reach a brand's database: what a lane needs to connect, again and again.
 pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     type Connection: Session;
 
-    /// How sqlx reaches such a database.
+    /// sqlx's options for a connection to such a database.
     type Options;
 
     const BRAND: Brand;
 
     const CAPABILITIES: Capabilities;
 
-    /// How a transaction of the application's that may write is begun; `None`: by plain BEGIN.
+    /// How a transaction of the application's that may write begins; `None`: with plain BEGIN.
     const BEGIN: Option<&'static str> = None;
 
-    /// How many lanes make sense: more only where the server works on several at once.
+    /// The useful number of lanes: more than one only where the server runs several statements at once.
     const LANES: usize;
 
-    /// How large the batches of operations on locks may be.
+    /// The limit on a batch of operations on locks.
     const REQUEST: RequestLimit;
 
-    /// The same for renewals of leases.
+    /// The limit on a renewal of leases.
     const RENEWALS: RequestLimit = Self::REQUEST;
 
-    /// For the database of a pool of the application's.
+    /// A connector to the database of an application's pool.
     fn from_options(options: Self::Options) -> Result<Self, Error>;
 
-    /// The database, for messages: never with its password.
+    /// The database, for messages: always without its password.
     fn target(&self) -> String;
 
-    /// How many servers there are to choose from.
+    /// How many servers the connector may dial.
     fn servers(&self) -> usize {
         1
     }
 
-    /// A new connection with the session settings that the verbs rely on, to the server of this number.
-    /// No statement on it is waited for longer than `operation_timeout`. Of several servers, one that is not the primary is
+    /// A new connection to the server of this number, with the session settings that the verbs rely on. No statement on it waits
+    /// longer than `operation_timeout`. Among several servers, one that is not the primary fails with
     /// [`ReadOnly`](crate::model::FaultKind::ReadOnly).
     fn connect(
         &self,
@@ -111,24 +111,24 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 }
 
-/// A connection of rowlock's own: verbs run on it one after the other.
+/// A connection of rowlock's own. It runs verbs one after the other.
 #[async_trait(?Send)]
 pub(crate) trait Session: fmt::Debug + Send + 'static {
-    /// Runs one verb, with what this brand's sessions need before and after it.
+    /// Runs one verb, with the statements that this brand's sessions need before and after it.
     async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault>;
 
-    /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: it may
-    /// be another server, or set otherwise by now.
+    /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: the server may be
+    /// another one, or its setting may have changed.
     async fn largest_outcome(&mut self) -> Result<usize, Fault> {
         Ok(usize::MAX)
     }
 
-    /// [`SchemaStore::migrate`], which is no single verb: it begins transactions of its own.
+    /// [`SchemaStore::migrate`]. It is not a single verb, because it begins transactions of its own.
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault>;
 }
 
 impl dyn Session {
-    /// Runs one verb, and returns what it found.
+    /// Runs one verb and returns its outcome.
     pub(crate) async fn call<T>(
         &mut self,
         verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
@@ -137,13 +137,13 @@ impl dyn Session {
         self.run(&mut once).await?;
         match once {
             Once::Found(found) => Ok(found),
-            // A session that does not run what it is given is a broken one.
+            // The session returned without running the call: it is broken.
             _ => Err(Fault::timed_out()),
         }
     }
 }
 
-/// A verb that is called once, then what it found.
+/// A verb before its only call, then its outcome.
 enum Once<V, T> {
     Called(V),
     Running,
@@ -167,7 +167,7 @@ where
     }
 }
 
-/// One call of a verb. It keeps what the verb returns.
+/// One call of a verb. It keeps the verb's outcome.
 pub(crate) trait Call {
     fn on<'a>(
         &'a mut self,
@@ -205,12 +205,12 @@ pub(crate) trait TxStore: InTxStore + RecordInTxStore + FormTokenStore + Send {}
 
 impl<T: InTxStore + RecordInTxStore + FormTokenStore + Send> TxStore for T {}
 
-/// Microseconds from the database; a negative number is zero.
+/// Microseconds from the database as a duration; a negative number becomes zero.
 pub(crate) fn micros(us: i64) -> Duration {
     Duration::from_micros(u64::try_from(us).unwrap_or(0))
 }
 
-/// A duration for the database. Durations are bounded long before this could saturate.
+/// A duration in microseconds for the database. Durations are bounded far below saturation.
 pub(crate) fn to_micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }

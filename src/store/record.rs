@@ -1,11 +1,10 @@
 //! Idempotency records.
 //!
-//! What applies to all verbs ([`Store`](super::Store)) applies to these. On top of it:
+//! These verbs follow the rules of [`Store`](super::Store), and two more:
 //!
-//! - *durable*: what a claim, a step or an end says survives a crash of the server, on every brand (unlike a
-//!   released lease).
-//! - *naming*: an attempt is named by its own id (`attempt_id`) together with its number. As long as the
-//!   record is running, an attempt whose id and number are in the row has not been superseded; so every verb may be sent twice.
+//! - *durable*: a claim, a step or an end survives a crash of the server, on every brand (unlike a released lease).
+//! - *naming*: an attempt is named by its own id (`attempt_id`) together with its number. While the record is running, an attempt
+//!   whose id and number are in the row has not been superseded. So every verb may be sent twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +21,15 @@ use crate::model::{Fingerprint, Outcome, RecordKey, RecordState};
 /// The verbs for records.
 #[async_trait]
 pub(crate) trait RecordStore: Send {
-    /// The records of these keys, in the order of the keys. An outcome of more than `largest` bytes stays where it is:
-    /// only its size is told.
+    /// Reads the records of these keys, in the order of the keys. For an outcome of more than `largest` bytes, reads only its
+    /// size.
     async fn record_read(
         &mut self,
         keys: &[RecordKey],
         largest: usize,
     ) -> Result<Vec<Option<RecordRow>>, Fault>;
 
-    /// The record of one key, as [`record_read`](Self::record_read) reads it.
+    /// Reads the record of one key as [`record_read`](Self::record_read) does.
     async fn record_read_one(
         &mut self,
         key: &RecordKey,
@@ -40,30 +39,29 @@ pub(crate) trait RecordStore: Send {
         Ok(rows.into_iter().next().flatten())
     }
 
-    /// Whether a transaction that has not ended has claimed the key, or has its record locked; without waiting for it.
-    /// (False on SQLite, where only the file tells that there is a writer.)
+    /// Whether an open transaction has claimed the key or has its record locked. Does not wait for that transaction. (False on
+    /// SQLite, where only the lock of the file shows that there is a writer.)
     async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault>;
 
-    /// Removes a record whose time is over, if it is still the attempt that was seen, with its steps, in one transaction.
-    /// One that is locked is left alone; one that runs, too, before its lease is over or while it has an open step.
+    /// Removes an expired record with its steps, in one transaction, if it still has the attempt that was seen. Leaves a locked
+    /// record alone, and a running one with a live lease or an open step.
     async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault>;
 
-    /// Begins an attempt where there is no record, or where there is the one that the ask has seen and it may be
-    /// run again: it is free; or running, past its lease, and without an open step. The attempt's number is
-    /// `max(previous + 1, microseconds of the clock)`. An attempt that takes over from one that has vanished does not know what
-    /// that one has begun: the key is bound to its request.
+    /// Begins an attempt where there is no record, or where the record is as the ask has seen it and may run again: it is free,
+    /// or it is running, past its lease, and without an open step. The attempt's number is
+    /// `max(previous + 1, microseconds of the clock)`. After a vanished attempt the key is bound to its request, because the new
+    /// attempt does not know what the vanished one began.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault>;
 
-    /// Extends the leases of attempts that run. A lease that has run out is extended, too, as long as nobody has
-    /// taken over.
+    /// Extends the leases of running attempts. Extends an expired lease too, unless another attempt has taken over.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault>;
 
-    /// Ends attempts that run: with an outcome, or by freeing their keys. A record with an open step is not freed,
-    /// but becomes unknown, unless the attempt knows that the step has not happened. Lease or no lease: what has not been taken over may end.
+    /// Ends running attempts, with an outcome or by freeing their keys. A record with an open step is not freed but becomes unknown,
+    /// unless the attempt knows that the step did not happen. An attempt that was not taken over may end even after its lease.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault>;
@@ -72,31 +70,31 @@ pub(crate) trait RecordStore: Send {
 #[derive(Debug, Clone)]
 pub(crate) struct ClaimAsk {
     pub(crate) key: RecordKey,
-    /// The id of the attempt-to-be: fresh for each.
+    /// The id for the new attempt: fresh for each claim.
     pub(crate) attempt_id: Uuid,
-    /// For people to read.
+    /// A text for people.
     pub(crate) holder: Arc<str>,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) lease: Duration,
     pub(crate) max_attempts: i32,
-    /// The client's database: a claim in another one is refused.
+    /// The client's database: a claim in another database is refused.
     pub(crate) database: Uuid,
-    /// How long the outcome will be kept, and the key remembered, of a claim in a transaction.
+    /// For a claim in a transaction: how long to keep the outcome and remember the key.
     pub(crate) retain: Duration,
     pub(crate) remember: Duration,
-    /// How long the key is remembered when the attempt vanishes, and nobody asks for it.
+    /// How long the key is remembered when the attempt vanishes and no caller asks for the key.
     pub(crate) remember_begun: Duration,
-    /// The attempt of the record that was seen; `None`: there was none.
+    /// The attempt in the record that was seen; `None`: there was no record.
     pub(crate) seen: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claimed {
-    /// The attempt runs. (Asked again after a broken connection, this is the answer to the first sending.)
+    /// The attempt runs. (A second sending after a broken connection gets this answer too.)
     Mine { attempt: i64 },
-    /// It is not as it was seen: look again.
+    /// The record is not as it was seen: look again.
     Missed,
-    /// A transaction that has not ended has claimed it, or has it locked.
+    /// An open transaction has claimed the key, or has its record locked.
     Locked,
 }
 
@@ -123,38 +121,38 @@ pub(crate) const ANY_ATTEMPT: i64 = -1;
 pub(crate) enum RecordEnd {
     Done {
         outcome: Outcome,
-        /// How long the outcome is kept, from now on.
+        /// How long to keep the outcome, from now on.
         retain: Duration,
-        /// How long the key is remembered, from now on: not less.
+        /// How long to remember the key, from now on: at least as long.
         remember: Duration,
     },
     Free {
         /// Whether the next attempt has to be of the same request.
         bound: bool,
-        /// How many attempts are not held against the key.
+        /// How many attempts not to count against the key.
         pardon: i32,
-        /// How long the key is remembered, from now on.
+        /// How long to remember the key, from now on.
         remember: Duration,
-        /// The same where the next attempt has to be of the same request.
+        /// The same, for when the next attempt has to be of the same request.
         remember_begun: Duration,
-        /// Whether a step may have happened of which nothing is kept. If not, the attempt knows that the open step of the record
-        /// has not happened.
+        /// Whether a step may have happened without a kept result. If false, the attempt knows that the record's open step did not
+        /// happen.
         step_is_open: bool,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Finished {
-    /// It is as was asked, by this sending or an earlier one.
+    /// This sending or an earlier one has ended the attempt as asked.
     Ended,
-    /// The attempt is not the running one any more.
+    /// The attempt is no longer the running one.
     Superseded,
-    /// Somebody has the row locked: not done yet.
+    /// Another transaction has the row locked: not ended yet.
     Locked,
 }
 
-/// What a row says, before it is known to make sense. Times left are microseconds, by the database's clock when
-/// the row was read; the others are since 1970-01-01 UTC.
+/// The columns of a row, unchecked. Times left are microseconds by the database's clock when the row was read; other times are
+/// microseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordRow {
     pub(crate) scope: Vec<u8>,
@@ -169,7 +167,7 @@ pub(crate) struct RecordRow {
     pub(crate) bound: bool,
     pub(crate) open_step: Option<String>,
     pub(crate) content_type: Option<String>,
-    /// Not there when it is larger than was asked for.
+    /// Missing when it is larger than the ask allows.
     pub(crate) outcome: Option<Arc<[u8]>>,
     pub(crate) outcome_size: Option<i64>,
     pub(crate) began_at: i64,
@@ -182,7 +180,7 @@ pub(crate) struct RecordRow {
 }
 
 impl RecordRow {
-    /// What the record is by the database's clock, where `max_attempts` attempts may vanish. `None`: the row is damaged.
+    /// The state of the record by the database's clock, when `max_attempts` attempts may vanish. `None`: the row is damaged.
     pub(crate) fn state_now(&self, max_attempts: i32) -> Option<RecordState> {
         self.state.by_the_clock(&Facts {
             lease_left: self.lease_left,
@@ -197,24 +195,24 @@ impl RecordRow {
         self.key == key.key() && self.scope == key.scope()
     }
 
-    /// Whether the attempt of this id has neither ended nor been taken over.
+    /// Whether the attempt with this id has neither ended nor been taken over.
     pub(crate) fn runs_for(&self, attempt_id: Uuid) -> bool {
         self.attempt_id == attempt_id && self.state == KeptState::Running
     }
 
-    /// The size of an outcome that has stayed where it is.
+    /// The size of an outcome that was too large to read.
     pub(crate) fn left_behind(&self) -> Option<usize> {
         let size = self.outcome_size.filter(|_| self.outcome.is_none())?;
         usize::try_from(size).ok()
     }
 
-    /// Whether this is the outcome that was kept.
+    /// Whether this outcome was kept.
     fn has(&self, outcome: &Outcome) -> bool {
         self.outcome.as_deref() == Some(outcome.bytes())
             && self.content_type.as_deref() == Some(outcome.content_type())
     }
 
-    /// The rows of `keys`, in their order.
+    /// Sorts `rows` into the order of `keys`.
     pub(crate) fn in_order(mut rows: Vec<Self>, keys: &[RecordKey]) -> Vec<Option<Self>> {
         let mut of = |key: &RecordKey| {
             let at = rows.iter().position(|row| row.is_of(key))?;
@@ -223,8 +221,8 @@ impl RecordRow {
         keys.iter().map(&mut of).collect()
     }
 
-    /// What an attempt that did not end with this sending has come to. The row has been read with an outcome as large as
-    /// that of the ask ([`FinishAsk::size`]).
+    /// The result for an attempt that this sending did not end. The row was read with an outcome as large as the ask's
+    /// ([`FinishAsk::size`]).
     pub(crate) fn finished(row: Option<&Self>, ask: &FinishAsk) -> Finished {
         match row {
             Some(row) if row.attempt_id != ask.attempt_id => Finished::Superseded,
@@ -235,7 +233,7 @@ impl RecordRow {
                     Finished::Ended
                 }
                 (KeptState::Free | KeptState::Unknown, RecordEnd::Free { .. }) => Finished::Ended,
-                // Another outcome counts, too: the one that a transaction has kept.
+                // A transaction may have kept another outcome: that is an end, too.
                 _ => Finished::Superseded,
             },
             None => Finished::Superseded,
@@ -244,7 +242,7 @@ impl RecordRow {
 }
 
 impl FinishAsk {
-    /// How large the outcome is, in bytes; 0 without one.
+    /// The size of the outcome in bytes; 0 without one.
     pub(crate) fn size(&self) -> usize {
         match &self.end {
             RecordEnd::Done { outcome, .. } => outcome.bytes().len(),
@@ -254,13 +252,13 @@ impl FinishAsk {
 }
 
 impl ClaimAsk {
-    /// What a claim that changed nothing has come to.
+    /// The result of a claim that changed nothing.
     pub(crate) fn missed(&self, row: Option<&RecordRow>) -> Claimed {
         match row {
             Some(row) if row.runs_for(self.attempt_id) => Claimed::Mine {
                 attempt: row.attempt,
             },
-            // As it was seen, and yet not to be had.
+            // The record is as it was seen, and yet could not be claimed.
             Some(row) if self.seen == Some(row.attempt) => Claimed::Locked,
             Some(_) => Claimed::Missed,
             None => Claimed::Locked,
@@ -275,11 +273,11 @@ pub(crate) struct EndColumns<'a> {
     pub(crate) outcome: Option<&'a Outcome>,
     pub(crate) retain: Option<i64>,
     pub(crate) remember: i64,
-    /// Instead of `remember`, where the record is bound by then.
+    /// Replaces `remember` when the record is bound by then.
     pub(crate) remember_begun: i64,
     pub(crate) bound: bool,
     pub(crate) pardon: i32,
-    /// Whether an open step of the record stays, and makes it unknown.
+    /// Whether an open step stays and makes the record unknown.
     pub(crate) step_is_open: bool,
 }
 
@@ -320,7 +318,7 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
     }
 }
 
-/// The row of a record, from the columns that every brand selects in this order.
+/// Reads the row of a record from the columns that every brand selects in this order.
 macro_rules! record_row {
     ($row:expr) => {{
         let row = $row;

@@ -1,6 +1,6 @@
-//! Idempotency records, as an administrator sees and changes them.
+//! Idempotency records: the verbs for administrators.
 //!
-//! What applies to the verbs for [records](super::record) applies to these.
+//! These verbs follow the rules of those for [records](super::record).
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::model::{Outcome, RecordKey, RecordState};
 /// The verbs for administrators.
 #[async_trait]
 pub(crate) trait RecordAdminStore {
-    /// Records in the order of their scopes and keys, without their outcomes.
+    /// Lists records in the order of their scopes and keys, without their outcomes.
     async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault>;
 
-    /// Changes a record that nobody is working on from outside, if it is still what was seen. False: it is not.
+    /// Changes a record that has no live attempt, if it is still as it was seen. False: it is not.
     async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault>;
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct ListAsk {
     pub(crate) scope: Option<Vec<u8>>,
-    /// Only those that are in this state by the clock: the rule of
+    /// Only records in this state by the clock: the rule of
     /// [`state_now`](super::record::RecordRow::state_now), with the number of attempts that the record itself allows.
     pub(crate) state: Option<RecordState>,
     pub(crate) limit: u32,
@@ -35,16 +35,16 @@ pub(crate) struct DecideAsk {
     /// The attempt that was seen.
     pub(crate) attempt: i64,
     pub(crate) decision: Decision,
-    /// How long the key is remembered once it is free.
+    /// How long the free key is remembered.
     pub(crate) remember: Duration,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Decision {
-    /// Running, past its lease and with an open step: unknown from now on.
+    /// Running, past its lease and with an open step: becomes unknown.
     Unknown,
-    /// Unknown: the open step happened, and this is what it came to; or it did not happen. The key is free.
+    /// Unknown: the open step happened with this result, or (`None`) did not happen. The key becomes free.
     Resolve(Option<Outcome>),
-    /// Running past its lease, or free: free, and no attempt is held against it. (With an open step, it becomes unknown.)
+    /// Running past its lease, or free: becomes free, and no attempt counts against it. (With an open step, it becomes unknown.)
     Reset,
 }

@@ -1,4 +1,4 @@
-//! What a record is: the state that its row keeps, and what that comes to by the database's clock.
+//! The state of a record: the state in its row, and the state that follows from it by the database's clock.
 
 use crate::model::RecordState;
 
@@ -27,7 +27,7 @@ impl KeptState {
         named.unwrap_or(Self::Damaged)
     }
 
-    /// As the column has it.
+    /// The value in the column.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -40,24 +40,24 @@ impl KeptState {
     }
 }
 
-/// What the state of a record depends on, beside the column.
+/// What the state of a record depends on, besides the column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts {
-    /// Microseconds of the attempt's lease that are left.
+    /// How much of the attempt's lease is left, in microseconds.
     pub(crate) lease_left: i64,
-    /// A step was begun that must not be repeated, and it is not known whether it happened.
+    /// A step that must not be repeated has begun, and may have happened.
     pub(crate) has_open_step: bool,
     /// How many attempts in a row have vanished, and how many may.
     pub(crate) vanished: i32,
     pub(crate) max_attempts: i32,
-    /// Microseconds for which the outcome is retained yet.
+    /// For how many more microseconds the outcome is retained.
     pub(crate) retain_left: Option<i64>,
 }
 
 impl KeptState {
-    /// What the record was by the database's clock when its row was read. `None`: the row is damaged.
+    /// The state of the record by the database's clock when its row was read. `None`: the row is damaged.
     ///
-    /// Lists filter by the same rule, in the statement (`record_admin.rs` of each brand).
+    /// Lists filter by the same rule in SQL (each brand's `record_admin.rs`).
     pub(crate) fn by_the_clock(self, facts: &Facts) -> Option<RecordState> {
         let over = |left: i64| left <= 0;
         Some(match self {

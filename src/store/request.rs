@@ -1,21 +1,20 @@
-//! How many operations on locks fit into a request that leaves in one piece.
+//! How many operations on locks fit into a request that is sent in one piece.
 //!
-//! TLS cuts what is sent into records of 16 KiB (RFC 8446, section 5.1). sqlx 0.9.0 writes each of them by itself, to a
-//! socket without `TCP_NODELAY` (its issue 4335; mended there, and not yet released): the last record then waits until the
-//! server acknowledges the one before, which Linux puts off for 40 ms. A statement for 256 leases took 54 ms on a server
-//! that was idle.
+//! TLS cuts a request into records of 16 KiB (RFC 8446, section 5.1). sqlx 0.9.0 writes each record by itself, to a socket without
+//! `TCP_NODELAY` (its issue 4335; fixed there, not yet released). The last record then waits until the server acknowledges the one
+//! before, which Linux delays by 40 ms. A statement for 256 leases took 54 ms on an idle server.
 
 /// The most bytes of one record.
 const RECORD: usize = 16 * 1024;
 
-/// What a request may hold. The figures are of the largest statement of a brand, rounded up.
+/// The room in a request. The figures are those of a brand's largest statement, rounded up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestLimit {
     /// The bytes for the operations.
     room: usize,
-    /// So many are needed for each operation,
+    /// The bytes for each operation, without its name,
     each: usize,
-    /// and so many for each byte of its name.
+    /// and the bytes for each byte of its name.
     name_byte: usize,
 }
 
@@ -26,14 +25,14 @@ impl Default for RequestLimit {
 }
 
 impl RequestLimit {
-    /// Where nothing is sent.
+    /// For engines to which nothing is sent.
     pub(crate) const NONE: Self = Self {
         room: usize::MAX,
         each: 0,
         name_byte: 0,
     };
 
-    /// `text` is what the statement itself takes.
+    /// `text` is the size of the statement without its operations.
     pub(crate) const fn of(text: usize, each: usize, name_byte: usize) -> Self {
         Self {
             room: RECORD - text,
@@ -42,7 +41,7 @@ impl RequestLimit {
         }
     }
 
-    /// Whether an operation fits behind `used` bytes of others, which it is added to. The first one always does.
+    /// Whether an operation fits after `used` bytes of others; adds it to `used`. The first operation always fits.
     pub(crate) fn admits(&self, used: &mut usize, name: usize, rest: usize) -> bool {
         let needed = *used + self.each + self.name_byte * name + rest;
         let fits = *used == 0 || needed <= self.room;

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::micros;
 use crate::model::{Error, LockInfo, Name};
 
-/// What a row says, before it is known to make sense.
+/// The columns of a row, unchecked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockRow {
     pub(crate) name: Vec<u8>,
@@ -52,17 +52,17 @@ impl LockRow {
         self.remaining.is_some_and(|left| left > 0)
     }
 
-    /// Whether it has the lease of this grant, live or not.
+    /// Whether the row has the lease of this grant, live or expired.
     pub(crate) fn is_of(&self, grant_id: Uuid) -> bool {
         self.grant_id == Some(grant_id)
     }
 
-    /// Whether a lease is in it that has run out.
+    /// Whether the row has an expired lease.
     pub(crate) fn has_lapsed(&self) -> bool {
         self.grant_id.is_some() && !self.is_live()
     }
 
-    /// The grant in the row, whether its lease has run out or not.
+    /// The grant in the row, live or expired.
     pub(crate) fn grant(self) -> Result<Option<LockInfo>, Error> {
         let is_granted = self.grant_id.is_some() || self.expires_at.is_some();
         is_granted.then(|| self.info()).transpose()

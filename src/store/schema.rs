@@ -1,4 +1,4 @@
-//! Which server and which database this is, and its schema.
+//! The server, the database's id, and the schema.
 
 use async_trait::async_trait;
 use uuid::Uuid;
@@ -7,31 +7,31 @@ use super::fault::Fault;
 use super::migrate::MigrateFault;
 use crate::model::Engine;
 
-/// The verbs for what is there before any lock: the server, and the schema.
+/// The verbs that need no lock row: for the server and for the schema.
 #[async_trait]
 pub(crate) trait SchemaStore {
-    /// Which server this is, and its version. Asked once, when the client starts.
+    /// The server's kind and version. Asked once, when the client starts.
     async fn server(&mut self) -> Result<Server, Fault>;
 
     /// The applied migrations, oldest first; `None` when there is no history table.
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault>;
 
-    /// Applies the migrations that are missing, under a lock in the database, and names them.
+    /// Applies the missing migrations, under a lock in the database, and returns their names.
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault>;
 
-    /// The database's own id, which tells it from every other one.
+    /// The database's own id, which differs from that of every other database.
     async fn database_id(&mut self) -> Result<Uuid, Fault>;
 }
 
-/// What the server said of itself.
+/// What the server reports about itself.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) engine: Engine,
     pub(crate) version: String,
     /// The oldest supported version, when this one is older.
     pub(crate) too_old: Option<&'static str>,
-    /// It is one of several that take writes: what is locked on one is not locked on the others, and of two
-    /// transactions that write the same row through two of them, the second one to commit fails.
+    /// Other servers of its cluster take writes too. A lock on one server does not exist on the others. When two transactions write
+    /// the same row through two servers, the second one to commit fails.
     pub(crate) multi_writer: bool,
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn each(url: &str) -> Result<Vec<String>, Error> {
     if hosts.len() > 1 && hosts.contains(&"") {
         return Err(Error::InvalidUrl {
             reason:
-                "one of its servers has no name: several are written as HOST1:PORT1,HOST2:PORT2"
+                "one of its servers has no name: write several servers as HOST1:PORT1,HOST2:PORT2"
                     .into(),
         });
     }
@@ -24,7 +24,7 @@ pub(crate) fn each(url: &str) -> Result<Vec<String>, Error> {
     Ok(hosts.into_iter().map(one).collect())
 }
 
-/// Refuses several servers where they cannot be told apart.
+/// Refuses a list of servers where rowlock cannot split it.
 pub(crate) fn only_one(host: &str) -> Result<(), Error> {
     if host.contains(',') {
         return Err(Error::InvalidUrl {

@@ -10,15 +10,15 @@ use super::fault::Fault;
 use super::record::Finished;
 use crate::model::{Outcome, RecordKey};
 
-/// The verbs for steps. What applies to those for [records](super::record) applies to these.
+/// The verbs for steps. They follow the rules of those for [records](super::record).
 #[async_trait]
 pub(crate) trait StepStore {
-    /// What to do about a step: nothing, if it was finished in this or an earlier attempt. One that is not
-    /// repeatable becomes the open step of the record, unless a later beginning is. (An earlier one is over.)
+    /// Begins a step, unless it was finished in this or an earlier attempt. A step that must not be repeated becomes the open step
+    /// of the record, unless a later beginning is open. (An earlier beginning is over.)
     async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault>;
 
-    /// Keeps what a step came to, or that it did not happen, and closes the open step, if that is this beginning or an
-    /// earlier one: a late sending does not close the same step begun again.
+    /// Keeps the result of a step, or that it did not happen. Closes the open step if that is this beginning or an earlier one: a
+    /// late sending does not close the same step begun again.
     async fn step_finish(
         &mut self,
         ask: &StepAsk,
@@ -41,15 +41,15 @@ pub(crate) struct StepAsk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepKind {
     Repeatable,
-    /// It must not be repeated. The beginnings of such steps in an attempt are counted from 1. None begins while an earlier
-    /// one is open.
+    /// It must not be repeated. The beginnings of such steps in an attempt are counted from 1. None begins while an earlier one is
+    /// open.
     Once {
         number: i32,
     },
 }
 
 impl StepKind {
-    /// As the column has it; 0 for a repeatable step.
+    /// The value in the column; 0 for a repeatable step.
     pub(crate) fn number(self) -> i32 {
         match self {
             Self::Repeatable => 0,
@@ -58,7 +58,7 @@ impl StepKind {
     }
 }
 
-/// Whether the attempt is the running one, the open step, which beginning that is, and what the step came to.
+/// Whether the attempt is the running one, the open step, the number of its beginning, and the step's result.
 pub(crate) type StepLook = (
     bool,
     Option<String>,
@@ -81,7 +81,7 @@ impl StepAsk {
         }
     }
 
-    /// What a look at the step says. `None`: the step is to be opened first.
+    /// The answer that a look at the step already gives. `None`: the step has to be opened first.
     pub(crate) fn seen(&self, look: Option<StepLook>) -> Option<StepBegun> {
         match look {
             None | Some((false, ..)) => Some(StepBegun::Superseded),
@@ -90,9 +90,9 @@ impl StepAsk {
             }
             Some(_) if self.kind == StepKind::Repeatable => Some(StepBegun::Fresh),
             Some((_, Some(open), number, ..)) => match number.cmp(&Some(self.kind.number())) {
-                // The attempt knows that it has not happened, or would not begin another one.
+                // The attempt knows that the earlier step did not happen, or it would not begin another one.
                 Ordering::Less => None,
-                // By an earlier sending.
+                // An earlier sending opened it.
                 Ordering::Equal => Some(StepBegun::Fresh),
                 Ordering::Greater => Some(StepBegun::OtherOpen(open)),
             },
@@ -103,15 +103,15 @@ impl StepAsk {
 
 #[derive(Debug)]
 pub(crate) enum StepBegun {
-    /// Do it.
+    /// Do the step.
     Fresh,
-    /// It was done.
+    /// The step was done before.
     Done(Outcome),
-    /// A later beginning, of this step or another one, is open: nobody knows whether it happened.
+    /// A later beginning, of this step or another one, is open: it is unknown whether that step happened.
     OtherOpen(String),
-    /// The attempt is not the running one any more.
+    /// The attempt is no longer the running one.
     Superseded,
-    /// Somebody has the row locked: not begun yet.
+    /// Another transaction has the row locked: not begun yet.
     Locked,
 }
 

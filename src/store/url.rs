@@ -1,11 +1,11 @@
-//! Checks of database URLs that give a better reason than the driver's. Nothing that may be a password is repeated.
+//! Checks of database URLs that explain more than the driver does. No message repeats a part that may be a password.
 
 use std::num::ParseIntError;
 use std::path::PathBuf;
 
 use crate::model::Error;
 
-/// How rowlock's own parameters begin.
+/// The prefix of rowlock's own parameters.
 const OWN: &str = "rowlock";
 
 fn refused(reason: impl Into<String>) -> Error {
@@ -14,7 +14,7 @@ fn refused(reason: impl Into<String>) -> Error {
     }
 }
 
-/// What the driver says about a URL, and which form it has. `ssl` are the ways of using TLS.
+/// The driver's reason for refusing a URL, with the expected form. `ssl` lists the ways of using TLS.
 pub(crate) fn unparsed(error: &sqlx::Error, form: &str, ssl: &str) -> Error {
     let said = match error {
         sqlx::Error::Configuration(error) if error.is::<ParseIntError>() => {
@@ -26,10 +26,10 @@ pub(crate) fn unparsed(error: &sqlx::Error, form: &str, ssl: &str) -> Error {
     };
     let said = said.trim_start_matches("error with configuration: ");
     let values = if said.contains("ssl_mode") { ssl } else { "" };
-    refused(format!("{said}{values}; a URL is of the form {form}"))
+    refused(format!("{said}{values}; write the URL as {form}"))
 }
 
-/// The host as a resolver takes it: an IPv6 address without its brackets.
+/// The host in the form that a resolver takes: an IPv6 address without its brackets.
 pub(crate) fn host(host: &str) -> &str {
     let inner = host
         .strip_prefix('[')
@@ -37,7 +37,7 @@ pub(crate) fn host(host: &str) -> &str {
     inner.unwrap_or(host)
 }
 
-/// A database of servers, for people to read: never with its password.
+/// The name of a server's database, for messages: always without its password.
 pub(crate) fn target(
     scheme: &str,
     user: &str,
@@ -48,7 +48,7 @@ pub(crate) fn target(
     format!("{scheme}://{user}@{}/{database}", addresses.join(","))
 }
 
-/// Where a server is: its socket, or its host and port.
+/// The address of a server: its socket, or its host and port.
 pub(crate) fn address(socket: Option<&PathBuf>, host: &str, port: u16) -> String {
     if let Some(socket) = socket {
         return socket.display().to_string();
@@ -60,8 +60,8 @@ pub(crate) fn address(socket: Option<&PathBuf>, host: &str, port: u16) -> String
     }
 }
 
-/// Refuses parameters that look like rowlock's own, and are not among those that are `known` here: ignored, they would do
-/// something else than what was meant.
+/// Refuses parameters that look like rowlock's own and are not `known`: if they were ignored, the URL would mean something else
+/// than its author wants.
 pub(crate) fn check_parameters(url: &str, known: &[&str]) -> Result<(), Error> {
     let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
     for parameter in parameters.split(['&', '#']) {
@@ -77,7 +77,7 @@ pub(crate) fn check_parameters(url: &str, known: &[&str]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks what is in front of the database's name in the URL of a server, and all percent escapes.
+/// Checks the part before the database's name in a server's URL, and all percent escapes.
 pub(crate) fn check_server(url: &str, form: &str) -> Result<(), Error> {
     let Some((_, rest)) = url.split_once("://") else {
         return Err(refused(format!("`//` is missing after the scheme: {form}")));
@@ -93,7 +93,7 @@ pub(crate) fn check_server(url: &str, form: &str) -> Result<(), Error> {
     let path = after.split('?').next().unwrap_or_default();
     if !authority.contains('@') && path.contains('@') {
         return Err(refused(
-            "there is a `/` in front of its `@`: write %2F in a user or a password, and %40 in the name of a database",
+            "there is a `/` before its `@`: write %2F in a user or a password, and %40 in the name of a database",
         ));
     }
     let hosts = authority.rsplit('@').next().unwrap_or_default();
@@ -124,7 +124,7 @@ fn check_host(host: &str) -> Result<(), Error> {
     }
 }
 
-/// Refuses what no URL contains, and percent escapes that are none.
+/// Refuses characters that no URL contains, and malformed percent escapes.
 pub(crate) fn check_text(url: &str) -> Result<(), Error> {
     if url.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(refused(
@@ -134,7 +134,7 @@ pub(crate) fn check_text(url: &str) -> Result<(), Error> {
     check_escapes(url)
 }
 
-/// Percent escapes that are none, or say no text.
+/// Refuses malformed percent escapes, and escapes that are not UTF-8.
 pub(crate) fn check_escapes(url: &str) -> Result<(), Error> {
     let mut said = Vec::with_capacity(url.len());
     let mut rest = url.as_bytes();
@@ -155,7 +155,9 @@ pub(crate) fn check_escapes(url: &str) -> Result<(), Error> {
     }
     match String::from_utf8(said) {
         Ok(_) => Ok(()),
-        Err(_) => Err(refused("what its percent escapes say is not UTF-8")),
+        Err(_) => Err(refused(
+            "its percent escapes are not UTF-8: escape the text's UTF-8 bytes",
+        )),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a lane does with a batch: one statement for each verb, an answer for each caller.
+//! A lane executes a batch: one statement for each verb, one answer for each caller.
 
 use super::Lane;
 use super::room::BESIDE_OUTCOME;
@@ -6,7 +6,7 @@ use crate::model::{Error, Moment};
 use crate::runtime::job::{Answered, Batch, Job, Next, Turn};
 
 impl Lane {
-    /// Works on what was picked.
+    /// Executes the jobs of a batch.
     pub(super) async fn execute(&mut self, jobs: Vec<Job>) {
         self.refused = false;
         self.read_only = None;
@@ -23,15 +23,15 @@ impl Lane {
         }
     }
 
-    /// The jobs in the order of their turns, sorted by subject, as many in a statement as it may carry. A job that no statement
-    /// can carry is answered: the server would end the connection, under all others, too.
+    /// Groups the jobs into statements: in the order of their turns, sorted by subject, as many in a statement as fit. A job that fits
+    /// into no statement fails here: the server would end the connection, with all the other jobs on it.
     pub(super) fn statements(&self, mut jobs: Vec<Job>) -> Vec<Box<dyn Batch>> {
         jobs.sort_by(|a, b| {
             let by_turn = a.turn().cmp(&b.turn());
             by_turn.then_with(|| a.head().subject.cmp(&b.head().subject))
         });
         let mut statements: Vec<Box<dyn Batch>> = Vec::new();
-        // Of the last statement.
+        // The size of the last statement.
         let mut bytes = 0;
         for job in jobs {
             let written = job.head().written();
@@ -43,7 +43,7 @@ impl Lane {
                 });
                 continue;
             }
-            // (Keys and the rest are counted as if they were a part of the outcome.)
+            // (Keys and the rest count as parts of the outcome.)
             let its = match job.turn() {
                 Turn::Finish => written + BESIDE_OUTCOME,
                 _ => 0,
@@ -64,13 +64,13 @@ impl Lane {
         statements
     }
 
-    /// Sends one statement, and answers the callers. Returns what the next statement is for.
+    /// Sends one statement and answers its callers. Returns the jobs for the next statement.
     async fn run(&mut self, mut statement: Box<dyn Batch>) -> Vec<Job> {
         if !self.link.is_connected() || self.refused {
             let (mut jobs, followers) = statement.into_jobs();
             jobs.extend(followers);
             if let Some(fault) = self.read_only.clone() {
-                // They would be refused, too, and need not wait for what is before them.
+                // The server would refuse them too, so they need not wait for the statements before them.
                 jobs = self.refuse_takes(jobs, &fault);
             }
             self.not_sent(jobs);
@@ -80,7 +80,7 @@ impl Lane {
         let sent = Moment::now();
         let result = self.link.send(bound, &mut *statement).await;
         let Err(fault) = result else {
-            // Whatever was wrong is over.
+            // The connection works again.
             self.trouble.calm();
             let took = sent.elapsed();
             return self.settle(statement.settle(Answered { sent, took }));

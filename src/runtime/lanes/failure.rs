@@ -1,4 +1,4 @@
-//! What becomes of jobs whose statement failed, and of those that are given up.
+//! What happens to jobs whose statement failed, and to jobs that are given up.
 
 use super::Lane;
 use crate::model::{Error, FaultKind, Moment};
@@ -6,10 +6,10 @@ use crate::runtime::head::Manner;
 use crate::runtime::job::Job;
 use crate::store::fault::Fault;
 
-/// How often the connection has to break under a job before that may be the job's doing.
+/// A job may be what breaks the connection once it broke this often under the job.
 const SUSPECT_FROM: u32 = 2;
 
-/// The connection broke under a statement with all of them.
+/// The connection broke under a statement of all these jobs.
 fn isolate(jobs: &mut [Job], suspect_from: u32) {
     let together = jobs.len();
     for job in jobs {
@@ -18,8 +18,8 @@ fn isolate(jobs: &mut [Job], suspect_from: u32) {
 }
 
 impl Lane {
-    /// What becomes of a statement that failed. What was refused is sent in two statements instead, so that the guilty job
-    /// is found; those that shared an answer are sent with one of the next.
+    /// Settles a statement that failed. A refused statement is sent again as two, which isolates the guilty job. Jobs that shared an
+    /// answer are sent in one of the next statements.
     pub(super) fn broke_off(
         &mut self,
         jobs: Vec<Job>,
@@ -27,7 +27,7 @@ impl Lane {
         fault: Fault,
     ) -> [Vec<Job>; 2] {
         if fault.kind == FaultKind::Disconnected {
-            // It would have broken under each of them.
+            // The connection would have broken under each of them.
             for job in &mut followers {
                 job.head_mut().fate.broke(jobs.len(), SUSPECT_FROM);
             }
@@ -38,8 +38,7 @@ impl Lane {
         [first, second]
     }
 
-    /// What becomes of jobs whose statement failed. Returns those that are to be sent again in smaller
-    /// statements.
+    /// Settles the jobs of a statement that failed. Returns those to send again in smaller statements.
     pub(super) fn failed(&mut self, mut jobs: Vec<Job>, fault: Fault) -> Vec<Job> {
         let kind = fault.kind;
         tracing::debug!(target = %self.target, error = %fault, ?kind, count = jobs.len(), "statement failed");
@@ -54,7 +53,7 @@ impl Lane {
                 }
                 let alone = jobs.len() == 1;
                 isolate(&mut jobs, SUSPECT_FROM);
-                // A forced release names no grant: sent again, it might free the next holder.
+                // A forced release names no grant: a second sending might free the next holder.
                 let is_order = |job: &Job| job.head().manner == Manner::Order;
                 let (orders, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_order);
                 for job in orders {
@@ -100,7 +99,7 @@ impl Lane {
         }
     }
 
-    /// Not now: a row is locked, or the statement lost against another transaction.
+    /// Sends the job again later: a row is locked, or the statement lost against another transaction.
     pub(super) fn put_off(&mut self, job: Job) {
         self.pending.put_off(job, Moment::now(), self.jitter);
     }
@@ -119,10 +118,9 @@ impl Lane {
         }
     }
 
-    /// Acquires that a server refused because it takes no writes are answered at once: a caller who may wait tries again.
-    /// What was sent is undone all the same: it may have been granted before the server took no writes any more (MySQL
-    /// makes missing rows in a statement of its own, and a late grant is confirmed in another one). Returns the other
-    /// jobs, and what an earlier sending may have done.
+    /// Fails acquires that a read-only server refused: a caller that may wait asks again. Acquires that were sent are undone all the
+    /// same: they may have been granted before the server became read-only (MySQL makes missing rows in a statement of its own, and a
+    /// late grant is confirmed by another one). Returns the other jobs, and the acquires that an earlier sending may have granted.
     pub(super) fn refuse_takes(
         &mut self,
         jobs: impl IntoIterator<Item = Job>,
@@ -136,7 +134,7 @@ impl Lane {
                 continue;
             }
             let error = fault.clone().into_error(head.doing, &self.target);
-            // Nobody waits for it: it may be long until the server takes writes again, and mostly nothing was granted.
+            // No flush waits for it: the server may stay read-only for long, and most such acquires were not granted.
             if let Some(mut late) = job.undo(Moment::now()) {
                 late.head_mut().repeat();
                 self.pending.push_back(late);
@@ -146,14 +144,14 @@ impl Lane {
         others
     }
 
-    /// The same for those that wait for a statement: they need not wait for what is before them.
+    /// [`Self::refuse_takes`] for waiting jobs: they need not wait for the jobs before them.
     pub(super) fn refuse_waiting_takes(&mut self, fault: &Fault) {
         let ready = self.pending.take_ready();
         let others = self.refuse_takes(ready, fault);
         self.not_sent(others);
     }
 
-    /// Answers with an error. An acquire that may have happened is undone.
+    /// Fails the job with an error. Undoes an acquire that may have happened.
     pub(super) fn fail(&mut self, job: Job, error: Error) {
         if let Some(undo) = job.undo(Moment::now()) {
             self.pending.push_back(undo);

@@ -2,30 +2,30 @@
 //!
 //! # Overview
 //!
-//! A lane is a task with a connection of its own. It takes every operation that has arrived, at most
-//! one per name, and runs each verb as one statement; what arrives in the meantime is the next
-//! batch. There is no timer and no added delay: alone, an operation leaves at once.
+//! A lane is a task with a connection of its own. A batch takes all operations that have arrived, at most one per name, and sends
+//! each verb as one statement. Operations that arrive meanwhile form the next batch. There is no timer and no added delay: an
+//! operation alone leaves at once.
 //!
 //! Reads of one record that wait together share one answer, and so do claims of it. Large outcomes are read in bounded
-//! portions, one in each batch. What an attempt says of its record arrives in order, also what was put off.
+//! portions, one per batch. The statements of an attempt on its record arrive in order, even when one of them is put off.
 //!
 //! # Failure
 //!
-//! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it
-//!   is, after growing pauses, until the operation's time is over.
+//! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it is sent again, after growing
+//!   pauses, until the operation's time is over.
 //! - *The statement was refused for good*: its jobs are sent again in halves, so that only the guilty one fails.
-//! - *The connection broke*: the outcome of all of them is in doubt. They are sent again on the next
-//!   connection; every verb finds what an earlier sending of the same grant did. What cannot be
-//!   found out before that is reported as unknown, and an acquire is undone. What breaks it
-//!   twice may be guilty of that (a statement that the server finds too large ends the connection): such operations are
-//!   sent in ever smaller statements, at last alone, and what breaks the connection alone makes way for the others.
-//! - *What is sent again* is sent together, as the first time: there is most of it when there is most to do.
-//! - *The caller is gone*: an acquire that was not sent is skipped. One that was sent gives a guard
-//!   that nobody receives, and dropping a guard releases.
-//! - *The server may still be working on a statement that we gave up on*, or get it late: the first sending of an
-//!   acquire would then grant the name to nobody. So an acquire that was in doubt is undone when it ends, however it
-//!   ends: given up, refused, or granted by a later sending and released. An undo that finds nothing to undo is
-//!   repeated, with growing pauses, for as long as the lease could last (10 minutes at most).
+//! - *The connection broke*: all jobs of the batch are in doubt. They are sent again on the next connection, where every verb
+//!   finds the effect of an earlier sending of the same grant. An outcome that cannot be found out in time is reported as
+//!   unknown, and an acquire is undone. A job that breaks the connection twice may be the cause (a server ends the connection
+//!   when a statement is too large). Such jobs are sent in ever smaller statements, at last alone. A job that breaks the
+//!   connection alone lets the others go first.
+//! - *Jobs that are sent again* go together, as the first time: under load most jobs are retries.
+//! - *The caller is gone*: an acquire that was not sent is skipped. An acquire that was sent produces a guard that no caller
+//!   receives, and dropping a guard releases.
+//! - *The server may still run a statement that we gave up on*, or receive it late: the first sending of an acquire would then
+//!   grant the name to nobody. So an acquire that was in doubt is undone when it ends, whether it was given up, refused, or
+//!   granted by a later sending and released. An undo that finds nothing to undo is repeated, with growing pauses, for as long
+//!   as the lease could last (10 minutes at most).
 
 mod batch;
 mod failure;
@@ -53,14 +53,14 @@ use pending::Pending;
 pub(crate) use room::MAX_BYTES;
 use trouble::Trouble;
 
-/// What is sent to a lane.
+/// A message to a lane.
 #[derive(Debug)]
 pub(crate) enum Message {
     Job(Job),
-    /// Answered when everything before it is done.
+    /// Answered when all jobs before it are done.
     Flush(oneshot::Sender<()>),
-    /// Nothing new comes any more: the lane ends when its duties are done. It tells what is left by then, or when the time is
-    /// over.
+    /// No more jobs will come: the lane ends when its duties are done. It reports the duties that are left then, or when the time
+    /// is over.
     Stop {
         until: Moment,
         left: oneshot::Sender<Vec<Unfinished>>,
@@ -74,28 +74,28 @@ pub(crate) struct Lane {
     queue: mpsc::UnboundedReceiver<Message>,
     pending: Pending,
     trouble: Trouble,
-    /// The largest outcome that the server takes, in bytes.
+    /// The largest outcome that the server accepts, in bytes.
     largest: usize,
-    /// A statement of this batch was refused and is to be sent again: what is left of the batch goes
-    /// back, so that the time of every job is checked before the next wait.
+    /// A statement of this batch was refused and has to be sent again. The rest of the batch goes back to the queue, so that the
+    /// time of every job is checked before the next wait.
     refused: bool,
-    /// A statement of this batch has found that the server takes no writes.
+    /// A statement of this batch met a read-only server.
     read_only: Option<Fault>,
-    /// By chance, from 0 to 1, anew for every batch; see [`Pending::put_off`].
+    /// Random, from 0 to 1, drawn for each batch; see [`Pending::put_off`].
     jitter: f64,
     stop: Option<Stop>,
 }
 
-/// The lane is to end.
+/// The order to end.
 #[derive(Debug)]
 struct Stop {
-    /// When it tells what is left, if it has not ended by then. It goes on all the same.
+    /// When the lane reports what is left, if it has not ended by then. It goes on all the same.
     until: Moment,
     left: Vec<oneshot::Sender<Vec<Unfinished>>>,
 }
 
 impl Lane {
-    /// `limit` is for requests to the server.
+    /// `limit` applies to requests to the server.
     pub(crate) fn new(
         link: Link,
         queue: mpsc::UnboundedReceiver<Message>,
@@ -116,7 +116,7 @@ impl Lane {
         }
     }
 
-    /// Works until all senders are gone and everything is done, or until it is stopped.
+    /// Works until all senders are gone and all jobs are done, or until it is stopped.
     pub(crate) async fn work(mut self) {
         while self.gather().await {
             if self.connect().await {
@@ -131,18 +131,18 @@ impl Lane {
         }
     }
 
-    /// Whether it is to end, and has no duty. From then on nothing arrives.
+    /// Whether the lane was told to stop and has no duty left. From then on it accepts nothing.
     fn has_ended(&mut self) -> bool {
         if self.stop.is_none() || !self.pending.has_no_duty() {
             return false;
         }
         self.queue.close();
-        // What was handed in before that.
+        // Jobs that were sent before that.
         self.take_in();
         self.pending.has_no_duty()
     }
 
-    /// When it has to tell what is left.
+    /// When the lane has to report what is left.
     fn tells_at(&self) -> Option<Moment> {
         let stop = self.stop.as_ref().filter(|stop| !stop.left.is_empty());
         stop.map(|stop| stop.until)
@@ -163,7 +163,7 @@ impl Lane {
         }
     }
 
-    /// Waits until there is something to do, and takes in all there is. False: nothing will come.
+    /// Waits for work and takes in all of it. False: no work will come any more.
     async fn gather(&mut self) -> bool {
         loop {
             self.take_in();
@@ -188,7 +188,7 @@ impl Lane {
         }
     }
 
-    /// Everything that has arrived, or has waited long enough.
+    /// Takes in all jobs that have arrived, and those that have waited long enough.
     fn take_in(&mut self) {
         self.pending.wake(Moment::now());
         while let Ok(message) = self.queue.try_recv() {
@@ -213,10 +213,9 @@ impl Lane {
         }
     }
 
-    /// Makes the connection, as often as it takes, while operations wait for it. False: the
-    /// time of all of them was over first.
+    /// Connects, as often as needed, while operations wait for it. False: the time of all of them was over first.
     async fn connect(&mut self) -> bool {
-        // One attempt goes on while operations give up: under load one of them always does.
+        // One attempt goes on while operations give up: under load some operation always gives up.
         let mut dialing = None;
         while !self.link.is_connected() {
             let Some(give_up) = self.expire() else {
@@ -244,7 +243,7 @@ impl Lane {
                     self.largest = largest;
                 }
                 Err(fault) => {
-                    tracing::warn!(target = %self.target, error = %fault, "cannot connect");
+                    tracing::warn!(target = %self.target, error = %fault, "cannot connect, will try again");
                     if fault.kind == FaultKind::ReadOnly {
                         self.refuse_waiting_takes(&fault);
                     }
@@ -259,7 +258,7 @@ impl Lane {
         self.trouble.strike(fault, Moment::now());
     }
 
-    /// Gives up on the operations whose time is over, and tells when the next one's is.
+    /// Gives up the operations whose time is over. Returns when the next one's time is over.
     fn expire(&mut self) -> Option<Moment> {
         self.take_in();
         self.give_up_in_time(Moment::now());
@@ -281,7 +280,7 @@ impl Lane {
         self.pending.pick(now)
     }
 
-    /// Takes back jobs that were not sent, because the batch ended before their turn.
+    /// Puts back jobs that were not sent because the batch ended before their turn.
     fn not_sent(&mut self, jobs: Vec<Job>) {
         for job in jobs.into_iter().rev() {
             self.pending.push_front(job.again());
@@ -289,9 +288,9 @@ impl Lane {
     }
 }
 
-/// A connection, and how large the outcomes are that its server takes. (That succeeds also while statements fail, and is no
-/// sign that the trouble is over.) Both are one attempt, so that a job whose time is over does not wait for a server that
-/// accepts and is silent.
+/// Makes a connection and asks how large an outcome its server accepts. (This can succeed while statements fail, so it does not
+/// end the trouble.) Both are one attempt, so that a job whose time is over does not wait for a server that accepts connections
+/// and stays silent.
 async fn meet(
     dial: impl Future<Output = Result<Box<dyn Session>, Fault>>,
     operation_timeout: Duration,

@@ -1,6 +1,6 @@
-//! The jobs of a lane that are in no statement just now, in their order, and the flushes that wait for them.
+//! The jobs of a lane that are in no statement now, in their order, and the flushes that wait for them.
 //!
-//! Nothing here reads a clock: every method that needs the time is told it.
+//! Nothing here reads a clock: the time is an argument.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -15,38 +15,38 @@ use crate::runtime::head::{Head, Manner};
 use crate::runtime::job::{AnyTask, Job};
 use crate::store::RequestLimit;
 
-/// The longest pause before a job is sent again, and before an undo is repeated. (Up to as much comes on top by chance.)
+/// The longest pause before a job is sent again, and before an undo is repeated. (Jitter adds up to as much again.)
 pub(super) const MAX_PAUSE: Duration = Duration::from_millis(200);
 pub(super) const MAX_UNDO_PAUSE: Duration = Duration::from_secs(30);
-/// What is to be sent again within so short a time is sent together; timers are no finer.
+/// Jobs that are due within this time of each other are sent together; timers are no finer.
 const TOGETHER: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// To be sent, oldest first.
+    /// Jobs to send now, oldest first.
     ready: VecDeque<Job>,
-    /// Jobs that wait for a moment before they are sent again.
+    /// Jobs to send again at a later moment.
     later: Vec<(Moment, Job)>,
     flushes: Vec<Flush>,
     limit: RequestLimit,
     /// How many jobs have arrived.
     arrived: u64,
-    /// The last batch was a job that may go alone only.
+    /// The last batch was a job that has to go alone.
     went_alone: bool,
 }
 
-/// A caller waits until everything that has arrived is done.
+/// A caller waits until all jobs that have arrived are done.
 #[derive(Debug)]
 struct Flush {
     reply: oneshot::Sender<()>,
-    /// The last job that it waits for.
+    /// The last job to wait for.
     mark: u64,
-    /// What was in flight may have left something to undo: everything is waited for twice.
+    /// The second round: the jobs in flight may have left undos, so a flush waits twice.
     second: bool,
 }
 
 impl Pending {
-    /// Its batches need requests within `limit`.
+    /// Requests of its batches stay within `limit`.
     pub(super) fn within(limit: RequestLimit) -> Self {
         Self {
             limit,
@@ -54,7 +54,7 @@ impl Pending {
         }
     }
 
-    /// A caller waits until everything that has arrived is done.
+    /// Answers `reply` when all jobs that have arrived are done.
     pub(super) fn flush(&mut self, reply: oneshot::Sender<()>) {
         self.flushes.push(Flush {
             reply,
@@ -63,24 +63,24 @@ impl Pending {
         });
     }
 
-    /// A new job.
+    /// Adds a new job.
     pub(super) fn arrive(&mut self, mut job: Job) {
         self.arrived += 1;
         job.head_mut().fate.number = self.arrived;
         self.ready.push_back(job);
     }
 
-    /// What has not arrived from outside, and is to be sent after everything else.
+    /// Adds a job of the lane's own, to send after all others.
     pub(super) fn push_back(&mut self, job: Job) {
         self.ready.push_back(job);
     }
 
-    /// What is to be sent before everything else.
+    /// Adds a job of the lane's own, to send before all others.
     pub(super) fn push_front(&mut self, job: Job) {
         self.ready.push_front(job);
     }
 
-    /// What has to be done before the lane ends. (What a vigil looks for may never come.)
+    /// The jobs that have to be done before the lane ends. (A vigil is none: the effect that it undoes may never arrive.)
     pub(super) fn duties(&self) -> impl Iterator<Item = &Head> {
         let later = self.later.iter().map(|(_, job)| job);
         let waiting = self.ready.iter().chain(later);
@@ -94,7 +94,7 @@ impl Pending {
         self.duties().next().is_none()
     }
 
-    /// Removes everything that is not done.
+    /// Removes all jobs that are not done.
     pub(super) fn leave(&mut self) -> Vec<Job> {
         let later = std::mem::take(&mut self.later).into_iter();
         let mut left: Vec<Job> = std::mem::take(&mut self.ready).into();
@@ -104,36 +104,36 @@ impl Pending {
         left
     }
 
-    /// Removes what is to be sent now.
+    /// Removes the jobs to send now.
     pub(super) fn take_ready(&mut self) -> VecDeque<Job> {
         std::mem::take(&mut self.ready)
     }
 
-    /// Whether nothing is to be sent now.
+    /// Whether there is no job to send now.
     pub(super) fn is_idle(&self) -> bool {
         self.ready.is_empty()
     }
 
-    /// When the first of those that were put off is to be sent again.
+    /// When the first job that was put off is due again.
     pub(super) fn wakes_at(&self) -> Option<Moment> {
         self.later.iter().map(|(at, _)| *at).min()
     }
 
-    /// Those that were put off long enough are to be sent now.
+    /// Moves the jobs that were put off long enough to those to send now.
     pub(super) fn wake(&mut self, now: Moment) {
         let (ready, later) = std::mem::take(&mut self.later)
             .into_iter()
             .partition(|(at, _)| *at <= now + TOGETHER);
         self.later = later;
-        // They came before what has arrived since.
+        // They are older than the jobs that have arrived since.
         let arrived = std::mem::take(&mut self.ready);
         self.ready.extend(ready.into_iter().map(|(_, job)| job));
         self.ready.extend(arrived);
     }
 
-    /// Not now: a row is locked, or the statement lost against another transaction. `jitter` is from 0 to 1: the part of the
-    /// pause that comes on top, so that what fails together in several processes does not come back together. What one
-    /// statement has left undone has the same one, and shares the next statement, too.
+    /// Sends the job again later: a row is locked, or the statement lost against another transaction. `jitter`, from 0 to 1, is the
+    /// part of the pause that is added, so that processes that fail together do not return together. The jobs that one statement left
+    /// undone have the same jitter, and share the next statement too.
     pub(super) fn put_off(&mut self, mut job: Job, now: Moment, jitter: f64) {
         let longest = if job.head().manner == Manner::Vigil {
             MAX_UNDO_PAUSE
@@ -146,8 +146,8 @@ impl Pending {
         self.later.push((now + pause, job));
     }
 
-    /// Removes the jobs whose time is over, and returns them. The undo of an acquire that may have happened
-    /// takes its place, so that the jobs on its name that come after it find what it leaves.
+    /// Removes the jobs whose time is over, and returns them. The undo of an acquire that may have happened takes the acquire's place,
+    /// so that later jobs on the name find what the undo leaves.
     pub(super) fn expire(&mut self, now: Moment) -> Vec<Job> {
         let mut expired = Vec::new();
         for job in std::mem::take(&mut self.ready) {
@@ -170,11 +170,11 @@ impl Pending {
         moments.min()
     }
 
-    /// The next batch, oldest first: at most one job per name or record (and those that share it), so that the
-    /// jobs on it keep their order and never meet in a statement.
+    /// The next batch, oldest first: at most one job per name or record (and the jobs that share its answer), so that the jobs on it
+    /// keep their order and never meet in a statement.
     ///
-    /// What may go alone only (see [`Fate::company`](crate::runtime::head::Fate)) takes turns with all else, and the one under
-    /// which the connection broke least often goes first: the guilty one comes last.
+    /// A job that has to go alone (see [`Fate::company`](crate::runtime::head::Fate)) takes turns with the other jobs. Of several such
+    /// jobs, the one under which the connection broke least often goes first, so the guilty job comes last.
     pub(super) fn pick(&mut self, now: Moment) -> Vec<Job> {
         let breaks = |job: &dyn AnyTask| {
             let fate = job.head().fate;
@@ -187,7 +187,7 @@ impl Pending {
             |job: &dyn AnyTask| breaks(job).is_some() && (others_turn || breaks(job) > least);
         let mut batch = self.pick_but(now, makes_way);
         if batch.is_empty() {
-            // What is left waits for what has made way.
+            // Nothing else can go: the other jobs wait for jobs that made way for them, on the same subjects. These go now.
             batch = self.pick_but(now, |_| false);
         }
         self.went_alone = batch.iter().any(|job| breaks(&**job).is_some());
@@ -204,7 +204,7 @@ impl Pending {
             if job.is_abandoned() {
                 continue;
             }
-            // Its caller has gone, and it was sent.
+            // Its caller has gone, and it was sent: it is undone.
             if job.is_closed()
                 && let Some(undo) = job.undo(now)
             {
@@ -238,14 +238,14 @@ impl Pending {
         batch
     }
 
-    /// Answers the flushes that have nothing to wait for any more.
+    /// Answers the flushes that have nothing left to wait for.
     pub(super) fn answer_flushes(&mut self) {
         if self.flushes.is_empty() {
             return;
         }
         let later = self.later.iter().map(|(_, job)| job);
         let heads = self.ready.iter().chain(later).map(|job| job.head());
-        // A repeated undo waits for what may never come.
+        // A repeated undo waits for an effect that may never arrive.
         let waiting = heads.filter(|head| head.manner != Manner::Vigil);
         let numbers = waiting.map(|head| head.fate.number);
         let oldest = numbers.min().unwrap_or(u64::MAX);

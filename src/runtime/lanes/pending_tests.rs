@@ -72,7 +72,7 @@ fn is_answered(done: &mut Receiver<()>) -> bool {
     done.try_recv().is_ok()
 }
 
-/// What was given up, or is in a batch, by name.
+/// The names of jobs that were given up, or are in a batch.
 fn names(jobs: &[Job]) -> Vec<String> {
     let name = |job: &Job| match &job.head().subject {
         Some(Subject::Lock(name)) => name.to_string(),
@@ -174,7 +174,7 @@ fn a_batch_is_no_larger_than_a_statement_may_be() {
     assert_eq!(pending.pick(now).len(), MAX_BATCH);
     assert_eq!(pending.pick(now).len(), 1);
 
-    // The one that makes it too large is the last one.
+    // The batch ends with the job that makes it too large.
     let sizes = [("a", 1), ("b", MAX_BYTES - 1), ("c", 1), ("d", 1)];
     let mut pending = filled(sizes.map(|(key, bytes)| outcome(key, bytes, far)));
     assert_eq!(names(&pending.pick(now)), ["a", "b", "c"]);
@@ -224,7 +224,7 @@ fn a_flush_waits_for_what_has_arrived_before_it_and_then_once_more() {
     let mut done = flush(&mut pending);
     pending.answer_flushes();
     assert!(!is_answered(&mut done));
-    // In the meantime a release of the same name has arrived: the first one may have led to it.
+    // A release of the same name has arrived meanwhile: the first one may have led to it.
     pending.arrive(release("a", far, false));
     pending.pick(now);
     pending.answer_flushes();
@@ -266,7 +266,7 @@ fn what_is_read_takes_no_room_from_what_is_written() {
     assert!(!room.take(&*outcome("b", 1, now)));
     assert!(room.take(&*read(MAX_BYTES + 1)));
     assert!(!room.take(&*read(1)));
-    // What brings nothing fits.
+    // A job without bytes still fits.
     assert!(room.take(&*release("a", now, false)));
 }
 

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use crate::model::{Moment, Subject};
 use crate::runtime::job::{AnyTask, Job, Turn};
 
-/// What a batch has that is about one subject, while the batch is picked. A read and a claim of the same record may be in it
-/// together: they do not wait for each other, because each caller awaits its own. All other jobs keep their order.
+/// The jobs of a batch on one subject, while the batch is picked. A read and a claim of the same record may go together: neither
+/// waits for the other, because each caller awaits its own. All other jobs keep their order.
 #[derive(Debug, Default)]
 pub(super) struct Place {
-    /// Where in the batch.
+    /// The index in the batch.
     read: Option<usize>,
     claim: Option<usize>,
-    /// Nothing more fits in front of what is in the batch, or was left out.
+    /// No more jobs on the subject may join, because one that keeps its order was picked or left out.
     closed: bool,
 }
 
@@ -25,7 +25,7 @@ impl Place {
         }
     }
 
-    /// Whether the answer to one in the batch does for this one, too.
+    /// Whether the answer to a job in the batch also answers this job.
     pub(super) fn joins(&mut self, job: &dyn AnyTask, batch: &[Job]) -> bool {
         let first = self.of(job).and_then(|place| batch.get((*place)?));
         !self.closed && first.is_some_and(|first| job.shares(&**first))
@@ -39,24 +39,24 @@ impl Place {
         is_first && !self.closed
     }
 
-    /// The job is in the batch, at that place; or it is not.
+    /// Records that the job is in the batch, at index `picked`, or was left out.
     pub(super) fn pass(&mut self, job: &dyn AnyTask, picked: Option<usize>) {
         match (self.of(job), picked) {
             (Some(place), Some(_)) => *place = place.or(picked),
-            // One by something else that was seen, or larger than the first.
+            // A claim that saw another attempt, or a read larger than the first.
             (Some(place), None) if place.is_some() => {}
             _ => self.closed = true,
         }
     }
 }
 
-/// The record about which an attempt says something, in the order in which it does.
+/// The record of a job that belongs to an attempt: such jobs keep their order.
 pub(super) fn ordered(job: &dyn AnyTask) -> Option<&Subject> {
     let head = job.head();
     head.subject.as_ref().filter(|_| head.in_order)
 }
 
-/// The records about which something is put off, and until when.
+/// The records with a job that was put off, and until when.
 pub(super) fn put_off(later: &[(Moment, Job)]) -> HashMap<Subject, Moment> {
     let of = |(at, job): &(Moment, Job)| Some((ordered(&**job)?.clone(), *at));
     later.iter().filter_map(of).collect()

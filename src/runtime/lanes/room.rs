@@ -8,21 +8,21 @@ use crate::store::RequestLimit;
 
 /// The most jobs in one statement.
 pub(super) const MAX_BATCH: usize = 256;
-/// The outcomes in one statement have little more than so many bytes: servers limit a statement (MariaDB to 16 MiB).
+/// The outcomes in one statement are at most a little larger than this: servers limit a statement (MariaDB to 16 MiB).
 pub(crate) const MAX_BYTES: usize = 1 << 20;
-/// What the end of an attempt has beside its outcome, in bytes: no more than that.
+/// The most bytes that the end of an attempt adds to its outcome.
 pub(super) const BESIDE_OUTCOME: usize = 1 << 10;
 
-/// What still fits into a batch.
+/// The room that is left in a batch.
 #[derive(Debug)]
 pub(super) struct Room {
     limit: RequestLimit,
     pub(super) jobs: usize,
     /// Bytes of the statements whose requests are bounded.
     requests: HashMap<Turn, usize>,
-    /// Bytes of outcomes that are written.
+    /// Bytes of outcomes to write.
     written: usize,
-    /// Bytes of outcomes that are read, as far as they are known to be large.
+    /// Bytes of outcomes to read, where they are known to be large.
     read: usize,
 }
 

@@ -1,4 +1,4 @@
-//! How a lane's connection fares: when the next one may be made, and what callers are told about it.
+//! The state of a lane's connection: when the next one may be made, and which error callers get.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::store::fault::Fault;
 pub(super) struct Trouble {
     /// Why the last statement or connection failed, for messages.
     fault: Option<Fault>,
-    /// The next connection is not made before.
+    /// No connection is made before this moment.
     dial_at: Moment,
     /// `None` while statements succeed: the first connection that breaks is made anew at once.
     backoff: Option<ExponentialBackoff>,
@@ -27,8 +27,7 @@ impl Trouble {
         }
     }
 
-    /// A connection is of no use any more. The first time a new one is made at once, then after
-    /// growing pauses, until a statement succeeds.
+    /// The connection is lost. The first time a new one is made at once, later after growing pauses, until a statement succeeds.
     pub(super) fn strike(&mut self, fault: Fault, now: Moment) {
         self.fault = Some(fault);
         let pause = match &mut self.backoff {
@@ -39,12 +38,12 @@ impl Trouble {
         self.dial_at = now + pause;
     }
 
-    /// A statement was refused, over a connection that is whole.
+    /// A statement was refused; the connection is intact.
     pub(super) fn refused(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }
 
-    /// A statement succeeded: whatever was wrong is over.
+    /// A statement succeeded: the trouble is over.
     pub(super) fn calm(&mut self) {
         self.backoff = None;
         self.fault = None;
@@ -54,7 +53,7 @@ impl Trouble {
         self.dial_at
     }
 
-    /// The error for an operation of which nothing has happened, when its time is over.
+    /// The error for an operation that had no effect, when its time is over.
     pub(super) fn error(&self, doing: &'static str, target: &str) -> Error {
         match &self.fault {
             Some(fault) if fault.kind == FaultKind::ReadOnly => {
@@ -67,7 +66,7 @@ impl Trouble {
         }
     }
 
-    /// What is wrong, in words.
+    /// The cause, as text.
     pub(super) fn detail(&self) -> String {
         self.fault
             .as_ref()

@@ -1,4 +1,4 @@
-//! What is renewed: the lease of a lock, or that of an attempt.
+//! A lease that is renewed: the lease of a lock, or of an attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) enum Kept {
     Attempt(Arc<Grant<RecordKey>>),
 }
 
-/// The same for both.
+/// Runs the same code for both kinds.
 macro_rules! on {
     ($kept:expr, $grant:ident => $body:expr) => {
         match $kept {
@@ -37,7 +37,7 @@ impl Kept {
         }
     }
 
-    /// The bytes of its name, or of its scope and key.
+    /// The bytes of its name, or of its scope and key together.
     pub(super) fn name_len(&self) -> usize {
         match self {
             Kept::Lease(grant) => grant.name.as_bytes().len(),

@@ -2,23 +2,22 @@
 //!
 //! # Overview
 //!
-//! A thread with a runtime and connections of its own. Three tasks share the [schedule](schedule): one *announces* (warnings,
-//! losses) by the local clock and never waits for the database; one *renews* what is due, in chunks of at most 256; and one
-//! *helps* it over a spare connection, while a statement in flight must not keep others waiting. A wake-up costs what is due,
-//! not what is held.
+//! The renewals have a thread with a runtime and connections of their own. Three tasks share the [schedule](schedule). One
+//! *announces* warnings and losses by the local clock and never waits for the database. One *renews* due leases, in chunks of at
+//! most 256. One *helps* over a spare connection while a statement in flight must not keep others waiting. A wake-up costs the
+//! leases that are due, not those that are held.
 //!
 //! # Trust window
 //!
-//! A renewal is due with two thirds of the trusted time left, so there is time for two more attempts. The
-//! warning comes with one third left, the loss at the deadline, which is counted from before the
-//! last confirmed request was sent.
+//! A renewal is due with two thirds of the trusted time left, so there is time for two more attempts. The warning comes with one
+//! third left, the loss at the deadline. The deadline counts from before the last confirmed request was sent.
 //!
 //! # Failure
 //!
 //! - *A statement fails, or takes too long*: its leases are sent again in smaller chunks, in turn with the others.
 //! - *The database is out of reach*: dialing goes on, with pauses, until the deadlines.
-//! - *More leases are held than the database can renew*: what cannot be held is lost; what can be, and every lease of a
-//!   much shorter or longer TTL, is not. The log is told how many.
+//! - *More leases are held than the database can renew*: the excess is lost. The others, and every lease of a much shorter or
+//!   longer TTL, are kept. The log reports how many were lost.
 
 mod kept;
 mod pace;
@@ -49,13 +48,13 @@ use send::{dial, send};
 /// The longest pause after a failure.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// A spare connection that nothing needs for so long is closed.
+/// A spare connection that is idle for this long is closed.
 const SPARE: Duration = Duration::from_secs(10);
 
-/// So many announcements are made at once; then others have their turn.
+/// How many announcements are made at once; then other tasks have their turn.
 const ANNOUNCEMENTS: usize = 1_000;
 
-/// The way to hand a grant to the renewals. Dropping it ends their thread.
+/// The handle to give grants to the renewals. Dropping it ends their thread.
 #[derive(Debug)]
 pub(crate) struct Renewals(Arc<Shared>);
 
@@ -70,9 +69,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     schedule: Schedule,
-    /// No announcement is needed any more.
+    /// Announcements are no longer needed.
     closed: bool,
-    /// No renewal is wanted any more.
+    /// Renewals are no longer wanted.
     stopped: bool,
 }
 
@@ -81,7 +80,7 @@ impl State {
         !self.closed && !self.stopped
     }
 
-    /// Whether there is nothing to announce any more.
+    /// Whether there is nothing left to announce.
     fn is_over(&self) -> bool {
         self.closed || (self.stopped && self.schedule.is_empty())
     }
@@ -94,7 +93,7 @@ impl Shared {
 }
 
 impl Renewals {
-    /// `spare` is a second connection, where several can write at a time. The cleaner runs on the same thread.
+    /// `spare` is a second connection, for engines on which several can write at a time. The cleaner runs on the same thread.
     pub(crate) fn start(
         link: Link,
         spare: Option<Link>,
@@ -127,12 +126,12 @@ impl Renewals {
         Ok(Self(shared))
     }
 
-    /// From now on `grant` is renewed and watched, until it ends.
+    /// Renews and watches `grant` from now on, until it ends.
     pub(crate) fn add(&self, grant: &Arc<Grant>) {
         self.keep(Kept::Lease(Arc::clone(grant)));
     }
 
-    /// The same for an attempt.
+    /// [`Self::add`] for an attempt.
     pub(crate) fn add_record(&self, grant: &Arc<Grant<RecordKey>>) {
         self.keep(Kept::Attempt(Arc::clone(grant)));
     }
@@ -159,7 +158,7 @@ impl Renewals {
         }
     }
 
-    /// Nothing is renewed from now on. What is held is told, and its loss is announced.
+    /// Stops renewing. Returns the subjects that are still held; their loss is announced.
     pub(crate) fn stop(&self) -> Vec<Subject> {
         let state = &mut *self.0.state();
         state.stopped = true;
@@ -179,12 +178,12 @@ impl Drop for Renewals {
     }
 }
 
-/// The spare connection, where several write at a time.
+/// The spare connection, on engines where several can write at a time.
 pub(super) fn spare<C: Connector>(link: &Link) -> Option<Link> {
     (!C::CAPABILITIES.one_writer).then(|| link.another())
 }
 
-/// Tells warnings and losses in time, whatever the database does.
+/// Announces warnings and losses in time, whatever the database does.
 async fn announce(shared: &Shared, target: &str) {
     loop {
         let now = Moment::now();
@@ -211,7 +210,7 @@ async fn announce(shared: &Shared, target: &str) {
     }
 }
 
-/// Sleeps until `at`, or until it is told to look again.
+/// Sleeps until `at`, or until `news` wakes it.
 async fn pause(at: Option<Moment>, news: &Notify) {
     match at {
         None => news.notified().await,
@@ -224,7 +223,7 @@ async fn pause(at: Option<Moment>, news: &Notify) {
 
 async fn renew(mut link: Link, shared: &Shared, target: &str) {
     let mut backoff = backoff::reconnect();
-    // Failures in a row.
+    // The number of failures in a row.
     let mut failures = 0;
     loop {
         let (next, limit) = {
@@ -235,7 +234,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
             (state.schedule.next(), state.schedule.dial_limit())
         };
         if next.is_none_or(|at| !at.has_passed()) {
-            // The connection is there before the first renewal needs it. One that is not made by then is made anew.
+            // Connect before the first renewal needs it. An attempt that is too slow for that is repeated.
             if let Some(at) = next.filter(|_| !link.is_connected()) {
                 select! {
                     _ = link.connect() => {}
@@ -264,8 +263,8 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
             backoff = backoff::reconnect();
             continue;
         };
-        tracing::warn!(%target, error = %fault, "cannot renew");
-        // A chunk with a row that is refused fails so often until that row is alone.
+        tracing::warn!(%target, error = %fault, "cannot renew leases, will try again");
+        // A chunk with a refused row fails this often until that row is alone.
         if failures >= ALONE {
             let pause = backoff.next().unwrap_or_default();
             sleep_until(Moment::now() + pause.min(MAX_PAUSE)).await;
@@ -273,7 +272,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
     }
 }
 
-/// Renews over the spare connection what must not wait for the statement that is in flight on the first one.
+/// Renews, over the spare connection, the leases that cannot wait for the statement in flight on the first one.
 async fn help(link: Option<Link>, shared: &Shared, target: &str) {
     let Some(mut link) = link else {
         return;
@@ -305,10 +304,10 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
             continue; // the statement in flight was answered meanwhile
         };
         if let Err(fault) = send(&mut link, shared, chunk).await {
-            tracing::warn!(%target, error = %fault, "cannot renew");
+            tracing::warn!(%target, error = %fault, "cannot renew leases, will try again");
         }
         used = Moment::now();
-        // What failed, or was found locked, is to be sent again.
+        // Leases of a failed statement, and leases found locked, have to be sent again.
         shared.renew.notify_one();
     }
 }

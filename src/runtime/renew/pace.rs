@@ -1,16 +1,16 @@
-//! How many renewals go into a statement: as many as the database does well within the time that it has for them.
+//! How many renewals go into a statement: as many as the database handles well within their time.
 
 use std::time::Duration;
 
 /// The most renewals in one statement.
 pub(super) const CHUNK: usize = 256;
-/// And the fewest, where more are due: the round trip is most of such a statement's time.
+/// The fewest renewals in a statement, where more are due: the round trip is most of its time.
 const MIN_CHUNK: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Pace {
     size: usize,
-    /// How long a statement takes: the slowest of the last ones, of which less is kept each time.
+    /// How long a statement takes: the slowest of the recent ones, with a weight that decays.
     took: Duration,
 }
 
@@ -28,15 +28,15 @@ impl Pace {
         self.size
     }
 
-    /// How much time a lease needs to be left for a renewal that is sent now to be worth while.
+    /// How much of its time a lease needs for a renewal sent now to be worth while.
     pub(super) fn needed(&self) -> Duration {
         self.took * 2
     }
 
-    /// A statement for `count` renewals, which had `bound`, took so long. (One that was cut off took all of it.)
+    /// A statement for `count` renewals, bounded by `bound`, took `took`. (A statement that was cut off took all of its bound.)
     pub(super) fn took(&mut self, took: Duration, bound: Duration, count: usize) {
         self.took = took.max(self.took * 3 / 4);
-        // A small one is not slow for its size.
+        // A small statement is not slow because of its size.
         if took > bound / 2 && count > MIN_CHUNK {
             self.size = (count.min(self.size) / 2).max(MIN_CHUNK);
         } else if took < bound / 4 && count >= self.size {

@@ -1,29 +1,29 @@
-//! When what is renewed, and when what is announced. No clock is read here: the time is an argument.
+//! When leases are renewed, and when warnings and losses are announced. No clock is read here: the time is an argument.
 //!
 //! # Fairness
 //!
-//! Renewals go out in chunks. Leases of about the same TTL (up to twice as long) are a class. What is due of all classes
-//! shares a statement while that has room for it, and while statements are fast enough for the lease with the shortest
-//! TTL, which then bounds it. Else each class has statements of its own, in turn, with the time that it can bear. So the
-//! leases of one class may be more than the database can renew, and cost the other classes nothing. Within a class the
-//! longest due comes first.
+//! Renewals go out in chunks. Leases of about the same TTL (up to twice as long) form a class. The due leases of all classes
+//! share a statement while it has room for them and statements are fast enough for the lease with the shortest TTL, which then
+//! bounds the statement. Otherwise each class has statements of its own, in turn, with a bound that suits its TTL. So a class
+//! may hold more leases than the database can renew, without cost to the other classes. Within a class, the longest due comes
+//! first.
 //!
 //! # The spare connection
 //!
-//! While a statement is in flight on the first connection, another one goes over the spare one: when it would be full, or
-//! when the one in flight may take longer than a lease that is due can wait. What is sent there is bounded by the lease
-//! with the shortest TTL: it is never kept waiting by two slow statements.
+//! While a statement is in flight on the first connection, another one goes over the spare one in two cases: it would be full, or
+//! the statement in flight may take longer than a due lease can wait. The lease with the shortest TTL bounds the statement on the
+//! spare connection: two slow statements never keep it waiting.
 //!
 //! # What cannot be held
 //!
-//! When a class has more leases than can be renewed, some are lost. Those that would be lost before the answer to their
-//! renewal comes are sent last: renewing them would lose the next ones, too, one after the other.
+//! When a class has more leases than can be renewed, some are lost. A lease that would end before the answer to its renewal comes
+//! is sent last: renewing it first would lose the next ones too, one after the other.
 //!
 //! # What fails
 //!
-//! The leases of a statement that failed are *suspects*. Suspects are sent apart from the others, in turn with them, and in
-//! chunks half as large after each failure: a row that the database refuses fails alone in the end, and one slow
-//! statement is not sent again whole.
+//! The leases of a failed statement are *suspects*. Suspects are sent apart from the others, in turn with them, and in chunks half
+//! as large after each failure. So a row that the database refuses fails alone in the end, and a slow statement is not repeated
+//! whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -42,10 +42,10 @@ use crate::store::lease::Renewed;
 #[path = "turns.rs"]
 mod turns;
 
-/// After so many failures of a full chunk a suspect is sent alone: `CHUNK` halved so often is one.
+/// After this many failures of a full chunk a suspect is sent alone: `CHUNK` halved this often is one.
 pub(super) const ALONE: u32 = CHUNK.ilog2();
 
-/// The bounds of the bound on a renewal statement: one that hangs is better sent again on a new connection.
+/// The limits of the bound on a renewal statement. A statement that hangs is better sent again on a new connection.
 const MIN_BOUND: Duration = Duration::from_millis(50);
 const MAX_BOUND: Duration = Duration::from_secs(2);
 
@@ -55,19 +55,19 @@ type Queue = BTreeSet<(Moment, Uuid)>;
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     entries: HashMap<Uuid, Entry>,
-    /// When each entry has something to announce, or earlier: a renewal does not move it.
+    /// When each entry has something to announce, or an earlier moment: a renewal does not move it.
     news: Queue,
     /// When each entry is to be renewed, by class of TTL.
     due: BTreeMap<u32, Queue>,
     suspects: Queue,
     /// How many entries there are of each TTL.
     ttls: BTreeMap<Duration, usize>,
-    /// Whether the suspects are next.
+    /// Whether the suspects have the next turn.
     suspects_turn: bool,
-    /// The class that had the last statement of its own on the first connection, and on the spare one.
+    /// The class of the last statement for one class alone, on the first connection and on the spare one.
     last_class: u32,
     last_spare: u32,
-    /// The bound of the statement that is in flight on the first connection.
+    /// The bound of the statement in flight on the first connection.
     in_flight: Option<Duration>,
     limit: RequestLimit,
     pub(super) pace: Pace,
@@ -83,13 +83,13 @@ struct Entry {
     kept: Kept,
     news_at: Moment,
     renewal: Renewal,
-    /// How often in a row its row was found locked.
+    /// How often in a row its row was locked.
     locked: u32,
-    /// The largest chunk that it may be in: half of that with which it failed.
+    /// The size of the largest chunk that may contain it: half of the one that failed.
     largest: usize,
     /// How often in a row it failed alone.
     failed: u32,
-    /// The tally has counted that it is late.
+    /// The tally has counted it as late.
     late: bool,
 }
 
@@ -97,13 +97,13 @@ struct Entry {
 enum Renewal {
     Queued(Moment),
     Suspect(Moment),
-    /// In a chunk that was taken.
+    /// It is in a chunk that was taken.
     Sent,
-    /// Its cap allows no more.
+    /// Its cap allows no more renewals.
     Never,
 }
 
-/// Which task has to wake for what was added.
+/// Which tasks have to wake for the new entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wake {
     pub(super) announcer: bool,
@@ -111,11 +111,11 @@ pub(super) struct Wake {
     pub(super) helper: bool,
 }
 
-/// What is sent in one statement (locks and attempts: one each).
+/// The leases to renew together: one statement for locks and one for attempts.
 #[derive(Debug)]
 pub(super) struct Chunk {
     pub(super) kept: Vec<Kept>,
-    /// How long a statement may take.
+    /// The bound of each statement.
     pub(super) bound: Duration,
 }
 
@@ -127,13 +127,13 @@ fn class(ttl: Duration) -> u32 {
     ttl.as_millis().max(1).ilog2()
 }
 
-/// How long a statement for leases of this TTL may take: long enough before the end for another try.
+/// The bound of a statement for leases of this TTL: short enough to leave time for another try.
 fn bound(ttl: Duration) -> Duration {
     (ttl / 4).clamp(MIN_BOUND, MAX_BOUND)
 }
 
 impl Schedule {
-    /// Its chunks need requests within `limit`.
+    /// Requests of its chunks stay within `limit`.
     pub(super) fn within(limit: RequestLimit) -> Self {
         Self {
             limit,
@@ -141,8 +141,7 @@ impl Schedule {
         }
     }
 
-    /// Adds a grant. A task is woken only when the grant needs it earlier than it would wake anyway: most grants are
-    /// released long before.
+    /// Adds a grant. Wakes a task only when the grant needs it before its next wake-up: most grants are released long before.
     pub(super) fn keep(&mut self, now: Moment, kept: Kept) -> Wake {
         let id = kept.id();
         let news_at = kept.announce_at();
@@ -195,7 +194,7 @@ impl Schedule {
         }
     }
 
-    /// Puts the renewal of an entry into the queue where it belongs.
+    /// Queues the renewal of an entry.
     fn queue(&mut self, id: Uuid, renewal: Renewal) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
@@ -214,7 +213,7 @@ impl Schedule {
         }
     }
 
-    /// Announces at most `limit` warnings and losses that are due, and tells when the next one is.
+    /// Announces at most `limit` due warnings and losses. Returns when the next one is due.
     pub(super) fn announce(&mut self, now: Moment, limit: usize) -> Option<Moment> {
         for _ in 0..limit {
             let Some(&(at, id)) = self.news.first().filter(|(at, _)| *at <= now) else {
@@ -228,7 +227,7 @@ impl Schedule {
         self.announcer
     }
 
-    /// What the log is to be told by now. At the end it is told all.
+    /// The report for the log, if it is due; at the end always.
     pub(super) fn report(&mut self, now: Moment, at_end: bool) -> Option<Report> {
         self.tally.report(now, self.entries.len(), at_end)
     }
@@ -237,14 +236,14 @@ impl Schedule {
         self.entries.is_empty()
     }
 
-    /// What is held.
+    /// The subjects that are held.
     pub(super) fn held(&self, now: Moment) -> Vec<Subject> {
         let entries = self.entries.values();
         let held = entries.filter(|entry| entry.kept.is_held_at(now));
         held.map(|entry| entry.kept.subject()).collect()
     }
 
-    /// Announces what is due of an entry, and forgets it when it has ended.
+    /// Announces what is due for an entry, and forgets the entry when it has ended.
     fn look(&mut self, now: Moment, id: Uuid) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
@@ -313,14 +312,14 @@ impl Schedule {
             entry.locked = 0;
             Renewal::Queued(kept.renew_at())
         } else {
-            // A transaction has its row locked: it alone is put off.
+            // A transaction has the row locked: only this lease is put off.
             entry.locked += 1;
             Renewal::Queued(now + backoff::again(entry.locked + 2, kept.ttl() / 10))
         };
         self.queue(id, renewal);
     }
 
-    /// Their statement failed. The others are next; one that was alone in it is put off.
+    /// Their statement failed. The other leases are next; a lease that was alone in it is put off.
     pub(super) fn fail(&mut self, now: Moment, kept: &[Kept]) {
         self.suspects_turn = false;
         for id in kept.iter().map(Kept::id) {
@@ -338,7 +337,7 @@ impl Schedule {
         }
     }
 
-    /// They were not sent after all.
+    /// They were not sent.
     pub(super) fn put_back(&mut self, kept: &[Kept]) {
         for kept in kept {
             self.queue(kept.id(), Renewal::Queued(kept.renew_at()));

@@ -1,9 +1,9 @@
-//! What happens at the very moment at which something changes.
+//! Edge cases: events at the very moment of a change.
 
 use super::*;
 use crate::model::RecordKey;
 
-/// A request has room for so many names of one byte.
+/// A request has room for this many names of one byte.
 const ROOM: usize = 384 / 14;
 
 fn small() -> RequestLimit {
@@ -111,7 +111,7 @@ fn a_renewal_that_is_due_again_at_once_is_put_off() {
     let (mut it, all) = crowd(1, TTL, start);
     let now = start + secs(11);
     it.chunk(now);
-    // It is trusted for 20 s from now on: two thirds of what a whole renewal brings.
+    // From now on it is trusted for 20 s: two thirds of the trusted time after a full renewal.
     it.settle(now, &all[0], live(secs(24)), now);
     assert_eq!(all[0].renew_at(), now);
     assert!(it.next().unwrap() > now);

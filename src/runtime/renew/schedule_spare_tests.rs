@@ -1,4 +1,4 @@
-//! What goes over the spare connection, and when.
+//! Which leases go over the spare connection, and when.
 
 use super::*;
 
@@ -13,14 +13,14 @@ fn a_full_chunk_does_not_wait_for_the_statement_in_flight() {
         let Chunk { kept, bound } = it.spare_chunk(now).unwrap();
         assert_eq!((kept.len(), bound), (256, millis(60)));
     }
-    // What is left is next on the first connection, and shares a statement.
+    // The rest is next on the first connection, and shares a statement.
     assert_ne!(it.spare_next(now), Some(now));
     assert!(it.spare_chunk(now).is_none());
     it.landed();
     let last = it.chunk(now).kept;
     assert_eq!(last.len(), 233);
     assert!(ids(&last).contains(&id(&slow)));
-    // What is only due soon is no full chunk.
+    // Leases that are only due soon make no full chunk.
     let start = Moment::now();
     let (mut it, _) = crowd(512, TTL, start);
     it.chunk(start + secs(10) + Duration::from_nanos(300));
@@ -51,7 +51,7 @@ fn what_overtakes_takes_nobodys_turn() {
     for round in 0..3 {
         let chunk = it.chunk(now + millis(100) * round).kept;
         seen |= ids(&chunk).contains(&id(&slow));
-        // The crowd never ends, and the urgent one overtakes it each time.
+        // The crowd never ends, and the urgent lease overtakes it each time.
         it.put_back(&chunk);
         let due = urgent.renew_at();
         let overtaking = it.spare_chunk(due).unwrap().kept;
@@ -88,7 +88,7 @@ fn crowds_go_in_turn_over_both_connections() {
         ttls.push(it.chunk(now).kept[0].ttl().as_secs());
         ttls.push(it.spare_chunk(now).unwrap().kept[0].ttl().as_secs());
     }
-    // Each connection has turns of its own; the shorter ones overtake a statement for the longer ones.
+    // Each connection has turns of its own; leases of a shorter TTL overtake a statement for those of a longer one.
     assert_eq!(ttls, [6, 6, 60, 6, 6, 60]);
 }
 
@@ -110,7 +110,7 @@ fn what_is_urgent_does_not_wait_for_a_statement_that_may_take_longer() {
         (ids(&chunk.kept), chunk.bound),
         (vec![id(&urgent)], millis(60))
     );
-    // When that fails, it is tried there again.
+    // After a failure it is tried there again.
     it.fail(due, &chunk.kept);
     let again = it.spare_next(due).unwrap();
     assert!(again > due && again < due + millis(50));
@@ -143,7 +143,7 @@ fn the_helper_wakes_when_a_chunk_becomes_full() {
     let start = Moment::now();
     let (mut it, all) = crowd(512, TTL, start);
     assert_eq!(it.chunk(all[0].renew_at()).kept.len(), 256);
-    // The last one of those that make the next chunk.
+    // The last lease of the next chunk.
     let full = all[511].renew_at();
     assert_eq!(it.spare_next(all[300].renew_at()), Some(full));
     assert_eq!(it.spare_next(full), Some(full));

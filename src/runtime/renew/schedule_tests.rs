@@ -16,7 +16,7 @@ mod spare;
 /// lost after 30 s.
 const TTL: Duration = Duration::from_secs(36);
 
-/// Ids that a failed test prints in few letters.
+/// Ids that are short in the output of a failed test.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 fn secs(secs: u64) -> Duration {
@@ -27,7 +27,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A grant of all of its TTL that was asked for at `sent`.
+/// A grant with its full TTL, asked for at `sent`.
 fn grant(ttl: Duration, sent: Moment, cap: Option<Moment>) -> Arc<Grant> {
     let exact = ClockError::new(Duration::ZERO);
     let deadline = sent + exact.trusted(ttl);
@@ -54,7 +54,7 @@ fn live(remaining: Duration) -> Renewed {
     Renewed::Live { remaining }
 }
 
-/// A schedule of `count` leases that were asked for at `sent`, one nanosecond apart.
+/// A schedule of `count` leases asked for at `sent`, one nanosecond apart.
 fn crowd(count: u64, ttl: Duration, sent: Moment) -> (Schedule, Vec<Kept>) {
     let mut schedule = Schedule::default();
     let nanos = |n| Duration::from_nanos(n);
@@ -88,7 +88,7 @@ fn a_task_is_woken_only_for_what_is_earlier() {
     assert_eq!(it.next(), Some(start + secs(5)));
     assert_eq!(it.keep(start, lease(TTL / 2, start)), neither);
     assert_eq!(it.keep(start, lease(TTL / 4, start)), both);
-    // One that is not renewed is only watched.
+    // A lease that is not renewed is only watched.
     let cap = start + millis(2_500);
     let short = Kept::Lease(grant(secs(3), start, Some(cap)));
     let wake = it.keep(start, short);
@@ -140,17 +140,17 @@ fn warnings_and_losses_are_announced_when_they_are_due_and_counted() {
     let soon = start + secs(20) + millis(1);
     assert_eq!(it.announce(start + secs(19), 10), Some(start + secs(20)));
     assert!(!all[0].status().at_risk);
-    // Not more at once than asked for.
+    // No more at once than the limit.
     assert!(it.announce(soon, 2).is_some_and(|next| next <= soon));
     let at_risk = |all: &[Kept]| all.iter().filter(|kept| kept.status().at_risk).count();
     assert_eq!(at_risk(&all), 2);
     it.announce(soon, 2);
     assert_eq!(at_risk(&all), 3);
-    // One is renewed after all.
+    // One lease is renewed after all.
     it.chunk(soon);
     it.settle(soon, &all[2], live(TTL), soon);
     assert!(!all[2].status().at_risk);
-    // The announcer wakes to tell what it has counted.
+    // The announcer wakes to report its counts.
     assert_eq!(it.announce(soon, 10), Some(soon + secs(1)));
     let told = |late, lost, held| Some(Report { late, lost, held });
     assert_eq!(it.report(soon + secs(1), false), told(3, 0, 3));
@@ -160,7 +160,7 @@ fn warnings_and_losses_are_announced_when_they_are_due_and_counted() {
     assert_eq!(all[0].status().end, Some(End::Lost(Loss::Expired)));
     assert_eq!(it.len(), 1);
     assert_eq!(it.report(start + secs(31), true), told(0, 2, 1));
-    // It was late, in time, and is late again.
+    // It was late, then in time, and is late again.
     it.announce(start + secs(41), 10);
     assert_eq!(it.report(start + secs(41), true), told(1, 0, 1));
 }
@@ -203,7 +203,7 @@ fn what_has_ended_is_not_sent() {
     grant.lose(Loss::TakenOver);
     assert_eq!(ids(&it.chunk(start + secs(11)).kept), ids(&all[1..]));
     assert_eq!(it.len(), 2);
-    // An answer may tell the end.
+    // An answer may report the end.
     it.settle(start + secs(12), &all[1], Renewed::Gone, start + secs(11));
     assert_eq!(it.len(), 1);
     assert_eq!(all[1].status().end, Some(End::Lost(Loss::TakenOver)));
@@ -239,7 +239,7 @@ fn the_longest_due_come_first_and_what_is_soon_due_rides_along() {
 #[test]
 fn a_crowd_of_one_ttl_costs_the_others_nothing() {
     let (now, mut it, urgent, slow) = three_classes();
-    // Each has the time that its class can bear; what is left of all shares a statement in the end.
+    // Each statement has the bound that suits its class; in the end the rest of all classes shares a statement.
     let one = |kept: &Kept, bound| (1, kept.ttl(), bound);
     let full = (256, secs(6), millis(1_500));
     let expected = [
@@ -273,7 +273,7 @@ fn three_classes() -> (Moment, Schedule, Kept, Kept) {
     (start + millis(2_100), it, urgent, slow)
 }
 
-/// How many leases the next chunks have, the TTL of the first one, and the bound.
+/// The sizes of the next chunks, the TTL of the first lease, and the bound.
 fn chunks(it: &mut Schedule, now: Moment, count: usize) -> Vec<(usize, Duration, Duration)> {
     let sent = (0..count).map(|_| it.chunk(now));
     sent.map(|Chunk { kept, bound }| (kept.len(), kept[0].ttl(), bound))
@@ -311,7 +311,7 @@ fn a_chunk_goes_into_one_request() {
     // The names have one byte.
     let fitting = 384 / 14;
     assert_eq!(it.chunk(start + millis(2_100)).kept.len(), fitting);
-    // So many of two classes share one; one more, and each has its own.
+    // This many of two classes share a statement; with one more, each class has its own.
     let slow = lease(secs(60), start - secs(15));
     for (count, shared) in [(26, true), (27, false)] {
         let (mut it, _) = crowd(count, secs(6), start);
@@ -338,7 +338,7 @@ fn what_would_be_lost_before_its_answer_comes_last() {
     assert_eq!(chunk.len(), 256);
     assert!(fresh.iter().all(|kept| chunk.contains(&id(kept))));
     assert_eq!(chunk[250..], ids(&all[..6]));
-    // They have a nanosecond more than that.
+    // These leases have a nanosecond more than that.
     let (mut it, all) = crowd(300, TTL, start + Duration::from_nanos(1));
     it.keep(start, lease(TTL, start + secs(15)));
     it.pace.took(millis(500), secs(2), 256);
@@ -383,7 +383,7 @@ fn the_announcer_looks_again_when_a_renewal_brings_the_next_warning_forward() {
     it.announce(start + secs(20), 10);
     assert!(kept.status().at_risk);
     it.chunk(start + secs(20));
-    // 31 s more were asked for: the warning is over, and the next one is before what was the deadline.
+    // The renewal asked for 31 s more: the warning is over, and the next one comes before the old deadline.
     it.settle(start + secs(20), &kept, live(secs(23)), start + secs(20));
     assert!(!kept.status().at_risk);
     let next = it.news.first().unwrap().0;

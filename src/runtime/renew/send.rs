@@ -1,4 +1,4 @@
-//! Sending a chunk of renewals, and what its answers mean.
+//! Sends a chunk of renewals, and handles the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed};
 use crate::store::record::KeepAsk;
 
-/// A login takes several round trips.
+/// The least time for dialing: a login takes several round trips.
 const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
 
 pub(super) async fn dial(link: &mut Link, limit: Duration) -> Result<(), Fault> {
@@ -23,7 +23,7 @@ pub(super) async fn dial(link: &mut Link, limit: Duration) -> Result<(), Fault> 
     made.unwrap_or_else(|_| Err(Fault::timed_out()))
 }
 
-/// Renews the leases of a chunk in one statement and its attempts in another. Each is settled by itself.
+/// Renews the locks of a chunk in one statement and its attempts in another. Each is settled by itself.
 pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Fault> {
     let (mut leases, mut attempts) = (Vec::new(), Vec::new());
     for kept in chunk.kept {
@@ -72,7 +72,7 @@ pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Resu
     renewed.and(kept)
 }
 
-/// One statement, and what becomes of those that it renews.
+/// Sends one statement and settles its leases.
 pub(super) async fn part(
     link: &mut Link,
     shared: &Shared,
@@ -84,14 +84,14 @@ pub(super) async fn part(
         return Ok(());
     }
     if !link.is_connected() {
-        // The statement before has cost the connection.
+        // The previous statement has cost the connection.
         shared.state().schedule.put_back(&kept);
         return Ok(());
     }
     let sent = Moment::now();
     let outcomes = link.run(bound, verb).await;
     let now = Moment::now();
-    // What is to be sent again may have to overtake what comes next here.
+    // Leases to send again may have to overtake the next statement here.
     shared.help.notify_one();
     let schedule = &mut shared.state().schedule;
     match outcomes {
@@ -112,7 +112,7 @@ pub(super) async fn part(
     }
 }
 
-/// Sorted by name. Of two grants of one name the older one is lost, and does not know it yet.
+/// Sorts by name. Of two grants of one name it drops the older one, which is lost and does not know it yet.
 pub(super) fn newest_only<K: Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
     due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence.cmp(&a.fence)));
     due.dedup_by(|older, newest| {

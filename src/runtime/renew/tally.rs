@@ -1,15 +1,15 @@
-//! What the log is told of renewals that come too late: counts, once a second at most.
+//! The log's report on renewals that come too late: counts, once a second at most.
 
 use std::time::Duration;
 
 use crate::model::Moment;
 
-/// What happens within this time is told at once.
+/// Events within this time share a report.
 const SPAN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// When the first of these happened.
+    /// When the first counted event happened.
     since: Option<Moment>,
     late: usize,
     lost: usize,
@@ -17,11 +17,11 @@ pub(super) struct Tally {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Report {
-    /// So many leases have a third of their time left, and no renewal of them was confirmed.
+    /// How many leases have a third of their time left without a confirmed renewal.
     pub(super) late: usize,
-    /// So many have been lost.
+    /// How many leases were lost.
     pub(super) lost: usize,
-    /// So many are held.
+    /// How many leases are held.
     pub(super) held: usize,
 }
 
@@ -36,7 +36,7 @@ impl Tally {
         self.since.get_or_insert(now);
     }
 
-    /// When there is something to tell.
+    /// When the next report is due.
     pub(super) fn due(&self) -> Option<Moment> {
         self.since.map(|since| since + SPAN)
     }

@@ -13,7 +13,7 @@ use crate::store::fault::Fault;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::sqlite::Sqlite;
 
-/// A test that waits for longer has failed.
+/// A test that waits longer than this has failed.
 const LONG: Duration = Duration::from_secs(20);
 
 struct House {
@@ -45,7 +45,7 @@ impl House {
         )
     }
 
-    /// A lease of this TTL that is to be renewed at once.
+    /// A lease of this TTL that is due for renewal at once.
     async fn lease(&self, name: &str, ttl: Duration) -> Arc<Grant> {
         let ask = TakeAsk {
             name: Name::new(name).unwrap(),
@@ -67,7 +67,7 @@ impl House {
         self.shared.state().schedule.keep(Moment::now(), kept);
     }
 
-    /// What is due of all that is kept.
+    /// The due leases of all that are held.
     fn chunk(&self) -> Chunk {
         self.shared.state().schedule.chunk(Moment::now())
     }

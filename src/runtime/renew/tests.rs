@@ -1,4 +1,4 @@
-//! Chunks of renewals, and what their answers mean.
+//! Sending chunks of renewals, and the answers.
 
 use std::pin::pin;
 use std::time::Instant;
@@ -60,7 +60,7 @@ fn the_thread_ends_with_the_renewals() {
     }
 }
 
-/// A server accepts the first connection, and says nothing.
+/// A server that accepts the first connection and stays silent.
 #[cfg(feature = "postgres")]
 #[tokio::test]
 async fn a_connection_that_is_not_made_when_a_renewal_is_due_is_made_anew() {

@@ -1,4 +1,4 @@
-//! Whose turn it is: what goes into the next statement, on the first connection and on the spare one.
+//! Whose turn it is: which leases go into the next statement, on the first connection and on the spare one.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -15,7 +15,7 @@ impl Schedule {
         self.pace.needed() <= self.dial_limit()
     }
 
-    /// Takes out what is to be sent now over the first connection. What has ended is dropped on the way.
+    /// Takes out the leases to send now over the first connection, and drops those that have ended.
     pub(in crate::runtime::renew) fn chunk(&mut self, now: Moment) -> Chunk {
         let suspects_due = is_due(&self.suspects, now);
         let others_due = self.due.values().any(|queue| is_due(queue, now));
@@ -29,8 +29,8 @@ impl Schedule {
             all.unwrap_or_else(|| self.pick_next_class(now))
         };
         let kept = self.take(now, picked);
-        // The first time a statement must not keep the lease waiting that has the least time, whether it is in the chunk or
-        // not. What was given up on for that has its own time the next time.
+        // The first sending must not delay the lease with the shortest TTL, in the chunk or not. A renewal that is cut off for this
+        // has its own bound the next time.
         let shortest = if shared {
             self.shortest()
         } else {
@@ -41,7 +41,7 @@ impl Schedule {
         Chunk { kept, bound }
     }
 
-    /// The chunk of the first connection has been answered, or has failed.
+    /// The chunk of the first connection was answered, or failed.
     pub(in crate::runtime::renew) fn landed(&mut self) {
         self.in_flight = None;
     }
@@ -60,7 +60,7 @@ impl Schedule {
         })
     }
 
-    /// When something is to be sent over the spare connection, as far as that is known by now.
+    /// When the next statement on the spare connection is due, as far as is known now.
     pub(in crate::runtime::renew) fn spare_next(&mut self, now: Moment) -> Option<Moment> {
         self.helper = self.spare_at(now);
         self.helper
@@ -86,7 +86,7 @@ impl Schedule {
         next.into_iter().flatten().filter(|at| *at > now).min()
     }
 
-    /// When more is due than goes into a request, or as much as makes a chunk.
+    /// When more leases are due than fit into a request, or enough for a chunk.
     fn full_at(&self, queue: &Queue) -> Option<Moment> {
         let mut used = 0;
         let last = queue
@@ -101,7 +101,7 @@ impl Schedule {
         self.limit.admits(used, name, 0)
     }
 
-    /// Takes out what is to be sent now over the spare connection.
+    /// Takes out the leases to send now over the spare connection.
     pub(in crate::runtime::renew) fn spare_chunk(&mut self, now: Moment) -> Option<Chunk> {
         let picked = self.spare_pick(now)?;
         self.last_spare = picked.first().map_or(0, |id| self.class_of(id));
@@ -131,7 +131,7 @@ impl Schedule {
         (self.overtakes(shortest) && !suspects.is_empty()).then_some(suspects)
     }
 
-    /// Whether a request of these would be full, and nothing in it is only due soon.
+    /// Whether a request of these leases would be full of leases that are due now.
     fn is_full(&self, now: Moment, picked: &[Uuid]) -> bool {
         let due = |id: &Uuid| matches!(self.entries[id].renewal, Renewal::Queued(at) if at <= now);
         let mut used = 0;
@@ -141,7 +141,7 @@ impl Schedule {
         is_full && request.iter().all(due)
     }
 
-    /// Takes out as many of `picked` as go into one request. What has ended or is at its cap goes without.
+    /// Takes out as many of `picked` as fit into one request. Skips those that have ended or are at their cap.
     fn take(&mut self, now: Moment, picked: Vec<Uuid>) -> Vec<Kept> {
         let mut kept = Vec::new();
         let mut used = 0;
@@ -168,14 +168,14 @@ impl Schedule {
         class(self.entries[id].kept.ttl())
     }
 
-    /// The classes, beginning with the one after `last`.
+    /// The classes, starting with the one after `last`.
     fn turns(&self, last: u32) -> impl Iterator<Item = (&u32, &Queue)> {
         let after = (Bound::Excluded(last), Bound::Unbounded);
         let before = ..=last;
         self.due.range(after).chain(self.due.range(before))
     }
 
-    /// What is due of the class whose turn it is.
+    /// The due leases of the class whose turn it is.
     fn pick_next_class(&mut self, now: Moment) -> Vec<Uuid> {
         let turn = self
             .turns(self.last_class)
@@ -188,7 +188,7 @@ impl Schedule {
         picked
     }
 
-    /// What is due of all classes, if they can share a statement. What is soon due rides along.
+    /// The due leases of all classes, if they can share a statement, with leases that are due soon.
     fn all(&self, now: Moment) -> Option<Vec<Uuid>> {
         let queues = self.due.iter();
         let all: Vec<_> = queues
@@ -199,7 +199,7 @@ impl Schedule {
         (fits && self.is_calm()).then_some(all)
     }
 
-    /// The longest due first; those that would be lost before their answer comes last.
+    /// The longest due first. Leases that would be lost before their answer comes are last.
     fn candidates(&self, now: Moment, class: u32, queue: &Queue) -> Vec<Uuid> {
         let size = self.pace.size();
         let soon = now + Duration::from_millis(1 << class) / 10;
@@ -221,7 +221,7 @@ impl Schedule {
         good
     }
 
-    /// Suspects of one class (of `class`) that failed in chunks of the same size.
+    /// Suspects of one class (of `class`, if given) that failed in chunks of the same size.
     fn pick_suspects(&self, now: Moment, class: Option<u32>) -> Vec<Uuid> {
         let like = |id: &Uuid| (self.entries[id].largest, self.class_of(id));
         let due = self.suspects.iter().take_while(|(at, _)| *at <= now);

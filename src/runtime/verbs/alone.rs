@@ -7,7 +7,7 @@ use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
 
-/// Runs alone. It may be called several times: what failed is sent again.
+/// Runs alone. It may run several times: after a failure it is sent again.
 pub(crate) struct Alone<F, T> {
     pub(crate) verb: F,
     pub(crate) reply: Reply<T>,

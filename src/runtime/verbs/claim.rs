@@ -14,7 +14,7 @@ use crate::store::fault::Fault;
 use crate::store::lease::Renewed;
 use crate::store::record::{ClaimAsk, Claimed, KeepAsk};
 
-/// The outcome of a claim. The verb makes the guard: when no caller is there to receive it, dropping it frees the key.
+/// The outcome of a claim. The verb makes the guard: when no caller receives it, dropping it frees the key.
 #[derive(Debug)]
 pub(crate) enum Claiming {
     Mine(RecordGuard),
@@ -39,7 +39,7 @@ impl Claim {
         Task { head, verb }
     }
 
-    /// Hands the guard to the caller. When the caller has gone, the guard is dropped, and the key is free.
+    /// Hands the guard to the caller. When the caller has gone, dropping the guard frees the key.
     fn mine(self, attempt: i64, deadline: Moment) -> Next {
         let ask = self.ask;
         let clock_error = self.core.settings.clock_error;
@@ -58,9 +58,9 @@ impl Claim {
         Next::Done
     }
 
-    /// The key is not to be had. A sending that comes late may claim it all the same.
+    /// The claim failed. A late sending may still claim the key.
     fn not_mine(self, fate: &Fate, found: Claiming) -> Next {
-        // Who has the record locked may be an earlier sending, or the claim itself.
+        // An earlier sending, or this claim itself, may have the record locked.
         let is_unknown = fate.in_doubt() || (fate.sent && matches!(found, Claiming::Locked));
         let undo = is_unknown.then(|| undo::claim(&self.ask, fate, Moment::now()));
         let _ = self.reply.send(Ok(found));
@@ -88,7 +88,7 @@ impl Verb for Claim {
     fn settle(task: Task<Self>, outcome: Claimed, answered: Answered) -> Next {
         let (fate, claim) = (task.head.fate, task.verb);
         match outcome {
-            // An earlier sending may have claimed it, or this one long ago.
+            // An earlier sending may have claimed it, or this one long ago: confirm the lease.
             Claimed::Mine { attempt } if fate.sent || answered.is_stale(claim.ask.lease) => {
                 let mut head = task.head;
                 head.fate.sent = true;
@@ -118,13 +118,13 @@ impl Verb for Claim {
         fate.sent.then(|| undo::claim(ask, fate, now).into())
     }
 
-    /// Two claims by what both saw of the record.
+    /// Two claims share an answer if they saw the same attempt.
     fn shares(&self, first: &Self) -> bool {
         let (mine, first) = (&self.ask, &first.ask);
         mine.key == first.key && mine.seen == first.seen
     }
 
-    /// By now the record is not as the others have seen it.
+    /// After the first claim the record has changed: the others missed.
     fn echo(outcome: &Claimed) -> Option<Claimed> {
         Some(match outcome {
             Claimed::Mine { .. } | Claimed::Missed => Claimed::Missed,
@@ -133,7 +133,7 @@ impl Verb for Claim {
     }
 }
 
-/// A claim of which it is not known how much of its lease is left.
+/// Confirms a claim whose lease may have little time left.
 #[derive(Debug)]
 struct Confirm {
     claim: Claim,
@@ -182,7 +182,7 @@ impl Verb for Confirm {
         fate.sent.then(|| undo::claim(ask, fate, now).into())
     }
 
-    /// The claim: sent again, it finds what it has.
+    /// Sends the claim again: it finds the attempt that it began.
     fn again(task: Task<Self>) -> Job {
         let (head, verb) = (task.head, task.verb.claim);
         Task { head, verb }.into()

@@ -1,4 +1,4 @@
-//! Ending an attempt, and undoing a claim whose outcome no caller will learn.
+//! Ending an attempt, and undoing a claim whose outcome no caller will receive.
 
 use crate::model::{Error, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
@@ -13,15 +13,15 @@ pub(crate) struct Finish {
     pub(super) end: End,
 }
 
-/// Of what.
+/// The kind of end.
 #[derive(Debug)]
 pub(super) enum End {
-    /// Of an attempt; without a reply in the background.
+    /// Ends an attempt; without a reply, in the background.
     Attempt(Option<Reply<Finished>>),
-    /// Of an attempt that a claim may have begun for no caller. It names the id of that attempt only, and no other
-    /// job waits for it.
+    /// Undoes a claim that may have begun an attempt for no caller. It names only that attempt's id, and no other job waits
+    /// for it.
     Undo {
-        /// A sending of the claim may reach the server yet.
+        /// A sending of the claim may still reach the server.
         late: bool,
     },
 }
@@ -64,7 +64,7 @@ impl Verb for Finish {
                 }
                 Next::Done
             }
-            // When one sending has ended, the others do not find what they saw.
+            // After one sending has ended, the others find another record than they saw.
             End::Undo { late: true } if finished != Finished::Ended => {
                 Next::Later(task.repeated().into())
             }
@@ -78,7 +78,7 @@ impl Verb for Finish {
         }
     }
 
-    /// It is done for the next attempt, too.
+    /// The end matters to the next attempt too, so a caller that has gone does not cancel it.
     fn is_closed(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! The verbs that lanes send: what is asked, how the caller is answered, and what undoes it.
+//! The verbs that lanes send: the asks, the answer to the caller, and the undo.
 
 pub(crate) mod alone;
 pub(crate) mod claim;

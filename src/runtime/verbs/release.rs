@@ -1,4 +1,4 @@
-//! Releasing a lease, and undoing an acquire whose outcome no caller will learn.
+//! Releasing a lease, and undoing an acquire whose outcome no caller will receive.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{Freed, ReleaseAsk};
 
-/// The end of a grant: its last guard is gone, or no caller will learn of it.
+/// Ends a grant: its last guard is gone, or no caller will receive it.
 #[derive(Debug)]
 pub(crate) struct Release {
     pub(crate) ask: ReleaseAsk,
-    /// `None`: an acquire is undone whose outcome is unknown.
+    /// `None`: this undoes an acquire whose outcome is unknown.
     pub(crate) grant: Option<Arc<Grant>>,
-    /// How many sendings of its acquire may reach the server yet.
+    /// How many sendings of its acquire may still reach the server.
     pub(crate) late: u32,
     pub(crate) reply: Option<Reply<ReleaseOutcome>>,
     pub(crate) waiters: Arc<Waiters>,
@@ -57,8 +57,8 @@ impl Release {
         Task { head, verb: self }
     }
 
-    /// What is to be done after the release of a grant, whatever has come of it: while sendings of its acquire may reach the
-    /// server yet, one of them may grant the name again, to no caller.
+    /// The job that follows the release of a grant, whatever its outcome: while sendings of the acquire may still reach the server,
+    /// one of them may grant the name again, to no caller.
     fn after(&self, late: u32, now: Moment) -> Option<Job> {
         let grant = self.grant.as_ref().filter(|_| late > 0)?;
         let (name, waiters) = (&grant.name, &self.waiters);
@@ -73,14 +73,14 @@ impl Release {
         if let Some(loss) = grant.loss() {
             return ReleaseOutcome::Lost(loss);
         }
-        // Until the deadline no lease or transaction takes the name over. So when the release was sent before and the name is not
-        // ours any more, that sending has released it: its answer was lost, or the statement was refused after the release.
-        // (A forced release, or a failover that loses commits, in between is not told from it.)
+        // Until the deadline no lease or transaction takes the name over. So when an earlier sending was made and the grant is gone,
+        // that sending released it: its answer was lost, or the statement was refused after the release. (This cannot be told from a
+        // forced release, or from a failover that lost commits, in between.)
         let by_earlier_sending = fate.sent && now < grant.status().deadline;
         match freed {
             Freed::Released => ReleaseOutcome::Released,
             Freed::WasFree | Freed::Superseded if by_earlier_sending => ReleaseOutcome::Released,
-            // That sending may have come too late.
+            // The earlier sending may have come too late.
             Freed::WasFree if fate.sent => ReleaseOutcome::Lost(Loss::Expired),
             Freed::Expired => ReleaseOutcome::Lost(Loss::Expired),
             Freed::WasFree | Freed::Superseded | Freed::Locked => {
@@ -103,9 +103,9 @@ impl Task<Release> {
         next
     }
 
-    /// An undo has freed what one sending of its acquire was granted, or nothing. It is repeated while another sending may come.
-    /// A lease that has run out accounts for no sending: it stays in the row and is found again, and it may be that of the sending
-    /// which was answered.
+    /// An undo has freed the grant of one sending of its acquire, or nothing. It is repeated while another sending may come. An expired
+    /// lease accounts for no sending: it stays in the row, every repetition finds it again, and it may belong to the sending that was
+    /// answered.
     fn undone(mut self, freed: Freed) -> Next {
         if matches!(freed, Freed::Released | Freed::Expired) {
             self.verb.waiters.freed(&self.verb.ask.name);
@@ -143,13 +143,13 @@ impl Verb for Release {
         }
     }
 
-    /// It is done for the next holder, too.
+    /// The release matters to the next holder too, so a caller that has gone does not cancel it.
     fn is_closed(&self) -> bool {
         false
     }
 
-    /// When the caller has waited long enough, the name is to be free all the same: the undo frees the grant, and then
-    /// what late sendings of its acquire are granted.
+    /// When the caller has waited long enough, the name still has to become free: the undo frees the grant, then the grants of late
+    /// sendings of its acquire.
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
         let verb = &task.verb;
         let own = u32::from(verb.reply.is_some());

@@ -1,4 +1,4 @@
-//! Steps of an attempt: beginning one, and what came of it.
+//! Steps of an attempt: beginning a step, and recording its result.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl Verb for BeginStep {
         if let Err(Ok((_, undo))) = reply.send(Ok((begun, undo))) {
             undo.disarm();
             if is_open {
-                // Before the end of the attempt, which may wait already.
+                // Goes before the end of the attempt, which may be waiting already.
                 return Next::First(FinishStep::task(ask, None, None, task.head.fate).into());
             }
         }
@@ -85,9 +85,9 @@ impl Verb for BeginStep {
 #[derive(Debug)]
 pub(crate) struct FinishStep {
     ask: StepAsk,
-    /// `None`: it has not happened.
+    /// `None`: the step did not happen.
     outcome: Option<Outcome>,
-    /// `None`: it was begun for a caller who has gone.
+    /// `None`: the step began for a caller who has gone.
     reply: Option<Reply<Finished>>,
 }
 
@@ -145,7 +145,7 @@ impl Verb for FinishStep {
     }
 }
 
-/// Goes with the news that a step may begin: a caller who does not receive them has not begun it.
+/// Travels with the answer that a step may begin. A caller that does not receive the answer has not begun the step.
 #[derive(Debug)]
 pub(crate) struct UndoStep(Option<(Arc<Core>, StepAsk)>);
 
@@ -169,7 +169,8 @@ impl Drop for UndoStep {
 }
 
 impl Core {
-    /// A step was begun, and did not happen: its record has no open step. (When this is given up, the end of the attempt says so.)
+    /// Undoes a step that began and did not happen, so that its record has no open step. (When this is given up, the end of the attempt
+    /// does it.)
     pub(crate) fn undo_step(&self, ask: StepAsk) {
         let fate = Fate::within(self.settings.operation_timeout);
         let undo: Job = FinishStep::task(ask, None, None, fate).into();

@@ -1,7 +1,7 @@
 //! Acquiring a lease.
 //!
-//! A grant is named by its own id, so that an acquire may be sent twice. What an earlier sending was granted, or what was
-//! answered late, is confirmed by a renewal: it tells how much of the lease's time is left.
+//! A grant is named by its own id, so an acquire may be sent twice. A grant from an earlier sending, or from a late answer, is
+//! confirmed by a renewal, which reports how much of the lease's time is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,7 @@ use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::row::LockRow;
 
-/// What asking for a lease has come to. The verb makes the guard: when no caller is there to receive it, dropping it
-/// releases the lease.
+/// The outcome of an acquire. The verb makes the guard: when no caller receives it, dropping it releases the lease.
 #[derive(Debug)]
 pub(crate) enum Acquired {
     Held(Guard),
@@ -61,7 +60,7 @@ impl Take {
         Task { head, verb }
     }
 
-    /// Hands the guard to the caller. When the caller has gone, the guard is dropped, and released.
+    /// Hands the guard to the caller. When the caller has gone, dropping the guard releases the lease.
     fn granted(self, fate: &Fate, fence: i64, sent: Moment, left: Duration) -> Next {
         let TakeAsk {
             name,
@@ -82,9 +81,9 @@ impl Take {
         Next::Done
     }
 
-    /// The name is held, or changing hands. A sending that comes late may be granted it all the same.
+    /// The name is held, or changing hands. A late sending may still be granted it.
     fn busy(self, fate: &Fate, row: Option<LockRow>) -> Next {
-        // Who has the row locked may be an earlier sending, or the grant itself.
+        // An earlier sending, or this grant itself, may have the row locked.
         let is_unknown = fate.in_doubt() || (fate.sent && row.is_none());
         let undo = is_unknown.then(|| self.undo(fate, Moment::now()));
         let name = self.ask.name;
@@ -103,7 +102,7 @@ impl Take {
         })
     }
 
-    /// Frees what its sendings were granted, or may yet be granted.
+    /// Frees the grants that its sendings got, or may still get.
     fn undo(&self, fate: &Fate, now: Moment) -> Task<Release> {
         let (ask, waiters) = (&self.ask, &self.core.waiters);
         undo::acquire(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
@@ -130,7 +129,7 @@ impl Verb for Take {
                 let ttl = take.ask.ttl;
                 task.verb.granted(&fate, fence, answered.sent, ttl)
             }
-            // By an earlier sending.
+            // An earlier sending was granted it: confirm the lease.
             Taken::Busy(Some(row)) if fate.sent && row.is_of(take.ask.grant_id) => {
                 Confirm::after(task, row.fence)
             }
@@ -148,14 +147,14 @@ impl Verb for Take {
         self.reply.is_closed()
     }
 
-    /// An acquire that was sent may have happened.
+    /// Undoes an acquire that was sent: it may have happened.
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
         let fate = &task.head.fate;
         fate.sent.then(|| task.verb.undo(fate, now).into())
     }
 }
 
-/// A grant of which it is not known how much of its time is left.
+/// Confirms a grant whose lease may have little time left.
 #[derive(Debug)]
 pub(crate) struct Confirm {
     take: Take,
@@ -203,7 +202,7 @@ impl Verb for Confirm {
         let (fate, Self { take, fence }) = (task.head.fate, task.verb);
         match outcome {
             Renewed::Live { remaining } => take.granted(&fate, fence, answered.sent, remaining),
-            // It was granted, and ran out in the meantime.
+            // It was granted, and has expired meanwhile.
             Renewed::Gone => take.busy(&fate, None),
         }
     }
@@ -221,7 +220,7 @@ impl Verb for Confirm {
         fate.sent.then(|| task.verb.take.undo(fate, now).into())
     }
 
-    /// The acquire: sent again, it finds what it has.
+    /// Sends the acquire again: it finds the grant that it got.
     fn again(task: Task<Self>) -> Job {
         Self::take(task).into()
     }

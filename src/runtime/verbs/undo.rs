@@ -1,4 +1,4 @@
-//! Undoing what no caller will learn of: an acquire, or a claim, whose outcome is unknown.
+//! Undoing an acquire or a claim whose outcome is unknown and that no caller will receive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::runtime::waiters::Waiters;
 use crate::store::lease::ReleaseAsk;
 use crate::store::record::{ANY_ATTEMPT, ClaimAsk, FinishAsk, RecordEnd};
 
-/// Frees what an acquire was granted; and what `late` more of its sendings are granted yet.
+/// Frees the grant of an acquire, and the grants that `late` more sendings may still get.
 pub(super) fn acquire(
     name: &Name,
     grant_id: Uuid,
@@ -36,11 +36,11 @@ pub(super) fn acquire(
         reply: None,
         waiters: Arc::clone(waiters),
     };
-    // It may have been granted just now; after its TTL it is free by itself.
+    // It may have been granted just now; after its TTL it expires by itself.
     verb.task(Fate::until(now + ttl.min(MAX_UNDO)))
 }
 
-/// Frees what a claim whose outcome no caller will learn may have claimed. It does not count as an attempt.
+/// Frees the key of a claim whose outcome no caller will receive. The claim does not count as an attempt.
 pub(crate) fn claim(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
     let ask = FinishAsk {
         key: claim.key.clone(),

@@ -1,4 +1,4 @@
-//! A walk through the lock rows, to remove those that nobody uses, one portion after the other.
+//! A walk through the lock rows that removes unused ones, one portion after the other.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::store::fault::Fault;
 
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// The rows that are looked at in one statement.
+    /// How many rows one statement looks at.
     limit: u32,
-    /// The last name that was looked at.
+    /// The last name that the walk has looked at.
     after: Vec<u8>,
     removed: u64,
     /// The limit for each portion.

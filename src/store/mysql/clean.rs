@@ -11,9 +11,8 @@ use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::fault::Fault;
 use crate::store::{json, to_micros};
 
-/// What is due. `UTC_TIMESTAMP(6)`, which is a little early: an index cannot be asked for what is before `SYSDATE(6)`, which
-/// changes while the statement runs. `clean_at` of an outcome that was kept by `run_in_tx` is from when that one began:
-/// `retain_until` decides.
+/// The rows that are due. `UTC_TIMESTAMP(6)` is a little early, but no index serves a comparison with `SYSDATE(6)`, which changes
+/// while the statement runs. `run_in_tx` sets `clean_at` when it begins, before it keeps its outcome: `retain_until` decides.
 const DUE: &str = "
 SELECT scope, idempotency_key, forget_at <= UTC_TIMESTAMP(6) FROM rowlock_idempotency
 WHERE clean_at <= UTC_TIMESTAMP(6) AND state <> 'unknown'
@@ -40,7 +39,7 @@ DELETE t FROM (
 ) o
 STRAIGHT_JOIN rowlock_form_token t FORCE INDEX (PRIMARY) ON t.scope = o.scope AND t.token = o.token";
 
-/// The next names, and whether nobody has used them for so long. A plain read: it locks nothing.
+/// The next names, and whether each is idle. A plain read, which locks nothing.
 const SEEN: &str = "
 SELECT name,
        ((grant_id IS NULL AND expires_at IS NULL
@@ -49,7 +48,7 @@ SELECT name,
 FROM rowlock_lock FORCE INDEX (PRIMARY)
 WHERE name > ? ORDER BY name LIMIT ?";
 
-/// Locks those of the names that are idle still.
+/// Locks those of the names that are still idle.
 const IDLE_LOCKS: &str = "
 SELECT l.name
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a

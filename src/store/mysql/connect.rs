@@ -20,12 +20,12 @@ const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode spe
 
 const SSL: &str = " (its values are DISABLED, PREFERRED, REQUIRED, VERIFY_CA and VERIFY_IDENTITY)";
 
-/// What a statement has beside the outcome that it carries: itself, and the longest key.
+/// The bytes of a statement besides its outcome: the text, and the longest key.
 const BESIDE_OUTCOME: i64 = 8 << 10;
 
 #[derive(Debug, Clone)]
 pub(crate) struct MySql {
-    /// One of them takes writes.
+    /// One of these servers takes writes.
     servers: Vec<MySqlConnectOptions>,
 }
 
@@ -48,7 +48,8 @@ impl MySql {
         let nameless = |o: &MySqlConnectOptions| o.get_database().is_none_or(str::is_empty);
         if options.iter().any(nameless) {
             return Err(Error::InvalidUrl {
-                reason: "it names no database: mysql://USER:PASSWORD@HOST:PORT/DATABASE".into(),
+                reason: "it names no database: write mysql://USER:PASSWORD@HOST:PORT/DATABASE"
+                    .into(),
             });
         }
         // SYSDATE() follows the session's time zone; the columns are UTC.
@@ -71,7 +72,7 @@ impl Connector for MySql {
     const CAPABILITIES: Capabilities = Capabilities {
         one_writer: false,
         leased_rows_stay_locked: true,
-        // The search has locked the gap in which the row would stand.
+        // The look locks the gap in which the row would be.
         missing_rows_can_be_made: false,
         locks_only_its_snapshot: false,
     };
@@ -79,7 +80,7 @@ impl Connector for MySql {
     const LANES: usize = 2;
 
     const REQUEST: RequestLimit = RequestLimit::of(2_048, 64, 4);
-    /// Nothing is read back.
+    /// A renewal reads nothing back.
     const RENEWALS: RequestLimit = RequestLimit::of(1_024, 54, 2);
 
     fn from_options(options: MySqlConnectOptions) -> Result<Self, Error> {
@@ -87,7 +88,7 @@ impl Connector for MySql {
     }
 
     fn target(&self) -> String {
-        // There is at least one, and they differ in nothing else.
+        // There is at least one, and they differ in nothing but the address.
         let Some(o) = self.servers.first() else {
             return String::new();
         };
@@ -116,8 +117,8 @@ impl Connector for MySql {
                 return Err(Fault::said(FaultKind::ReadOnly, "this server is read only"));
             }
         }
-        // Where a lock is waited for (an insert of the same new name, a forced release), the server
-        // stops before we do. Whole seconds, 1 at least.
+        // Where a statement waits for a lock (an insert of the same new name, a forced release), the server stops before we do. Whole
+        // seconds, at least 1.
         let session = format!(
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
              SET autocommit = 1, innodb_lock_wait_timeout = {}",
@@ -127,9 +128,9 @@ impl Connector for MySql {
             .execute(&mut conn)
             .await?;
         if is_in_galera(&mut conn).await? {
-            // A connection may come to another node than the one before, or than another lane's. There, what was
-            // granted may still be on its way, and would look lost: each statement waits for what was committed
-            // before it (1: reads and the start of transactions, 2: updates and deletes, 4: inserts).
+            // A connection may reach another node than the previous connection or another lane's. There, a committed grant may still be on
+            // its way, and would look lost. So each statement waits for earlier commits (1: reads and the start of transactions, 2: updates
+            // and deletes, 4: inserts).
             sqlx::raw_sql("SET SESSION wsrep_sync_wait = 7")
                 .execute(&mut conn)
                 .await?;
@@ -144,7 +145,7 @@ impl Session for MySqlConnection {
         call.on(self).await
     }
 
-    /// A statement carries an outcome in hexadecimal, and is no larger than the server takes.
+    /// A statement carries its outcome in hexadecimal, and must not exceed the server's limit.
     async fn largest_outcome(&mut self) -> Result<usize, Fault> {
         let found = read_alone(self, "SELECT CAST(@@max_allowed_packet AS SIGNED)").await?;
         let packet: i64 = found.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
@@ -156,11 +157,11 @@ impl Session for MySqlConnection {
     }
 }
 
-/// What a statement finds that only reads, in a transaction of its own, in one round trip.
+/// Runs a read-only statement in a transaction of its own, in one round trip.
 ///
-/// A proxy that splits reads from writes sends a SELECT of its own to a replica, which may not have what was just
-/// committed: a grant would be nobody's then, and a lease that is held would look lost. A transaction stays on the
-/// primary, and so does what travels with a write ([`write_and_read`]).
+/// A proxy that splits reads from writes sends a lone SELECT to a replica, which may lack the latest commits: a new grant would
+/// have no holder there, and a held lease would look lost. A transaction stays on the primary, and so does a read in one text
+/// with a write ([`write_and_read`]).
 pub(super) async fn read_alone(
     conn: &mut MySqlConnection,
     read: &str,
@@ -170,13 +171,13 @@ pub(super) async fn read_alone(
         .fetch_all(&mut *conn)
         .await;
     if let Err(sqlx::Error::Database(_)) = &found {
-        // The text ended there, and the transaction is open.
+        // The text stopped there, and left the transaction open.
         sqlx::raw_sql("ROLLBACK").execute(conn).await?;
     }
     found
 }
 
-/// Writes, and reads back what is there then, in one text and one round trip.
+/// Writes, then reads the rows back, in one text and one round trip.
 pub(super) async fn write_and_read(
     conn: &mut MySqlConnection,
     write: &str,
@@ -186,7 +187,7 @@ pub(super) async fn write_and_read(
     sqlx::raw_sql(text).fetch_all(conn).await
 }
 
-/// `sql`, with a literal in the place of each question mark.
+/// `sql` with its question marks replaced by the literals.
 pub(super) fn fill(sql: &str, literals: &[String]) -> String {
     let mut parts = sql.split('?');
     let mut filled = String::from(parts.next().unwrap_or_default());
@@ -197,8 +198,8 @@ pub(super) fn fill(sql: &str, literals: &[String]) -> String {
     filled
 }
 
-/// A literal of JSON, in a session of our own. (In hexadecimal a batch costs the server a tenth more: only where a
-/// holder's name has something in it that would have to be escaped.)
+/// A JSON literal, for a session of our own. (Hexadecimal costs the server a tenth more per batch, so it is used only where a
+/// holder's name would need escaping.)
 pub(super) fn quoted(json: &str) -> String {
     if json.contains(['\'', '\\']) {
         return text(json);
@@ -210,7 +211,7 @@ pub(super) async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sql
     is(conn, "wsrep_on", "ON").await
 }
 
-/// Whether a variable, which not every server has, is of this value.
+/// Whether a variable has this value. Some servers lack the variable.
 pub(super) async fn is(
     conn: &mut MySqlConnection,
     variable: &'static str,

@@ -1,5 +1,5 @@
 //! The error numbers of MySQL ("Server Error Message Reference") and MariaDB ("Error Codes") as kinds of failure. Below
-//! 1900 and from 3000 to 3060 the two agree; what is beyond is told apart by being used by one of them only.
+//! 1900 and from 3000 to 3060 the two agree; each number elsewhere is used by only one of them.
 
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
@@ -14,7 +14,7 @@ pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
 }
 
 fn of(number: u16, state: &str, message: &str) -> FaultKind {
-    // Galera says what is wrong with the cluster under whatever number stands for the statement that noticed it.
+    // Galera reports cluster trouble under the number of the statement that met it.
     if message.contains("Primary Component") || message.contains("WSREP has not yet prepared") {
         return FaultKind::Disconnected;
     }
@@ -39,10 +39,9 @@ fn of_number(number: u16) -> FaultKind {
         1028 | 1037 | 1041 | 1317 | 1637 | 1969 | 3015 | 3024 => FaultKind::Interrupted,
         // ER_SP_DOES_NOT_EXIST: there is no such savepoint
         1305 => FaultKind::TransactionOver,
-        // In turn: there is no room for another connection, or this host may not come at the moment. The server goes
-        // down, or is offline. The session was ended: by a kill, or because it was idle (4031, which is the answer to
-        // whatever is sent next). The two do not understand each other any more (1835). Galera lost its cluster in the
-        // middle of a commit, or the disk failed (1180).
+        // In turn: the server has no room for another connection, or this host may not connect now. The server is shutting down or
+        // offline. The session was ended by a kill or for idleness (4031 is the answer to the next statement). Client and server no
+        // longer understand each other (1835). Galera lost its cluster during a commit, or the disk failed (1180).
         1040
         | 1129
         | 1203
@@ -57,10 +56,10 @@ fn of_number(number: u16) -> FaultKind {
         | 4031
         | 1835
         | 1180 => FaultKind::Disconnected,
-        // The connection is closed after it. The same statement would be refused by the next one, too.
+        // The server then closes the connection. The next one would refuse the same statement too.
         1153 => FaultKind::TooLarge,
         // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_READ_ONLY_MODE,
-        // ER_INNODB_READ_ONLY; ER_RUN_HOOK_ERROR (a member that leaves its group rolls back what commits)
+        // ER_INNODB_READ_ONLY; ER_RUN_HOOK_ERROR (a member that leaves its group rolls commits back)
         1290 | 1792 | 1836 | 1874 | 3100 => FaultKind::ReadOnly,
         1045 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 1873 | 3118 | 3159 | 3955 | 4151 => {
             FaultKind::LoginRefused
@@ -72,7 +71,7 @@ fn of_number(number: u16) -> FaultKind {
     }
 }
 
-/// By the class of the standard, where the number says nothing.
+/// The kind by the class of the SQLSTATE, for numbers that are not listed.
 fn of_state(state: &str) -> FaultKind {
     match state {
         "40001" => FaultKind::Serialization,

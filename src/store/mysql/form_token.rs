@@ -24,7 +24,7 @@ fn tx_issue_text(ask: &TokenAsk) -> String {
     )
 }
 
-/// The clock is read after the wait for the row.
+/// The statement reads the clock after it has waited for the row.
 fn tx_consume_text(ask: &TokenAsk) -> String {
     let (scope, token) = (hex(&ask.scope), hex(ask.digest.as_bytes()));
     format!(

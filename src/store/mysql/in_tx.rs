@@ -1,23 +1,20 @@
 //! Locks in the caller's transaction: the statements.
 //!
-//! The session is the caller's: any isolation level, any time zone. Times here are in UTC whatever the zone
-//! (`UTC_TIMESTAMP(6)` is from when the statement began; the difference of two local times brings it up to
-//! now).
+//! The session is the caller's, with any isolation level and any time zone. Times here are in UTC whatever the zone.
+//! (`UTC_TIMESTAMP(6)` is from when the statement began; the difference of two local times corrects it to now.)
 //!
-//! What is sent is one text with several statements and literals in hexadecimal, in one round trip:
+//! A call sends one text of several statements, with literals in hexadecimal, in one round trip:
 //!
-//! - A savepoint is made and released first. In a transaction that is over, releasing it fails: it was rolled
-//!   back by a deadlock, or committed by a DDL statement ("Statements That Cause an Implicit Commit"), and
-//!   sqlx would not know.
-//! - Nothing is read without a lock before a name is granted: under REPEATABLE READ, the default, the first
-//!   such read decides what all later ones see ("Consistent Nonlocking Reads"), and what the caller reads
-//!   after the lock would be older than the lock. (A pin may: its lease is older.)
-//! - NOWAIT, not SKIP LOCKED: behind a row that was skipped, `InnoDB` locks the gap, and new names could not be
-//!   inserted. Its error leaves the transaction as it was.
+//! - First it makes and releases a savepoint. In a transaction that is over, the release fails: the transaction was rolled back
+//!   by a deadlock, or committed by a DDL statement ("Statements That Cause an Implicit Commit"). sqlx does not notice.
+//! - It reads nothing without a lock before a name is granted. Under REPEATABLE READ, the default, the first such read fixes the
+//!   snapshot of all later ones ("Consistent Nonlocking Reads"): the caller's reads after the lock would be older than the lock.
+//!   (A pin may read without a lock: its lease is older.)
+//! - NOWAIT, not SKIP LOCKED: after a skipped row, `InnoDB` locks the gap, and new names could not be inserted. The error of
+//!   NOWAIT leaves the transaction as it was.
 //!
-//! `InnoDB` keeps the lock of every row that a locking read looks at, also of one with a live lease, which can
-//! then not be renewed. Hence [`TxTaken::Blocking`], and the look from outside before it wherever leases have
-//! been seen.
+//! `InnoDB` keeps the lock of every row that a locking read looks at, even of a row with a live lease, which can then not be
+//! renewed. Hence [`TxTaken::Blocking`], and the earlier look from outside for names whose leases have been seen.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -33,7 +30,7 @@ use crate::store::in_tx::{
 };
 use crate::store::row::LockRow;
 
-/// MAX makes a row of nothing, too.
+/// MAX returns a row even for an empty table.
 pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE";
 
 const ROW: &str = "
@@ -43,11 +40,11 @@ SELECT d.id, l.name, l.grant_id, l.fence, l.holder,
        TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), l.expires_at)
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?";
 
-/// FOR SHARE: several transactions of one holder may pin its lease at a time. (MariaDB knows it as LOCK IN
-/// SHARE MODE, and reads `/*M! … */` alone.)
+/// FOR SHARE lets several transactions of one holder pin its lease at the same time. (MariaDB spells it LOCK IN SHARE MODE, and alone
+/// reads `/*M! … */`.)
 ///
-/// A cluster with several writers certifies what a transaction has written, not what it has locked: there the row is
-/// changed, by a microsecond that nobody counts on. Of this transaction and a takeover through another node one fails.
+/// A cluster with several writers certifies a transaction's writes, not its locks. There the pin changes the row, by a microsecond
+/// that does not matter. Of this transaction and a takeover through another node, one fails.
 fn pin_text(ask: &PinAsk) -> String {
     let (name, grant_id) = (hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes()));
     let (lock, write) = if ask.by == PinBy::Write {
@@ -85,7 +82,7 @@ fn find_text(names: &str) -> String {
     )
 }
 
-/// `only_if` is a condition on top of the names.
+/// `only_if` is a condition besides the names.
 fn grant_text(names: &str, only_if: &str) -> String {
     format!(
         "UPDATE rowlock_lock
@@ -97,7 +94,7 @@ fn grant_text(names: &str, only_if: &str) -> String {
     )
 }
 
-/// Both of them for a lone name, in one round trip.
+/// Finds and grants a lone name, in one round trip.
 fn find_and_grant_text(ask: &TxAsk) -> String {
     let name = hex(ask.name.as_bytes());
     let version = ask
@@ -153,7 +150,7 @@ impl InTxStore for MySqlConnection {
         let Some(mut rows) = send(self, text).await? else {
             return missed(self, TxTaken::Missed(None)).await;
         };
-        // A row for each name; after them the database's id, and with a lone name what was granted.
+        // A row for each name, then the database's id; for a lone name, that row also has the granted fence.
         let is_whole = rows.len() > asks.len();
         let Some(last) = rows.pop().filter(|_| is_whole) else {
             return missed(self, TxTaken::NoRow).await;
@@ -179,7 +176,7 @@ impl InTxStore for MySqlConnection {
             rows.iter().map(|row| row.try_get(1)).collect()
         };
         let fences = fences?;
-        // Both come in the order of the names. A fence that stands still was not granted.
+        // Both are in the order of the names. An unchanged fence means that the name was not granted.
         if fences.len() != found.len() || found.iter().zip(&fences).any(|(row, f)| *f <= row.fence)
         {
             let found = TxTaken::Blocking;
@@ -205,7 +202,7 @@ impl InTxStore for MySqlConnection {
         let text = wait_text(&list(names.iter()), limit);
         match send(self, text).await {
             Ok(Some(_)) => Ok(TxWaited::Locked),
-            // ER_LOCK_WAIT_TIMEOUT ends the statement only: whoever has time left asks again.
+            // ER_LOCK_WAIT_TIMEOUT ends only the statement: a caller with time left asks again.
             Ok(None) => Ok(TxWaited::TimedOut),
             Err(fault) if fault.kind == FaultKind::Interrupted && limit.is_some() => {
                 Ok(TxWaited::TimedOut)
@@ -223,14 +220,14 @@ impl InTxStore for MySqlConnection {
     }
 }
 
-/// A row that is locked now, as it was before.
+/// A row that is locked now, with its previous columns.
 struct Found {
     name: Vec<u8>,
     fence: i64,
     free: bool,
 }
 
-/// Why rows that are locked now cannot be granted.
+/// Why the locked rows cannot be granted.
 fn refusal(asks: &[TxAsk], found: &[Found]) -> Option<TxTaken> {
     if found.iter().any(|row| !row.free) {
         return Some(TxTaken::Blocking);
@@ -251,7 +248,7 @@ pub(super) async fn rows(conn: &mut MySqlConnection, text: String) -> Result<Vec
     Ok(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?)
 }
 
-/// The same. `None`: somebody else has a lock.
+/// [`rows`], but `None` when another transaction has a lock.
 async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MySqlRow>>, Fault> {
     match rows(conn, text).await {
         Ok(rows) => Ok(Some(rows)),
@@ -260,7 +257,7 @@ async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MyS
     }
 }
 
-/// What was found where the text stopped at somebody else's lock.
+/// The answer when the text stopped at another transaction's lock.
 async fn missed<T>(conn: &mut MySqlConnection, found: T) -> Result<Told<T>, Fault> {
     // With innodb_rollback_on_timeout MariaDB has rolled everything back: NOWAIT counts as a time-out there.
     let text = format!("SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; {DATABASE}");
@@ -274,12 +271,12 @@ fn list<'a>(names: impl Iterator<Item = &'a Name>) -> String {
     names.join(", ")
 }
 
-/// A literal of text, whatever the session's character set.
+/// A text literal that does not depend on the session's character set.
 pub(super) fn text(text: &str) -> String {
     format!("_utf8mb4 {}", hex(text.as_bytes()))
 }
 
-/// A literal.
+/// A literal of bytes, in hexadecimal.
 pub(super) fn hex(bytes: &[u8]) -> String {
     let mut hex = String::from("x'");
     for byte in bytes {

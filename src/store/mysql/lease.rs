@@ -1,16 +1,16 @@
 //! Lease locks: the statements.
 //!
-//! There is no RETURNING on MySQL: a statement changes the rows, a second one reads them back, in the same
-//! round trip ([`write_and_read`]). A renewal reads back only when it found fewer rows than it asked for: sqlx asks the
-//! server to count the rows found, not those changed (`CLIENT_FOUND_ROWS`).
-//! The rows that may be changed are found by a derived table that locks them with SKIP LOCKED, in
-//! the order of the asks (by name): an UPDATE alone would wait for locked rows. LIMIT keeps the
-//! derived table from being merged into the UPDATE, STRAIGHT_JOIN and FORCE INDEX pin the plan to
-//! look-ups by primary key. MySQL refuses a locking clause that covers JSON_TABLE, MariaDB does
-//! not know OF: hence the version comment, which MariaDB skips (its manual, "Comment Syntax").
+//! MySQL has no RETURNING: one statement changes the rows, and a second one reads them back in the same round trip
+//! ([`write_and_read`]). A renewal reads back only when it found fewer rows than it asked for: sqlx asks the server to count the
+//! rows found, not those changed (`CLIENT_FOUND_ROWS`).
 //!
-//! SET runs from left to right: what reads a column stands before what overwrites it. `NOW(6)`
-//! would be the time at which the statement began; `SYSDATE(6)` is the time at which it is read.
+//! A derived table finds the rows to change and locks them with SKIP LOCKED, in the order of the asks (by name). A plain UPDATE
+//! would wait for locked rows. LIMIT keeps the derived table from being merged into the UPDATE. STRAIGHT_JOIN and FORCE INDEX pin
+//! the plan to look-ups by primary key. MySQL refuses a locking clause that covers JSON_TABLE, and MariaDB does not know OF: hence
+//! the version comment, which MariaDB skips (its manual, "Comment Syntax").
+//!
+//! SET runs from left to right: an expression that reads a column stands before the one that overwrites it. `NOW(6)` would be
+//! the time at which the statement began; `SYSDATE(6)` is the time at which it is read.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL t.ttl MICROSECOND";
 
-/// Like [`TAKE`], for a lone operation.
+/// [`TAKE`] for a single ask.
 const TAKE_ONE: &str = "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
@@ -66,8 +66,7 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND";
 
-/// For the names that have no row yet. A duplicate is an error that is caught; ON DUPLICATE KEY
-/// UPDATE would deadlock on gaps.
+/// For names without a row. A duplicate raises an error, which is caught; ON DUPLICATE KEY UPDATE would deadlock on gaps.
 const MAKE: &str = "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
 SELECT UNHEX(a.name), UNHEX(a.grant_id), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
@@ -110,7 +109,7 @@ UPDATE (
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
 
-/// Like [`RELEASE`], for a lone operation.
+/// [`RELEASE`] for a single ask.
 const RELEASE_ONE: &str = "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
@@ -121,7 +120,7 @@ UPDATE (
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
 
-/// Like [`READ`], for a lone operation.
+/// [`READ`] for a single ask.
 const READ_ONE: &str = "
 SELECT name, grant_id, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
@@ -148,7 +147,7 @@ UPDATE (
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
 
-/// A duplicate is caught.
+/// The error for a duplicate is caught.
 const MAKE_ROW: &str = "
 INSERT INTO rowlock_lock (name, fence)
 VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))";
@@ -170,7 +169,7 @@ FROM rowlock_lock
 WHERE expires_at > SYSDATE(6)
 ORDER BY name";
 
-/// Locks the row of a name that somebody holds, or whose row is damaged.
+/// Locks the row of a name that has a grant, or whose row is damaged.
 const LOCK_HELD: &str = "
 SELECT name, grant_id, fence, holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
@@ -185,10 +184,10 @@ UPDATE rowlock_lock
 SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
 WHERE name = ?";
 
-/// A row as READ finds it.
+/// Rows by name, as READ finds them.
 type Rows = HashMap<Vec<u8>, LockRow>;
 
-/// What takes, and what reads back.
+/// The statement that takes, and the statement that reads back.
 fn take_text(asks: &[TakeAsk]) -> (String, String) {
     let take = match asks {
         [ask] => fill(
@@ -260,8 +259,8 @@ impl LeaseStore for MySqlConnection {
                 .bind(ask.grant_id),
             _ => sqlx::query(RELEASE).bind(json::releases(asks)),
         };
-        // The statement for a batch tells only how many rows it changed. What was held before it and is
-        // free after it was freed by it.
+        // The statement for a batch reports only how many rows it changed. A lease that was live before it and free after it was freed
+        // by it.
         let before = match asks {
             [_] => Rows::new(),
             _ => read(self, names()).await?,
@@ -282,7 +281,7 @@ impl LeaseStore for MySqlConnection {
         Ok(asks.iter().map(freed).collect())
     }
 
-    /// Waits for the row: whoever asks for this wants it done.
+    /// Waits for the row, because the caller of a forced release wants it done.
     async fn lease_force_release(
         &mut self,
         name: &Name,
@@ -335,7 +334,7 @@ impl LeaseStore for MySqlConnection {
     }
 }
 
-/// Inserts all at once, or, when somebody inserts one of them at the same time, one by one.
+/// Inserts all rows at once; one by one, when another session inserts one of them at the same time.
 async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<Rows, sqlx::Error> {
     match make_together(conn, missing).await {
         Err(error) if is_duplicate(&error) => {}

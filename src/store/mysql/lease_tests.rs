@@ -1,4 +1,4 @@
-//! How large the statements for a batch are.
+//! The sizes of the statements for a batch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::super::connect::MySql;
 use super::*;
 use crate::store::{Connector, RequestLimit};
 
-/// What TLS sends in one record, and what the protocol puts before a statement.
+/// The size of a TLS record, and of the protocol's header before a statement.
 const RECORD: usize = 16 * 1024;
 const HEADER: usize = 5;
 
-/// As many as are admitted.
+/// As many asks as the limit admits.
 fn batch<T>(limit: RequestLimit, name: &str, holder: &str, ask: impl Fn(Name) -> T) -> Vec<T> {
     let name = Name::new(name).unwrap();
     let mut used = 0;
@@ -42,7 +42,7 @@ fn a_batch_that_is_admitted_leaves_in_one_record() {
         });
         let (take, read) = take_text(&takes);
         for size in [renew.len(), take.len() + read.len()] {
-            // Not far below it, either.
+            // The size comes close to the limit, too.
             assert!((12_000..RECORD - HEADER).contains(&size), "{size}");
         }
     }

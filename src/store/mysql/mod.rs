@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: a JSON array carries a batch, a locking derived table passes locked rows over.
+//! MySQL and MariaDB: a JSON array carries a batch, and a locking derived table skips locked rows.
 
 mod clean;
 mod connect;

@@ -1,10 +1,10 @@
 //! Idempotency records: the statements.
 //!
-//! They follow `lease.rs`, whose head tells how a batch travels, what is locked, and which clock is read.
+//! They follow `lease.rs`, whose head explains how a batch is sent, which rows are locked, and which clock is read.
 //!
-//! The key of a record that is being made in a transaction that has not ended cannot be seen, and inserting it again
-//! would wait for that transaction. A lane asks for the lock of such a key with NOWAIT first. (Behind it another
-//! transaction may insert the key in the same instant; the wait for that one is bounded by the lane's time-out.)
+//! The key of a record that an open transaction is making cannot be seen, and inserting it again would wait for that transaction. So
+//! a lane first asks for the lock of such a key with NOWAIT. (Another transaction may insert the key just afterwards; the lane's
+//! time-out bounds the wait for that transaction.)
 
 use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection, Row};
@@ -37,7 +37,7 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)";
 
-/// Like [`READ`], for a lone key.
+/// [`READ`] for a single key.
 const READ_ONE: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
@@ -61,7 +61,7 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
 FOR UPDATE /*!80000 OF r */ NOWAIT";
 
-/// A duplicate is an error that is caught.
+/// A duplicate raises an error, which is caught.
 const CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
@@ -136,7 +136,7 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
 SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROSECOND)";
 
-/// What reads `open_step` stands before what overwrites it.
+/// The expressions that read `open_step` stand before the one that overwrites it.
 const FINISH: &str = "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.state, a.content_type, a.outcome, a.retain,
@@ -212,7 +212,7 @@ impl RecordStore for MySqlConnection {
         Ok(RecordRow::in_order(rows?, keys))
     }
 
-    /// Whether another transaction has the key locked, or is making it.
+    /// Whether another transaction has the key locked, or is making its record.
     async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault> {
         let keys = json::keys(std::slice::from_ref(key));
         let probed = sqlx::query(PROBE).bind(keys).fetch_all(self).await;
@@ -245,7 +245,7 @@ impl RecordStore for MySqlConnection {
         let is_new = |ask: &&ClaimAsk| ask.seen.is_none();
         let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
         if !new.is_empty() && !make(self, &new).await? {
-            // One of them is being made by somebody else: which one?
+            // Another transaction is making one of these records: find out which.
             for ask in &new {
                 make(self, &[*ask]).await?;
             }
@@ -293,7 +293,7 @@ impl RecordStore for MySqlConnection {
         let rows = self.record_read(&keys, 0).await?;
         let mut finished = Vec::with_capacity(asks.len());
         for (ask, row) in asks.iter().zip(rows) {
-            // Outcomes are large: of each only that is read which has to be compared.
+            // Outcomes can be large: read only those that have to be compared.
             let row = match row {
                 Some(row) if row.attempt_id == ask.attempt_id && row.state == KeptState::Done => {
                     self.record_read_one(&ask.key, ask.size()).await?
@@ -306,7 +306,7 @@ impl RecordStore for MySqlConnection {
     }
 }
 
-/// Inserts all of them, or none: false.
+/// Inserts all records or none. False: none.
 async fn make(conn: &mut MySqlConnection, new: &[&ClaimAsk]) -> Result<bool, Fault> {
     let json = json::claims(new);
     for sql in [PROBE, CLAIM_NEW] {

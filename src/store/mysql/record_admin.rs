@@ -36,7 +36,7 @@ WHERE (? IS NULL OR r.scope = ?)
 ORDER BY r.scope, r.idempotency_key
 LIMIT ?";
 
-/// The statement that changes the record then waits for nobody.
+/// Locks the record, so that the statement that changes it never waits.
 const LOCK: &str = "
 SELECT attempt FROM rowlock_idempotency
 WHERE scope = ? AND idempotency_key = ? AND attempt = ?
@@ -58,7 +58,7 @@ SET state = 'free', open_step = NULL, vanished = 0, bound = TRUE,
     forget_at = SYSDATE(6) + INTERVAL ? MICROSECOND, clean_at = SYSDATE(6) + INTERVAL ? MICROSECOND
 WHERE scope = ? AND idempotency_key = ?";
 
-/// What an attempt that vanished has begun, is not known: the key stays its request's.
+/// It is unknown what a vanished attempt began: the key stays bound to its request.
 const RESET: &str = "
 UPDATE rowlock_idempotency
 SET bound = bound OR state = 'running', state = IF(open_step IS NULL, 'free', 'unknown'), vanished = 0,

@@ -2,9 +2,9 @@
 //!
 //! The session is the caller's; see the head of `in_tx.rs`.
 //!
-//! Only the index can tell that another transaction is making the same key, by making this one wait. A locking read would not
-//! wait (NOWAIT), but it locks the gap in which the key is to be, under REPEATABLE READ, the default: others could
-//! not insert theirs. So the wait is made as short as the server allows: none on MariaDB, a second on MySQL.
+//! Only the index shows that another transaction is making the same key, by making this one wait. A locking read with NOWAIT
+//! would not wait. But under REPEATABLE READ, the default, it locks the gap in which the key would be, and other transactions could
+//! not insert their keys. So the wait is as short as the server allows: none on MariaDB, a second on MySQL.
 
 use async_trait::async_trait;
 use sqlx::mysql::MySqlQueryResult;
@@ -23,8 +23,8 @@ SET @rowlock_wait = @@innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout
 
 const WAIT_AS_BEFORE: &str = "SET SESSION innodb_lock_wait_timeout = @rowlock_wait";
 
-/// Nobody sees the row before it is done: what the cleaner looks at is set at once, so that the index on it is written once.
-/// (The cleaner may come a little early, and finds that the outcome is to be kept longer.) Another database inserts nothing.
+/// No other session sees the row before its transaction commits, so `clean_at` is set at once and its index is written once. (The
+/// cleaner may come a little early, and finds that the outcome is retained longer.) In another database it inserts nothing.
 fn claim_new_text(ask: &ClaimAsk) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
     let (attempt_id, holder) = (hex(ask.attempt_id.as_bytes()), text(&ask.holder));
@@ -63,7 +63,7 @@ fn claim_again_text(ask: &ClaimAsk, seen: i64) -> String {
     )
 }
 
-/// Releasing the savepoint of the claim fails when its transaction has ended, also where another one was begun since.
+/// Releasing the savepoint of the claim fails when its transaction has ended, even if another one has begun since.
 fn keep_text(ask: &ClaimAsk, outcome: &Outcome) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
     let attempt_id = hex(ask.attempt_id.as_bytes());
@@ -117,7 +117,7 @@ impl RecordInTxStore for MySqlConnection {
             Ok(done) if done.rows_affected() > 0 => return Ok(told(Claimed::Mine { attempt: 0 })),
             Ok(_) => {}
             Err(fault) => {
-                // The text has stopped before its end. A connection that is gone has taken the session with it.
+                // The text stopped before its end. If the connection is gone, so are its session settings.
                 if fault.kind != FaultKind::Disconnected {
                     execute(self, WAIT_AS_BEFORE.into()).await?;
                 }
@@ -128,7 +128,7 @@ impl RecordInTxStore for MySqlConnection {
                 }
             }
         }
-        // Not there to be had, or not in this database.
+        // The record could not be claimed, or this is another database.
         let rows = rows(self, DATABASE.into()).await?;
         Ok(Told {
             database: rows.first().map_or(Ok(None), |row| row.try_get(0))?,
@@ -139,7 +139,7 @@ impl RecordInTxStore for MySqlConnection {
     async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
         let done = execute(self, keep_text(ask, outcome)).await?;
         match done.rows_affected() {
-            // It was inserted, or changed, in this very transaction, which has been rolled back since.
+            // The claim was inserted or changed in this transaction, which has been rolled back since.
             0 => Err(Fault::transaction_over()),
             _ => Ok(Finished::Ended),
         }
@@ -163,7 +163,7 @@ impl RecordInTxStore for MySqlConnection {
     }
 }
 
-/// What all statements of a text have done.
+/// Executes all statements of a text.
 async fn execute(conn: &mut MySqlConnection, text: String) -> Result<MySqlQueryResult, Fault> {
     Ok(sqlx::raw_sql(AssertSqlSafe(text)).execute(conn).await?)
 }

@@ -25,10 +25,10 @@ pub(crate) fn migrations() -> Migrations {
     }
 }
 
-/// The statements that give `user` all that rowlock needs at run time.
+/// The statements that give `user` all rights that rowlock needs at run time.
 ///
-/// An account has a host, too. The server tells it only to those whom it lets in: `%` stands there, as CREATE USER does
-/// without one.
+/// An account also has a host, which the server shows only to accounts that it admits. `%` stands for it, as in CREATE USER
+/// without a host.
 pub(crate) fn grants(user: &str, database: &str) -> String {
     let (user, database) = (user.replace('\'', "''"), identifier(database, '`'));
     let grants =
@@ -49,7 +49,7 @@ impl SchemaStore for MySqlConnection {
 
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {
         let rows = "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version";
-        // information_schema does not show a table to a user without a right on it: to such a user none would be there.
+        // information_schema hides a table from a user without a right on it, so such a user would find no history.
         let rows = match read_alone(self, rows).await.map_err(Fault::from) {
             Err(fault) if fault.kind == FaultKind::NoSuchTable => return Ok(None),
             rows => rows?,
@@ -59,8 +59,8 @@ impl SchemaStore for MySqlConnection {
         Ok(Some(rows?))
     }
 
-    /// DDL commits by itself here, and GET_LOCK survives that. Its name is server-wide and takes 64
-    /// characters: it carries a hash of the database's name.
+    /// DDL commits by itself here, and GET_LOCK survives that. The name of the lock is server-wide and at most 64 characters long, so it
+    /// carries a hash of the database's name.
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
         let lock =
             "SELECT GET_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 60)";
@@ -83,7 +83,7 @@ impl SchemaStore for MySqlConnection {
     }
 }
 
-/// SKIP LOCKED and JSON_TABLE set the bounds: MariaDB 10.6, MySQL 8.0 (8.0.16 for CHECK).
+/// SKIP LOCKED and JSON_TABLE set the oldest versions: MariaDB 10.6, MySQL 8.0 (8.0.16 for CHECK).
 fn parse(text: &str) -> Server {
     let mut numbers = text
         .split(|c: char| !c.is_ascii_digit())

@@ -39,7 +39,7 @@ UPDATE rowlock_idempotency
 SET open_step = IF(open_step_number <= ?, NULL, open_step), bound = bound OR ?
 WHERE scope = ? AND idempotency_key = ? AND attempt_id = ? AND attempt = ? AND state = 'running'";
 
-/// Sent again, it changes nothing.
+/// A second sending changes nothing.
 const STEP_KEEP: &str = "
 INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
 VALUES (?, ?, ?, ?, ?, ?, SYSDATE(6))

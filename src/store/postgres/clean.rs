@@ -8,8 +8,8 @@ use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::fault::Fault;
 use crate::store::to_micros;
 
-/// What is due goes, or only its outcome does and what its steps came to. `now()`, which is a little early: an index cannot be asked for what is
-/// before `clock_timestamp()`, which is volatile.
+/// Removes the rows that are due: whole records, or only outcomes and results of steps. `now()` is a little early, but no index
+/// serves a comparison with `clock_timestamp()`, which is volatile.
 const CLEAN: &str = "
 WITH due AS (
     SELECT scope, idempotency_key, forget_at <= now() AS over FROM rowlock_idempotency
@@ -43,9 +43,8 @@ USING (
 ) o
 WHERE t.scope = o.scope AND t.token = o.token";
 
-/// The rows are looked at in the order of the primary key: neither the fence nor the expiry has an index. Under READ
-/// COMMITTED a row that was granted after the statement's snapshot is checked again, in its newest version, when it is
-/// locked.
+/// Goes through the rows in the order of the primary key: neither the fence nor the expiry has an index. Under READ COMMITTED a row
+/// that was granted after the statement's snapshot is checked again when it is locked, in its newest version.
 const IDLE_LOCKS: &str = "
 WITH seen AS MATERIALIZED (
     SELECT name FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2

@@ -20,15 +20,15 @@ const FORM: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode 
 
 const SSL: &str = " (its values are disable, allow, prefer, require, verify-ca and verify-full)";
 
-/// What sqlx keeps prepared by default. Without a place for them, it would leave every statement on the server.
+/// sqlx's default number of prepared statements to keep. With 0, it would leave every statement on the server.
 const STATEMENTS: usize = 100;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Postgres {
-    /// One of them is the primary.
+    /// One of these servers is the primary.
     servers: Vec<PgConnectOptions>,
     sharing: Known,
-    /// The URL says how it is shared.
+    /// The URL says how connections are shared.
     told: bool,
 }
 
@@ -63,7 +63,7 @@ impl Postgres {
                 options.application_name("rowlock")
             };
             named
-                // No verb reads such a number, and PgBouncer refuses to log in who sends this.
+                // No verb reads floating-point numbers, and PgBouncer refuses a login that sends this parameter.
                 .extra_float_digits(None)
                 .statement_cache_capacity(STATEMENTS)
                 .disable_statement_logging()
@@ -75,7 +75,7 @@ impl Postgres {
         }
     }
 
-    /// Finds out how `conn`, which is new, is shared.
+    /// Finds out how the new connection `conn` is shared.
     async fn sharing(
         &self,
         conn: &mut PgConnection,
@@ -97,7 +97,7 @@ impl Postgres {
             Sharing::Mixed
         };
         if known != Some(sharing) {
-            tracing::debug!(target = %self.target(), ?sharing, "connections to the server");
+            tracing::debug!(target = %self.target(), ?sharing, "found how connections to the server are shared");
             self.sharing.set(sharing);
         }
         Ok(sharing)
@@ -112,7 +112,7 @@ impl Connector for Postgres {
 
     const CAPABILITIES: Capabilities = Capabilities {
         one_writer: false,
-        // A savepoint gives back what a wait has locked.
+        // A rollback to a savepoint unlocks the rows that a wait has locked.
         leased_rows_stay_locked: false,
         missing_rows_can_be_made: true,
         locks_only_its_snapshot: true,
@@ -129,11 +129,11 @@ impl Connector for Postgres {
     }
 
     fn target(&self) -> String {
-        // There is at least one, and they differ in nothing else.
+        // There is at least one, and they differ in nothing but the address.
         let Some(o) = self.servers.first() else {
             return String::new();
         };
-        // libpq's rule: without a name, the database is called like the user.
+        // libpq's rule: the default database has the user's name.
         let database = o.get_database().unwrap_or(o.get_username());
         let address =
             |o: &PgConnectOptions| url::address(o.get_socket(), o.get_host(), o.get_port());

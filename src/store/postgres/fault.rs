@@ -14,12 +14,12 @@ pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
 fn of_code(code: &str) -> FaultKind {
     match code {
         "23505" => FaultKind::Duplicate,
-        // serialization_failure; transaction_rollback, which says no more; snapshot_too_old
+        // serialization_failure; transaction_rollback, which gives no reason; snapshot_too_old
         "40001" | "40000" | "72000" => FaultKind::Serialization,
         "40P01" => FaultKind::Deadlock,
         // lock_not_available
         "55P03" => FaultKind::LockTimeout,
-        // query_canceled, which is how the server's own timeouts end one; no memory at the moment
+        // query_canceled, also from the server's own timeouts; out of memory for now
         "57014" | "53200" => FaultKind::Interrupted,
         // in_failed_sql_transaction, no_active_sql_transaction; there is no such savepoint
         "25P02" | "25P01" | "3B001" => FaultKind::TransactionOver,

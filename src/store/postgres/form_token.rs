@@ -15,7 +15,7 @@ const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
 VALUES ($1, $2, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond')";
 
-/// Whether it is known that there is a transaction: see the head of `in_tx.rs`.
+/// Reports whether a transaction is known to be open: see the head of `in_tx.rs`.
 const TX_ISSUE: &str = "
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
@@ -28,7 +28,7 @@ WITH here AS MATERIALIZED (
 )
 SELECT id, (SELECT proven FROM here) FROM rowlock_database";
 
-/// Deletes nothing before it is known that there is a transaction.
+/// Deletes nothing until a transaction is known to be open.
 const TX_CONSUME: &str = "
 WITH here AS MATERIALIZED (
     SELECT $3 OR pg_current_xact_id_if_assigned() IS NOT NULL
@@ -87,7 +87,7 @@ impl FormTokenStore for PgConnection {
     }
 }
 
-/// The database, whether there was such a token, and whether it is known that there is a transaction.
+/// Returns the database, whether the token existed, and whether a transaction is known to be open.
 async fn consume(
     conn: &mut PgConnection,
     ask: &TokenAsk,

@@ -1,25 +1,25 @@
 //! Locks in the caller's transaction: the statements.
 //!
-//! Contention must not be an error here: after an error the caller's transaction could only be rolled back.
+//! Contention must not raise an error here: after an error the caller could only roll its transaction back.
 //!
 //! READ COMMITTED locks the newest version of a row and checks WHERE on it afterwards; a row that fails this check stays
-//! locked until the transaction ends (manual, section 13.2.1). A lease that was committed after the statement had begun
-//! would then be locked by this transaction: its holder could neither renew nor release it, and would lose it. So
-//! the transaction waits after a savepoint and rolls back to it when a row is missing from the answer, and so it takes
-//! several names. A lone name is taken without a savepoint, which would cost two round trips: there the statement itself
-//! fails, and the server gives the lock back ([`TAKE_ONE`]).
+//! locked until the transaction ends (manual, section 13.2.1). A lease that was committed after the statement began would then be
+//! locked by this transaction: its holder could neither renew nor release it, and would lose it. So the transaction waits after
+//! a savepoint, and rolls back to it when a row is missing from the answer. It takes several names in the same way. A lone name
+//! is taken without a savepoint, which would cost two round trips: there the statement itself fails, and the server unlocks the
+//! row ([`TAKE_ONE`]).
 //!
-//! A transaction that somebody has ended with a COMMIT or ROLLBACK of his own is found out: sqlx does not know of it, and
-//! each statement commits by itself. Nothing in SQL tells a transaction block from a statement alone (the times of the
-//! transaction and of the statement may be equal in a block, and differ outside of one), but these do:
+//! The application may have ended the transaction with its own COMMIT or ROLLBACK. sqlx does not notice, and each statement then
+//! commits by itself, so the verbs check. Nothing in SQL tells a transaction block from a lone statement (the times of the
+//! transaction and of the statement may be equal in a block, and differ outside of one). These checks do:
 //!
-//! - A transaction that has an id when a statement begins has written or locked before: there is a block. `here` is
-//!   MATERIALIZED and asked for by the first condition: it is read before the statement itself gets an id.
-//! - So is one with the setting `rowlock.here`, which ends with its transaction ([`BEGIN`]).
-//! - Else SAVEPOINT tells: outside of a block it is an error (manual, "SAVEPOINT"). It is a round trip of its own.
+//! - A transaction that has an id when a statement begins has written or locked before, so there is a block. `here` is
+//!   MATERIALIZED and stands in the first condition, so it is read before the statement itself gets an id.
+//! - A transaction with the setting `rowlock.here`, which ends with it, is a block ([`BEGIN`]).
+//! - Otherwise SAVEPOINT decides, in a round trip of its own: outside of a block it is an error (manual, "SAVEPOINT").
 //!
-//! Under REPEATABLE READ and SERIALIZABLE a row that was changed after the transaction's snapshot cannot be
-//! locked (40001): the caller begins again.
+//! Under REPEATABLE READ and SERIALIZABLE a row that was changed after the transaction's snapshot cannot be locked (40001): the
+//! caller begins again.
 
 use std::time::Duration;
 
@@ -34,15 +34,14 @@ use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, T
 use crate::store::row::LockRow;
 use crate::store::to_micros;
 
-/// Begins a transaction of which every later statement can tell that it is still there, and this one.
+/// Begins a transaction in which every later statement can tell that this transaction is still open.
 pub(crate) const BEGIN: &str = "BEGIN; SET LOCAL rowlock.here = 'begun'";
 
-/// Fails outside of a transaction block. Inside, later statements can tell that it is still there.
+/// Fails outside of a transaction block. Inside, later statements can then tell that the transaction is still open.
 const PROVE: &str = "
 SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; SET LOCAL rowlock.here = 'seen'";
 
-/// FOR SHARE: several transactions of one holder may pin its lease at a time. It conflicts with every
-/// UPDATE of the row.
+/// FOR SHARE lets several transactions of one holder pin its lease at the same time. It conflicts with every UPDATE of the row.
 const PIN: &str = "
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
@@ -57,8 +56,8 @@ SELECT d.id, m.expires_at > clock_timestamp(),
        (SELECT proven FROM here)
 FROM rowlock_database d LEFT JOIN mine m ON true";
 
-/// `rowlock.locked` is a setting of the transaction's own (it ends with it, and goes back with its savepoints):
-/// the names that were granted in it. MATERIALIZED: it is read before it is written.
+/// `rowlock.locked` holds the names that this transaction was granted. The setting ends with the transaction, and is rolled back
+/// with its savepoints. MATERIALIZED: it is read before it is written.
 const TAKE: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::bigint[]) AS a (name, version)
@@ -89,12 +88,11 @@ SELECT d.id, (SELECT again FROM marks),
        (SELECT count(*) FROM rowlock_lock WHERE name = ANY ($1)) < cardinality($1), t.name, t.fence
 FROM rowlock_database d LEFT JOIN took t ON true";
 
-/// Like [`TAKE`], for a lone name: half the work. When it grants nothing, [`WHY`] says why.
+/// [`TAKE`] for a lone name, with half the work. When it grants nothing, [`WHY`] gives the reason.
 ///
-/// The inner SELECT looks at the row as the statement's snapshot has it. The row is then locked by its name only, and
-/// CASE sees the version that was locked. Within these microseconds a lease may have been committed. The cast then
-/// fails, and with it the transaction: the server gives the lock back by itself, however slow this process is, and
-/// its log says why.
+/// The inner SELECT reads the row in the statement's snapshot. The row is then locked by its name only, and CASE sees the locked
+/// version. A lease may have been committed in these few microseconds. The cast then fails, and the transaction with it. So
+/// the server unlocks the row by itself, however slow this process is, and its log has the reason.
 const TAKE_ONE: &str = "
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
@@ -126,8 +124,7 @@ RETURNING (SELECT id FROM rowlock_database), fence, set_config(
 /// `invalid_text_representation`: how the cast in [`TAKE_ONE`] fails.
 const GAVE_WAY: &str = "22P02";
 
-/// Whether this transaction was granted the name before, whether the name has no row, and whether it is known that there is
-/// a transaction.
+/// Whether this transaction was granted the name before, whether the name has no row, and whether a transaction is known to be open.
 const WHY: &str = "
 SELECT id, position(' ' || encode($1, 'hex') || ' ' IN
                     COALESCE(current_setting('rowlock.locked', true), '')) > 0,
@@ -149,11 +146,11 @@ SELECT d.id, l.name, l.grant_id, l.fence, l.holder,
        (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1";
 
-/// The database, whether this transaction was granted one of the names before, whether one of them has no row, a name
-/// and its fence.
+/// The database, whether this transaction was granted one of the names before, whether a name has no row, and a name with its
+/// fence.
 type TakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>);
 
-/// The database, the fence, the setting, and whether it is known that there is a transaction.
+/// The database, the fence, the setting, and whether a transaction is known to be open.
 type TakenColumns = (Option<Uuid>, i64, String, bool);
 
 /// Fails when the connection is in no transaction.
@@ -193,8 +190,8 @@ impl InTxStore for PgConnection {
             if let [ask] = asks {
                 return take_one(self, ask).await;
             }
-            // Of several names those that are free are locked, in whatever order: when it is not all of them, they are
-            // given back, so that waiting in the order of the names can begin from nothing.
+            // This locks the free ones of several names, in any order. When some are not free, all are unlocked, so that waiting in the
+            // order of the names can start from nothing.
             sqlx::raw_sql("SAVEPOINT rowlock_take")
                 .execute(&mut *self)
                 .await?;
@@ -215,7 +212,7 @@ impl InTxStore for PgConnection {
         limit: Option<Duration>,
     ) -> Result<TxWaited, Fault> {
         in_callers(async {
-            // Of the whole statement: lock_timeout counts anew for every row, and twice for one with a queue.
+            // A limit on the whole statement: lock_timeout starts again for every row, and twice for a row with a queue.
             let limit = limit.map(|limit| (to_micros(limit) / 1_000).clamp(1, i64::from(i32::MAX)));
             let mut begin = String::from("SAVEPOINT rowlock_wait");
             let mut before: Option<String> = None;
@@ -235,7 +232,7 @@ impl InTxStore for PgConnection {
             match locked {
                 Ok(locked) if locked.len() == wanted.len() => {
                     if let Some(before) = before {
-                        // What is released keeps its settings: the caller's own comes back.
+                        // RELEASE keeps settings, so the caller's own is restored here.
                         query("SELECT set_config('statement_timeout', $1, true)")
                             .bind(before)
                             .execute(&mut *self)
@@ -247,7 +244,7 @@ impl InTxStore for PgConnection {
                     Ok(TxWaited::Locked)
                 }
                 Ok(_) => {
-                    // A lease of one of them was granted meanwhile: its row may be locked, and so may the others.
+                    // A lease of a name was granted meanwhile: its row may be locked, and the others may be too.
                     give_back(self).await?;
                     see(self).await
                 }
@@ -308,7 +305,7 @@ async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>,
             })
         }
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(GAVE_WAY) => {
-            let detail = "a lease was granted at the very moment at which its row was locked";
+            let detail = "a lease was granted while its row was being locked";
             Err(Fault::said(FaultKind::Conflict, detail))
         }
         Err(error) => Err(error.into()),
@@ -346,7 +343,7 @@ fn is_late(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::Interrupted | FaultKind::LockTimeout)
 }
 
-/// Everything that was locked since the savepoint.
+/// Unlocks all rows that were locked since the savepoint.
 async fn give_back(conn: &mut PgConnection) -> Result<(), Fault> {
     sqlx::raw_sql("ROLLBACK TO SAVEPOINT rowlock_wait; RELEASE SAVEPOINT rowlock_wait")
         .execute(conn)
@@ -354,7 +351,7 @@ async fn give_back(conn: &mut PgConnection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether looking again shows the transaction what has changed.
+/// Finds out whether another look can show the transaction the change.
 async fn see(conn: &mut PgConnection) -> Result<TxWaited, Fault> {
     let isolation: String = query_scalar("SELECT current_setting('transaction_isolation')")
         .fetch_one(conn)

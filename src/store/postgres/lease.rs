@@ -1,12 +1,12 @@
 //! Lease locks: the statements.
 //!
-//! Every statement finds the rows that it may change, locks them in the order of their names with
-//! SKIP LOCKED, and only then computes expiry and fence in SET, from the locked row and
-//! `clock_timestamp()`. `now()` would be the time at which the statement began.
+//! Every statement finds the rows that it may change, locks them in the order of their names with SKIP LOCKED, and only then
+//! computes expiry and fence in SET, from the locked row and `clock_timestamp()`. `now()` would be the time at which the statement
+//! began.
 //!
-//! The plan of a prepared statement outlives the table that it was made for. `LIMIT cardinality($1)` makes the planner
-//! expect few rows and look each of them up in the index; without it, a plan that was made while the table was small reads
-//! all of it for every batch.
+//! The plan of a prepared statement outlives the table that it was made for. `LIMIT cardinality($1)` makes the planner expect few
+//! rows and look each of them up in the index. Without it, a plan from when the table was small reads the whole table for every
+//! batch.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use crate::store::lease::{
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{micros, to_micros};
 
-/// A lone operation on a row that is there and free: half the work of the statement for a batch. When
-/// it changes nothing, that one says why, or makes the row.
+/// A single ask on an existing, free row: half the work of the statement for a batch. When it changes nothing, the statement for a
+/// batch finds the reason, or makes the row.
 const TAKE_ONE: &str = "
 UPDATE rowlock_lock
 SET grant_id = $2,
@@ -39,8 +39,8 @@ WHERE name = (
 )
 RETURNING fence";
 
-/// UPDATE first, INSERT only what is missing: a failing INSERT … ON CONFLICT would cost a
-/// transaction id and WAL for every busy answer.
+/// UPDATE first, then INSERT only the missing rows: a failing INSERT … ON CONFLICT would cost a transaction id and WAL for every
+/// busy answer.
 const TAKE: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[])
@@ -82,7 +82,7 @@ LEFT JOIN made m ON m.name = a.name
 LEFT JOIN rowlock_lock l ON l.name = a.name
 ORDER BY a.n";
 
-/// NOT IN is a look-up in a hash table, which a join would not be.
+/// NOT IN becomes a look-up in a hash table; a join would not.
 const RENEW: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
@@ -109,7 +109,7 @@ WITH ask AS (
 )
 SELECT n, (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint FROM known";
 
-/// Like [`RELEASE`], for a lone operation that still holds its lease.
+/// [`RELEASE`] for a single ask whose lease is still live.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
 SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
@@ -120,8 +120,8 @@ WHERE name = (
 )
 RETURNING set_config('synchronous_commit', 'off', true)";
 
-/// The commit of a pure release need not wait for the disk: a lost release only leaves a row that
-/// expires. `set_config(…, true)` is SET LOCAL, for this statement's own transaction.
+/// The commit of a pure release need not wait for the disk, because a lost release only leaves a row that expires.
+/// `set_config(…, true)` is SET LOCAL, for this statement's own transaction.
 const RELEASE: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
@@ -149,7 +149,7 @@ LEFT JOIN freed f ON f.name = a.name
 LEFT JOIN rowlock_lock l ON l.name = a.name
 ORDER BY a.n";
 
-/// Waits for the row: whoever asks for this wants it done.
+/// Waits for the row, because the caller of a forced release wants it done.
 const FORCE_RELEASE: &str = "
 WITH held AS (
     SELECT * FROM rowlock_lock
@@ -292,8 +292,8 @@ impl LeaseStore for PgConnection {
             .collect())
     }
 
-    /// The server itself stops waiting for the row: it would go on when nobody listens any more, and free
-    /// the name in minutes, whoever holds it then.
+    /// Limits the wait for the row on the server. Otherwise the server would go on after the caller has gone, and free the name minutes
+    /// later, whatever holder it has then.
     async fn lease_force_release(
         &mut self,
         name: &Name,

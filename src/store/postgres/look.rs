@@ -1,4 +1,4 @@
-//! What a new connection sees of its server.
+//! What a new connection reads about its server.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use sqlx::{ConnectOptions, PgConnection, Row};
 
 use crate::store::fault::Fault;
 
-/// `pg_stat_get_activity` shows a session to its own user.
+/// `pg_stat_get_activity` lets a user see its own sessions.
 const LOOK: &str = "
 SELECT pg_backend_pid(),
        (SELECT (extract(epoch FROM clock_timestamp() - backend_start) * 1000000)::bigint
@@ -17,17 +17,17 @@ SELECT pg_backend_pid(),
        current_setting('transaction_read_only')::boolean,
        CASE WHEN current_schema() IS NULL THEN current_setting('search_path') END";
 
-/// What a new connection sees of its server.
+/// What a new connection reads about its server.
 #[derive(Debug)]
 pub(super) struct Look {
     /// The server's process.
     pub(super) process: i32,
-    /// The process is older than the connection: it has worked for others.
+    /// The process is older than the connection, so it has served other connections.
     pub(super) reused: bool,
     pub(super) isolation: String,
     pub(super) standby: bool,
     pub(super) read_only: bool,
-    /// The search path, when no schema of it is there.
+    /// The search path, when none of its schemas exists.
     pub(super) lost_path: Option<String>,
 }
 

@@ -1,6 +1,6 @@
-//! PostgreSQL: `unnest` arrays carry a batch, `FOR UPDATE SKIP LOCKED` passes locked rows over.
+//! PostgreSQL: `unnest` arrays carry a batch, and `FOR UPDATE SKIP LOCKED` skips locked rows.
 //!
-//! The verbs are on any connection. Those of the lanes are sent by a [`PgSession`](session::PgSession).
+//! The verbs run on any connection. A [`PgSession`](session::PgSession) sends those of the lanes.
 
 mod clean;
 mod connect;
@@ -28,7 +28,7 @@ use sqlx::{FromRow, Postgres as Brand};
 use crate::store::fault::Fault;
 
 tokio::task_local! {
-    /// Whether the statements of the verb that runs are prepared under a name, to be sent again without their text.
+    /// Whether the statements of the running verb are prepared under a name, so that the next call need not send their text.
     static NAMED: bool;
 }
 
@@ -36,7 +36,7 @@ fn is_named() -> bool {
     NAMED.try_with(|named| *named).unwrap_or(true)
 }
 
-/// Like [`sqlx::query`]; without a name, where names are not kept apart. So for the other two.
+/// [`sqlx::query`], but without a name where a pooler mixes names up. The next two functions do the same.
 fn query<'q>(sql: &'static str) -> Query<'q, Brand, PgArguments> {
     sqlx::query(sql).persistent(is_named())
 }
@@ -55,8 +55,8 @@ where
     sqlx::query_scalar(sql).persistent(is_named())
 }
 
-/// A verb in a caller's transaction, whose connection comes from a pool of the caller's own: probably by the way on
-/// which the clients of this process came.
+/// Runs a verb in a caller's transaction. Its connection comes from a pool of the caller's, and probably takes the same way to the
+/// server as the clients of this process.
 async fn in_callers<T>(verb: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     NAMED.scope(!pooler::names_are_mixed(), verb).await
 }

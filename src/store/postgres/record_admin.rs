@@ -61,7 +61,7 @@ SET state = 'free', open_step = NULL, vanished = 0, bound = true,
 FROM old o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
-/// What an attempt that vanished has begun, is not known: the key stays its request's.
+/// It is unknown what a vanished attempt began: the key stays bound to its request.
 const RESET: &str = "
 UPDATE rowlock_idempotency r
 SET state = CASE WHEN r.open_step IS NULL THEN 'free' ELSE 'unknown' END, vanished = 0,

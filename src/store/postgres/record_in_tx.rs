@@ -14,15 +14,15 @@ use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
 use crate::store::record_in_tx::RecordInTxStore;
 use crate::store::to_micros;
 
-/// Nothing is written before the outcome is there: the advisory lock is the claim. A caller that does not get it at once gives
-/// the transaction up.
+/// Writes nothing before the outcome exists: the advisory lock is the claim. A caller that does not get it at once gives the
+/// transaction up.
 const TX_CLAIM_NEW: &str = "
 SELECT id, pg_try_advisory_xact_lock($3),
        EXISTS (SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2)
 FROM rowlock_database";
 
-/// Nothing is inserted when somebody has committed between the look and the claim, or when the transaction of the claim is
-/// over: its advisory lock ended with it.
+/// Inserts nothing when another transaction has committed a record between the look and the claim. Inserts nothing either when the
+/// transaction of the claim is over: its advisory lock ended with it.
 const TX_KEEP_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, content_type, outcome, began_at, attempted_at, lease_until,
@@ -58,8 +58,8 @@ SET state = 'done', open_step = NULL, vanished = 0, content_type = $4, outcome =
 WHERE current_setting('rowlock.here', true) = 'begun'
   AND scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND state = 'running'";
 
-/// Nothing comes back when the attempt is not the running one, or when it is not known that there is a transaction: an
-/// outcome that is committed alone would be one without its effect.
+/// Returns no row when the attempt is not the running one, or when no transaction is known to be open: an outcome that commits
+/// alone would be an outcome without its effect.
 const TX_COMPLETE: &str = "
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
@@ -74,10 +74,10 @@ WHERE (SELECT proven FROM here)
   AND scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND attempt = $4 AND state = 'running'
 RETURNING (SELECT id FROM rowlock_database)";
 
-/// Whether this is the very transaction that rowlock has begun, not another one that was begun since.
+/// Whether this is the transaction that rowlock began, and not a later one.
 const BEGUN: &str = "SELECT COALESCE(current_setting('rowlock.here', true), '') = 'begun'";
 
-/// Whether it is known that there is a transaction; see the head of `in_tx.rs`.
+/// Whether a transaction is known to be open; see the head of `in_tx.rs`.
 const HERE: &str = "
 SELECT id, pg_current_xact_id_if_assigned() IS NOT NULL
            OR COALESCE(current_setting('rowlock.here', true), '') <> ''
@@ -106,7 +106,7 @@ impl RecordInTxStore for PgConnection {
                     database,
                     found: Claimed::Mine { attempt },
                 },
-                // Changed, or locked: another look tells. Or in another database.
+                // The record has changed or is locked, and another look finds out which; or it is in another database.
                 None => Told {
                     database: query_scalar("SELECT id FROM rowlock_database")
                         .fetch_optional(self)
@@ -195,7 +195,7 @@ async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Cl
     })
 }
 
-/// An attempt was completed in this transaction.
+/// The result of completing an attempt in this transaction.
 #[derive(Debug)]
 struct Completed {
     /// The database's id.
@@ -221,7 +221,7 @@ async fn complete(
     Ok(row.map(|(id,)| Completed { id }))
 }
 
-/// The database, and whether it is known that there is a transaction.
+/// Returns the database, and whether a transaction is known to be open.
 async fn here(conn: &mut PgConnection) -> Result<Option<(Uuid, bool)>, sqlx::Error> {
     query_as(HERE).fetch_optional(conn).await
 }

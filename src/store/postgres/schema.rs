@@ -25,14 +25,14 @@ pub(crate) fn migrations() -> Migrations {
     }
 }
 
-/// The statements that give `user` all that rowlock needs at run time.
+/// The statements that give `user` all rights that rowlock needs at run time.
 pub(crate) fn grants(user: &str, database: &str) -> String {
     let (user, database) = (identifier(user, '"'), identifier(database, '"'));
     let tables = TABLES.join(", ");
     format!("GRANT CONNECT ON DATABASE {database} TO {user}; GRANT {RIGHTS} ON {tables} TO {user};")
 }
 
-/// Any constant will do, as long as everybody uses this one ("rowlock" in ASCII).
+/// Any constant will do, if every rowlock client uses the same one ("rowlock" in ASCII).
 const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
 
 /// The oldest release that is still tested against, as `server_version_num`.
@@ -69,7 +69,7 @@ impl SchemaStore for PgConnection {
     }
 
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
-        // DDL is transactional here: everything or nothing, and the lock goes with the transaction.
+        // DDL is transactional here: all migrations apply or none, and the lock ends with the transaction.
         let mut tx = self.begin().await?;
         query("SELECT pg_advisory_xact_lock($1)")
             .bind(MIGRATION_LOCK)

@@ -1,4 +1,4 @@
-//! A lane's connection: how its verbs are sent, and how old the plans of its statements may become.
+//! A lane's connection: how it sends verbs, and how old the plans of its statements may become.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ use crate::store::migrate::MigrateFault;
 use crate::store::schema::SchemaStore;
 use crate::store::{Call, Session};
 
-/// For migrations, of which no other client's operations wait.
+/// For migrations: no other client's operations wait for them.
 const BEGIN_MIGRATION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                                SET LOCAL idle_in_transaction_session_timeout = '5s'";
 
-const MIXED_UP: &str = "a pooler mixes the prepared statements of its clients up";
+const MIXED_UP: &str = "a pooler mixes up the prepared statements of its clients";
 
-/// A connection of a client's own, and how its verbs are sent.
+/// A connection of a client's own, with its way of sending verbs.
 #[derive(Debug)]
 pub(crate) struct PgSession {
     conn: PgConnection,
@@ -32,23 +32,23 @@ pub(crate) struct PgSession {
 
 /// How old the plans of a connection's prepared statements may be.
 ///
-/// The server keeps the plan of a statement until somebody analyzes the table. A plan from when the table had a few rows reads all
-/// of it, for each row that is looked up, however many rows there are by now. That shows: so after a slow verb the statements are
-/// prepared anew, and the server plans for the table as it is.
+/// The server keeps the plan of a statement until the table is analyzed. A plan from when the table had a few rows reads the whole
+/// table for each look-up, however large it is by now. Slow verbs show this. So after a slow verb the connection prepares its
+/// statements again, and the server plans for the table as it is.
 #[derive(Debug)]
 struct Plans {
     made: Instant,
-    /// The time of the quickest verb: what all of them take, for the way to the server.
+    /// The time of the quickest verb: the round trip to the server, which every verb takes.
     quickest: Duration,
     was_slow: bool,
 }
 
-/// A verb is slow when it takes longer than this, and longer than so many times the quickest verb of the connection: a
-/// server that is far away is not slow.
+/// A verb is slow when it takes longer than this, and longer than this multiple of the connection's quickest verb: distance to the
+/// server is not slowness.
 const SLOW: (Duration, u32) = (Duration::from_millis(10), 4);
 
-/// Plans that are made anew are at least this old: where verbs are slow for another reason, that costs a few round trips in
-/// this time.
+/// The least age of plans to replace. Where verbs are slow for another reason, new plans then cost only a few round trips in this
+/// time.
 const OLD_ENOUGH: Duration = Duration::from_secs(5);
 
 impl Plans {
@@ -65,20 +65,20 @@ impl Plans {
         self.was_slow = false;
     }
 
-    /// A verb took so long.
+    /// Records the time of a verb.
     fn took(&mut self, time: Duration) {
         self.quickest = self.quickest.min(time);
         self.was_slow |= time > SLOW.0 && time / SLOW.1 > self.quickest;
     }
 
-    /// Whether they are to be made anew now.
+    /// Whether to make the plans anew now.
     fn are_outlived(&self, now: Instant) -> bool {
         self.was_slow && now.duration_since(self.made) >= OLD_ENOUGH
     }
 }
 
 impl PgSession {
-    /// `strict`: the default isolation is not the one that the verbs rely on.
+    /// `strict`: the server's default isolation is not the one that the verbs rely on.
     pub(super) fn new(conn: PgConnection, sharing: Sharing, strict: bool, known: &Known) -> Self {
         Self {
             conn,
@@ -89,7 +89,7 @@ impl PgSession {
         }
     }
 
-    /// Before a verb: another connection may have found out what this one did not.
+    /// Runs before a verb: another connection may have found mixed statements meanwhile.
     fn check(&self) -> Result<(), Fault> {
         if self.sharing != Sharing::Mixed && self.known.get() == Some(Sharing::Mixed) {
             return Err(Fault::said(FaultKind::Disconnected, MIXED_UP));
@@ -97,10 +97,10 @@ impl PgSession {
         Ok(())
     }
 
-    /// Before a verb: plans that its table may have outlived are made anew.
+    /// Runs before a verb: makes plans anew that the table may have outgrown.
     async fn plan(&mut self) -> Result<(), Fault> {
         let now = Instant::now();
-        // A statement without a name is planned whenever it runs.
+        // A statement without a name is planned each time it runs.
         if self.sharing != Sharing::Mixed && self.plans.are_outlived(now) {
             self.plans.made_anew(now);
             self.conn.clear_cached_statements().await?;
@@ -108,7 +108,7 @@ impl PgSession {
         Ok(())
     }
 
-    /// After a verb: what only a pooler can do shows that there is one.
+    /// Runs after a verb: an error that only a pooler causes reveals the pooler.
     fn settled(&self, done: Result<(), Fault>) -> Result<(), Fault> {
         match done {
             Err(fault) if self.sharing != Sharing::Mixed && is_mix_up(fault.cause.sqlx()) => {
@@ -125,7 +125,7 @@ impl PgSession {
 
 #[async_trait(?Send)]
 impl Session for PgSession {
-    /// In a transaction of its own, where that is needed.
+    /// Runs the verb in a transaction of its own, where it needs one.
     async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
         self.check()?;
         self.plan().await?;
@@ -148,7 +148,7 @@ impl Session for PgSession {
         self.settled(done)
     }
 
-    /// In a transaction of the migrations' own, which is the innermost one.
+    /// Where each verb has a transaction of its own, the migrations' transaction is nested in one.
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
         if !self.own_transactions {
             return self.conn.migrate().await;

@@ -8,7 +8,7 @@ use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::fault::Fault;
 use crate::store::{json, to_micros};
 
-/// What is due.
+/// The rows that are due.
 const DUE: &str = "
 SELECT r.rowid, r.scope, r.idempotency_key, r.forget_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 FROM rowlock_idempotency r
@@ -31,7 +31,7 @@ WHERE rowid IN (
     ORDER BY t.expires_at LIMIT ?1
 )";
 
-/// The next names, and whether nobody has used them for so long. It does not take the write lock.
+/// The next names, and whether each is idle. It does not take the write lock.
 const SEEN: &str = "
 SELECT name,
        (grant_id IS NULL AND expires_at IS NULL AND fence < now.us - ?1)
@@ -39,7 +39,7 @@ SELECT name,
 FROM rowlock_lock, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE name > ?2 ORDER BY name LIMIT ?3";
 
-/// Those of the names that are idle still.
+/// Those of the names that are still idle.
 const IDLE_LOCKS: &str = "
 DELETE FROM rowlock_lock
 WHERE name IN (SELECT unhex(a.value ->> 0) FROM json_each(?1) a)

@@ -16,8 +16,8 @@ use crate::store::migrate::MigrateFault;
 use crate::store::schema::SchemaStore;
 use crate::store::{Call, Capabilities, Connector, RequestLimit, Session, url};
 
-/// A lane asks again by itself, and more often than SQLite would, whose pauses grow to a tenth of a second:
-/// whoever asks often gets the file when many write.
+/// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the connection that
+/// retries often gets the file.
 pub(super) const ASK_AGAIN: &str = "PRAGMA busy_timeout = 50";
 
 const FORM: &str = "sqlite:PATH or sqlite://PATH?mode=rw";
@@ -28,24 +28,24 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// For a database that is opened, or made.
+    /// A connector for a file that is there, or that the URL allows to make.
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
         let sqlite = Self::parse(url)?;
         let makes_none = matches!(mode(url), Some("rw" | "ro"));
         if makes_none && sqlite.path().is_some_and(|path| !path.exists()) {
             return Err(Error::InvalidUrl {
-                reason: "its file is not there, and its `mode` makes none: take `mode=rwc`, or name no mode".into(),
+                reason: "its file is not there, and its `mode` does not make it: write `mode=rwc`, or leave the mode out".into(),
             });
         }
         Ok(sqlite)
     }
 
-    /// Whether the URL says how its file is opened.
+    /// Whether the URL says how to open its file.
     pub(crate) fn has_mode(url: &str) -> bool {
         mode(url).is_some()
     }
 
-    /// For a database that need not be there.
+    /// A connector for a file that need not be there.
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
         url::check_parameters(url, &[])?;
         url::check_escapes(url)?;
@@ -54,15 +54,15 @@ impl Sqlite {
         if options.get_filename().as_os_str().is_empty() {
             // Each connection would have a database of its own.
             return Err(Error::InvalidUrl {
-                reason: "it names no file: sqlite:PATH".into(),
+                reason: "it names no file: write sqlite:PATH".into(),
             });
         }
         if options.get_filename().is_dir() {
             return Err(Error::InvalidUrl {
-                reason: "it names a folder, and not a file in it: sqlite:PATH".into(),
+                reason: "it names a folder, not a file in it: write sqlite:PATH".into(),
             });
         }
-        // A file that is not there is made, unless the URL says how to open it.
+        // A missing file is made, unless the URL says how to open it.
         let options = if Self::has_mode(url) {
             options
         } else {
@@ -77,7 +77,7 @@ impl Sqlite {
         }
     }
 
-    /// The whole path of the file; `None` for a database in memory, whose name is no path.
+    /// The full path of the file; `None` for a database in memory, whose name is no path.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let name = self.options.get_filename();
         if name.to_string_lossy().starts_with("file:") {
@@ -110,7 +110,7 @@ impl Connector for Sqlite {
 
     const BEGIN: Option<&'static str> = Some(BEGIN_TO_WRITE);
 
-    /// A second one would wait for the first.
+    /// One lane: a second one would wait for the first.
     const LANES: usize = 1;
 
     const REQUEST: RequestLimit = RequestLimit::NONE;
@@ -119,7 +119,7 @@ impl Connector for Sqlite {
         Ok(Self::of(options))
     }
 
-    /// With the whole path: the working directory is not seen in a log.
+    /// The full path, because a log does not show the working directory.
     fn target(&self) -> String {
         let path = self.path();
         let path = path.as_deref().unwrap_or(self.options.get_filename());
@@ -131,12 +131,12 @@ impl Connector for Sqlite {
         _server: usize,
         operation_timeout: Duration,
     ) -> Result<SqliteConnection, Fault> {
-        // A little less than the bound on the statement: SQLite then says "busy" by itself.
+        // A little less than the bound on the statement, so that SQLite itself reports "busy" first.
         let options = self.options.clone().busy_timeout(operation_timeout * 4 / 5);
         let mut conn = options.connect().await?;
         if use_wal(&mut conn).await? {
-            // Without an fsync per commit. All users of the file are on this machine and die with
-            // it, and in WAL mode a power cut loses the last commits, but never the file.
+            // No fsync per commit. All users of the file are on this machine and die with it. In WAL mode a power cut loses the last
+            // commits, but never the file.
             sqlx::raw_sql("PRAGMA synchronous = NORMAL")
                 .execute(&mut conn)
                 .await?;
@@ -157,7 +157,7 @@ impl Session for SqliteConnection {
     }
 }
 
-/// Turns a new, empty file to WAL. The journal mode of a file that is in use is its owner's choice.
+/// Switches a new, empty file to WAL. The journal mode of a file in use is its owner's choice.
 async fn use_wal(conn: &mut SqliteConnection) -> Result<bool, Fault> {
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
         .fetch_one(&mut *conn)
@@ -176,7 +176,7 @@ async fn use_wal(conn: &mut SqliteConnection) -> Result<bool, Fault> {
         .await;
     match changed.map_err(Fault::from) {
         Ok(mode) => Ok(mode == "wal"),
-        // Somebody else is just making the tables: the file stays as it is.
+        // Another process is making the tables right now: the file stays as it is.
         Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(false),
         Err(fault) => Err(fault),
     }
@@ -216,7 +216,7 @@ mod tests {
         let sqlite = Sqlite::from_url(&url).unwrap();
         let mut conn = sqlite.connect(0, PATIENCE).await.unwrap();
         assert!(!use_wal(&mut conn).await.unwrap());
-        // When it is nobody's, it becomes one that readers and a writer can share.
+        // When no other connection uses the file, it is switched to a mode that readers and a writer can share.
         sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
         assert!(use_wal(&mut conn).await.unwrap());
         assert!(use_wal(&mut other).await.unwrap());

@@ -17,7 +17,7 @@ pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
 
 fn of_code(extended: i32) -> FaultKind {
     match (extended & 0xff, extended) {
-        // SQLITE_BUSY_SNAPSHOT: what the transaction has read is out of date, it cannot write any more
+        // SQLITE_BUSY_SNAPSHOT: the transaction's reads are out of date, so it cannot write any more
         (5, 517) => FaultKind::Serialization,
         // SQLITE_BUSY, SQLITE_LOCKED; SQLITE_PROTOCOL, a race for the locks of the write-ahead log
         (5 | 6 | 15, _) => FaultKind::LockTimeout,
@@ -25,7 +25,7 @@ fn of_code(extended: i32) -> FaultKind {
         (4 | 7 | 9, _) => FaultKind::Interrupted,
         // SQLITE_SCHEMA: the tables have changed meanwhile
         (17, _) => FaultKind::Conflict,
-        // SQLITE_READONLY_DBMOVED: the file was replaced; SQLITE_IOERR: opening the file anew may help
+        // SQLITE_READONLY_DBMOVED: the file was replaced; SQLITE_IOERR: opening the file again may help
         (8, 1032) | (10, _) => FaultKind::Disconnected,
         // SQLITE_PERM, SQLITE_READONLY, SQLITE_CANTOPEN
         (3 | 8 | 14, _) => FaultKind::Unwritable,

@@ -1,12 +1,11 @@
 //! Locks in the caller's transaction: the statements.
 //!
-//! Whoever writes has the whole file to himself, so that holding the write lock is the pin, and nobody else's
-//! row lock can be in the way. A transaction that was begun without IMMEDIATE gets the write lock here, by a
-//! statement that changes nothing; it fails at once when what the transaction has read is out of date
-//! (`SQLITE_BUSY_SNAPSHOT`).
+//! A writer has the whole file to itself. So holding the write lock is the pin, and no other row lock can get in the way. A
+//! transaction that was begun without IMMEDIATE gets the write lock here, by a statement that changes nothing. It fails at once
+//! when the transaction's reads are out of date (`SQLITE_BUSY_SNAPSHOT`).
 //!
-//! `BEGIN` inside a transaction fails: that is how each of these finds out that there is one. SQLite rolls
-//! back by itself when a disk is full (<https://sqlite.org/lang_transaction.html>, section 3), and sqlx would not know.
+//! `BEGIN` inside a transaction fails: each verb uses this to find out that there is a transaction. SQLite rolls back by itself when
+//! a disk is full (<https://sqlite.org/lang_transaction.html>, section 3), and sqlx does not notice.
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use crate::store::lease::{LeaseStore, RowAsk};
 use crate::store::row::LockRow;
 use crate::store::{json, micros};
 
-/// A transaction that has the write lock from its start.
+/// Begins a transaction that has the write lock from its start.
 pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";
 
 /// Takes the write lock, then looks.
@@ -92,11 +91,11 @@ impl InTxStore for SqliteConnection {
         let perhaps_again = asks.iter().filter(again);
         let perhaps_again = perhaps_again.map(|ask| ask.name.clone()).collect();
 
-        // SQLite's clock is this host's, told in milliseconds. A transaction that is rolled back gives its fence
-        // back, and the next one in the same millisecond would get the same: so the same clock is read here, in
-        // microseconds, after the write lock was got.
+        // SQLite's clock is this host's, in milliseconds. A transaction that is rolled back gives its fence back, and the next one in
+        // the same millisecond would get the same fence. So the host's clock is read here in microseconds, after the write lock was
+        // got.
         let now = i64::try_from(UtcDateTime::now().unix_timestamp_nanos() / 1_000).unwrap_or(0);
-        // For the same reason it must have passed the last fence: a lease's is the end of its millisecond.
+        // For the same reason it must have passed the last fence: a lease's fence is the end of its millisecond.
         let ahead = rows.iter().map(|row| row.fence + 1 - now).max();
         if let Some(ahead) = ahead.filter(|ahead| (1..=2_000).contains(ahead)) {
             let found = TxTaken::Early(micros(ahead));
@@ -122,7 +121,7 @@ impl InTxStore for SqliteConnection {
         Ok(Told { database, found })
     }
 
-    /// Whoever has the write lock waits for nobody.
+    /// The holder of the write lock has nothing to wait for.
     async fn tx_wait(
         &mut self,
         _names: &[Name],
@@ -137,7 +136,7 @@ impl InTxStore for SqliteConnection {
         if told.database.is_none() || is_settled {
             return Ok(told);
         }
-        // While this transaction may write, nobody else could make the row, or free it.
+        // While this transaction may write, no other connection could make or free the row.
         self.lock_row(name, RowAsk::Make).await?;
         read(self, name).await
     }
@@ -162,7 +161,7 @@ async fn look<'a>(
     Ok(rows)
 }
 
-/// Which database it is.
+/// The id of the connection's database.
 pub(super) async fn database(conn: &mut SqliteConnection) -> Result<Option<Uuid>, sqlx::Error> {
     sqlx::query_scalar("SELECT id FROM rowlock_database")
         .fetch_optional(conn)
@@ -233,7 +232,7 @@ mod tests {
             before: None,
         };
         let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
-        // It may pass it between two statements.
+        // The clock may pass the fence between two statements.
         for _ in 0..1_000 {
             let now = UtcDateTime::now().unix_timestamp_nanos() / 1_000;
             let fence = i64::try_from(now).unwrap() + 1_990;

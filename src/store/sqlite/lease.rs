@@ -1,13 +1,12 @@
 //! Lease locks: the statements.
 //!
-//! A statement outside a transaction takes the write lock before it reads the clock, so that the
-//! clock is never the one from before the wait. The clock stands still within a statement. It counts
-//! whole milliseconds: an expiry is set one later, and what remains is told as one less. A fence is the end
-//! of its millisecond: greater than that of every transaction before, also of one that was rolled back
-//! (`in_tx.rs` counts in microseconds).
+//! A statement outside a transaction takes the write lock before it reads the clock, so the clock is never from before the wait. The
+//! clock stands still within a statement and counts whole milliseconds: an expiry is set one later, and the time left is reported
+//! as one less. A fence is the end of its millisecond. So it is greater than the fence of every earlier transaction, even of one
+//! that was rolled back (`in_tx.rs` counts in microseconds).
 //!
-//! A statement that writes is always read to its end (`fetch_all`, `execute`): the commit comes after
-//! the last row, and sqlx drops its error when it is asked for one row only.
+//! A statement that writes is always read to its end (`fetch_all`, `execute`): the commit comes after the last row, and sqlx drops
+//! the commit's error when the caller asks for one row only.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -39,7 +38,7 @@ SET grant_id = excluded.grant_id,
 WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at
 RETURNING name, fence";
 
-/// Like [`TAKE`], for a lone operation.
+/// [`TAKE`] for a single ask.
 const TAKE_ONE: &str = "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
 SELECT ?1, ?2, now.us + 1000, ?4, now.us, now.us + ?3 + 1000
@@ -77,7 +76,7 @@ WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
   AND rowlock_lock.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 RETURNING name";
 
-/// Like [`RELEASE`], for a lone operation.
+/// [`RELEASE`] for a single ask.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
 SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
@@ -112,7 +111,7 @@ FROM rowlock_lock
 WHERE expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 ORDER BY name";
 
-/// A name that somebody holds, or whose row is damaged.
+/// A row with a grant, live or expired, or a damaged row.
 const HELD: &str = "
 SELECT name, grant_id, fence, holder, acquired_at, expires_at,
        expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
@@ -242,7 +241,7 @@ impl LeaseStore for SqliteConnection {
     }
 }
 
-/// The fences of those that were granted.
+/// Grants the names, and returns the fences of the granted ones.
 async fn grant(
     conn: &mut SqliteConnection,
     asks: &[TakeAsk],

@@ -1,7 +1,7 @@
 //! Idempotency records: the statements.
 //!
-//! Whoever writes has the whole file to himself. The clock is read after BEGIN IMMEDIATE, in whole milliseconds; a
-//! lease is set to end one later.
+//! A writer has the whole file to itself. The clock is read after BEGIN IMMEDIATE, in whole milliseconds; a lease is set to end one
+//! later.
 
 use async_trait::async_trait;
 use sqlx::{Connection, Row, SqliteConnection};
@@ -72,7 +72,7 @@ SET state = CASE WHEN ?13 AND open_step IS NOT NULL THEN 'unknown' ELSE ?5 END,
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
 
-/// Runs `work` in a transaction that is on the disk when it has ended: a lane's commits are not otherwise.
+/// Runs `work` in a transaction that is on the disk when it has ended. Other commits of a lane need not be.
 pub(super) async fn durably<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
@@ -80,7 +80,7 @@ pub(super) async fn durably<T>(
     let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
         .fetch_one(&mut *conn)
         .await?;
-    // NORMAL; FULL and EXTRA are more already, OFF is somebody's choice.
+    // Only NORMAL is raised: FULL and EXTRA are durable already, and OFF is the application's choice.
     let raise = level == 1;
     if raise {
         sqlx::raw_sql("PRAGMA synchronous = FULL")
@@ -107,7 +107,7 @@ pub(super) async fn in_a_transaction<T>(
             Ok(done)
         }
         Err(error) => {
-            // The first error tells more than one of rolling back.
+            // The first error tells more than an error of the rollback.
             let _ = tx.rollback().await;
             Err(error.into())
         }
@@ -231,7 +231,7 @@ async fn read_one(
     row.map(|row| record_row!(row)).transpose()
 }
 
-/// The attempt's number, if it runs.
+/// Returns the attempt's number, if the claim succeeded.
 pub(super) async fn claim_one(
     conn: &mut SqliteConnection,
     ask: &ClaimAsk,

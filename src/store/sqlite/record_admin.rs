@@ -44,7 +44,7 @@ SET state = 'free', open_step = NULL, vanished = 0, bound = 1, forget_at = now.u
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2";
 
-/// What an attempt that vanished has begun, is not known: the key stays its request's.
+/// It is unknown what a vanished attempt began: the key stays bound to its request.
 const RESET: &str = "
 UPDATE rowlock_idempotency
 SET state = CASE WHEN open_step IS NULL THEN 'free' ELSE 'unknown' END, vanished = 0,

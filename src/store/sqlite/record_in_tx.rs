@@ -1,6 +1,6 @@
 //! Idempotency records in transactions: the statements.
 //!
-//! A transaction that may write has the whole file to itself: nobody else can have claimed anything.
+//! A transaction that may write has the whole file to itself: no other transaction can have claimed anything.
 
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
@@ -32,7 +32,7 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND state = 'runni
 #[async_trait]
 impl RecordInTxStore for SqliteConnection {
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
-        // By its savepoint the transaction is known again when the outcome is kept.
+        // This savepoint identifies the transaction when the outcome is kept.
         sqlx::raw_sql("SAVEPOINT rowlock_claim")
             .execute(&mut *self)
             .await?;
@@ -47,7 +47,7 @@ impl RecordInTxStore for SqliteConnection {
     async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
         let known = sqlx::raw_sql("RELEASE SAVEPOINT rowlock_claim");
         if let Err(error) = known.execute(&mut *self).await {
-            // SQLITE_ERROR: "no such savepoint". That transaction has ended, or another one was begun since.
+            // SQLITE_ERROR: "no such savepoint". The transaction of the claim has ended, even if another one has begun since.
             let fault = Fault::from(error);
             return Err(match fault.kind {
                 FaultKind::Other => Fault::transaction_over(),
@@ -65,7 +65,7 @@ impl RecordInTxStore for SqliteConnection {
             .execute(self)
             .await?;
         match done.rows_affected() {
-            // It was inserted in this very transaction, which has been rolled back since.
+            // The claim was made in this transaction, which has been rolled back since.
             0 => Err(Fault::transaction_over()),
             _ => Ok(Finished::Ended),
         }

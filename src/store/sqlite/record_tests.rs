@@ -1,4 +1,4 @@
-//! What the verbs for records rely on, on a real file.
+//! What the verbs for records rely on, in a real file.
 
 use super::*;
 use crate::store::sqlite::step;
@@ -19,7 +19,7 @@ async fn synchronous(conn: &mut SqliteConnection) -> i64 {
 async fn what_is_said_of_a_record_is_written_through_and_somebodys_own_choice_stays() {
     let dir = tempfile::tempdir().unwrap();
     let mut conn = file(&dir).await;
-    // OFF, NORMAL, FULL, EXTRA: what it is before and after, and within.
+    // OFF, NORMAL, FULL, EXTRA: the level outside, and the level within.
     for (level, within) in [(0, 0), (1, 2), (2, 2), (3, 3)] {
         let set = format!("PRAGMA synchronous = {level}");
         sqlx::raw_sql(sqlx::AssertSqlSafe(set))
@@ -41,7 +41,7 @@ async fn steps_are_forgotten_with_their_record_only() {
     step::keep(&mut conn, &key, "charge", 1, &outcome)
         .await
         .unwrap();
-    // Another attempt has taken over meanwhile, or the record is to be remembered.
+    // Another attempt has taken over meanwhile, or the record still has to be remembered.
     conn.record_forget(&key, 1).await.unwrap();
     let steps = conn.step_list(&key).await;
     assert_eq!(steps.unwrap().len(), 1);

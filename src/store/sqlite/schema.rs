@@ -25,7 +25,7 @@ pub(crate) fn migrations() -> Migrations {
     }
 }
 
-/// A file has no users: these are the rights that an authorizer of the application's has to allow.
+/// A file has no users: these are the rights that the application's authorizer has to allow.
 pub(crate) fn grants(_user: &str, _database: &str) -> String {
     RIGHTS.to_owned()
 }
@@ -68,9 +68,8 @@ impl SchemaStore for SqliteConnection {
     }
 
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
-        // IMMEDIATE is the lock: a deferred transaction that starts to write fails at once when
-        // somebody else writes, whatever the busy timeout.
-        // Nobody else asks again for it: it waits for others that migrate.
+        // IMMEDIATE is the lock: a deferred transaction that starts to write fails at once while another one writes, whatever the
+        // busy timeout. A migration is not retried by a lane, so it waits here for other processes that migrate.
         sqlx::raw_sql("PRAGMA busy_timeout = 60000")
             .execute(&mut *self)
             .await?;

@@ -26,7 +26,7 @@ UPDATE rowlock_idempotency
 SET open_step = CASE WHEN open_step_number <= ?5 THEN NULL ELSE open_step END, bound = bound OR ?6
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 AND state = 'running'";
 
-/// Sent again, it changes nothing.
+/// A second sending changes nothing.
 const STEP_KEEP: &str = "
 INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)

@@ -1,4 +1,4 @@
-//! What is sent again, with how many statements, and what their answers mean.
+//! Sending jobs again: in how many statements, and with which answers.
 
 use super::*;
 
@@ -59,7 +59,7 @@ async fn releases_that_a_busy_file_has_refused_share_a_statement_and_those_behin
     bench.send(take);
     bench.send(look);
     bench.step().await;
-    // What came after the refused statement was not tried, and is in its order.
+    // The jobs after the refused statement were not tried, and keep their order.
     assert!(answer(&mut taken).is_none() && answer(&mut found).is_none());
     let batch = bench.lane.pending.pick(Moment::now());
     let order: Vec<_> = batch.iter().map(|job| job.head().doing).collect();
@@ -81,7 +81,7 @@ async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements(
     for n in 0..64 {
         let (mut take, outcome) = bench.take(&format!("n{n}"));
         if n == 17 {
-            // No column takes what comes of it.
+            // No column takes the resulting value.
             take.verb.ask.ttl = Duration::MAX;
         }
         bench.send(take);
@@ -152,7 +152,7 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
     let Some(Acquired::Held(guard)) = answer(&mut outcome) else {
         panic!("the name is free")
     };
-    // Five sixths of the TTL are trusted. Counted from before the statement, they would end a fifth of it earlier.
+    // Five sixths of the TTL are trusted. Counted from before the statement, the deadline would come a fifth of that earlier.
     assert!(guard.grant().status().deadline > released + ttl * 2 / 3);
 }
 
@@ -195,12 +195,12 @@ async fn a_broken_connection_leaves_all_of_a_batch_in_doubt_but_looks() {
     let fates: Vec<_> = batch.iter().map(|job| job.head().fate).collect();
     let doubts: Vec<_> = fates.iter().map(|fate| (fate.sent, fate.doubts)).collect();
     assert_eq!(doubts, [(true, 1), (true, 0)]);
-    // Broken again, there is one sending more that may come.
+    // After another break, one more sending may come.
     bench.lane.failed(batch, Fault::timed_out());
     assert_eq!(bench.lane.pick()[0].head().fate.doubts, 2);
 }
 
-/// A server ends the connection under whatever statement has the guilty one in it.
+/// A server that ends the connection under every statement with the guilty job.
 async fn with_a_guilty_one(kind: FaultKind, expected: &[usize]) {
     let mut bench = Bench::new().await;
     let mut outcomes = Vec::new();
@@ -224,7 +224,7 @@ async fn with_a_guilty_one(kind: FaultKind, expected: &[usize]) {
                 broken.len() < 40,
                 "the others wait for the guilty one: {broken:?}"
             );
-            // A new connection takes longer to make than the guilty one is put off.
+            // Making a new connection takes longer than the pause of the guilty job.
             if let Some(at) = bench.lane.pending.wakes_at() {
                 sleep_until(at).await;
             }
@@ -235,7 +235,7 @@ async fn with_a_guilty_one(kind: FaultKind, expected: &[usize]) {
     }
     let (first, rest) = broken.split_at(expected.len());
     assert_eq!(first, expected, "{kind:?}");
-    // It is tried again between the others, alone.
+    // The guilty job is tried again, alone, between the others.
     assert!(rest.iter().all(|size| *size == 1), "{rest:?}");
     for (n, outcome) in outcomes.iter_mut().enumerate() {
         match (n, outcome.try_recv()) {
@@ -304,7 +304,7 @@ async fn acquires_do_not_wait_for_a_release_that_a_server_without_writes_has_ref
     let refused = outcome.try_recv().expect("an answer").unwrap_err();
     assert!(matches!(refused, Error::ReadOnly { .. }), "{refused}");
     assert!(bench.lane.pending.is_idle());
-    // Those that are in the batch are refused after it.
+    // The jobs in the batch are refused after it.
     assert!(bench.lane.read_only.is_some());
 }
 

@@ -1,4 +1,4 @@
-//! What is in a batch, and what becomes of one that failed.
+//! The jobs of a batch, and the jobs of a failed batch.
 
 use super::*;
 use crate::runtime::link::Way;

@@ -49,7 +49,7 @@ async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() 
         bench.send(release);
         bench.step().await;
         assert_eq!(answer(&mut outcome), Some(ReleaseOutcome::Released));
-        // It finds nothing at first, and nobody who flushes waits for it.
+        // The undo finds nothing at first, and no flush waits for it.
         bench.step().await;
         let (reply, mut flushed) = oneshot::channel();
         bench.flush(reply);
@@ -163,7 +163,7 @@ async fn a_release_that_its_caller_has_waited_for_long_enough_goes_on_without_hi
     bench.lane.give_up_in_time(later);
     assert!(outcome.try_recv().expect("an answer").is_err());
     assert!(bench.holder("a").await.is_some());
-    // Nobody who flushes waits for it: the database may be away.
+    // No flush waits for it: the database may be away.
     let (reply, mut flushed) = oneshot::channel();
     bench.flush(reply);
     bench.lane.take_in();
@@ -196,7 +196,7 @@ async fn an_acquire_that_was_in_doubt_is_undone_also_when_the_name_is_held() {
 async fn an_acquire_whose_caller_is_gone_is_undone_before_what_comes_behind() {
     let mut bench = Bench::new().await;
     let (first, outcome) = bench.doubtful("a", 1);
-    // It has happened.
+    // The first acquire has happened.
     let mut other = bench.other().await;
     other
         .lease_take(std::slice::from_ref(&first.verb.ask))
@@ -231,7 +231,7 @@ async fn an_acquire_that_was_sent_is_picked_as_its_undo_when_its_caller_is_gone(
 #[tokio::test]
 async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
     let mut bench = Bench::new().await;
-    // Sent: how often it is in doubt, and what its caller is told.
+    // `None`: not sent. Otherwise it was sent, and was this often in doubt.
     for sent in [None, Some(0), Some(1)] {
         let (mut first, mut outcome) = bench.take("a");
         first.head.fate.sent = sent.is_some();
@@ -303,13 +303,13 @@ fn an_earlier_sending_has_released_what_nobody_else_can_have_taken() {
     ] {
         assert_eq!(freed_after(doubts > 0, doubts, ahead, freed), outcome);
     }
-    // A statement that was refused may have released it, too: what reads back can fail.
+    // A refused statement may have released the lease too: reading back can fail.
     for freed in [Freed::WasFree, Freed::Superseded] {
         assert_eq!(freed_after(true, 0, 60, freed), ReleaseOutcome::Released);
     }
 }
 
-/// What a release is told that finds this, so many seconds before the deadline.
+/// The outcome of a release that finds `freed`, `ahead` seconds before the deadline.
 fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: Freed) -> ReleaseOutcome {
     let name = Name::new("a").unwrap();
     let deadline = Moment::now() + Duration::from_mins(1);
@@ -359,7 +359,7 @@ async fn only_a_release_that_somebody_waits_for_goes_on_after_its_time() {
     let guard = bench.granted(take).await;
     let (mut release, _outcome) = release_of(&guard);
     assert!(Release::undo(&release, Moment::now()).is_some());
-    // Its own time is the TTL of the lease, and no sending of the acquire was in doubt.
+    // Its time is the TTL of the lease, and no sending of the acquire was in doubt.
     release.verb.reply = None;
     assert!(Release::undo(&release, Moment::now()).is_none());
 }

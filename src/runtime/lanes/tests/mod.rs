@@ -1,7 +1,7 @@
 //! A lane on a real SQLite file, driven step by step: each test decides what happens between two statements.
 //!
-//! - [`again`]: what is sent again, with how many statements, and what their answers mean.
-//! - [`batches`]: what is in a batch, and what becomes of one that failed.
+//! - [`again`]: sending jobs again, in how many statements, and with which answers.
+//! - [`batches`]: the jobs of a batch, and the jobs of a failed batch.
 //! - [`stop`]: a lane that is stopped, and a client that is shut down.
 //! - [`records`]: jobs on records, which share answers and keep their order.
 //! - [`doubt`]: acquires whose first sending may have happened, or may come late.
@@ -75,7 +75,7 @@ impl Bench {
         }
     }
 
-    /// An acquire of `name`, and where its outcome will be.
+    /// An acquire of `name`, and the receiver of its outcome.
     fn take(&self, name: &str) -> (Task<Take>, Outcome) {
         let (reply, outcome) = oneshot::channel();
         let ask = TakeAsk {
@@ -89,7 +89,7 @@ impl Bench {
         (take, outcome)
     }
 
-    /// The same after the connection broke under it so many times.
+    /// The same, after the connection broke under it this often.
     fn doubtful(&self, name: &str, doubts: u32) -> (Task<Take>, Outcome) {
         let (mut take, outcome) = self.take(name);
         take.head.fate.sent = true;
@@ -105,7 +105,7 @@ impl Bench {
         self.queue.send(Message::Flush(reply)).unwrap();
     }
 
-    /// Waits for the next batch, and works on it.
+    /// Waits for the next batch, and executes it.
     async fn step(&mut self) {
         let gather = tokio::time::timeout(Duration::from_mins(1), self.lane.gather());
         assert!(gather.await.expect("something is sent"));
@@ -114,7 +114,7 @@ impl Bench {
         self.lane.execute(batch).await;
     }
 
-    /// What the lane grants.
+    /// The lane's answer to an acquire.
     async fn granted(&mut self, (take, mut outcome): (Task<Take>, Outcome)) -> Guard {
         self.send(take);
         self.step().await;
@@ -130,9 +130,9 @@ impl Bench {
         SqliteConnection::connect(&url).await.unwrap()
     }
 
-    /// How many transactions have been committed to the file: each ends with a frame of the WAL that tells the size
-    /// of the file (sqlite.org/fileformat.html, section 4.1). There are not enough of them for a checkpoint. What
-    /// changes no byte, as a renewal within the same millisecond, is not among them.
+    /// How many transactions were committed to the file. Each ends with a frame of the WAL that has the size of the file
+    /// (sqlite.org/fileformat.html, section 4.1). There are too few of them for a checkpoint. A transaction that changes no byte, such
+    /// as a renewal within the same millisecond, does not count.
     fn commits(&self) -> usize {
         let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
         let wal = std::fs::read(self.dir.path().join("lane.db-wal")).unwrap();
@@ -156,7 +156,7 @@ async fn sql(conn: &mut SqliteConnection, sql: &'static str) {
     sqlx::raw_sql(sql).execute(conn).await.unwrap();
 }
 
-/// What came of an acquire, if it is known.
+/// The outcome of an acquire, if it has arrived.
 fn answer<T>(outcome: &mut Receiver<Result<T, Error>>) -> Option<T> {
     match outcome.try_recv() {
         Ok(answer) => Some(answer.unwrap()),

@@ -1,11 +1,11 @@
-//! A lane that is stopped, and a client that is shut down: no duty is lost, and what is left is told.
+//! A lane that is stopped, and a client that is shut down: no duty is lost, and the report names unfinished ones.
 
 use super::*;
 use crate::runtime::job::Next;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Of the client's own lanes.
+/// A guard that a lane of the client's own grants.
 async fn held(core: &Arc<Core>, name: &str) -> Guard {
     let ask = TakeAsk {
         name: Name::new(name).unwrap(),
@@ -28,7 +28,7 @@ fn stop(bench: &Bench, until: Moment) -> oneshot::Receiver<Vec<Unfinished>> {
     told
 }
 
-/// An errand that takes so long.
+/// An errand that takes this long.
 fn errand(core: &Arc<Core>, time: Duration) -> tokio::task::JoinHandle<Result<(), Error>> {
     let core = Arc::clone(core);
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! What each operation comes to: shared, sent again, left out, or refused for good.
+//! The result of each operation: shared, sent again, left out, or refused for good.
 
 use super::*;
 use crate::runtime::lanes::room::BESIDE_OUTCOME;
@@ -8,7 +8,7 @@ async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believ
     let mut house = House::new().await;
     let ask = house.ask(&key("k"));
     let mut other = house.other().await;
-    // Its lease is over when the lane learns of it.
+    // The lease is over when the lane gets the answer.
     let earlier = ClaimAsk {
         lease: Duration::ZERO,
         ..ask.clone()
@@ -127,7 +127,7 @@ async fn claims_by_what_was_seen_share_a_batch_around_one_that_saw_something_els
 async fn a_claim_that_is_refused_for_good_fails_alone() {
     let mut house = House::new().await;
     let mut fine = vec![house.claim(&key("a"))];
-    // No column takes what comes of it.
+    // No column takes the resulting value.
     let ask = ClaimAsk {
         lease: Duration::MAX,
         ..house.ask(&key("b"))
@@ -193,7 +193,7 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
         "{refused}"
     );
 
-    // Three fill a statement, each with what goes beside it.
+    // Three fill a statement, with the bytes that go beside each.
     let mut lens = |largest| {
         house.lane.largest = largest;
         let ends = (0..4).map(|_| end(1_000, None).into()).collect();

@@ -1,4 +1,4 @@
-//! A lane, batch by batch, on a real file: what is in a batch, and what is answered with it.
+//! A lane, batch by batch, on a real file: the jobs of each batch, and the answers that they share.
 
 mod each;
 mod undone;
@@ -39,7 +39,7 @@ struct House {
 }
 
 impl House {
-    /// A client that has made the tables, and a lane that runs when it is told to.
+    /// A client that has made the tables, and a lane that runs only when a test runs it.
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
@@ -83,7 +83,7 @@ impl House {
         self.ask_with(|reply| Claim::task(&self.core, self.ask(key), reply))
     }
 
-    /// A claim after the connection broke under it so many times, and its ask.
+    /// A claim after the connection broke under it this often, and its ask.
     fn doubtful(&self, key: &RecordKey, doubts: u32) -> (Task<Claim>, ClaimAsk, Answer<Claiming>) {
         let (reply, answer) = oneshot::channel();
         let ask = self.ask(key);
@@ -108,7 +108,7 @@ impl House {
         rows.into_iter().next().flatten()
     }
 
-    /// Waits for the next batch, and works on it.
+    /// Waits for the next batch, and executes it.
     async fn step(&mut self) {
         assert!(self.lane.gather().await);
         assert!(self.lane.connect().await);
@@ -146,7 +146,7 @@ impl House {
         self.to_lane.send(Message::Job(job.into())).unwrap();
     }
 
-    /// Takes in what was sent, and runs one batch.
+    /// Takes in the jobs that were sent, and executes one batch.
     async fn batch(&mut self) -> usize {
         self.lane.take_in();
         assert!(self.lane.connect().await);
@@ -176,7 +176,7 @@ fn key(name: &str) -> RecordKey {
     RecordKey::new("scope", name).unwrap()
 }
 
-/// Those that have been answered by now.
+/// The receivers that have an answer by now.
 fn answered<T>(answers: &mut Vec<Answer<T>>) -> Vec<T> {
     let mut found = Vec::new();
     answers.retain_mut(|answer| match answer.try_recv() {
@@ -206,7 +206,7 @@ async fn a_storm_of_one_key_is_one_read_and_one_claim() {
     let missed = |claim: &&Claiming| matches!(claim, Claiming::Missed);
     assert_eq!(claims.iter().filter(mine).count(), 1);
     assert_eq!(claims.iter().filter(missed).count(), 999);
-    // Reads do not wait behind them for batches of their own, and see what they did.
+    // Reads do not wait for batches of their own after the others, and see their effects.
     for row in answered(&mut later) {
         assert_eq!(row.unwrap().state, KeptState::Running);
     }
@@ -265,7 +265,7 @@ async fn what_shares_an_answer_is_left_alone_with_it() {
         let again = house.lane.broke_off(firsts, followers, fault);
         assert!(again.iter().all(Vec::is_empty));
     }
-    // From now on each goes alone, and those that share an answer go together.
+    // From now on each job goes alone; jobs that share an answer go together.
     assert_eq!(house.batch().await, 1);
     assert_eq!(answered(&mut others).len(), 1);
     assert_eq!(house.batch().await, 3);
@@ -300,11 +300,11 @@ async fn large_replays_come_in_portions_and_others_go_between() {
         .map(|n| house.read(&key(&format!("large {n:02}"))))
         .collect();
     let mut seen = Vec::new();
-    // A guard that is dropped frees its key through another lane, which would have the file when this one wants it.
+    // Dropping a guard frees its key through another lane, which would hold the file when this lane wants it.
     let mut mine = Vec::new();
     let mut batches = 0;
     while !replays.is_empty() {
-        // What comes now is not behind all of them.
+        // A job that comes now does not wait for all of them.
         let stranger = key(&format!("stranger {batches}"));
         let (mut looks, mut claims) = (vec![house.read(&stranger)], Vec::new());
         if batches > 0 {
@@ -361,7 +361,7 @@ async fn what_is_put_off_is_not_overtaken_by_the_end_of_its_attempt() {
         .pending
         .put_off(job, Moment::now() + PATIENCE, 0.0);
     let until = house.lane.pending.wakes_at().unwrap();
-    // The end of another record, a look and a claim go on; the end of this one waits behind what was put off.
+    // The end of another record, a look and a claim go on; the end of this record waits for the job that was put off.
     let second = house.finish(&key("k"));
     let (look, claim, other) = (
         house.read(&key("k")),
@@ -373,7 +373,7 @@ async fn what_is_put_off_is_not_overtaken_by_the_end_of_its_attempt() {
     let expected = [record("k"), record("k"), record("other")];
     assert_eq!(subjects(&batch), expected);
     assert!(house.lane.pending.is_idle());
-    // Their time comes: before what has arrived since, and in their order.
+    // When their pause is over they go before later arrivals, in their order.
     let third = house.finish(&key("k"));
     house.lane.take_in();
     house.lane.pending.wake(until);

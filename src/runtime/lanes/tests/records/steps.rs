@@ -1,4 +1,4 @@
-//! What is said of steps, late.
+//! Late sendings about steps.
 
 use super::*;
 
@@ -33,7 +33,7 @@ async fn the_end_of_an_attempt_closes_the_step_that_it_knows_not_to_have_happene
     for (happened, state) in [(false, KeptState::Free), (true, KeptState::Unknown)] {
         let guard = house.guard(&key(state.name())).await;
         guard.set_step_is_open(happened);
-        // A late sending, or one whose answer was lost.
+        // A late sending, or a sending whose answer was lost.
         let begun = other
             .step_begin(&step(&guard, StepKind::Once { number: 1 }))
             .await
@@ -73,7 +73,7 @@ async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() 
             let begun = other.step_begin(&second).await.unwrap();
             assert!(matches!(begun, StepBegun::Fresh), "{begun:?}");
         }
-        // Late sendings of what was said of the first beginning.
+        // Late sendings about the first beginning.
         let begun = other.step_begin(&first).await.unwrap();
         assert!(
             matches!(&begun, StepBegun::OtherOpen(step) if step == "charge"),
