@@ -111,7 +111,7 @@ async fn records_are_listed_shown_and_decided() {
     );
     assert_eq!(
         shell.absent(&["idempotency", "show", "alice", "none"]),
-        "there is no record \"none\" of \"alice\": `rowlock idempotency ls` lists those that there are\n"
+        "there is no record \"none\" of \"alice\": `rowlock idempotency ls` lists all records\n"
     );
 
     drop(running);
