@@ -125,7 +125,7 @@ async fn records_are_reset_and_resolved() {
     let refused = shell.run(&["idempotency", "reset", "alice", "running"]);
     assert_eq!(code(&refused), 70);
     assert!(
-        stderr(&refused).contains("somebody is working on it"),
+        stderr(&refused).contains("an attempt is running"),
         "{}",
         stderr(&refused)
     );
