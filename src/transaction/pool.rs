@@ -14,7 +14,7 @@ pub trait Pool: sealed::Sealed {}
 #[allow(
     private_bounds,
     private_interfaces,
-    reason = "nobody else sees what is sealed"
+    reason = "sealed: only this crate uses it"
 )]
 mod sealed {
     use crate::store::brands::Supported;

@@ -50,21 +50,21 @@ pub enum Error {
     LoginRefused {
         /// The database, without its password.
         target: String,
-        /// What the server said.
+        /// The server's message.
         cause: Cause,
     },
     /// The server has no such database, or the file is not a SQLite database.
     NoSuchDatabase {
         /// The database, without its password.
         target: String,
-        /// What the server said.
+        /// The server's message.
         cause: Cause,
     },
     /// The SQLite file cannot be opened or written.
     Unwritable {
         /// The file.
         target: String,
-        /// What SQLite said.
+        /// SQLite's message.
         cause: Cause,
     },
     /// The database did not answer in time, or rowlock could not connect. Nothing was changed, or
@@ -97,11 +97,11 @@ pub enum Error {
     },
     /// This user lacks a right on the database, or on rowlock's tables.
     Denied {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The database, without its password.
         target: String,
-        /// What the server said.
+        /// The server's message.
         cause: Cause,
         /// The statements that grant the client's user the rights that rowlock needs at run time. PostgreSQL: the user
         /// also needs `USAGE` on the schema of the tables, where PUBLIC lacks it. MySQL, MariaDB: for the host `%`.
@@ -158,7 +158,7 @@ pub enum Error {
         target: String,
         /// The engine, for the command.
         engine: Engine,
-        /// What the server said.
+        /// The server's message.
         detail: String,
     },
     /// A migration failed for a reason that has no variant of its own.
@@ -182,7 +182,7 @@ pub enum Error {
     /// The connection broke after the statement was sent, and rowlock could not find out in time
     /// whether it happened. If it was an acquire, rowlock is undoing it.
     OutcomeUnknown {
-        /// What was tried (`acquire`, `release`, …).
+        /// The operation that was tried (`acquire`, `release`, …).
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
@@ -193,7 +193,7 @@ pub enum Error {
     },
     /// The guard was used after its release.
     Released {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock.
         name: Name,
@@ -203,7 +203,7 @@ pub enum Error {
     /// The transaction belongs to another database, engine or schema than this client. (A copied or restored database
     /// has the id of the original, so rowlock cannot tell them apart.)
     WrongDatabase {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
@@ -214,30 +214,30 @@ pub enum Error {
     },
     /// The transaction has failed or ended earlier, or its connection broke.
     TransactionOver {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
-        /// What the database said.
+        /// The database's message.
         detail: String,
     },
     /// The transaction may not write.
     ReadOnlyTransaction {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
-        /// What the database said.
+        /// The database's message.
         detail: String,
     },
     /// The transaction must make way for another one: a deadlock, a serialization failure, a lock wait that timed out, or a
     /// lease that it would keep from being renewed. Roll back and try again, as [`Retry`](crate::Retry) does.
     TransactionAborted {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
-        /// What the database said.
+        /// The database's message.
         detail: String,
     },
     /// One of rowlock's own connections got no answer while the caller's transaction, which keeps its connection, waited for
@@ -247,7 +247,7 @@ pub enum Error {
     /// the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this error, give the pooler more
     /// connections to the server than transactions run at a time (with 10 more for each client, no look waits for a transaction's end).
     Starved {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock.
         on: Subject,
@@ -296,7 +296,7 @@ pub enum Error {
     /// Another attempt has replaced this one, which can neither record an outcome nor, in a transaction, commit. Roll back,
     /// and do not answer the request: the other attempt answers it.
     Superseded {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The record.
         record: RecordKey,
@@ -330,12 +330,12 @@ pub enum Error {
     },
     /// The response cannot be kept: its body failed before its end, or has trailers.
     ResponseFailed {
-        /// Why.
+        /// The reason.
         detail: String,
     },
     /// JSON cannot represent the value, or the JSON does not represent a value of this type.
     Json {
-        /// What the parser said.
+        /// The parser's message.
         detail: String,
     },
     /// The record to be changed does not exist.
@@ -347,7 +347,7 @@ pub enum Error {
     NotDecided {
         /// The record.
         record: RecordKey,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// The record is damaged: rowlock cannot have written it, so it was edited by hand.
@@ -383,11 +383,11 @@ pub enum Error {
     },
     /// The database refused a statement for a reason that has no variant of its own.
     Database {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The database, without its password.
         target: String,
-        /// What the server said.
+        /// The server's message.
         cause: Cause,
     },
 }
