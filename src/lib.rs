@@ -1,5 +1,5 @@
-//! Distributed locks and idempotency that live as rows in the SQL database an application already runs: PostgreSQL,
-//! MySQL, MariaDB, and SQLite embedded when there is none.
+//! Distributed locks and idempotency as rows in the SQL database that an application already runs: PostgreSQL,
+//! MySQL, MariaDB, or an embedded SQLite.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -11,7 +11,7 @@
 //! let rowlock = rowlock::Rowlock::connect(&url).await?; // postgres://…, mysql://…, sqlite:PATH
 //! let held = rowlock.lock("stock:42").ttl(Duration::from_secs(30)).acquire().await?;
 //! held.with(async || {
-//!     // work that is dropped when the lease is lost; `held.fence()` goes along with every write
+//!     // rowlock drops this work when the lease is lost; send `held.fence()` with every write
 //! })
 //! .await?;
 //! let _ = held.release().await?;
@@ -22,41 +22,41 @@
 //! - [`Rowlock`] is the client: connect with a URL, or from the application's own sqlx pool.
 //! - [`Lock`] is a request: [`try_acquire`](Lock::try_acquire) asks once, [`acquire`](Lock::acquire)
 //!   waits.
-//! - [`Held`] is the lease: renewed in the background until it is released, dropped or lost. Read there
-//!   what is promised when a process crashes, is paused, or loses its database.
+//! - [`Held`] is the lease. It is renewed in the background until it is released, dropped or lost. Its page
+//!   states the promise.
 //! - [`Held::pin`] proves the lease inside the application's own transaction, so that the check and the write
 //!   commit together.
-//! - [`InTx`] has locks that are a transaction's own: [pessimistic](LockInTx) and [optimistic](Version) ones.
-//!   [`Retry`] runs a transaction again when somebody else was faster.
-//! - [`Owner`] may enter a lock again that it holds.
+//! - [`InTx`] has locks that belong to a transaction: [pessimistic](LockInTx) and [optimistic](Version) ones.
+//!   [`Retry`] runs a transaction again after a conflict.
+//! - [`Owner`] can enter again a lock that it holds.
 //! - [`Idempotency`] makes an effect happen once for a key: in one transaction
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
-//!   [steps](IdempotencyGuard::step). [`FormTokens`] are for forms that are submitted twice.
-//! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, with axum and tower.
-//!   [`begin_http`](Idempotency::begin_http) is for a layer of your own.
-//! - [`Error`] tells what went wrong and what to do. Contention is not an error.
+//!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
+//! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum and tower.
+//!   To write your own layer, use [`begin_http`](Idempotency::begin_http).
+//! - [`Error`] says what went wrong and what to do next. Contention is not an error.
 //!
 //! # Features
 //!
-//! `sqlite` (default, with a library of its own), `postgres`, `mysql` (MariaDB too). The connections to PostgreSQL, MySQL and MariaDB have TLS, by rustls.
+//! `sqlite` (default, with a bundled library), `postgres`, `mysql` (MariaDB too). Connections to PostgreSQL, MySQL and MariaDB support TLS, by rustls.
 //!
 //! # Runtime
 //!
-//! Calls are made in a runtime of tokio's. rowlock's connections and renewals have threads of their own, so asking once (without an
-//! owner that several tasks share) and releasing need no timers of that runtime. Every call that waits needs them:
-//! [`Lock::acquire`], [`Held::with`], [`Rowlock::flush`], everything in a transaction, every `wait`. `#[tokio::main]` and
-//! `#[tokio::test]` have timers; a runtime that is built by hand needs `enable_time` or `enable_all`. Without timers such a call
-//! panics when it has to wait.
+//! Call rowlock in a tokio runtime. Its connections and renewals have threads of their own, so asking once (without an
+//! owner that several tasks share) and releasing need no timers in the caller's runtime. Every call that waits needs them:
+//! [`Lock::acquire`], [`Held::with`], [`Rowlock::flush`], every call in a transaction, every `wait`. `#[tokio::main]` and
+//! `#[tokio::test]` have timers; a runtime that you build yourself needs `enable_time` or `enable_all`. Without timers such a call
+//! panics when it must wait.
 //!
 //! # Tables
 //!
 //! Connecting creates or updates the tables `rowlock_lock`, `rowlock_database`, `rowlock_idempotency`,
-//! `rowlock_idempotency_step`, `rowlock_form_token` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] is the SQL for a DBA. At run
-//! time only SELECT, INSERT, UPDATE and DELETE on them are needed.
+//! `rowlock_idempotency_step`, `rowlock_form_token` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] returns the SQL for a DBA. At run
+//! time rowlock needs only SELECT, INSERT, UPDATE and DELETE on them.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),
-    allow(dead_code, reason = "what one brand never needs, another one does")
+    allow(dead_code, reason = "some items are used by some brands only")
 )]
 
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! How a client is made: its settings, and the database that it connects to.
+//! The builder of a client: its settings, and the connection to its database.
 
 use std::time::Duration;
 
@@ -35,34 +35,34 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Who holds the locks of this client, for people to read: 1 to 200 bytes without NUL. Program,
-    /// process id and host when not set. It decides nothing.
+    /// The holder of this client's locks, for people to read: 1 to 200 bytes without NUL. Program,
+    /// process id and host when not set. No statement decides by it.
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
         self
     }
 
     /// How long one operation may take before it fails with [`Error::Unreachable`] or
-    /// [`Error::OutcomeUnknown`]: 100 ms to 10 minutes, 5 s when not set. Waiting for a lock that
-    /// is held is not part of it.
+    /// [`Error::OutcomeUnknown`]: 100 ms to 10 minutes, 5 s when not set. The wait for a held lock
+    /// does not count.
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.operation_timeout = timeout;
         self
     }
 
-    /// Whether connecting applies missing migrations (it does when not set). Without, it checks that
-    /// the tables are there and fit, and fails if not.
+    /// Whether connecting applies missing migrations: `true` when not set. With `false`, connecting checks
+    /// the tables, and fails if they are missing or do not fit.
     pub fn migrate(mut self, migrate: bool) -> Self {
         self.migrate = migrate;
         self
     }
 
-    /// How often this process removes what is over: 1 s to 24 h, every minute when not set; `None` leaves that to others,
-    /// or to `rowlock clean`.
+    /// How often this process removes expired rows: 1 s to 24 h, every minute when not set; `None` leaves that to other
+    /// processes, or to `rowlock clean`.
     ///
-    /// Each time it looks at some 5,000 lock rows, and removes those that nobody has used for ten days. Idempotency records
-    /// and form tokens whose time is over are removed from when [`idempotency`](Rowlock::idempotency) or
-    /// [`form_tokens`](Rowlock::form_tokens) is first called.
+    /// Each time it looks at some 5,000 lock rows, and removes those that were not used for ten days. It removes expired
+    /// idempotency records and form tokens after the first call of [`idempotency`](Rowlock::idempotency) or
+    /// [`form_tokens`](Rowlock::form_tokens).
     pub fn clean_every(mut self, every: impl Into<Option<Duration>>) -> Self {
         self.clean_every = every.into();
         self
@@ -70,19 +70,19 @@ impl Builder {
 
     /// How far the database's clock may *jump* ahead of this host's while a lease lasts: 0 to 1 hour, 10 ms when not set.
     ///
-    /// The database's clock decides when a lease is over, this host's when to stop trusting it. A lease is trusted for
+    /// The database's clock decides when a lease is over. This host's clock decides when to stop trusting it: after
     /// five sixths of its time, less this error. So a lease of 30 s is held for 24.99 s after the last renewal was sent.
     ///
     /// - The *sixth* is for clocks that run at different rates. It covers chronyd's default on both hosts
     ///   (`maxslewrate` 83333 ppm, chrony.conf(5)), and cannot be set.
-    /// - The *error* is for what happens at once: the clock of the database's host is set forward, or a failover moves
-    ///   the database to a host whose clock is ahead. The default is for hosts that a time service keeps within a few
-    ///   milliseconds. Set it to the largest step that your time service makes in operation, and to the largest
-    ///   difference between the hosts that the database may run on.
+    /// - The *error* is for sudden changes: the clock of the database's host is set forward, or a failover moves
+    ///   the database to a host whose clock is ahead. The default fits hosts that a time service keeps within a few
+    ///   milliseconds. Set the error to the largest step that your time service makes in operation, or to the largest
+    ///   difference between the database's hosts, if that is larger.
     ///
-    /// No error covers a clock that an administrator, or a virtual machine that was paused or restored, sets forward by
-    /// more than that: the name may be granted to somebody else while its holder still trusts its lease. A
-    /// [pin](crate::Held::pin) and a fence hold then, too.
+    /// An administrator, or a paused or restored virtual machine, may set a clock forward by more than the error. Then the
+    /// name may be granted to another holder while the first holder still trusts its lease. A
+    /// [pin](crate::Held::pin) and a fence protect even then.
     ///
     /// A lock's [`ttl`](crate::Lock::ttl) and an attempt's [`lease`](crate::Idempotency::lease) must be more than twice
     /// this error; shorter ones are [`Error::InvalidDuration`].
@@ -110,7 +110,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Those of [`Rowlock::connect`], and refused settings.
+    /// The errors of [`Rowlock::connect`], and invalid settings.
     pub async fn connect(self, url: &str) -> Result<Rowlock, Error> {
         if url.trim() != url {
             return Err(Error::InvalidUrl {
@@ -124,7 +124,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Those of [`Rowlock::connect`], and refused settings.
+    /// The errors of [`Rowlock::connect`], and invalid settings.
     #[allow(
         clippy::wrong_self_convention,
         reason = "it makes a client from a pool, like connect"

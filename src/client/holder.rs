@@ -1,4 +1,4 @@
-//! Who this process is, for people to read in `rowlock ls`.
+//! The default holder: a name of this process, for people to read in `rowlock ls`.
 
 use crate::model::bounds::check_holder;
 
@@ -10,7 +10,7 @@ pub(super) fn this_process() -> String {
     let program: String = program.chars().take(40).collect();
     let host: String = host().chars().take(60).filter(|c| *c != '\0').collect();
     let label = format!("{program}[{}]@{host}", std::process::id());
-    // Long characters may still make it too long.
+    // The limit is in bytes, and a character may have several.
     if check_holder(&label).is_ok() {
         label
     } else {

@@ -1,4 +1,4 @@
-//! The client: one handle for all engines, and how it is made.
+//! The client: one handle for all engines.
 
 mod builder;
 mod holder;
@@ -25,7 +25,7 @@ use crate::transaction::Transaction;
 
 /// A client of the locks in one database. Cloning is cheap, and clones share everything.
 ///
-/// It has a few connections of its own, outside every pool, and two threads; they end when the last
+/// A client has a few connections of its own, outside every pool, and two threads. They end when the last
 /// clone and the last guard are dropped.
 ///
 /// ```
@@ -53,21 +53,21 @@ impl Rowlock {
     /// Connects to `url` and brings its tables up to date.
     ///
     /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://…`, `mariadb://…` or `sqlite:PATH`
-    /// (a file that is not there is made).
+    /// (a missing file is created).
     ///
-    /// Several servers are written as `HOST1:PORT1,HOST2:PORT2`, and tried in turn until one takes writes, now and after a
-    /// failover. Behind PgBouncer in transaction mode nothing is needed; `rowlock_pooler=transaction` or
-    /// `rowlock_pooler=session` in a PostgreSQL URL says how connections are shared where that cannot be found out. See
+    /// Write several servers as `HOST1:PORT1,HOST2:PORT2`. The client tries them in turn until one takes writes, now and
+    /// after a failover. PgBouncer in transaction mode needs no setting. If rowlock cannot find out how a pooler shares
+    /// connections, put `rowlock_pooler=transaction` or `rowlock_pooler=session` into the PostgreSQL URL. See
     /// `docs/CLUSTERS.md`.
     ///
     /// # Errors
     ///
-    /// A URL that cannot be used, an unreachable database, one that takes no writes, a refused login, tables that cannot be
-    /// made or do not fit this library: each message says what to do.
+    /// An invalid URL, a database that is unreachable or takes no writes, a refused login, tables that cannot be
+    /// created or do not fit this library. Each message says what to do.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves no client behind. A migration that has begun is finished, or rolled
+    /// Dropping the future leaves no client behind. A migration that has begun finishes, or rolls
     /// back, in the background.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder().connect(url).await
@@ -75,17 +75,17 @@ impl Rowlock {
 
     /// Uses the database of the application's own sqlx pool (`PgPool`, `MySqlPool`, `SqlitePool`).
     ///
-    /// The pool only tells where and how to connect: no connection is taken from it, so that
-    /// neither can starve the other.
+    /// rowlock takes only the connect options from the pool, and no connection, so that neither can starve
+    /// the other.
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect).
+    /// The errors of [`connect`](Self::connect).
     pub async fn from_pool<P: Pool>(pool: &P) -> Result<Self, Error> {
         Self::builder().from_pool(pool).await
     }
 
-    /// Settings, before connecting.
+    /// The builder, for settings before connecting.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -104,13 +104,13 @@ impl Rowlock {
         InTx::new(Arc::clone(&self.core), tx)
     }
 
-    /// The version of `name`, to be [advanced](InTx::advance) later if nobody was granted the name
-    /// since; see [`Version`]. Read it *before* the data that it stands for, and begin the transaction that reads
-    /// them after it, not before. Inside a transaction, [`InTx::version`] is the one to use.
+    /// The version of `name`. [`InTx::advance`] succeeds later if the name was not granted since; see [`Version`]. Read
+    /// the version *before* the data that it protects, and begin the transaction that reads the data after it. Inside a
+    /// transaction, use [`InTx::version`].
     ///
     /// # Errors
     ///
-    /// A refused name, a database out of reach, or a damaged row.
+    /// An invalid name, a database out of reach, or a damaged row.
     ///
     /// # Cancel safety
     ///
@@ -128,24 +128,24 @@ impl Rowlock {
         Idempotency::new(&self.core)
     }
 
-    /// Tokens for forms that are to be submitted once; see [`FormTokens`].
+    /// Tokens for forms whose submission must happen once; see [`FormTokens`].
     pub fn form_tokens(&self) -> FormTokens {
         FormTokens::new(&self.core)
     }
 
-    /// A new owner, for locks that are entered again; see [`Owner`].
+    /// A new owner, for re-entry of locks; see [`Owner`].
     #[must_use]
     pub fn owner(&self) -> Owner {
         Owner::new(&self.core)
     }
 
-    /// Who holds `name` right now, if anybody does.
+    /// The live lease of `name`, if it has one.
     ///
-    /// A lease whose guard was dropped a moment ago may be shown still: [`flush`](Self::flush) waits for its release.
+    /// It may still show a lease whose guard was just dropped: [`flush`](Self::flush) waits for the release.
     ///
     /// # Errors
     ///
-    /// A refused name, a database out of reach, or a damaged row.
+    /// An invalid name, a database out of reach, or a damaged row.
     pub async fn inspect<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
     where
         N: TryInto<Name>,
@@ -158,7 +158,7 @@ impl Rowlock {
         row.map(LockRow::info).transpose()
     }
 
-    /// All locks that somebody holds right now, by name. It reads the whole table, on a connection of its own.
+    /// All live leases, sorted by name. It reads the whole table, on a connection of its own.
     ///
     /// # Errors
     ///
@@ -169,18 +169,18 @@ impl Rowlock {
         rows.await?.into_iter().map(LockRow::info).collect()
     }
 
-    /// Frees `name`, whoever holds it, and tells who did. For administrators.
+    /// Releases the lease of `name` by force, and returns it. For administrators.
     ///
-    /// A lease, that is: a transaction that has the name locked or pinned is waited for, for half of the
-    /// [`operation_timeout`](Builder::operation_timeout); end it in the server.
+    /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
+    /// [`operation_timeout`](Builder::operation_timeout); end such a transaction in the server.
     ///
-    /// The holder learns it with its next renewal, within a third of its TTL. Until then it may go on
-    /// working: only a resource that checks the fence, or stopping the holder first, prevents an
-    /// overlap. The fences of the name go on rising. A damaged row is repaired.
+    /// The holder notices at its next renewal, within a third of its TTL. Until then it may go on
+    /// working. To prevent an overlap, stop the holder first, or have the resource check the fence. Later
+    /// fences of the name are still greater. A damaged row is repaired.
     ///
     /// # Errors
     ///
-    /// A refused name, or a database out of reach.
+    /// An invalid name, or a database out of reach.
     pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
     where
         N: TryInto<Name>,
@@ -196,19 +196,18 @@ impl Rowlock {
         let free = async move |store: &mut dyn Store| store.lease_force_release(&of, timeout).await;
         let row = self.core.run_errand(head, free).await?;
         self.core.waiters.freed(&name);
-        // What cannot be read is freed all the same, and nobody held what had run out.
+        // A row that cannot be read was freed, too. A lease that had run out had no holder.
         let held = row.filter(LockRow::is_live);
         Ok(held.and_then(|row| row.info().ok()))
     }
 
-    /// Removes what is over, once: outcomes past their retention, records and form tokens past their time, at most
-    /// `batch` of each (1 to 10,000); and the rows of all locks that nobody has used for ten days, which are looked
-    /// for `batch` rows at a time. The cleaner does this in the background, see [`Builder::clean_every`].
+    /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at most
+    /// `batch` of each (1 to 10,000). Also removes the rows of all locks that were not used for ten days, and looks for them
+    /// `batch` rows at a time. The cleaner does this in the background, see [`Builder::clean_every`].
     ///
-    /// The fences of a lock go on rising after its row was removed, unless the database's clock is set back by more than
-    /// ten days.
+    /// Fences of a lock rise even after its row was removed, unless the database's clock is set back by more than ten days.
     ///
-    /// A client cleans once at a time: a call that comes meanwhile waits for its turn, however long that takes.
+    /// A client runs one cleaning at a time: a concurrent call waits for its turn, however long that takes.
     ///
     /// # Errors
     ///
@@ -216,7 +215,7 @@ impl Rowlock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops after the batch that is under way.
+    /// Dropping the future stops the cleaning after the current batch.
     pub async fn clean(&self, batch: u32) -> Result<Cleaned, Error> {
         let rows = self.clean_records(batch).await?;
         Ok(Cleaned {
@@ -225,15 +224,15 @@ impl Rowlock {
         })
     }
 
-    /// Removes everything that is over, in as many batches as that takes. (The rows of locks are looked at once.)
+    /// Removes all expired rows, in as many batches as needed. (It looks at the rows of locks once.)
     ///
     /// # Errors
     ///
-    /// Those of [`clean`](Self::clean). What was removed before stays removed.
+    /// The errors of [`clean`](Self::clean). Rows that were removed before an error stay removed.
     ///
     /// # Cancel safety
     ///
-    /// That of [`clean`](Self::clean).
+    /// The same as for [`clean`](Self::clean).
     pub async fn clean_all(&self, batch: u32) -> Result<Cleaned, Error> {
         let mut all = Cleaned::default();
         loop {
@@ -270,27 +269,27 @@ impl Rowlock {
         self.core.errand(ErrandKind::Cleaning, walk).await
     }
 
-    /// Waits until the database has been told of everything that was dropped or released so far, as
-    /// far as it can be reached within the [`operation_timeout`](Builder::operation_timeout). Call it before the process
-    /// exits. What could not be told by then (the database is away, or a transaction has the row locked) is tried on in
-    /// the background; when the process ends first, the lease ends with its TTL.
+    /// Waits until all releases and drops so far have reached the database, for at most the
+    /// [`operation_timeout`](Builder::operation_timeout). Call it before the process exits. If the database is out of
+    /// reach, or a transaction has the row locked, the rest is tried again in the background. If the process ends
+    /// first, the lease ends with its TTL.
     ///
     /// Cancel safe.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime of tokio's with timers (`enable_time`).
+    /// Outside of a tokio runtime with timers (`enable_time`).
     pub async fn flush(&self) {
         self.core.flush().await;
     }
 
-    /// Ends this client, and all its clones: the process is about to exit. Waits for `limit`, or half a second longer, and tells what
-    /// had not ended by then. Nothing is lost by calling it twice.
+    /// Ends this client and all its clones, before the process exits. Waits for at most `limit` plus half a second, and returns the
+    /// work that had not ended by then. It can be called again.
     ///
-    /// In this order: no lock is granted and no key is claimed any more ([`Error::ShutDown`]); the tasks that finish what was cut off
-    /// come to their end; what was released, completed or dropped is told to the database; renewals and the cleaner stop; the
-    /// threads end. A lease whose guard is still there is in the list: nobody renews it any more, it is held until its
-    /// [`deadline`](crate::Held::deadline), and its guard can no longer release it.
+    /// In this order: new grants and claims are refused ([`Error::ShutDown`]); tasks that finish dropped calls end; releases,
+    /// completions and drops are sent to the database; renewals and the cleaner stop; the threads end. The list contains each lease
+    /// whose guard still exists: it is no longer renewed, it is held until its [`deadline`](crate::Held::deadline), and its guard
+    /// can no longer release it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -308,32 +307,32 @@ impl Rowlock {
     ///
     /// # Cancel safety
     ///
-    /// What has stopped when the future is dropped stays stopped. The next call goes on.
+    /// If the future is dropped, the parts that have stopped stay stopped. The next call goes on.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime of tokio's with timers (`enable_time`).
+    /// Outside of a tokio runtime with timers (`enable_time`).
     pub async fn shutdown(&self, limit: Duration) -> Vec<Unfinished> {
         self.core.shut_down(limit).await
     }
 
-    /// A policy for transactions that are tried again when another client was faster: 10 attempts, with pauses of up to 10 ms,
-    /// 20 ms, … 1 s between them.
+    /// A policy for retrying transactions after a conflict: 10 attempts, with pauses of up to 10 ms, 20 ms, … 1 s between
+    /// them.
     ///
-    /// What it has to finish after its caller has gone belongs to this client: [`flush`](Self::flush) and
-    /// [`shutdown`](Self::shutdown) wait for it.
+    /// If a caller drops the future, a task finishes its transaction. [`flush`](Self::flush) and
+    /// [`shutdown`](Self::shutdown) wait for that task.
     pub fn retry(&self) -> Retry {
         Retry::new().owned_by(&self.core.tasks)
     }
 
-    /// Runs `work` to its end, as a task of the caller's runtime that [`flush`](Self::flush) and [`shutdown`](Self::shutdown) wait
-    /// for. `name` tells people which work it is, when a shutdown leaves it unfinished. Dropping the handle does not stop it.
+    /// Runs `work` to its end, as a task of the caller's runtime. [`flush`](Self::flush) and [`shutdown`](Self::shutdown) wait for
+    /// it. `name` names the work in the list of a shutdown that leaves it unfinished. Dropping the handle does not stop it.
     ///
-    /// For work that holds a lock or a key, and has to end well when the request that began it is gone.
+    /// For work that holds a lock or a key, and must end in good order even if its request is cancelled.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime of tokio's.
+    /// Outside of a tokio runtime.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -348,7 +347,7 @@ impl Rowlock {
         self.core.engine
     }
 
-    /// The server's brand and version, as it tells them.
+    /// The brand and version that the server reports.
     #[must_use]
     pub fn server_version(&self) -> &str {
         &self.core.version
@@ -367,7 +366,7 @@ impl Rowlock {
     }
 }
 
-/// What cleaning has removed.
+/// The numbers of rows that a cleaning removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cleaned {
@@ -375,13 +374,13 @@ pub struct Cleaned {
     pub outcomes: u64,
     /// Records.
     pub records: u64,
-    /// Form tokens that nobody has used.
+    /// Expired form tokens that were not used.
     pub tokens: u64,
-    /// Rows of locks that nobody has used for ten days.
+    /// Rows of locks that were not used for ten days.
     pub locks: u64,
 }
 
-/// A batch of no rows would find nothing, again and again.
+/// Refuses a batch of 0, with which a cleaning would not end, and large batches.
 fn check_batch(batch: u32) -> Result<(), Error> {
     if (1..=10_000).contains(&batch) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Asking for a key, and what the answer can be.
+//! Requests for a key: `begin` and `begin_http`.
 
 use super::begun::{Begun, InFlight};
 use super::guard::IdempotencyGuard;
@@ -7,33 +7,33 @@ use super::waiting::Waiting;
 use crate::model::{Error, Fingerprint, HTTP, RecordKey, check_scope};
 use crate::runtime::verbs::claim::{Claim, Claiming};
 
-/// How often a key is looked at that changes whenever it is asked for.
+/// The limit of looks at a key that changes between every look and its claim.
 const MAX_LOOKS: u32 = 100;
 
 impl Idempotency {
-    /// How the scopes of [`begin_http`](Self::begin_http) begin: `http:`. Every other attempt in such a scope is refused.
-    /// Looking at a record, and deciding about it, is not.
+    /// The prefix of the scopes of [`begin_http`](Self::begin_http): `http:`. All other calls that begin an attempt refuse
+    /// such a scope. Calls that look at a record, or decide about it, accept it.
     pub const HTTP_SCOPES: &'static str = HTTP;
 
-    /// Asks for `key` in `scope`: runs an attempt when nobody has, and tells what has become of it otherwise.
+    /// Asks for `key` in `scope`: begins an attempt if the key is free, or else reports the state of its record.
     ///
-    /// `scope` is whose key it is (it does not begin with `http:`, as those of [`begin_http`](Self::begin_http) do), `fingerprint`
-    /// what is asked for. A replay is one statement; a new attempt two (four on
-    /// MySQL and MariaDB). Those of others that come meanwhile share them.
+    /// `scope` says whose key it is (it must not begin with `http:`, the prefix of [`begin_http`](Self::begin_http)).
+    /// `fingerprint` is the digest of the request. A replay takes one statement, a new attempt two (four on
+    /// MySQL and MariaDB). Concurrent calls share these statements.
     ///
     /// # Errors
     ///
-    /// A refused scope, key or setting; a database out of reach; a damaged record. Whatever
-    /// [`Begun`] says is not an error.
+    /// An invalid scope, key or setting; a database out of reach; a damaged record. No variant of
+    /// [`Begun`] is an error.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to [wait](Self::wait).
+    /// Outside of a tokio runtime with timers (`enable_time`), when it must [wait](Self::wait).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves no attempt behind: one that was begun is given up in the background, and does not
-    /// count. (When the database cannot be reached just then, its lease has to end first.)
+    /// Dropping the future leaves no attempt behind: an attempt that has begun is given up in the background, and does
+    /// not count as vanished. (If the database is out of reach then, the key is free when the lease ends.)
     pub async fn begin(
         &self,
         scope: impl AsRef<[u8]>,
@@ -46,7 +46,7 @@ impl Idempotency {
             .await
     }
 
-    /// [`begin`](Self::begin) for a key that an HTTP client has chosen: for code that maps requests to records, as a layer does.
+    /// [`begin`](Self::begin) for a key that an HTTP client has chosen: for a layer that maps requests to records.
     ///
     /// The scope of the record is [`HTTP_SCOPES`](Self::HTTP_SCOPES) and `principal`, 1 to 250 bytes that say whose request it
     /// is. [`begin`](Self::begin) refuses such scopes: a client cannot choose a key that the application's own code uses.
@@ -72,15 +72,15 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// Those of [`begin`](Self::begin).
+    /// The errors of [`begin`](Self::begin).
     ///
     /// # Panics
     ///
-    /// As [`begin`](Self::begin).
+    /// The same as for [`begin`](Self::begin).
     ///
     /// # Cancel safety
     ///
-    /// That of [`begin`](Self::begin).
+    /// The same as for [`begin`](Self::begin).
     pub async fn begin_http(
         &self,
         principal: impl AsRef<[u8]>,
@@ -114,7 +114,7 @@ impl Idempotency {
                     let guard = IdempotencyGuard::new(guard, self.bounds(), *fingerprint);
                     return Ok(Begun::New(guard));
                 }
-                // Somebody was faster: what has he made of it?
+                // Another caller was faster: look at the record again.
                 Claiming::Missed if looks < MAX_LOOKS => {}
                 Claiming::Locked if looks == 1 || waiting.again(None).await => {}
                 Claiming::Missed | Claiming::Locked => {

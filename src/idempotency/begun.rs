@@ -1,4 +1,4 @@
-//! What asking for a key can come to.
+//! The results of a request for a key.
 
 use std::time::Duration;
 
@@ -6,35 +6,35 @@ use chrono::{DateTime, Utc};
 
 use crate::model::{Outcome, RecordKey};
 
-/// What asking for a key has come to.
+/// The result of a request for a key.
 ///
-/// From [`Idempotency::begin`](super::Idempotency::begin), `New` brings the guard of the attempt that the caller now runs; from
-/// [`Idempotency::run_in_tx`](super::Idempotency::run_in_tx), the outcome of what has just been run and committed.
+/// With [`Idempotency::begin`](super::Idempotency::begin), `New` contains the guard of the attempt that the caller now runs. With
+/// [`Idempotency::run_in_tx`](super::Idempotency::run_in_tx), it contains the outcome that was just committed.
 #[derive(Debug)]
 #[must_use = "it tells whether to run"]
 pub enum Begun<T> {
-    /// Nobody has, so it is the caller's.
+    /// The key was free, and the caller has it.
     New(T),
-    /// It was done: this is what it came to.
+    /// An earlier attempt was done, with this outcome.
     Replay(Outcome),
-    /// Somebody is at it.
+    /// Another attempt is running.
     InFlight(InFlight),
     /// The key was used for another request.
     Mismatch,
-    /// An attempt vanished in the middle of a step that must not be repeated, and whether that step happened
-    /// is not known.
+    /// An attempt ended or vanished during a step that must not be repeated. The step may or may not have
+    /// happened.
     Unknown(UnknownStep),
-    /// It was done, so long ago that the outcome is not kept any more. It is not run again.
+    /// An earlier attempt was done, and its outcome has been deleted since. The work is not run again.
     Expired,
-    /// So many attempts have vanished that it is not run again, until `rowlock idempotency reset`.
+    /// Too many attempts have vanished. No attempt begins before `rowlock idempotency reset`.
     Poisoned {
-        /// How many.
+        /// The number of attempts that vanished.
         attempts: u32,
     },
 }
 
 impl<T> Begun<T> {
-    /// The same, with another `New`.
+    /// `Ok` with the value of `New`, or `Err` with any other result.
     pub(super) fn refusal<U>(self) -> Result<T, Begun<U>> {
         Err(match self {
             Self::New(new) => return Ok(new),
@@ -59,20 +59,20 @@ impl Begun<Outcome> {
     }
 }
 
-/// Somebody runs an attempt.
+/// Another attempt is running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InFlight {
-    /// How long its lease lasts when it is not renewed. `None`: the attempt is a transaction, and ends with it.
+    /// The time until its lease ends, unless it is renewed. `None`: the attempt is a transaction, and ends with it.
     pub remaining: Option<Duration>,
-    /// When that is, by the database's clock.
+    /// When the lease ends, by the database's clock.
     pub until: Option<DateTime<Utc>>,
-    /// Who it is, for people to read.
+    /// Who runs it, for people to read.
     pub holder: Option<String>,
 }
 
 impl InFlight {
-    /// Somebody is at it, and cannot be seen before his transaction ends.
+    /// Another transaction has the key. Its record cannot be read before it ends.
     pub(super) const fn unseen() -> Self {
         Self {
             remaining: None,
@@ -82,7 +82,7 @@ impl InFlight {
     }
 }
 
-/// A step that must not be repeated, and of which nobody knows whether it happened.
+/// A step that must not be repeated, and may or may not have happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnknownStep {
@@ -90,22 +90,22 @@ pub struct UnknownStep {
     pub record: RecordKey,
     /// The step.
     pub step: String,
-    /// The key that the step was given for the other side, if it asked for
+    /// The key that the step sent to the other server, if the step used
     /// [`downstream_key`](super::IdempotencyGuard::downstream_key).
     pub downstream_key: String,
-    /// The attempt that vanished.
+    /// The attempt that began the step.
     pub attempt: i64,
 }
 
-/// What a reconcile hook has found out; see [`Idempotency::reconcile`](super::Idempotency::reconcile).
+/// The answer of a reconcile hook; see [`Idempotency::reconcile`](super::Idempotency::reconcile).
 #[derive(Debug, Clone)]
 pub enum Reconciled {
-    /// The step happened, and this is what it came to, at most [`max_outcome`](super::Idempotency::max_outcome) bytes
-    /// ([`Error::OutcomeTooLarge`](crate::model::Error::OutcomeTooLarge)): the attempt goes on after it.
+    /// The step happened, with this result of at most [`max_outcome`](super::Idempotency::max_outcome) bytes
+    /// ([`Error::OutcomeTooLarge`](crate::model::Error::OutcomeTooLarge)). The next attempt goes on after the step.
     Happened(Outcome),
-    /// It did not happen, and will not: the attempt runs it again.
+    /// The step did not happen, and cannot happen later. The next attempt runs it again.
     NotHappened,
-    /// It cannot be found out now.
+    /// The hook cannot find out now.
     StillUnknown,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! # Overview
 //!
-//! A token is issued with the form and used up by one DELETE inside the business transaction: never looked up first,
-//! then deleted. What the submission came to is kept under the token, so that the second click of a double click gets
-//! the first one's outcome.
+//! The application issues a token with the form. One DELETE inside the business transaction uses the token up; no
+//! statement looks it up first. The outcome of the submission is stored under the token, so that the second click of a
+//! double click gets the outcome of the first.
 //!
 //! # State model
 //!
@@ -16,7 +16,7 @@
 //!
 //! # Failure
 //!
-//! A rollback, a crash: the token is there as before, and the form can be submitted again.
+//! After a rollback or a crash the token still exists, and the form can be submitted again.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -45,10 +45,10 @@ use crate::transaction::{RetryTx, Retryable};
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_hours(366 * 24);
-/// What a person can have typed, or a client have sent.
+/// The longest token to look up. A longer one cannot be rowlock's.
 const MAX_TOKEN: usize = 255;
 
-/// Tokens for forms that are to be submitted once: made by [`Rowlock::form_tokens`](crate::Rowlock::form_tokens).
+/// Tokens for forms whose submission must happen once: made by [`Rowlock::form_tokens`](crate::Rowlock::form_tokens).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -88,20 +88,20 @@ pub struct FormTokens {
     outcomes: Idempotency,
 }
 
-/// What submitting a form has come to.
+/// The result of a submission.
 #[derive(Debug)]
-#[must_use = "it tells whether it was done"]
+#[must_use = "it tells whether the form was submitted"]
 pub enum Submitted {
-    /// It was done just now.
+    /// This call did the work, with this outcome.
     New(Outcome),
-    /// It was done before, with this token: this is what it came to.
+    /// An earlier submission with this token did the work, with this outcome.
     Replay(Outcome),
-    /// It is being done, and was not at its end within the [`wait`](FormTokens::wait).
+    /// Another submission is running, and did not end within the [`wait`](FormTokens::wait).
     InFlight,
     /// The token was used for another form.
     Mismatch,
-    /// There is no such token: it was never issued, is past its time, or was used so long ago that the outcome is
-    /// not kept any more.
+    /// The token does not exist: it was never issued, its TTL is over, or it was used and the outcome has been
+    /// deleted since.
     Gone,
 }
 
@@ -128,25 +128,25 @@ impl FormTokens {
         self
     }
 
-    /// How long the second click waits for the first one before that is [`Submitted::InFlight`]: at most 366 days, 30 s
-    /// when not set.
+    /// The longest time that the second click waits for the first, before it gets [`Submitted::InFlight`]: at most 366
+    /// days, 30 s when not set.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.outcomes = self.outcomes.wait(wait);
         self
     }
 
-    /// A new token for `scope`: whose form it is (a session, a user), 1 to 255 bytes.
+    /// Issues a token for `scope`, which says whose form it is (a session, a user): 1 to 255 bytes.
     ///
     /// # Errors
     ///
-    /// A refused scope or setting, a database out of reach.
+    /// An invalid scope or setting, a database out of reach.
     ///
     /// # Cancel safety
     ///
-    /// A token that nobody got is removed when its time is over.
+    /// If the future is dropped, its token is removed when its TTL is over.
     pub async fn issue(&self, scope: impl AsRef<[u8]>) -> Result<FormToken, Error> {
         let new = self.fresh(scope.as_ref())?;
-        // Each sending has a token of its own: what a late one makes was given to nobody.
+        // Each sending makes its own token, so that a late statement cannot issue one that a form has.
         let issue = async move |store: &mut dyn Store| {
             let (token, ask) = new.make();
             store.token_issue(&ask).await.map(|()| token)
@@ -155,12 +155,12 @@ impl FormTokens {
         self.core.ask(head, issue).await
     }
 
-    /// A new token, which is there when the transaction commits: for the page that the submission answers with.
+    /// Issues a token that exists when the transaction commits: for the page that answers the submission.
     ///
     /// # Errors
     ///
-    /// A refused scope or setting; a transaction that belongs to another database, is over, is read only or has to be
-    /// begun again; a database out of reach.
+    /// An invalid scope or setting; a transaction that belongs to another database, is over, is read only or must
+    /// begin again; a database out of reach.
     pub async fn issue_in<T: Transaction>(
         &self,
         tx: &mut T,
@@ -173,14 +173,14 @@ impl FormTokens {
         Ok(token)
     }
 
-    /// Uses a token up in the caller's transaction, by one DELETE: whether there was one. A rollback gives it back. A
-    /// transaction that has used it up and not ended is waited for.
+    /// Uses a token up in the caller's transaction, by one DELETE. Returns whether the token existed. A rollback gives it
+    /// back. If an open transaction has used it up, this waits for that transaction's end.
     ///
-    /// Nothing is kept for a second click: [`submit`](Self::submit) does that.
+    /// This keeps no outcome for a second click: [`submit`](Self::submit) does.
     ///
     /// # Errors
     ///
-    /// Those of [`issue_in`](Self::issue_in).
+    /// The errors of [`issue_in`](Self::issue_in).
     pub async fn consume_in<T: Transaction>(
         &self,
         tx: &mut T,
@@ -196,18 +196,18 @@ impl FormTokens {
     }
 
     /// Uses the token up, runs `work` and keeps its outcome, in one transaction of `pool`. The second click [waits](Self::wait)
-    /// for it, without a connection of the pool, and gets the same outcome.
+    /// for the end of that transaction, without a connection of the pool, and gets the same outcome.
     ///
-    /// `form` is what was submitted. `work` is as in [`run_in_tx`](Idempotency::run_in_tx); it may
+    /// `form` is the fingerprint of the submitted form. `work` is as in [`run_in_tx`](Idempotency::run_in_tx); it may
     /// [issue the next token](Self::issue_in) and make it part of the outcome.
     ///
     /// # Errors
     ///
-    /// Those of [`run_in_tx`](Idempotency::run_in_tx).
+    /// The errors of [`run_in_tx`](Idempotency::run_in_tx).
     ///
     /// # Cancel safety
     ///
-    /// That of [`run_in_tx`](Idempotency::run_in_tx).
+    /// The same as for [`run_in_tx`](Idempotency::run_in_tx).
     pub async fn submit<P, E, F>(
         &self,
         pool: &P,
@@ -240,7 +240,7 @@ impl FormTokens {
                     Err(_) => return Ok(Submitted::InFlight),
                 }
             }
-            // Without a turn the wait is over because another click has ended: that one has left its outcome.
+            // Without a turn, the wait ended because another click ended. Its outcome may be there.
             if turn.is_some() {
                 match self.once(pool, &attempts.run, &ask, form, &mut work).await {
                     Ok(Ran::Done(outcome)) => return Ok(Submitted::New(outcome)),
@@ -267,7 +267,7 @@ impl FormTokens {
         }
     }
 
-    /// What has become of a token that was used.
+    /// The result of an earlier submission. `None` when the token may be used.
     async fn seen(
         &self,
         key: &RecordKey,
@@ -282,7 +282,7 @@ impl FormTokens {
         })
     }
 
-    /// One transaction. Missed: there is no such token.
+    /// Runs one transaction. `Missed`: the token does not exist.
     async fn once<P, E, F>(
         &self,
         pool: &P,
@@ -299,7 +299,7 @@ impl FormTokens {
         let claim = self.outcomes.ask(&record(ask)?, form, None);
         let open = Open::begin(pool, run).await?;
         let (it, token, key) = (self.clone(), ask.clone(), claim.clone());
-        // As in `run_in_tx`: no statement is cut off.
+        // A task finishes the statements, as in `run_in_tx`: no statement is cut off.
         let claimed = self
             .outcomes
             .core
@@ -325,7 +325,7 @@ impl FormTokens {
         }
     }
 
-    /// Claims the key of the outcome first: the second click is told so, and does not wait for the token's row.
+    /// Claims the key of the outcome first, so that the second click finds the claim and does not wait for the token's row.
     async fn consume_on<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Brand>,
@@ -357,7 +357,7 @@ impl FormTokens {
         Ok(new)
     }
 
-    /// `None`: it cannot be one of ours.
+    /// `None`: rowlock cannot have issued such a token.
     fn ask(&self, scope: &[u8], token: &str) -> Result<Option<TokenAsk>, Error> {
         let ask = TokenAsk {
             scope: scope.into(),
@@ -380,8 +380,8 @@ impl FormTokens {
     }
 }
 
-/// The record under which the outcome of a submission is kept. (Whoever makes up keys of his own in the same scope cannot
-/// hit a token's: they have its digest in them.)
+/// The record that keeps the outcome of a submission. (An application's own key in the same scope cannot be equal: this
+/// key contains the token's digest.)
 fn record(ask: &TokenAsk) -> Result<RecordKey, Error> {
     let mut key = String::from("form-token ");
     for byte in ask.digest.as_bytes() {

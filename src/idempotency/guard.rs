@@ -12,7 +12,7 @@ use crate::store::record::{Finished, RecordEnd};
 use crate::transaction::Context;
 use crate::transaction::Transaction;
 
-/// What an outcome may be, and how long it is kept.
+/// The largest outcome, and the times for which it is kept and its key remembered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) retention: Duration,
@@ -44,21 +44,21 @@ impl Bounds {
 
 /// The right to run one attempt for a key: made by [`Idempotency::begin`](crate::Idempotency::begin).
 ///
-/// End it with [`complete_in`](Self::complete_in) in the transaction that does the work, with
-/// [`complete`](Self::complete) where the work is elsewhere, or with [`release`](Self::release) when it should be tried
-/// again. Its lease is renewed in the background until then.
+/// End the attempt with [`complete_in`](Self::complete_in) in the transaction that does the work, with
+/// [`complete`](Self::complete) if the work is elsewhere, or with [`release`](Self::release) if another attempt should
+/// try again. Until then its lease is renewed in the background.
 ///
 /// # When the process is paused, or cut off
 ///
-/// The lease may run out, and somebody else take over. That is no danger: this attempt can then neither record an
-/// outcome nor commit a transaction in which it tried. What it does elsewhere is not undone: use
-/// [steps](Self::step) and the [`downstream_key`](Self::downstream_key) for that.
+/// The lease may run out, and another attempt may take over. This is safe: this attempt can then neither record an
+/// outcome nor commit a transaction in which it tried to. Its effects elsewhere are not undone: protect them with
+/// [steps](Self::step) and the [`downstream_key`](Self::downstream_key).
 ///
 /// # Drop
 ///
-/// Dropping the guard frees the key in the background: the next one runs it again, under a higher attempt. The
-/// attempt counts as one that vanished. In the middle of a [step that must not be repeated](Self::step_once) the record
-/// becomes unknown instead. Dropping it after `complete_in` is right, whether the transaction commits or not.
+/// Dropping the guard frees the key in the background: the next attempt runs the work again, under a higher number. The
+/// dropped attempt counts as vanished. During a [step that must not be repeated](Self::step_once) the record becomes
+/// unknown instead. After `complete_in`, drop the guard whether the transaction commits or not.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -93,7 +93,7 @@ pub struct IdempotencyGuard {
     pub(super) bounds: Bounds,
     fingerprint: Fingerprint,
     pub(super) steps: Steps,
-    /// A transaction was given an outcome, which counts if it was committed.
+    /// An outcome was written in a transaction. It counts if that transaction commits.
     in_tx: AtomicBool,
 }
 
@@ -114,46 +114,46 @@ impl IdempotencyGuard {
         self.inner.key()
     }
 
-    /// The number of the attempt: greater than that of every earlier attempt of the key, for ever, also across
-    /// records that were removed. A fence: send it along with what is written elsewhere.
+    /// The number of the attempt: greater than the number of every earlier attempt of the key, for ever, even after
+    /// the record was removed. Use it as a fence: send it with writes to other systems.
     #[must_use]
     pub fn attempt(&self) -> i64 {
         self.inner.grant.fence
     }
 
-    /// Whether the lease was still this attempt's at the last look, as far as the local clock can tell. It decides
-    /// nothing: ending the attempt does.
+    /// Whether this attempt holds its lease, by the local clock and the last renewal. Only the statement that ends the
+    /// attempt decides.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.inner.grant.is_held()
     }
 
-    /// How long the lease lasts after its last renewal, as [`Idempotency::lease`](crate::Idempotency::lease) was set.
+    /// How long the lease lasts after a renewal: the setting [`Idempotency::lease`](crate::Idempotency::lease).
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.inner.grant.ttl
     }
 
-    /// Resolves when the lease is lost: there is no use in going on. Never, when the attempt ends instead.
+    /// Resolves when the lease is lost: stop the work then. Never resolves if the attempt ends instead.
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> Loss {
         self.inner.lost().await
     }
 
-    /// A key for the other side of a step (the payment provider's own idempotency key): 32 characters of
-    /// hexadecimal, derived from scope, key, fingerprint and step, and so the same in every attempt. (Another request that
-    /// uses the key after it was forgotten here gets another one: the other side may remember for longer.)
+    /// A key for the server that a step calls, such as a payment provider's idempotency key: 32 characters of
+    /// hexadecimal, derived from scope, key, fingerprint and step, so it is the same in every attempt. (After the key is
+    /// forgotten here, another request gets another downstream key, because the other server may remember longer.)
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidKey`] for a refused name.
+    /// [`Error::InvalidKey`] for an invalid name.
     pub fn downstream_key(&self, step: &str) -> Result<String, Error> {
         check_step(step)?;
         Ok(self.record().downstream(&self.fingerprint, step))
     }
 
-    /// Whether an outcome of `bytes` would be kept: ask before the effect, when the size is known.
+    /// Checks that an outcome of `bytes` bytes can be kept. Call it before the effect, if you know the size.
     ///
     /// # Errors
     ///
@@ -162,23 +162,23 @@ impl IdempotencyGuard {
         self.bounds.check("the outcome", bytes)
     }
 
-    /// Records the outcome in the caller's transaction: it is kept if that transaction commits, together with
-    /// everything else that it writes, or not at all.
+    /// Records the outcome in the caller's transaction. The outcome and all other writes of the transaction commit
+    /// together, or not at all.
     ///
-    /// Until the transaction ends nobody can take over. Commit after it, and drop the guard. When it is rolled back instead,
+    /// No other attempt can take over before the transaction ends. Commit next, and drop the guard. After a rollback
     /// the attempt goes on, and can be completed in another transaction.
     ///
     /// # Errors
     ///
-    /// [`Error::Superseded`]: another attempt has taken over, or this one has ended; roll back.
+    /// [`Error::Superseded`]: another attempt has taken over, or this one has ended.
     /// [`Error::StepUnknown`], as for [`complete`](Self::complete). [`Error::OutcomeTooLarge`]; a transaction that
-    /// belongs to another database, is over, is read only or has to be begun again (under REPEATABLE READ on
-    /// PostgreSQL that can be because the lease was renewed meanwhile); a database out of reach. After any error the
-    /// transaction must be rolled back; the attempt can be completed in another one.
+    /// belongs to another database, is over, is read only or must begin again (under REPEATABLE READ on
+    /// PostgreSQL, a renewal of the lease can cause that); a database out of reach. After any error, roll the
+    /// transaction back; the attempt can be completed in another transaction.
     ///
     /// # Cancel safety
     ///
-    /// After a future that was dropped, roll the transaction back.
+    /// After dropping the future, roll the transaction back.
     pub async fn complete_in<T: Transaction>(
         &self,
         tx: &mut T,
@@ -200,24 +200,24 @@ impl IdempotencyGuard {
         }
     }
 
-    /// Records the outcome, for work that is not in a transaction of this database.
+    /// Records the outcome, for work outside of a transaction of this database.
     ///
-    /// The first outcome of an attempt counts. After [`complete_in`](Self::complete_in) and a commit, the same outcome is `Ok` and
-    /// another one is an error. After a `complete` that was `Ok`, every further call is an error. (While the transaction of
-    /// `complete_in` is open, this waits for its end.)
+    /// The first outcome of an attempt counts. After [`complete_in`](Self::complete_in) and a commit, the same outcome is `Ok`, and
+    /// a different outcome is an error. After a `complete` that returned `Ok`, every further call is an error. (While the
+    /// transaction of `complete_in` is open, this waits for its end.)
     ///
     /// # Errors
     ///
     /// [`Error::Superseded`]: another attempt has taken over, or this one has ended.
-    /// [`Error::StepUnknown`]: a [step that must not be repeated](Self::step_once) may have happened. An outcome would hide
-    /// that. Find out, and say it first with [`step_happened`](Self::step_happened) or
-    /// [`step_not_done`](Self::step_not_done); or drop the guard, and the record is unknown.
-    /// [`Error::OutcomeTooLarge`]; a database out of reach, when it can be tried again; [`Error::OutcomeUnknown`], too.
+    /// [`Error::StepUnknown`]: a [step that must not be repeated](Self::step_once) may have happened, and an outcome would
+    /// hide that. Find out, and report it first with [`step_happened`](Self::step_happened) or
+    /// [`step_not_done`](Self::step_not_done); or drop the guard, and the record becomes unknown.
+    /// [`Error::OutcomeTooLarge`]. A database out of reach, or [`Error::OutcomeUnknown`]: call it again.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it goes on in the background, and dropping the guard then frees nothing. (When the database refuses it, the
-    /// lease has to end before others take over.)
+    /// Once polled, it goes on in the background, and dropping the guard does not free the key. (If the database refuses the
+    /// outcome, others take over when the lease ends.)
     pub async fn complete(&self, outcome: &Outcome) -> Result<(), Error> {
         self.check_running("complete")?;
         self.keep_known().await?;
@@ -226,14 +226,14 @@ impl IdempotencyGuard {
         self.end("complete", end).await
     }
 
-    /// Gives the attempt up in good order, for a failure that may pass: the key is free, the next one runs it again,
-    /// and this attempt is not held against it. In the middle of a [step that must not be
+    /// Gives the attempt up in good order, for a failure that may pass: the key is free, the next attempt runs the work
+    /// again, and this attempt does not count as vanished. During a [step that must not be
     /// repeated](Self::step_once) the record becomes unknown instead.
     ///
     /// # Errors
     ///
-    /// [`Error::Superseded`]: another attempt has taken over. A database out of reach: then dropping the guard goes on with
-    /// it, and the attempt is not held against the key either.
+    /// [`Error::Superseded`]: another attempt has taken over. A database out of reach: dropping the guard then tries the
+    /// release again in the background, and the attempt does not count as vanished.
     ///
     /// # Cancel safety
     ///
@@ -246,28 +246,28 @@ impl IdempotencyGuard {
         self.end("release", self.inner.give_up()).await
     }
 
-    /// Whether the attempt has ended: its outcome was recorded with [`complete`](Self::complete), it was
-    /// [released](Self::release), or a call has found that another attempt has taken over. After
-    /// [`complete_in`](Self::complete_in) it has not: the transaction may be rolled back. The database is not asked.
+    /// Whether the attempt has ended: [`complete`](Self::complete) recorded its outcome, it was
+    /// [released](Self::release), or a call found that another attempt has taken over. After
+    /// [`complete_in`](Self::complete_in) this is false, because the transaction may roll back. Does not ask the database.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.inner.has_ended()
     }
 
-    /// From here on, dropping the guard still frees the key, but this attempt does not count as one that vanished. For code that
-    /// knows that nothing was done, such as a layer whose handler never ran.
+    /// Makes dropping the guard free the key without counting this attempt as vanished. For code that knows that no work was
+    /// done, such as a layer whose handler never ran.
     ///
-    /// It only matters when the guard is dropped; the database is not told before. An attempt that is
-    /// [released](Self::release) does not count either.
+    /// It takes effect only when the guard is dropped, and sends nothing to the database before. A
+    /// [released](Self::release) attempt does not count either.
     pub fn do_not_count(&self) {
         self.inner.pardon();
     }
 
-    /// The work is done: from here on, dropping the guard does not free the key, which would let the work be done again. Other
+    /// Call it when the work is done: dropping the guard then does not free the key, so the work is not repeated at once. Other
     /// attempts take over when the lease has run out.
     ///
-    /// For an outcome that cannot be recorded yet: go on to try [`complete`](Self::complete). A crash of the process has the
-    /// same effect as dropping the guard. [`release`](Self::release) frees the key all the same.
+    /// For an outcome that cannot be recorded yet: keep trying [`complete`](Self::complete). A crash of the process has the
+    /// same effect as dropping the guard. [`release`](Self::release) still frees the key.
     pub fn keep_claimed(&self) {
         self.inner.has_worked();
     }
@@ -276,7 +276,7 @@ impl IdempotencyGuard {
         self.check_running(doing)?;
         match self.inner.finish(end).await? {
             Finished::Ended => {
-                // What was given to `complete_in` was rolled back, or is the same.
+                // The outcome that `complete_in` wrote was rolled back, or equals this one.
                 self.in_tx.store(false, Ordering::Release);
                 Ok(())
             }
@@ -300,8 +300,8 @@ impl IdempotencyGuard {
             doing,
             record: self.record().clone(),
             reason: if self.in_tx.load(Ordering::Acquire) {
-                "another attempt has taken over, or the outcome that was given to `complete_in` counts: \
-                 its transaction is open, or was committed"
+                "another attempt has taken over, or the outcome of `complete_in` counts: \
+                 its transaction is open or committed"
             } else {
                 reason
             },

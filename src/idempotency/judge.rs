@@ -1,4 +1,4 @@
-//! What a record means for whoever asks for its key.
+//! The verdict on a record, for a caller that asks for its key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::store::record_state::KeptState;
 
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// It may be run, if there is still no record, or still this attempt.
+    /// The caller may claim the key, if there is still no record, or if this is still the last attempt.
     Claim(Option<i64>),
-    /// Its time is over: to be removed.
+    /// The key is forgotten: remove the record.
     Forgotten {
         attempt: i64,
     },
@@ -29,7 +29,7 @@ pub(super) enum Verdict {
     Poisoned {
         attempts: u32,
     },
-    /// Past its lease, in the middle of a step that must not be repeated: to be made unknown.
+    /// The lease ran out during a step that must not be repeated: make the record unknown.
     OpenStep {
         attempt: i64,
     },
@@ -39,7 +39,7 @@ pub(super) enum Verdict {
     },
 }
 
-/// The database's clock has decided what is over: the row tells what was left when it was read.
+/// The row contains the times that were left when it was read, by the database's clock.
 pub(super) fn judge(
     row: Option<RecordRow>,
     fingerprint: &Fingerprint,
@@ -68,10 +68,10 @@ pub(super) fn judge(
             None => damaged(&row, "it is unknown, and has no open step"),
         },
         RecordState::Running | RecordState::Unknown => Ok(Verdict::Mismatch),
-        // Nobody works on it, and it has no open step.
+        // From here on: no attempt is running, and no step is open.
         _ if row.forget_left.is_some_and(|left| left <= 0) => Ok(Verdict::Forgotten { attempt }),
         RecordState::Expired => Ok(Verdict::Expired),
-        // A key that was given up unbound may be used for something else.
+        // A key that was given up, and is not bound, may be used for another request.
         _ if !same && (row.bound || row.state != KeptState::Free) => Ok(Verdict::Mismatch),
         RecordState::Poisoned => Ok(Verdict::Poisoned { attempts }),
         RecordState::Lapsed | RecordState::Free => Ok(Verdict::Claim(Some(attempt))),
@@ -85,8 +85,8 @@ pub(super) fn judge(
     }
 }
 
-/// What is wrong with a record whose state is none of the five.
-pub(super) const NO_STATE: &str = "its state is none that there is";
+/// The damage of a record whose state is none of the five.
+pub(super) const NO_STATE: &str = "its state is not a valid state";
 
 pub(super) fn corrupt(scope: &[u8], key: &[u8], what: &'static str) -> Error {
     let record = RecordKey::new(scope, key).map_or_else(

@@ -1,4 +1,4 @@
-//! Looking at the record of a key until there is something to claim, or something to tell.
+//! Looking at the record of a key until the key can be claimed, or the result is known.
 
 use chrono::DateTime;
 
@@ -11,11 +11,11 @@ use crate::runtime::head::Head;
 use crate::store::Store;
 use crate::store::record_admin::{DecideAsk, Decision};
 
-/// How often a record is changed from outside before that is given up.
+/// The limit of changes to a record from outside, before the look pauses or gives up.
 const MAX_ROUNDS: u32 = 5;
 
 impl Idempotency {
-    /// Looks until there is something to claim, or something to tell.
+    /// Looks until the key can be claimed (`New`), or the result is known.
     pub(super) async fn look(
         &self,
         key: &RecordKey,
@@ -24,7 +24,7 @@ impl Idempotency {
     ) -> Result<Begun<Option<i64>>, Error> {
         let mut rounds = 0;
         loop {
-            // Whatever changes a record from outside may find it locked: then somebody is at it.
+            // A change from outside does nothing if the record is locked. A locked record is in flight.
             rounds += 1;
             if rounds > MAX_ROUNDS && !waiting.again(None).await {
                 return Ok(Begun::InFlight(InFlight::unseen()));
@@ -84,7 +84,7 @@ impl Idempotency {
         }
     }
 
-    /// What the application's hook finds out about the step.
+    /// Asks the application's hook whether the step happened.
     async fn ask_hook(&self, unknown: &UnknownStep) -> Result<Reconciled, Error> {
         let Some(hook) = self.reconcile.as_ref() else {
             return Ok(Reconciled::StillUnknown);

@@ -1,10 +1,10 @@
-//! Exactly once: an effect that happens once for a key, whoever asks how often.
+//! Exactly once: an effect happens once for a key, however often it is requested.
 //!
 //! # Overview
 //!
-//! A *record* is a row for a key within a scope. Whoever begins first runs an *attempt*; what it comes to, the
-//! *outcome*, is kept in the record, in the same transaction as the business write where there is one. Everybody who
-//! comes with the same key and the same request (its *fingerprint*) later gets that outcome: a *replay*.
+//! A *record* is a row for a key within a scope. The first caller runs an *attempt*. The attempt stores its *outcome* in
+//! the record, in the same transaction as the business write where there is one. Every later caller with the same key and
+//! the same request (its *fingerprint*) gets that outcome: a *replay*.
 //!
 //! # State model
 //!
@@ -16,25 +16,25 @@
 //!                   ▼ │ │
 //!                  free ┘    begin, under a higher attempt
 //!                     │
-//!                     └────► unknown: it ended, or vanished, in the middle of a step that must not be repeated
+//!                     └────► unknown: the attempt ended or vanished during a step that must not be repeated
 //! ```
 //!
-//! When `max_attempts` attempts in a row have vanished, nobody takes over: the key is *poisoned*, until somebody resets it. What
-//! was unknown is free when somebody has found out.
+//! When `max_attempts` attempts in a row have vanished, no attempt begins: the key is *poisoned*, until an administrator resets
+//! it. An unknown record becomes free when a hook or a person reports whether the step happened.
 //!
 //! # Trust window
 //!
-//! There is none: an attempt is ended by a statement that names it, and which changes nothing when another attempt has
-//! taken over. In a transaction that statement fails ([`Error::Superseded`](crate::Error::Superseded)) and the business
-//! write is rolled back with it. The lease only decides when others may take over.
+//! None. The statement that ends an attempt names it, and changes nothing when another attempt has taken over. In a
+//! transaction this is an error ([`Error::Superseded`](crate::Error::Superseded)), and the business write is rolled back
+//! too. The lease only decides when others may take over.
 //!
 //! # Failure
 //!
-//! - *The process crashes*: what its transaction wrote is rolled back; its key is taken over when the lease is over.
-//! - *The process is paused past its lease*: somebody takes over, under a higher attempt. The one that wakes up can
-//!   neither record nor commit. What it does elsewhere (a call to another server) happens: give that one the
-//!   [`downstream_key`](IdempotencyGuard::downstream_key), and it happens once there, too.
-//! - *The database is out of reach*: nobody can begin, and nobody can end. The attempt can be ended when it is back.
+//! - *The process crashes*: the database rolls its transaction back. Another attempt can take over when the lease is over.
+//! - *The process is paused past its lease*: another attempt may take over, under a higher number. When the paused process
+//!   wakes, it can neither record nor commit. Its calls to other servers still happen: send them the
+//!   [`downstream_key`](IdempotencyGuard::downstream_key), so that they have their effect once, too.
+//! - *The database is out of reach*: no attempt can begin or end. A running attempt can end when the database is back.
 
 mod begin;
 mod begun;

@@ -1,4 +1,4 @@
-//! Records as people see them, and what an administrator can do about one.
+//! Records for people to read, and the changes that an administrator can make.
 
 use std::time::Duration;
 
@@ -14,50 +14,50 @@ use crate::store::micros;
 use crate::store::record::RecordRow;
 use crate::store::record_admin::{Decision, ListAsk};
 
-/// A record, as its row says.
+/// A record, as its row describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordInfo {
-    /// Its scope and key.
+    /// The scope and key.
     pub record: RecordKey,
-    /// What has become of it.
+    /// The state.
     pub state: RecordState,
     /// The number of the last attempt.
     pub attempt: i64,
-    /// How many attempts have begun since the last one that ended in good order: they have vanished, but for one that
-    /// still runs.
+    /// The number of attempts since the last attempt that ended in good order. They have vanished, except an attempt that
+    /// is still running.
     pub vanished: u32,
-    /// How many may vanish.
+    /// The number of attempts that may vanish in a row.
     pub max_attempts: u32,
     /// Who ran the last attempt, for people to read.
     pub holder: String,
-    /// What was asked for.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// The step of which nobody knows whether it happened, or which is under way.
+    /// The open step: it is running, or may or may not have happened.
     pub open_step: Option<String>,
-    /// What it came to. (Not in lists.)
+    /// The outcome. (`None` in lists.)
     pub outcome: Option<Outcome>,
     /// When the first attempt began.
     pub began_at: DateTime<Utc>,
     /// When the last attempt began.
     pub attempted_at: DateTime<Utc>,
-    /// When it was done.
+    /// When the outcome was recorded.
     pub done_at: Option<DateTime<Utc>>,
-    /// How long the lease of a running attempt lasts when it is not renewed.
+    /// The time until the lease of a running attempt ends, unless it is renewed.
     pub lease_remaining: Option<Duration>,
-    /// How long the outcome is kept.
+    /// How much longer the outcome is kept.
     pub retained_for: Option<Duration>,
-    /// How long the key is remembered when nobody asks for it.
+    /// How much longer the key is remembered, unless it is requested again.
     pub remembered_for: Option<Duration>,
 }
 
 impl RecordInfo {
-    /// The key that a step of it was given for the other side, if it asked for
-    /// [`downstream_key`](crate::IdempotencyGuard::downstream_key): to look the effect up there.
+    /// The key that a step sent to the other server, if the step used
+    /// [`downstream_key`](crate::IdempotencyGuard::downstream_key). Use it to look the effect up there.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidKey`] for a refused name.
+    /// [`Error::InvalidKey`] for an invalid name.
     pub fn downstream_key(&self, step: &str) -> Result<String, Error> {
         check_step(step)?;
         Ok(self.record.downstream(&self.fingerprint, step))
@@ -70,20 +70,20 @@ impl RecordInfo {
 pub struct StepInfo {
     /// Its name.
     pub step: String,
-    /// The attempt that did it.
+    /// The attempt that ran the step.
     pub attempt: i64,
-    /// What it came to.
+    /// The result of the step.
     pub outcome: Outcome,
-    /// When its result was kept.
+    /// When the result was recorded.
     pub done_at: DateTime<Utc>,
 }
 
-/// What a person has found out about a step that was unknown.
+/// A person's decision about an unknown step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
-    /// It happened, and this is its result, as the step would have returned it (JSON).
+    /// The step happened. This is its result, as the step would have returned it (JSON).
     Happened(Outcome),
-    /// It did not happen, and will not: the next attempt does it.
+    /// The step did not happen, and cannot happen later. The next attempt runs it.
     NotHappened,
 }
 
@@ -100,7 +100,7 @@ impl RecordRow {
             .state_now(self.max_attempts)
             .ok_or_else(|| damaged(NO_STATE))?;
         let fingerprint = <[u8; 32]>::try_from(&self.fingerprint[..])
-            .map_err(|_| damaged("its fingerprint has not 32 bytes"))?;
+            .map_err(|_| damaged("its fingerprint does not have 32 bytes"))?;
         let outcome = match (&self.content_type, &self.outcome) {
             (Some(content_type), Some(bytes)) => Some(Outcome::kept(content_type, bytes.clone())),
             _ => None,
@@ -130,7 +130,7 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// A refused scope or key, a database out of reach, a damaged record.
+    /// An invalid scope or key, a database out of reach, a damaged record.
     pub async fn inspect(
         &self,
         scope: impl AsRef<[u8]>,
@@ -149,7 +149,7 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// A refused scope or key, a database out of reach.
+    /// An invalid scope or key, a database out of reach.
     pub async fn steps(
         &self,
         scope: impl AsRef<[u8]>,
@@ -173,8 +173,8 @@ impl Idempotency {
         steps.collect()
     }
 
-    /// Records in the order of their scopes and keys, without their outcomes: those of one scope, or of all; those
-    /// in one state, or in all; `limit` of them at most.
+    /// At most `limit` records, sorted by scope and key, without their outcomes. `scope` and `state` restrict the list to
+    /// one scope and to one state.
     ///
     /// # Errors
     ///
@@ -196,12 +196,12 @@ impl Idempotency {
         rows.into_iter().map(RecordRow::info).collect()
     }
 
-    /// Lets a record be run again on which nobody is working: after it was poisoned. What its steps have done is kept.
+    /// Lets a record without a running attempt run again, such as a poisoned one. Results of finished steps are kept.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchRecord`]. [`Error::NotDecided`] when somebody is working on it, it is done, or it is unknown (which
-    /// only [`resolve`](Self::resolve) ends). A refused scope or key, a database out of reach.
+    /// [`Error::NoSuchRecord`]. [`Error::NotDecided`] when an attempt is running, the record is done, or it is unknown (only
+    /// [`resolve`](Self::resolve) ends that). An invalid scope or key, a database out of reach.
     pub async fn reset(&self, scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<(), Error> {
         let key = RecordKey::new(scope, key)?;
         let reason = match self.read(&key).await? {
@@ -211,11 +211,11 @@ impl Idempotency {
                     if self.decide(&key, info.attempt, Decision::Reset).await? {
                         return Ok(());
                     }
-                    "somebody has changed it meanwhile: look again"
+                    "it has changed meanwhile: look again"
                 }
-                RecordState::Running => "somebody is working on it: wait for the end of its lease",
+                RecordState::Running => "an attempt is running: wait for the end of its lease",
                 RecordState::Unknown => {
-                    "whether one of its steps happened is not known: find out, then resolve it"
+                    "one of its steps may or may not have happened: find out, then resolve it"
                 }
                 RecordState::Done | RecordState::Expired => "it is done, and will not be run again",
             },
@@ -226,13 +226,12 @@ impl Idempotency {
         })
     }
 
-    /// Decides what has become of the step of an unknown record. The next caller that asks for the key goes on after
-    /// what happened.
+    /// Records whether the open step of an unknown record happened. The next attempt goes on from there.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchRecord`]. [`Error::NotDecided`] when it is not unknown. [`Error::OutcomeTooLarge`]; a refused scope
-    /// or key, a database out of reach.
+    /// [`Error::NoSuchRecord`]. [`Error::NotDecided`] when the record is not unknown. [`Error::OutcomeTooLarge`]; an invalid
+    /// scope or key, a database out of reach.
     pub async fn resolve(
         &self,
         scope: impl AsRef<[u8]>,
@@ -251,13 +250,13 @@ impl Idempotency {
         let reason = match self.read(&key).await? {
             None => return Err(Error::NoSuchRecord { record: key }),
             Some(info) if info.state == RecordState::Unknown => {
-                // Past its lease in the middle of the step, and nobody has asked for it since.
+                // The row may still be `running`: the lease ran out during the step, and no caller has looked since.
                 self.decide(&key, info.attempt, Decision::Unknown).await?;
                 let decision = Decision::Resolve(outcome);
                 if self.decide(&key, info.attempt, decision).await? {
                     return Ok(());
                 }
-                "somebody has changed it meanwhile: look again"
+                "it has changed meanwhile: look again"
             }
             Some(_) => "none of its steps is unknown",
         };

@@ -1,4 +1,4 @@
-//! The settings with which a key is asked for.
+//! [`Idempotency`]: the settings for a request for a key.
 
 use std::fmt;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ const DEFAULT_MAX_ATTEMPTS: u32 = 5;
 const DEFAULT_MAX_OUTCOME: usize = 1 << 20;
 const MAX_MAX_OUTCOME: usize = 4 << 20;
 const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
-/// How long at least a key is remembered that was given up in the middle of something.
+/// The shortest time for which a key is remembered after it was given up during its work.
 const REMEMBER_BEGUN: Duration = Duration::from_hours(366 * 24);
 
 /// Idempotency: an effect that happens once for a key. Made by
@@ -101,38 +101,38 @@ impl Idempotency {
         }
     }
 
-    /// How long an attempt may go without a word before others take over: 100 ms to 24 h, 30 s when not set, and more than
-    /// twice the client's [`clock_error`](crate::Builder::clock_error). It is
-    /// renewed in the background for as long as the guard lives, so this is about crashes only.
+    /// How long an attempt's lease lasts without a renewal, before others take over: 100 ms to 24 h, and more than
+    /// twice the client's [`clock_error`](crate::Builder::clock_error); 30 s when not set. The lease is
+    /// renewed in the background while the guard lives, so this setting matters after a crash or a pause.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// How long an outcome is kept to be replayed, and with it what its steps came to: 1 s to 10 years, 24 h when not set.
+    /// How long an outcome and the results of its steps are kept for replays: 1 s to 10 years, 24 h when not set.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
     }
 
-    /// For how long after the retention the key is remembered, and refused ([`Begun::Expired`](crate::Begun::Expired)) instead of
-    /// being run again: 0 to 10 years, 6 days when not set. Then the key is forgotten.
+    /// How long after the retention the key is remembered and refused ([`Begun::Expired`](crate::Begun::Expired)): 0 to 10
+    /// years, 6 days when not set. Then the key is forgotten, and the work can run again.
     pub fn remember_expired(mut self, time: Duration) -> Self {
         self.remember_expired = time;
         self
     }
 
-    /// How long to wait for the attempt of another caller, or for a transaction of [`run_in_tx`](Self::run_in_tx), before that
-    /// is [`Begun::InFlight`](crate::Begun::InFlight): at most 366 days, not at all when not set. When it ends in that time, its outcome is
-    /// replayed, or its key taken. A caller that waits keeps no connection of a pool; [`run_in_tx`](Self::run_in_tx) tells where
-    /// it needs one for a moment to learn that it has to wait.
+    /// The longest wait for the attempt of another caller, or for a transaction of [`run_in_tx`](Self::run_in_tx), before the
+    /// result is [`Begun::InFlight`](crate::Begun::InFlight): at most 366 days, no wait when not set. If the attempt ends in that
+    /// time, this call replays its outcome, or takes its key. A waiting caller keeps no connection of a pool;
+    /// [`run_in_tx`](Self::run_in_tx) describes when it needs one for a moment before it waits.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
     /// How many attempts may vanish (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`](crate::Begun::Poisoned): 1 to
-    /// 1000, 5 when not set. Attempts that end, or are [released](crate::IdempotencyGuard::release), do not count.
+    /// 1000, 5 when not set. Attempts that complete, or are [released](crate::IdempotencyGuard::release), do not count.
     pub fn max_attempts(mut self, max_attempts: u32) -> Self {
         self.max_attempts = max_attempts;
         self
@@ -145,17 +145,17 @@ impl Idempotency {
         self
     }
 
-    /// How [`run_in_tx`](Self::run_in_tx) tries its transaction again after a conflict.
+    /// The policy with which [`run_in_tx`](Self::run_in_tx) tries its transaction again after a conflict.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry.owned_by(&self.core.tasks);
         self
     }
 
-    /// Runs `work` as a task that the client waits for: [`Rowlock::spawn`](crate::Rowlock::spawn), for a layer.
+    /// Runs `work` as a task that the client waits for. For a layer; the same as [`Rowlock::spawn`](crate::Rowlock::spawn).
     ///
     /// # Panics
     ///
-    /// Outside of a runtime of tokio's.
+    /// Outside of a tokio runtime.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -164,11 +164,12 @@ impl Idempotency {
         self.core.tasks.spawn(name, work)
     }
 
-    /// Asks `hook` what has become of a step that is unknown, before [`Begun::Unknown`](crate::Begun::Unknown) is returned.
+    /// Sets a hook that finds out whether an unknown step happened. rowlock calls it before it returns
+    /// [`Begun::Unknown`](crate::Begun::Unknown).
     ///
-    /// It may be asked by several processes at a time, and must only look (at the payment provider, say, with the
-    /// [`downstream_key`](UnknownStep::downstream_key)). Be sure that the step cannot happen later any more before
-    /// you answer [`Reconciled::NotHappened`]: whoever vanished may only stand still.
+    /// Several processes may call the hook at the same time. It must only look (at the payment provider, for example, with
+    /// the [`downstream_key`](UnknownStep::downstream_key)). Before you return [`Reconciled::NotHappened`], make sure that the
+    /// step cannot happen later: the process that vanished may only be paused.
     pub fn reconcile<F>(mut self, hook: impl Fn(UnknownStep) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Reconciled> + Send + 'static,
@@ -206,8 +207,8 @@ impl Idempotency {
         }
     }
 
-    /// The largest outcome that is kept, in bytes: the [`max_outcome`](Self::max_outcome), or less where the server took
-    /// less when this client was connected.
+    /// The largest outcome, in bytes: [`max_outcome`](Self::max_outcome), or less if the server's limit was smaller when
+    /// this client connected.
     #[must_use]
     pub fn largest_outcome(&self) -> usize {
         self.max_outcome.min(self.core.largest_outcome)
@@ -217,12 +218,12 @@ impl Idempotency {
         Waiting::new(self.wait)
     }
 
-    /// How long a key is remembered, from its end on.
+    /// How long a key is remembered after its attempt ended.
     fn remember_for(&self) -> Duration {
         self.retention + self.remember_expired
     }
 
-    /// The same for one that was given up in the middle of something.
+    /// How long a key is remembered after it was given up during its work.
     pub(super) fn remember_begun_for(&self) -> Duration {
         self.remember_for().max(REMEMBER_BEGUN)
     }
@@ -231,8 +232,8 @@ impl Idempotency {
         i32::try_from(self.max_attempts).unwrap_or(i32::MAX)
     }
 
-    /// Whether the settings make sense. Every call that begins an attempt asks this first; ask when the server starts to learn
-    /// it then. The database is not asked.
+    /// Checks the settings, without the database. Every call that begins an attempt checks them first; call this at the start
+    /// of the server to find mistakes early.
     ///
     /// # Errors
     ///

@@ -17,35 +17,36 @@ use crate::transaction::Pool;
 use crate::transaction::{Open, Run};
 use crate::transaction::{RetryTx, Retryable};
 
-/// How often a key is tried to be had that changes whenever it is asked for.
+/// The limit of claims of a key that changes between every look and its claim.
 pub(super) const MAX_MISSES: u32 = 100;
 
 impl Idempotency {
-    /// Runs `work` in a transaction of `pool`, once for `key` in `scope`: the claim of the key, what `work` writes
-    /// and the outcome that it returns are committed together, or not at all.
+    /// Runs `work` in a transaction of `pool`, once for `key` in `scope`. The claim of the key, the writes of `work` and its
+    /// outcome commit together, or not at all.
     ///
-    /// A duplicate (the same key, meanwhile) waits for the end of that transaction, for as long as [`wait`](Self::wait) says,
-    /// and then gets its outcome as a replay; not set, it is [`Begun::InFlight`] at once. Waiting needs no connection of
-    /// `pool`: those of this client wait here, and one of them asks, on a lane, for a transaction of another process's.
-    /// (A replay is one statement, where this client has seen the key before; where it has not, a transaction is begun first,
-    /// in vain. On MySQL that one waits for up to a second when another process runs the key; on SQLite for the file,
-    /// as all writers do.) A crash leaves nothing behind, so that there are no attempts to count.
+    /// A duplicate (the same key at the same time) waits for the end of that transaction, for at most [`wait`](Self::wait),
+    /// and then gets its outcome as a replay. Without a `wait` it gets [`Begun::InFlight`] at once. Waiting needs no
+    /// connection of `pool`: duplicates in this client wait in memory, and for a transaction of another process one of them
+    /// asks on a lane. (A replay takes one statement if this client has seen the key before. If not, it first begins a
+    /// transaction, which finds the record and rolls back. On MySQL that transaction waits for up to a second when another
+    /// process runs the key; on SQLite it waits for the file, as all writers do.) A crash leaves no record, so there are no
+    /// vanished attempts to count.
     ///
-    /// `work` gets the transaction as in [`Retry::run`](crate::Retry::run): it may run several times, and what it does
-    /// outside of the transaction happens as often. An error of its rolls everything back, and the key is free; a failure
-    /// that is to be kept (a declined card) is an outcome, not an error.
+    /// `work` gets the transaction as in [`Retry::run`](crate::Retry::run): it may run several times, and its effects
+    /// outside of the transaction happen as often. If `work` returns an error, everything is rolled back and the key is
+    /// free. To keep a failure (a declined card), return it as an outcome, not as an error.
     ///
     /// # Errors
     ///
-    /// The last error of `work`; the driver's, when a transaction could not be begun or committed;
-    /// [`Error::CommitUnknown`] (ask again with the same key: it tells); [`Error::OutcomeTooLarge`];
-    /// [`Error::TransactionOver`] when `work` has ended the transaction with SQL of its own (or, on PostgreSQL, has reset its
-    /// settings with `RESET ALL`); those of [`begin`](Self::begin). Whatever [`Begun`] says is not an error.
+    /// The last error of `work`; the driver's error, when a transaction could not begin or commit;
+    /// [`Error::CommitUnknown`] (call again with the same key to find out); [`Error::OutcomeTooLarge`];
+    /// [`Error::TransactionOver`] when SQL of `work` has ended the transaction (or, on PostgreSQL, has reset its
+    /// settings with `RESET ALL`); the errors of [`begin`](Self::begin). No variant of [`Begun`] is an error.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future while `work` runs rolls the transaction back. After that, keeping the outcome and the commit go on
-    /// in the background.
+    /// Dropping the future while `work` runs rolls the transaction back. After `work`, the outcome and the commit go on in the
+    /// background.
     pub async fn run_in_tx<P, E, F>(
         &self,
         pool: &P,
@@ -67,8 +68,8 @@ impl Idempotency {
         let mut waiting = self.waiting();
         let mut attempts = self.retry.attempts_of_one()?;
         let mut misses = 0;
-        // A request that is likely to get a replay looks for it first, which needs no transaction. Where there is one
-        // writer, beginning a transaction waits for all others.
+        // If this client has seen the key, a replay is likely, and a look needs no transaction. On an engine with one
+        // writer, beginning a transaction waits for all others, so always look first.
         let mut looks = self.core.capabilities.one_writer || self.core.seen_keys.contains(&key);
         self.core.seen_keys.insert(&key);
         let mut turn = None;
@@ -92,7 +93,7 @@ impl Idempotency {
             let ask = self.ask(&key, fingerprint, before);
             match self.once(pool, &attempts.run, &ask, &mut work).await {
                 Ok(Ran::Done(outcome)) => return Ok(Begun::New(outcome)),
-                // Somebody was faster: what has he made of it?
+                // Another caller was faster: look at the record again.
                 Ok(Ran::Missed) if misses < MAX_MISSES => misses += 1,
                 Ok(Ran::Missed) => return Ok(Begun::InFlight(InFlight::unseen())),
                 Ok(Ran::Locked) => {
@@ -102,7 +103,7 @@ impl Idempotency {
                         Ok(_) if misses >= MAX_MISSES => {
                             return Ok(Begun::InFlight(InFlight::unseen()));
                         }
-                        // It was changed, and is free.
+                        // The record has changed, and the key is free.
                         Ok(now) if now != before => misses += 1,
                         Ok(_) if self.ended(&key, &mut waiting).await? => misses += 1,
                         Ok(_) => return Ok(Begun::InFlight(InFlight::unseen())),
@@ -113,8 +114,8 @@ impl Idempotency {
         }
     }
 
-    /// Waits until no transaction has the key. False: the time is over first. (What found a lock for a moment only, a look
-    /// from a lane or one of `InnoDB`'s on the gap behind another key, finds that none has.)
+    /// Waits until no transaction has the key. False: the wait is over first. (The caller may have met a brief lock, of a
+    /// lane's look or of `InnoDB` on the gap after another key. Then the first check finds no transaction.)
     pub(super) async fn ended(
         &self,
         key: &RecordKey,
@@ -133,7 +134,7 @@ impl Idempotency {
         }
     }
 
-    /// One transaction.
+    /// Runs one transaction.
     async fn once<P, E, F>(
         &self,
         pool: &P,
@@ -153,9 +154,9 @@ impl Idempotency {
         }
     }
 
-    /// The transaction, in which the key is claimed now, or why it could not be.
+    /// Claims the key in the transaction. Returns the transaction, or the reason why the claim failed.
     ///
-    /// A statement that is cut off can lose a connection of the pool: dropping this finishes it first.
+    /// A statement that is cut off can cost the pool a connection, so a task finishes it if this future is dropped.
     async fn claim_in<P: Pool>(
         &self,
         open: Open<sqlx::Transaction<'static, P::Brand>>,
@@ -176,7 +177,7 @@ impl Idempotency {
         claimed.await
     }
 
-    /// What has come of claiming the key.
+    /// Sends the claim of the key.
     pub(super) async fn claim_on<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Brand>,
@@ -187,7 +188,7 @@ impl Idempotency {
         context.told(told)
     }
 
-    /// The work after a claim, its outcome, and the commit.
+    /// Runs the work after a claim, keeps its outcome, and commits.
     pub(super) async fn work_in<P, E, F>(
         &self,
         open: Open<sqlx::Transaction<'static, P::Brand>>,
@@ -245,16 +246,16 @@ impl Idempotency {
     }
 }
 
-/// What has come of a transaction.
+/// The result of one transaction.
 pub(super) enum Ran {
     Done(Outcome),
-    /// The record is not as it was seen.
+    /// The record has changed since the look.
     Missed,
-    /// A transaction that has not ended has it.
+    /// An open transaction has the key.
     Locked,
 }
 
-/// Why an outcome was not kept, whatever the caller's own error is.
+/// Why an outcome was not kept. Independent of the caller's error type.
 enum Failed {
     Ours(Error),
     Driver(sqlx::Error),

@@ -1,4 +1,4 @@
-//! Steps: effects outside of the database, each done once for a key, over all attempts.
+//! Steps: effects outside of the database. Each step is done once for a key, over all attempts.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::runtime::verbs::step::{BeginStep, FinishStep};
 use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepKind};
 
-/// How a step that must not be repeated has failed.
+/// The failure of a step that must not be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepFailed<E> {
-    /// It did not happen, for sure, and will not: the other side has refused it. It may be tried again.
+    /// The effect did not happen, and cannot happen later: the other server refused it. The step may be tried again.
     NotDone(E),
-    /// It may have happened: no answer has come.
+    /// The effect may have happened: no answer came.
     Unknown(E),
 }
 
-/// What `?` makes of an error: nothing is taken for granted.
+/// `?` converts an error to `Unknown`, which assumes nothing.
 impl<E> From<E> for StepFailed<E> {
     fn from(error: E) -> Self {
         Self::Unknown(error)
@@ -38,25 +38,26 @@ pub(super) enum StepToDo {
 }
 
 impl IdempotencyGuard {
-    /// Does `work` once for the key, and keeps its result: an attempt that comes after a crash gets the result instead
-    /// of doing it again.
+    /// Does `work` once for the key, and keeps its result: an attempt after a crash gets the result instead of doing the
+    /// work again.
     ///
-    /// A crash in the middle of it, or before the result was kept, lets the next attempt **do it again**: give the other
-    /// side the [`downstream_key`](Self::downstream_key), so that it sees that it is the same. Where it cannot, use
+    /// After a crash during the step, or before its result was kept, the next attempt **does the work again**. Send the
+    /// [`downstream_key`](Self::downstream_key) to the other server, so that it recognises the repetition. If it cannot, use
     /// [`step_once`](Self::step_once).
     ///
-    /// `step` names it, 1 to 255 bytes; the result is kept as JSON, of at most
-    /// [`max_outcome`](crate::Idempotency::max_outcome) bytes. Steps of one guard run one at a time, neither beside nor
-    /// inside each other. A failed one is not kept.
+    /// `step` is the name, 1 to 255 bytes. The result is kept as JSON of at most
+    /// [`max_outcome`](crate::Idempotency::max_outcome) bytes. The steps of one guard run one at a time: neither in parallel
+    /// nor nested. A failure is not kept.
     ///
     /// # Errors
     ///
-    /// Those of `work`. [`Error::StepRunning`] at once, when another step of this guard runs. [`Error::Superseded`]: another attempt has taken over; a refused name; a result that is too large, or
-    /// cannot be said in JSON; a database out of reach.
+    /// The errors of `work`. [`Error::StepRunning`] at once, when another step of this guard is running.
+    /// [`Error::Superseded`]: another attempt has taken over. An invalid name; a result that is too large, or that JSON
+    /// cannot represent; a database out of reach.
     ///
     /// # Cancel safety
     ///
-    /// As after a crash.
+    /// Dropping the future has the effect of a crash.
     pub async fn step<T, E>(
         &self,
         step: &str,
@@ -70,30 +71,30 @@ impl IdempotencyGuard {
         self.do_step(step, Repeat::Allowed, work).await
     }
 
-    /// Does `work` at most once for the key, whatever happens: for an effect that must not be repeated and that the
-    /// other side cannot recognise.
+    /// Does `work` at most once for the key: for an effect that must not be repeated, and whose repetition the other server
+    /// cannot recognise.
     ///
-    /// When the process crashes in the middle of it, or `work` fails with [`StepFailed::Unknown`], nobody knows whether
-    /// it happened. It is not run again: the record is [`Begun::Unknown`](crate::Begun::Unknown) until the
-    /// [reconcile hook](crate::Idempotency::reconcile) or a person (`rowlock idempotency resolve`) has found out. Two
-    /// statements more than [`step`](Self::step), which see to that.
+    /// When the process crashes during the step, or `work` fails with [`StepFailed::Unknown`], the effect may or may not
+    /// have happened. The step does not run again: the record is [`Begun::Unknown`](crate::Begun::Unknown) until the
+    /// [reconcile hook](crate::Idempotency::reconcile) or a person (`rowlock idempotency resolve`) finds out. This takes
+    /// two statements more than [`step`](Self::step).
     ///
-    /// A result that could not be kept, because the database was away, is not lost: as long as this attempt runs, the next call
-    /// for the same step keeps and returns it, and does not run `work`; [`complete`](Self::complete) and
-    /// [`release`](Self::release) keep it first, too. (One that is too large, or cannot be said in JSON, is:
-    /// say a smaller one with [`step_happened`](Self::step_happened).)
+    /// If a result could not be kept because the database was out of reach, this attempt remembers it. The next call for the
+    /// same step keeps and returns it without running `work`, and [`complete`](Self::complete) and
+    /// [`release`](Self::release) keep it first. (A result that is too large, or that JSON cannot represent, is lost:
+    /// report a smaller one with [`step_happened`](Self::step_happened).)
     ///
-    /// After [`StepFailed::Unknown`] the attempt cannot be completed. When it finds out by itself, it says so with
-    /// [`step_happened`](Self::step_happened) or [`step_not_done`](Self::step_not_done), and goes on.
+    /// After [`StepFailed::Unknown`] the attempt cannot be completed. If it finds out itself, it can call
+    /// [`step_happened`](Self::step_happened) or [`step_not_done`](Self::step_not_done), and go on.
     ///
     /// # Errors
     ///
-    /// Those of [`step`](Self::step); [`Error::StepUnknown`] when it, or another one, was begun in this attempt and
+    /// The errors of [`step`](Self::step); [`Error::StepUnknown`] when this step or another began in this attempt and
     /// failed as unknown.
     ///
     /// # Cancel safety
     ///
-    /// As after a crash: dropping the future in the middle of `work` makes the record unknown when the attempt ends.
+    /// Dropping the future has the effect of a crash: during `work` it makes the record unknown when the attempt ends.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -132,13 +133,13 @@ impl IdempotencyGuard {
         self.do_step(step, Repeat::Never, work).await
     }
 
-    /// The open step happened, as this attempt has found out (from the other side, say), and this is what it came to:
-    /// kept as if [`step_once`](Self::step_once) had returned it. Does nothing when `step` is not open.
+    /// Reports that the open step happened (the other server says so, for example), with this result, which is kept as if
+    /// [`step_once`](Self::step_once) had returned it. Does nothing when `step` is not open.
     ///
     /// # Errors
     ///
-    /// [`Error::StepRunning`], [`Error::Superseded`]; a refused name; a result that is too large, or cannot be said in JSON; a
-    /// database out of reach. After an error the step is still open, and this can be called again.
+    /// [`Error::StepRunning`], [`Error::Superseded`]; an invalid name; a result that is too large, or that JSON cannot
+    /// represent; a database out of reach. After an error the step is still open: call it again.
     ///
     /// # Cancel safety
     ///
@@ -155,13 +156,13 @@ impl IdempotencyGuard {
         Ok(())
     }
 
-    /// The open step did not happen, as this attempt has found out, and will not: it may be run again. Does nothing when
+    /// Reports that the open step did not happen, and cannot happen later: it may run again. Does nothing when
     /// `step` is not open.
     ///
     /// # Errors
     ///
-    /// [`Error::StepRunning`], [`Error::Superseded`]; [`Error::NotDecided`] when the step has returned a result in this attempt; a
-    /// refused name; a database out of reach: the end of the attempt says it then.
+    /// [`Error::StepRunning`], [`Error::Superseded`]; [`Error::NotDecided`] when the step has returned a result in this attempt; an
+    /// invalid name; a database out of reach: the statement that ends the attempt then reports it.
     ///
     /// # Cancel safety
     ///
@@ -175,7 +176,7 @@ impl IdempotencyGuard {
         if running.is_unkept() {
             return Err(Error::NotDecided {
                 record: self.record().clone(),
-                reason: "the step has returned a result in this attempt, which the database has not kept yet: call the step again",
+                reason: "the step returned a result in this attempt, which is not in the database yet: call the step again",
             });
         }
         if let Some(ask) = self.ask_of_open(running) {
@@ -185,7 +186,7 @@ impl IdempotencyGuard {
         Ok(())
     }
 
-    /// Keeps what a step is known to have come to, and could not be kept before.
+    /// Records the result of the open step, if this attempt knows it and could not record it before.
     pub(super) async fn keep_known(&self) -> Result<Option<Outcome>, Error> {
         let (ask, outcome) = {
             let state = self.steps.state();
@@ -202,7 +203,7 @@ impl IdempotencyGuard {
         Ok(Some(outcome))
     }
 
-    /// Fails when nobody knows whether a step has happened, unless the outcome tells it.
+    /// Fails when a step is open, unless the outcome is its result.
     pub(super) fn check_steps(&self) -> Result<(), Error> {
         let state = self.steps.state();
         match &state.open {
@@ -231,7 +232,7 @@ impl IdempotencyGuard {
             Err(StepFailed::Unknown(error)) => return Err(error),
             Err(StepFailed::NotDone(error)) => {
                 if repeat == Repeat::Never {
-                    // When it cannot be recorded, the next step or the end of the attempt says it.
+                    // If this statement fails, the next step or the end of the attempt reports it.
                     self.set_open(None);
                     self.settle(ask, None).await?;
                 }
@@ -251,7 +252,7 @@ impl IdempotencyGuard {
         Ok(result)
     }
 
-    /// For a caller's step.
+    /// Enters a step of the caller.
     fn enter(&self, step: &str) -> Result<Running<'_>, Error> {
         check_step(step)?;
         self.enter_any(step)
@@ -298,7 +299,7 @@ impl IdempotencyGuard {
                 begun
             }
             Err(error) => {
-                // Whether it was begun is not known, but nothing has run.
+                // The step may have begun in the database, but the work has not run.
                 if repeat == Repeat::Never {
                     core.undo_step(ask);
                 }
@@ -320,7 +321,7 @@ impl IdempotencyGuard {
         Ok(StepToDo::Fresh(ask))
     }
 
-    /// Which beginning is open: nobody knows whether it happened.
+    /// Sets or clears the open step and its number.
     fn set_open(&self, begun: Option<(Arc<str>, i32)>) {
         self.inner.set_step_is_open(begun.is_some());
         let mut state = self.steps.state();
@@ -329,7 +330,7 @@ impl IdempotencyGuard {
         state.is_whole = false;
     }
 
-    /// The ask that closes the step that is entered, when it is open.
+    /// The ask that closes the entered step, if it is open.
     fn ask_of_open(&self, running: &Running<'_>) -> Option<StepAsk> {
         let (begun, number) = running.open()?;
         (begun == running.step).then(|| self.ask_step(&begun, StepKind::Once { number }))

@@ -1,4 +1,4 @@
-//! The steps of an attempt: which one runs, and which one is open.
+//! The steps of an attempt: the running step and the open step.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,24 +11,24 @@ pub(super) struct Steps(Mutex<State>);
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) running: Option<Arc<str>>,
-    /// How many steps that must not be repeated have begun.
+    /// The number of steps that must not be repeated, and have begun.
     pub(super) begun: i32,
-    /// The open step, and which beginning of a step it is: nobody knows whether it happened.
+    /// The open step, and its number among the begun steps.
     pub(super) open: Option<(Arc<str>, i32)>,
-    /// What the open step came to, as this attempt knows, and could not keep yet.
+    /// The result of the open step, which this attempt knows, and could not record yet.
     pub(super) unkept: Option<Outcome>,
-    /// The outcome of the attempt tells what the open step came to: it is the whole of the work.
+    /// The open step is the whole work: the outcome of the attempt is its result.
     pub(super) is_whole: bool,
 }
 
-/// Whether a step may be done again when nobody knows whether it happened.
+/// Whether a step may run again when it may already have happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     Allowed,
     Never,
 }
 
-/// The step that runs. Dropping it lets another one begin.
+/// The running step. Dropping it lets another step begin.
 #[derive(Debug)]
 pub(super) struct Running<'a> {
     steps: &'a Steps,
@@ -56,14 +56,14 @@ impl Running<'_> {
         self.steps.state().open.clone()
     }
 
-    /// Whether the step that runs is open, although this attempt knows what it came to.
+    /// Whether the running step is open although this attempt knows its result.
     pub(super) fn is_unkept(&self) -> bool {
         let state = self.steps.state();
         let begun = state.open.as_ref().map(|(begun, _)| begun);
         state.unkept.is_some() && begun == Some(&self.step)
     }
 
-    /// The number of the next beginning.
+    /// The number for the next step that begins.
     pub(super) fn next(&self) -> i32 {
         let mut state = self.steps.state();
         state.begun += 1;

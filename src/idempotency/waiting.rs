@@ -22,7 +22,7 @@ impl Waiting {
         }
     }
 
-    /// Waits for a moment, and not past the end of a lease. False: the time is over.
+    /// Pauses, at most until the end of a lease. False: the wait is over.
     pub(super) async fn again(&mut self, remaining: Option<Duration>) -> bool {
         if self.until.has_passed() {
             return false;
@@ -33,7 +33,7 @@ impl Waiting {
         true
     }
 
-    /// Waits for the end of a transaction of this client. False: the time is over first.
+    /// Waits for the end of a transaction of this client. False: the wait is over first.
     pub(super) async fn out(&self, taken: &OtherTurn) -> bool {
         if self.until.has_passed() {
             return false;

@@ -1,4 +1,4 @@
-//! The whole work of an attempt as one step: begun by one call, and ended with the attempt.
+//! The whole work of an attempt as one step: one call begins it, and the end of the attempt ends it.
 
 use super::guard::IdempotencyGuard;
 use super::step::StepToDo;
@@ -6,28 +6,28 @@ use super::steps::Repeat;
 use crate::model::{Error, Outcome, check_any_step};
 
 impl IdempotencyGuard {
-    /// Begins the work of this attempt as one step that must not be repeated: from here on the work is in doubt, until the attempt
-    /// ends. For code that runs work that it does not know, as a layer runs a handler.
+    /// Begins the work of this attempt as one step that must not be repeated. The step is open until the attempt ends. For a
+    /// layer, which runs a handler that it does not know.
     ///
-    /// The outcome of the attempt tells what the step came to, so the attempt can be completed without a word about the step. When
-    /// the attempt ends otherwise, or the process crashes, the record becomes [`Begun::Unknown`](crate::Begun::Unknown): the
-    /// [reconcile hook](crate::Idempotency::reconcile) or a person finds out. Before you release an attempt that did nothing, say so with
+    /// The outcome of the attempt is the result of the step, so completing the attempt also closes the step. When the attempt
+    /// ends otherwise, or the process crashes, the record becomes [`Begun::Unknown`](crate::Begun::Unknown): the
+    /// [reconcile hook](crate::Idempotency::reconcile) or a person finds out. Before you release an attempt that did nothing, call
     /// [`whole_not_done`](Self::whole_not_done).
     ///
-    /// `Ok(None)`: do the work now. `Ok(Some(outcome))`: an earlier attempt did the work, and the hook or a person has found this
+    /// `Ok(None)`: do the work now. `Ok(Some(outcome))`: an earlier attempt did the work, and the hook or a person reported this
     /// outcome; complete this attempt with it.
     ///
-    /// `step` names it, 1 to 255 bytes without NUL. The name may begin with `http:` here, and in no other step, so no step of the work
-    /// can have the same name. The work can have [steps](Self::step) that may be repeated, and no other one that must not be.
+    /// `step` is the name of the step, 1 to 255 bytes without NUL. Only this step's name may begin with `http:`, so no step of the
+    /// work can have the same name. The work can have [steps](Self::step) that may be repeated, and no other step that must not be.
     ///
     /// # Errors
     ///
-    /// [`Error::StepRunning`] when a step of this guard runs; [`Error::StepUnknown`] when another one is open;
-    /// [`Error::Superseded`]; a refused name; a database out of reach. After an error, do not do the work.
+    /// [`Error::StepRunning`] when a step of this guard is running; [`Error::StepUnknown`] when another step is open;
+    /// [`Error::Superseded`]; an invalid name; a database out of reach. After an error, do not do the work.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future begins nothing: a step that was begun for it is undone in the background.
+    /// Dropping the future leaves no open step: if the step has begun, it is undone in the background.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -63,12 +63,12 @@ impl IdempotencyGuard {
         }
     }
 
-    /// The work that [`begin_whole`](Self::begin_whole) has begun did nothing, and will not: [`release`](Self::release) then frees the
-    /// key. Does nothing when `step` is not open.
+    /// Reports that the work of [`begin_whole`](Self::begin_whole) had no effect, and will have none. [`release`](Self::release) then
+    /// frees the key. Does nothing when `step` is not open.
     ///
     /// # Errors
     ///
-    /// Those of [`step_not_done`](Self::step_not_done).
+    /// The errors of [`step_not_done`](Self::step_not_done).
     ///
     /// # Cancel safety
     ///

@@ -1,5 +1,5 @@
-//! One call in a caller's transaction: what is looked at before it, what is asked in it, and what its answers and
-//! failures mean.
+//! One call in a caller's transaction: the looks from outside before it, the statements in it, and the meaning of its
+//! answers and failures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::store::{Capabilities, TxStore};
 use crate::transaction::Context;
 use crate::transaction::Transaction;
 
-/// How long a look from outside may take at most, while the caller's transaction waits for it.
+/// The longest time that a caller's transaction waits for a look from outside.
 const LOOK: Duration = Duration::from_secs(2);
 
 pub(super) fn conflict(name: &Name) -> Error {
@@ -26,27 +26,27 @@ pub(super) fn conflict(name: &Name) -> Error {
 }
 
 pub(super) enum Looked {
-    /// Somebody has a lease.
+    /// Another holder has a lease.
     Leased(Busy),
-    /// Nobody, as far as was looked. `new`: a row may be newer than the transaction's snapshot.
+    /// No lease was found. `new`: a row may be newer than the transaction's snapshot.
     Free { new: bool },
 }
 
 pub(super) enum Taking {
     Locked(Locked),
-    /// With the holder, where that is known without another look.
+    /// Not granted. With the holder, if it is known without another look.
     Missed(Option<Busy>),
-    /// Somebody has a lease, and this transaction its row.
+    /// Another holder has a lease, and this transaction has locked its row.
     Blocking,
 }
 
-/// One call in a transaction: the client, the transaction and the names, checked.
+/// One call in a transaction: the client, the transaction, and the checked names.
 pub(super) struct InTransaction<'a, T> {
     core: &'a Arc<Core>,
     tx: &'a mut T,
     names: Vec<Name>,
     context: Context<'a>,
-    /// A look from outside was not answered in time: rows that are new cannot be made now.
+    /// A look from outside got no answer in time, so missing rows cannot be made now.
     starved: Option<Error>,
 }
 
@@ -57,7 +57,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         names: Vec<Name>,
         doing: &'static str,
     ) -> Result<Self, Error> {
-        // Checked when the request was made: there is at least one.
+        // The request has checked that there is at least one name.
         let on = Subject::Lock(names[0].clone());
         Ok(Self {
             core,
@@ -72,15 +72,15 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         self.tx.connection()
     }
 
-    /// Waits for a look over a connection of rowlock's own, for a short time only.
+    /// Waits a short time for a look over one of rowlock's own connections.
     ///
-    /// The transaction keeps its connection meanwhile. Behind a pooler all of the server's may be with transactions that
-    /// wait for such a look, and then none of them ends before one gives up.
+    /// The transaction keeps its connection meanwhile. Behind a pooler, transactions that wait for such a look may have
+    /// all of the server's connections. Then none of them ends before one gives up.
     pub(super) async fn outside<V>(
         &self,
         look: impl Future<Output = Result<V, Error>>,
     ) -> Result<V, Error> {
-        // Less than the time that the look has itself, so that it is this one that ends.
+        // Shorter than the time limit of the look itself, so that this limit ends first.
         let bound = LOOK.min(self.core.settings.operation_timeout / 2);
         tokio::select! {
             biased;
@@ -92,13 +92,13 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     target: self.core.target.to_string(),
                     waited: bound,
                 };
-                // A server that refuses the login, or is not there, is not one whose connections all are taken.
+                // If the server refuses the login or is down, the pooler is not the cause.
                 Err(self.core.unreachable(self.context.doing).unwrap_or_else(starved))
             }
         }
     }
 
-    /// The rows that may be missing are made before the transaction's next attempt begins.
+    /// Has rows that may be missing made before the transaction's next attempt begins.
     fn make_rows_first(&mut self) {
         for name in &self.names {
             if self.core.known(name).is_none() {
@@ -107,11 +107,11 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         }
     }
 
-    /// Looks at what has to be seen from outside of the transaction, before it locks anything.
+    /// Looks at the rows from outside of the transaction, before the transaction locks anything.
     ///
-    /// Rows are made outside: inside, everybody else who makes the same one would wait for the transaction's
-    /// end. Where a leased row stays locked, leases are looked for first, if this client has seen one of the name. Where
-    /// there is one writer, the open transaction is it, and sees everything.
+    /// A look makes a missing row. If the transaction made it, every other maker of that row would wait for the
+    /// transaction's end. Where a leased row stays locked, and this client has seen a lease of the name, it looks for
+    /// leases first. An engine with one writer needs no look: the open transaction is the writer, and sees all rows.
     pub(super) async fn look_first(&mut self) -> Result<Looked, Error> {
         let mut new = false;
         let capabilities = self.core.capabilities;
@@ -132,8 +132,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     if blocks && known.is_none() {
                         return Err(error);
                     }
-                    // The row is there, or may be, where looking for it locks nothing (PostgreSQL). Nobody may have a
-                    // lease of it any more; locking it tells.
+                    // The row is known, or may exist and a search for it locks nothing (PostgreSQL). Its lease may have
+                    // ended: try to lock it.
                     self.starved = Some(error);
                     break;
                 }
@@ -154,9 +154,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         }
     }
 
-    /// Makes the row of the name where it may be missing, as [`look_first`](Self::look_first) does. When that takes too
-    /// long, this is no failure yet, because the row may be there all the same. What is returned then is the error to
-    /// fail with if it is not.
+    /// Makes the row of the name where it may be missing, as [`look_first`](Self::look_first) does. A timeout is not
+    /// yet a failure, because the row may exist. `Ok(Some(error))` is then the error to return if it does not.
     pub(super) async fn ensure_row(&mut self) -> Result<Option<Error>, Error> {
         let name = self.first().clone();
         if self.core.capabilities.one_writer || self.core.known(&name).is_some() {
@@ -176,7 +175,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         let asks: Vec<TxAsk> = self.names.iter().map(|name| self.ask(name, None)).collect();
         let mut taken = self.grant(&asks).await?;
         if matches!(taken, TxTaken::NoRow) && self.can_lock_new_rows() {
-            // The cleaner has removed one that this client knew: it is made anew.
+            // The cleaner has removed a row that this client knew: make it again.
             if let Looked::Leased(_) = self.look_first().await? {
                 return Ok(Taking::Missed(None));
             }
@@ -199,7 +198,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 name: self.first().clone(),
             }),
             TxTaken::Blocking => Ok(Taking::Blocking),
-            // It could not be made: what comes next says why.
+            // The row could not be made: `check_starved` returns the reason.
             TxTaken::NoRow if self.starved.is_some() => Ok(Taking::Missed(None)),
             TxTaken::NoRow => {
                 let detail =
@@ -209,8 +208,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         }
     }
 
-    /// Whether a row that is made outside now can be locked in this transaction: not where rowlock's own connection did
-    /// not answer before.
+    /// Whether this transaction can lock a row that is made outside now. It cannot if rowlock's own connection gave no
+    /// answer before.
     fn can_lock_new_rows(&self) -> bool {
         self.core.capabilities.missing_rows_can_be_made && self.starved.is_none()
     }
@@ -223,7 +222,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         }
     }
 
-    /// One try to be granted everything.
+    /// Tries once to get all names granted.
     pub(super) async fn grant(&mut self, asks: &[TxAsk]) -> Result<TxTaken, Error> {
         let taken = loop {
             let told = self.tx.connection().tx_take(asks).await;
@@ -257,7 +256,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         Ok(taken)
     }
 
-    /// Whether this very transaction was granted the name before: then others do not see that grant.
+    /// Fails if this transaction already holds the name: other sessions do not see that grant, which is not committed.
     async fn not_again(&self, ask: &TxAsk) -> Result<(), Error> {
         let Some(before) = ask.before else {
             return Ok(());
@@ -268,7 +267,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     name: ask.name.clone(),
                 })
             }
-            // What cannot be looked at is taken for committed: locking twice harms nobody.
+            // If the look fails, assume that the grant is committed: locking a name twice does no harm.
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -293,7 +292,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         self.core.capabilities
     }
 
-    /// Who is in the way, as everybody sees it. When that cannot be found out in time, nobody is named.
+    /// The holder of the name, as other sessions see it. `None` when it cannot be found out in time.
     pub(super) async fn busy(&self) -> Result<Busy, Error> {
         for name in &self.names {
             let holder = match self.outside(self.core.row(name)).await {
@@ -324,9 +323,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         self.context.check(database)
     }
 
-    /// Waiting for a lease that this transaction keeps from being renewed would be to rob it.
+    /// Waiting here would block the holder's renewal, and its lease would expire.
     pub(super) fn blocking(&self) -> Error {
-        let detail = "somebody has a lease, which cannot be renewed before this transaction ends";
+        let detail =
+            "another holder has a lease, which it cannot renew before this transaction ends";
         self.context.aborted(detail)
     }
 

@@ -2,9 +2,9 @@
 //!
 //! # Overview
 //!
-//! A lease is granted where the row has no live one, by one statement that sets grant id, fence and
-//! expiry. While the guard lives, a background thread extends the expiry; when it is dropped, the
-//! row is freed. A holder that crashes frees the name by not extending it: within the TTL.
+//! One statement grants a lease if the row has no live lease: it sets the grant id, the fence and the
+//! expiry. While the guard lives, a background thread extends the expiry. Dropping the guard frees the
+//! row. A crashed holder stops extending the expiry, so the name is free within the TTL.
 //!
 //! # State model
 //!
@@ -17,33 +17,31 @@
 //!                    released                                       lost
 //! ```
 //!
-//! Released and lost are final. A lost lease is never revived, even if nobody has taken the name.
+//! Released and lost are final. A lost lease is never revived, even if the name is free.
 //!
 //! # Trust window
 //!
 //! Two clocks decide, each for its own side. The *database's* clock decides whether a name may be
-//! granted to somebody else. This process says "held" until its *deadline* on the local boot-time
-//! clock, counted from before the last confirmed request was sent: so the deadline is always earlier
-//! than the expiry in the row. It is earlier by a sixth of the lease, and by
-//! [`clock_error`](crate::Builder::clock_error), because the two clocks do not run alike. No wall clock of an application
-//! is ever read.
+//! granted to another holder. This process reports "held" until its *deadline* on the local boot-time
+//! clock. The deadline counts from before the last confirmed request was sent, so it is always earlier
+//! than the expiry in the row. It is earlier by a sixth of the lease and by
+//! [`clock_error`](crate::Builder::clock_error), because the two clocks run apart. rowlock never reads the wall clock of an
+//! application.
 //!
 //! # Failure
 //!
-//! - *The database is silent*: renewals are tried again until the deadline; then the lease is lost.
-//! - *The process is paused* (SIGSTOP, a suspended laptop): it notices nothing while
-//!   it is paused, and the name may be granted to somebody else meanwhile. When it wakes,
-//!   [`Held::is_held`] is false at once, and the loss is announced. **A write that was already under
-//!   way is not stopped by that**: write in a transaction of the same database and [pin](Held::pin) the lease in it,
-//!   or have the resource refuse a smaller [fence](Held::fence).
-//! - *The virtual machine is paused* (for a migration, or a snapshot that is restored): all its clocks stand still.
-//!   [`Held::is_held`] may be true in it until the next renewal is answered, although the lease is over.
-//! - *The clock of the database's host is set forward* by more than the margin: the name may be granted to somebody else
-//!   while its holder still trusts the lease. Against both the pin and the fence hold.
+//! - *The database does not answer*: renewals are tried again until the deadline; then the lease is lost.
+//! - *The process is paused* (SIGSTOP, a suspended laptop): the name may be granted to another holder during the
+//!   pause. When the process wakes, [`Held::is_held`] is false at once, and the loss is announced. **This does not stop
+//!   a write that is already in flight**: write in a transaction of the same database and [pin](Held::pin) the lease in
+//!   it, or have the resource refuse a smaller [fence](Held::fence).
+//! - *The virtual machine is paused* (for a migration or a restored snapshot): all its clocks stand still.
+//!   [`Held::is_held`] may be true until the next renewal is answered, although the lease is over.
+//! - *The clock of the database's host is set forward* by more than the margin: the name may be granted to another holder
+//!   while the first holder still trusts its lease. The pin and the fence protect in both cases.
 //! - *The process crashes*: the name is free within the TTL.
 //! - *The runtime is blocked*: nothing happens; renewals run on a thread of their own.
-//! - *The connection breaks after a statement was sent*: what became of it is re-read by the grant's
-//!   own id.
+//! - *The connection breaks after a statement was sent*: rowlock re-reads the outcome by the grant's id.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -57,15 +55,15 @@ use crate::runtime::lease_guard::Guard;
 ///
 /// # Promise
 ///
-/// At any instant of the database's clock there is at most one live grant of a name, and its
-/// [`fence`](Self::fence) is greater than that of every grant before. [`is_held`](Self::is_held) is
-/// true only while that grant is live.
+/// At any instant of the database's clock a name has at most one live grant. Its
+/// [`fence`](Self::fence) is greater than the fence of every earlier grant. [`is_held`](Self::is_held) is
+/// true only while the grant is live.
 ///
 /// # Drop
 ///
-/// Dropping releases in the background and returns at once: the lease is not renewed any more, and
-/// the name is free as soon as the database has been told (or, when it cannot be told, within the
-/// TTL). Before a process exits, [`Rowlock::flush`](crate::Rowlock::flush) waits for that.
+/// Dropping returns at once and releases in the background. Renewals stop, and the name is free as soon
+/// as the release reaches the database, or else within the TTL. Call
+/// [`Rowlock::flush`](crate::Rowlock::flush) before the process exits: it waits for the release.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released"]
 pub struct Held {
@@ -83,17 +81,17 @@ impl Held {
         &self.guard.grant().name
     }
 
-    /// The fence of this grant: greater than that of every earlier grant of the name, for ever.
+    /// The fence of this grant: greater than the fence of every earlier grant of the name, for ever.
     ///
-    /// Pass it on with every write to a resource that cannot take part in a transaction (for what can, see
-    /// [`pin`](Self::pin)), and have it refuse a smaller one than it has seen.
+    /// Send it with every write to a resource outside of the database, and have the resource refuse a smaller fence
+    /// than it has seen. For writes to the database, see [`pin`](Self::pin).
     #[must_use]
     pub fn fence(&self) -> i64 {
         self.guard.grant().fence
     }
 
-    /// Until when the lease may be trusted without another word from the database. Renewals move it. It has passed when
-    /// this guard is not [held](Self::is_held) any more: released, or lost, however early.
+    /// The moment until which this process trusts the lease without another renewal. Renewals move it. After a release or
+    /// a loss the deadline has passed, however early that was.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         let deadline = self.guard.grant().status().deadline;
@@ -104,7 +102,7 @@ impl Held {
         })
     }
 
-    /// The time until the [`deadline`](Self::deadline); zero when the lease is not held any more.
+    /// The time until the [`deadline`](Self::deadline); zero after a release or a loss.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         if self.is_held() {
@@ -114,37 +112,37 @@ impl Held {
         }
     }
 
-    /// Whether it is held right now. Never true after the deadline, even when nothing in this process
-    /// has been awake to announce the loss, nor after this guard was released (other guards of its
-    /// [owner](crate::Owner) may hold the lease still).
+    /// Whether this guard holds the lease now. Never true after the deadline, even if the process was
+    /// paused and has not announced the loss yet. Never true after this guard was released (other guards
+    /// of its [owner](crate::Owner) may still hold the lease).
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.guard.is_held()
     }
 
-    /// How it was lost, if it was, before this guard was released.
+    /// How the lease was lost, if it was lost before this guard was released.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.guard.loss()
     }
 
-    /// Resolves when the lease is lost: at its deadline at the latest, even when the database is
-    /// silent. Never resolves when this guard is released instead.
+    /// Resolves when the lease is lost: at its deadline at the latest, even if the database does not
+    /// answer. Never resolves if this guard is released instead.
     ///
     /// Cancel safe.
     ///
     /// # Panics
     ///
-    /// It looks at the clock in the task that waits: outside of a runtime of tokio's with timers (`enable_time`) it panics.
+    /// Outside of a tokio runtime with timers (`enable_time`): the waiting task looks at the clock by itself.
     pub async fn lost(&self) -> Loss {
         self.guard.lost().await
     }
 
     /// Resolves when the lease is at risk, with a third of its trusted time left: a renewal is overdue, or
-    /// [`max_hold`](crate::Lock::max_hold) is near. It is the time to stop. Also resolves when the
-    /// lease is lost.
+    /// [`max_hold`](crate::Lock::max_hold) is near. Stop the work then. Also resolves when the lease is
+    /// lost.
     ///
-    /// Cancel safe. The risk may pass: call it again to wait for the next one.
+    /// Cancel safe. The risk may pass: call it again to wait for the next warning.
     ///
     /// # Panics
     ///
@@ -153,22 +151,21 @@ impl Held {
         self.guard.at_risk().await;
     }
 
-    /// Runs `work` for as long as the lease is held: when it is lost, `work` is dropped at its next
-    /// await point.
+    /// Runs `work` while the lease is held. When the lease is lost, drops `work` at its next await point.
     ///
     /// The lease is not released afterwards.
     ///
-    /// The result of work that was finished is always returned, also when the lease was lost meanwhile: code that does not
-    /// await is not interrupted, and a transaction that has [pinned](Self::pin) the lease commits however long that
-    /// takes. So `Ok` says that the work is done, not that the lease is still held: what is done with the result
-    /// needs a check of its own ([`is_held`](Self::is_held), a pin, or the [`fence`](Self::fence)).
+    /// If `work` finishes, its result is returned even if the lease was lost meanwhile: code without an await is not
+    /// interrupted, and a transaction that has [pinned](Self::pin) the lease commits however long that takes. So `Ok`
+    /// means that the work is done, not that the lease is still held. Before you use the result, check again
+    /// ([`is_held`](Self::is_held), a pin, or the [`fence`](Self::fence)).
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the lease was lost before `work` was done, and nothing had pinned it since `work` began.
-    ///   (Statements that commit by themselves, or in a transaction without a pin, may have happened all the same.)
-    /// - [`Error::CutOff`]: it was lost when something had pinned it since `work` began. The commit may have been under way,
-    ///   or after it: look what has happened before you do the work again.
+    /// - [`Error::Lost`]: the lease was lost before `work` was done, and no pin happened since `work` began.
+    ///   (Statements outside of a transaction, or in one without a pin, may have committed.)
+    /// - [`Error::CutOff`]: the lease was lost after a pin that happened since `work` began. The transaction may have
+    ///   committed: look before you do the work again.
     ///
     /// # Panics
     ///
@@ -206,7 +203,7 @@ impl Held {
         let pinned = || grant.pins() != before;
         let (mut lost, mut work) = (pin!(self.lost()), pin!(work()));
         poll_fn(|cx| {
-            // Work without a pin does not go on after the loss. With one it may just have been committed.
+            // Without a pin, the work stops at the loss. With a pin, its transaction may just have committed: poll it first.
             if !pinned()
                 && let Poll::Ready(loss) = lost.as_mut().poll(cx)
             {
@@ -225,18 +222,18 @@ impl Held {
         .await
     }
 
-    /// Releases, and tells whether the lease was held until now.
+    /// Releases the lease, and reports whether it was held until now.
     ///
-    /// A second call is [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database again. Where the
-    /// first one may have released the lease, the second is [`ReleaseOutcome::Released`] until the lease's deadline, and
-    /// [`Loss::Expired`] later: nobody can tell then whether the release came in time. (A forced release in between, or a
-    /// failover that lost the grant, looks the same as the first call's success.) No call touches what another holder has
-    /// by then.
+    /// A second call returns [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database again. If
+    /// the first call may have released the lease, the second returns [`ReleaseOutcome::Released`] before the lease's
+    /// deadline, and [`Loss::Expired`] after it, because the release may have come too late. (A forced release in between,
+    /// or a failover that lost the grant, looks like a successful first call.) No call touches the grant of another
+    /// holder.
     ///
     /// # Errors
     ///
-    /// The database is out of reach, or the outcome is unknown. The lease is not renewed any more in
-    /// either case, so that the name is free within the TTL. Call it again to free the name earlier.
+    /// The database is out of reach, or the outcome is unknown. In both cases renewals have stopped, so
+    /// that the name is free within the TTL. Call it again to free the name earlier.
     ///
     /// # Cancel safety
     ///

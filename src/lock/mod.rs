@@ -1,4 +1,4 @@
-//! Locks, as callers see them: the request, its outcomes, and what can be read about a lock.
+//! Locks, as callers see them: the request, its settings and its outcomes.
 
 mod call;
 mod lease;
@@ -32,7 +32,7 @@ const DEFAULT_TTL: Duration = Duration::from_secs(30);
 pub enum TryAcquire {
     /// The lease was granted.
     Held(Held),
-    /// Somebody else has it.
+    /// Another holder has it.
     Busy(Busy),
 }
 
@@ -47,10 +47,9 @@ impl TryAcquire {
     }
 }
 
-/// A lock to be acquired: made by [`Rowlock::lock`](crate::Rowlock::lock), then given its settings.
+/// A request for a lock: made by [`Rowlock::lock`](crate::Rowlock::lock), then given its settings.
 ///
-/// A setting that is out of its bounds is refused when the lock is acquired, before the database is
-/// asked.
+/// Acquiring refuses a setting that is out of bounds, before it asks the database.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -96,42 +95,42 @@ impl Lock {
         }
     }
 
-    /// How long the lease outlives its holder when that one crashes or is paused. 100 ms to 24 h;
-    /// 30 s when not set, and more than twice the client's [`clock_error`](crate::Builder::clock_error). The holder trusts it for
-    /// five sixths of its time, and renews it in the background with two thirds of these left.
+    /// How long the lease lasts without a renewal: a crashed or paused holder keeps the name that long. 100 ms to 24 h,
+    /// and more than twice the client's [`clock_error`](crate::Builder::clock_error); 30 s when not set. The holder trusts the lease
+    /// for five sixths of this time, and renews it in the background with two thirds of the trusted time left.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How long [`acquire`](Self::acquire) waits, at most 366 days. For ever when not set.
+    /// The longest time that [`acquire`](Self::acquire) waits: at most 366 days; for ever when not set.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
     /// The longest time that the lease is held, renewals included: 100 ms to 366 days, and more than twice the client's
-    /// [`clock_error`](crate::Builder::clock_error); without end when not set. When it is reached, the lease is lost, with a warning before.
+    /// [`clock_error`](crate::Builder::clock_error); no limit when not set. At the limit the lease is lost, after a warning.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Who holds it, for people to read: at most 200 bytes without NUL. Program, process id and host
-    /// when not set.
+    /// The holder, for people to read: at most 200 bytes without NUL. The client's
+    /// [`holder`](crate::Builder::holder) when not set.
     pub fn holder(mut self, holder: impl Into<Arc<str>>) -> Self {
         self.holder = Some(holder.into());
         self
     }
 
-    /// Acquires on behalf of `owner`, who may enter a lock that it holds again; see [`Owner`].
+    /// Acquires for `owner`, which can enter again a lock that it holds; see [`Owner`].
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
         self
     }
 
-    /// Whether [`ttl`](Self::ttl) takes `ttl`: for a program that refuses its user's settings before it connects. A client with a
-    /// larger [`clock_error`](crate::Builder::clock_error) may ask for a longer one.
+    /// Checks a value for [`ttl`](Self::ttl), for a program that checks its user's settings before it connects. A client with a
+    /// larger [`clock_error`](crate::Builder::clock_error) may require a longer TTL.
     ///
     /// # Errors
     ///
@@ -140,7 +139,7 @@ impl Lock {
         check_ttl("ttl", ttl)
     }
 
-    /// Whether [`wait`](Self::wait) takes `wait`: for a program that refuses its user's settings before it connects.
+    /// Checks a value for [`wait`](Self::wait), for a program that checks its user's settings before it connects.
     ///
     /// # Errors
     ///
@@ -153,17 +152,17 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// Refused settings; the database out of reach or silent for longer than the client's
+    /// Invalid settings; a database that is out of reach or gives no answer within the client's
     /// [`operation_timeout`](crate::Builder::operation_timeout); a damaged row. Contention is not
     /// an error.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to wait for another task of its owner.
+    /// Outside of a tokio runtime with timers (`enable_time`), when it must wait for another task of its owner.
     ///
     /// # Cancel safety
     ///
-    /// A dropped future leaves nothing behind: what it acquired is released in the background.
+    /// Dropping the future leaves nothing behind: a lease that it acquired is released in the background.
     pub async fn try_acquire(&self) -> Result<TryAcquire, Error> {
         let name = self.check()?;
         Ok(match self.ask(name).await? {
@@ -172,32 +171,31 @@ impl Lock {
         })
     }
 
-    /// Waits for the lease, as long as [`wait`](Self::wait) says.
+    /// Waits for the lease, for at most [`wait`](Self::wait). If the database is out of reach, it tries again in that
+    /// time.
     ///
-    /// While the database is out of reach it tries again, as long as it may wait.
-    ///
-    /// It looks again and again, and takes no place in the queue of transactions that wait in the database: on a name that
-    /// [transactions](crate::Rowlock::in_tx) lock one right after the other, it may wait for ever. Such a name is one for
-    /// transactions alone.
+    /// It polls, and has no place in the database's queue of waiting transactions. On a name that
+    /// [transactions](crate::Rowlock::in_tx) lock one right after the other, it may wait for ever. Use only transactions for
+    /// such a name.
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`] when it was not free in time, and those of
+    /// [`Error::WaitTimeout`] when the lock was not free in time, and the errors of
     /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Panics
     ///
-    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to wait.
+    /// Outside of a tokio runtime with timers (`enable_time`), when it must wait.
     ///
     /// # Cancel safety
     ///
-    /// A dropped future leaves nothing behind: what it acquired is released in the background.
+    /// Dropping the future leaves nothing behind: a lease that it acquired is released in the background.
     pub async fn acquire(&self) -> Result<Held, Error> {
         let name = self.check()?;
         let lock = CheckedLock { lock: self, name };
         let granted = wait::acquire(&self.core, name, self.wait, &lock);
         let guard = match &self.owner {
-            // Entering again waits for nobody: all tasks in the queue wait for this owner.
+            // Re-entry bypasses the queue: all waiters in the queue wait for this owner.
             Some(owner) => tokio::select! {
                 biased;
                 entered = owner.entered(&self.core, name) => entered,
@@ -208,7 +206,7 @@ impl Lock {
         Ok(Held::new(guard))
     }
 
-    /// All that is refused before the database is asked.
+    /// Checks all settings, before the database is asked.
     fn check(&self) -> Result<&Name, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
         Self::check_ttl(self.ttl)?;
@@ -246,13 +244,13 @@ impl Lock {
         let _asking = tokio::select! {
             biased;
             asking = owner.asking(name) => asking,
-            // All that this one may take: those before it have no answer yet.
+            // This operation's time is over, and the owner's earlier tasks have no answer yet.
             () = sleep_until(give_up) => return Err(Error::Unreachable {
                 target: self.core.target.to_string(),
-                detail: "no answer to another task of the same owner, which asks for the same name".into(),
+                detail: "another task of the same owner asked for the same name, and has no answer yet".into(),
             }),
         };
-        // Another task may have been granted it meanwhile.
+        // Another task of this owner may have got the lease meanwhile.
         if let Some(guard) = owner.enter(&self.core, name) {
             return Ok(Acquired::Held(guard));
         }
@@ -278,7 +276,7 @@ impl Lock {
     }
 }
 
-/// A lock whose settings have been checked.
+/// A lock with checked settings.
 struct CheckedLock<'a> {
     lock: &'a Lock,
     name: &'a Name,

@@ -1,10 +1,10 @@
-//! Optimistic locks: work without a lock, and commit only if nobody was faster.
+//! Optimistic locks: work without a lock, and commit only if the name was not granted meanwhile.
 //!
 //! # Overview
 //!
-//! The fence of a name's last grant is its *version*. Whoever reads it first, then the data, then works without
-//! any lock, and at the end *advances* the version inside the transaction that writes, knows: nobody was granted
-//! the name in between, in whatever mode. Advancing is a grant like any other, with a fence of its own.
+//! The fence of a name's last grant is its *version*. The caller reads the version, then the data, and works without
+//! a lock. At the end it *advances* the version inside the transaction that writes. This succeeds only if the name was
+//! not granted in between, in any mode. Advancing is a grant like any other, with a fence of its own.
 //!
 //! # State model
 //!
@@ -15,12 +15,12 @@
 //!
 //! # Trust window
 //!
-//! From advancing to the end of the transaction the row is locked. Before that, nothing is trusted.
+//! The row is locked from the advance to the end of the transaction. Before the advance, nothing is trusted.
 //!
 //! # Failure
 //!
-//! A process that is paused or crashes holds nobody up before it advances, and after that only as long as its
-//! transaction lives. Under heavy contention most tries are in vain: take a pessimistic lock there.
+//! A process that pauses or crashes blocks no other holder before it advances. After the advance it blocks them for as
+//! long as its transaction lives. Under heavy contention most tries fail: use a pessimistic lock there.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ use crate::store::in_tx::TxTaken;
 use crate::store::row::LockRow;
 use crate::transaction::Transaction;
 
-/// The version of a name at the time at which it was read: made by [`Rowlock::version`](crate::Rowlock::version)
-/// and [`InTx::version`](crate::InTx::version), used up by [`InTx::advance`](crate::InTx::advance).
+/// The version of a name at the time of the read: made by [`Rowlock::version`](crate::Rowlock::version)
+/// and [`InTx::version`](crate::InTx::version), compared by [`InTx::advance`](crate::InTx::advance).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -54,7 +54,7 @@ use crate::transaction::Transaction;
 ///         tx.commit().await?;
 ///         println!("written under fence {fence}");
 ///     }
-///     rowlock::Advance::Conflict => tx.rollback().await?, // somebody was faster: begin again
+///     rowlock::Advance::Conflict => tx.rollback().await?, // another holder was faster: begin again
 /// }
 /// # Ok(())
 /// # }
@@ -71,12 +71,12 @@ pub struct Version {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a conflict means: roll back"]
 pub enum Advance {
-    /// Nobody was faster. The name is this transaction's until it ends.
+    /// The name was not granted since the read. This transaction holds it until it ends.
     Granted {
         /// The fence of this grant: the name's new version.
         fence: i64,
     },
-    /// Somebody was granted the name since, or holds it. Roll back.
+    /// The name was granted since the read, or had a holder at the read. Roll back.
     Conflict,
 }
 
@@ -93,9 +93,9 @@ impl Version {
         self.fence
     }
 
-    /// Who held a lease of the name when this was read. What was read while somebody held it may be half of
-    /// that one's work: such a version never advances. (That also goes for a lease that has run out, as long
-    /// as a transaction has its row locked: it may be pinned.)
+    /// The holder of a lease of the name at the time of the read. Data that was read then may be half of the
+    /// holder's work, so such a version never advances. (The same applies to a lease that has run out while a
+    /// transaction has its row locked: the transaction may have pinned it.)
     #[must_use]
     pub fn holder(&self) -> Option<&LockInfo> {
         self.holder.as_ref()
@@ -121,15 +121,15 @@ impl Version {
         let told = here.connection().tx_row(&name).await;
         let mut row = here.told(told)?;
         if row.is_none() && starved.is_none() {
-            // The cleaner may have removed the row that this client knew. An older snapshot does not see the new one:
-            // then the transaction is begun again.
+            // The cleaner may have removed the row that this client knew. If the transaction's snapshot is older than
+            // the new row, the transaction must begin again.
             core.drop_known(&name);
             starved = here.ensure_row().await?;
             let told = here.connection().tx_row(&name).await;
             row = here.told(told)?;
         }
         if row.as_ref().is_some_and(LockRow::has_lapsed) {
-            // Freed from outside, if nobody has it pinned. An older snapshot does not see that: held, then.
+            // Free the row from outside, unless a transaction has pinned it. An older snapshot does not see that, and shows it held.
             let freed = here.outside(core.row(&name)).await;
             if !matches!(freed, Err(Error::Starved { .. })) {
                 freed?;
@@ -174,7 +174,7 @@ impl Version {
 }
 
 impl Advance {
-    /// The fence, or [`Error::Conflict`] for `name`: what [`Retry`](crate::Retry) tries again.
+    /// The fence, or [`Error::Conflict`], which [`Retry`](crate::Retry) tries again.
     ///
     /// # Errors
     ///
@@ -187,11 +187,11 @@ impl Advance {
     }
 }
 
-/// For a version column in a table of the application's own: whether the statement that wrote it found the
-/// version that was read.
+/// Checks that an `UPDATE` of the application's own table, with a version column, found the version that the
+/// application had read.
 ///
-/// `UPDATE … SET …, version = version + 1 WHERE id = … AND version = …` changes one row, or none when somebody
-/// was faster. Inside [`Retry::run`](crate::Retry::run) the conflict is tried again.
+/// `UPDATE … SET …, version = version + 1 WHERE id = … AND version = …` changes one row, or none when another
+/// transaction was faster. [`Retry::run`](crate::Retry::run) tries the conflict again.
 ///
 /// # Errors
 ///

@@ -1,17 +1,16 @@
-//! Re-entry: entering a lock again that one holds already.
+//! Re-entry: an owner enters again a lock that it already holds.
 //!
 //! # Overview
 //!
-//! There is no hidden identity: neither the thread nor the task, the process or the host decides
-//! whether a lock is "mine". An [`Owner`] is a value that the caller passes on. Acquiring a name
-//! that this owner holds adds a guard to the grant, with the same fence. The
-//! name is free when the last guard is gone. When the lease is lost, all its guards have lost it.
+//! An owner is not a thread, a task, a process or a host. It is a value, [`Owner`], that the caller
+//! passes on. Acquiring a name that this owner holds adds a guard to the grant, with the same fence. The
+//! name is free when the last guard is released. When the lease is lost, all its guards lose it.
 //!
 //! # Failure
 //!
-//! Entering again, and leaving while other guards stay, happen in this process only: the database is not asked,
-//! and need not be there. (A transaction that has the lease pinned keeps its row from being changed, and may well be
-//! this owner's own.) So it is decided as [`Held::is_held`](crate::Held::is_held) is: by the local deadline.
+//! Re-entry, and a release while other guards stay, happen in this process only: rowlock does not ask the database,
+//! which may be out of reach. (A transaction that has pinned the lease keeps its row locked, and may belong to this
+//! owner.) The local deadline decides, as for [`Held::is_held`](crate::Held::is_held).
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -22,12 +21,12 @@ use crate::runtime::Core;
 use crate::runtime::grant::Grant;
 use crate::runtime::lease_guard::Guard;
 
-/// Who may enter a lock again that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
+/// An identity that can enter again a lock that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
 /// passed to [`Lock::owner`](crate::Lock::owner).
 ///
 /// Clones are the same owner. An owner belongs to the client that made it, and cannot be passed to
-/// another process. The lease keeps the TTL, the cap and the fence of its first acquire. Entering again does not renew it, and
-/// does not ask the database: it succeeds at once while the lease [is held](crate::Held::is_held).
+/// another process. The lease keeps the TTL, the `max_hold` and the fence of its first acquire. Re-entry does not renew the
+/// lease or ask the database: it succeeds at once while the lease [is held](crate::Held::is_held).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -53,9 +52,9 @@ pub struct Owner {
 #[derive(Debug, Default)]
 struct Grants {
     known: Mutex<HashMap<Name, Weak<Grant>>>,
-    /// Taken by who asks for a fresh grant of a name, until that is known.
+    /// A task locks the mutex of a name while it asks for a fresh grant of that name.
     asking: Mutex<HashMap<Name, Weak<tokio::sync::Mutex<()>>>>,
-    /// Another one is known.
+    /// Notified when `known` has a new grant.
     granted: tokio::sync::Notify,
 }
 
@@ -77,7 +76,7 @@ impl Owner {
         })
     }
 
-    /// The right to ask for a fresh grant of `name`. Attempts of one owner never race: the next one waits here.
+    /// The right to ask for a fresh grant of `name`. Tasks of one owner never race for a name: the next task waits here.
     pub(super) async fn asking(&self, name: &Name) -> tokio::sync::OwnedMutexGuard<()> {
         let asking = {
             let asking = self.grants.asking.lock();
@@ -94,11 +93,11 @@ impl Owner {
         asking.lock_owned().await
     }
 
-    /// Enters as soon as another task of this owner's has been granted `name`: the tasks in the queue wait for that one.
+    /// Enters as soon as another task of this owner is granted `name`.
     pub(super) async fn entered(&self, core: &Arc<Core>, name: &Name) -> Guard {
         loop {
             let mut granted = pin!(self.grants.granted.notified());
-            // From here on nothing is missed.
+            // From here on no notification is missed.
             granted.as_mut().enable();
             if let Some(guard) = self.enter(core, name) {
                 return guard;
@@ -107,7 +106,7 @@ impl Owner {
         }
     }
 
-    /// One guard more of the grant of `name`; `None` when a fresh one is needed.
+    /// Adds a guard to the grant of `name`. `None` when the owner needs a fresh grant.
     pub(super) fn enter(&self, core: &Arc<Core>, name: &Name) -> Option<Guard> {
         let grant = self.known().get(name).and_then(Weak::upgrade)?;
         let is_held = grant.is_held();
@@ -153,7 +152,7 @@ mod tests {
         assert!(again.as_mut().poll(&mut cx).is_pending());
         drop(a);
         assert!(matches!(again.as_mut().poll(&mut cx), Poll::Ready(_)));
-        // A name that nobody asks for is dropped.
+        // A name without a waiting task is dropped.
         drop(me.asking(&name("c")).await);
         let _d = me.asking(&name("d")).await;
         let asking = me.grants.asking.lock().unwrap();

@@ -1,9 +1,9 @@
-//! Pessimistic locks: the name's row, locked in a transaction of the caller's.
+//! Pessimistic locks: the caller's transaction locks the name's row.
 //!
 //! # Overview
 //!
-//! The row of the name is locked and written (a new fence) in the caller's own transaction. There is no TTL and no
-//! renewal: the lock is the transaction's, and ends with it.
+//! The caller's own transaction locks the row of the name and writes a new fence into it. There is no TTL and no
+//! renewal: the lock belongs to the transaction, and ends with it.
 //!
 //! # State model
 //!
@@ -15,27 +15,26 @@
 //!
 //! # Trust window
 //!
-//! There is none: what the transaction writes commits together with the lock, or not at all. A process that is
-//! paused holds the lock for as long as its connection lives; one that dies frees it at once, when the server
-//! sees its connection close.
+//! None: the transaction's writes commit together with the lock, or not at all. A paused process holds the lock for
+//! as long as its connection lives. A crashed process frees the lock when the server sees its connection close.
 //!
 //! # Failure
 //!
 //! - *The process crashes*: the server rolls back, and the name is free within moments.
-//! - *The process is paused*: everybody else waits, or is told busy. Where that must not last, bound it in the
-//!   server (`idle_in_transaction_session_timeout`, `wait_timeout`): the transaction is then rolled back, and
-//!   nothing of it can be committed any more.
-//! - *The host vanishes without a word*: the server waits for its TCP keep-alive; set it to less than its
-//!   default of two hours.
-//! - *A deadlock* (with other rows that are locked in another order): the database ends one of the
-//!   transactions: [`Error::TransactionAborted`], which [`Retry`](crate::Retry) tries again. Names that are
-//!   locked in one call never deadlock with each other.
-//! - *Transactions that follow each other on a name* keep waiters for a lease of it away: a transaction that ends hands the row to
-//!   the next one that waits in the database, and a waiter for a lease, which looks every 2 to 80 ms, finds it locked. With 16
-//!   connections that locked one name without a pause, for 5 to 50 ms each, no waiter on MySQL and MariaDB was granted a lease in
-//!   12 s (180 to 1,000 transactions); on PostgreSQL they waited for up to 3 s (226 transactions). With 4 connections all were
-//!   granted one in 1.2 s. So choose one mode for a name that is never free for long.
-//! - *Rolled back*: the fence is given back with everything else. The next one is greater all the same, unless
+//! - *The process is paused*: all others wait, or find the name busy. To limit that, set a timeout in the server
+//!   (`idle_in_transaction_session_timeout`, `wait_timeout`): the server then rolls the transaction back, and
+//!   the process cannot commit it.
+//! - *The host vanishes* without closing its connections: the server waits for its TCP keep-alive. Set that to less
+//!   than its default of two hours.
+//! - *A deadlock* (two transactions lock the same rows in different orders): the database ends one of the
+//!   transactions: [`Error::TransactionAborted`], which [`Retry`](crate::Retry) tries again. The names of one call
+//!   never deadlock with each other.
+//! - *Transactions lock a name one right after the other*: waiters for a lease of that name may starve. A transaction that ends
+//!   hands the row to the next transaction in the database's queue. A waiter for a lease looks every 2 to 80 ms, and finds the row
+//!   locked. With 16 connections that locked one name without a pause, for 5 to 50 ms each, no waiter on MySQL and MariaDB was
+//!   granted a lease in 12 s (180 to 1,000 transactions); on PostgreSQL they waited for up to 3 s (226 transactions). With 4
+//!   connections all were granted one in 1.2 s. So choose one mode for a name that is never free for long.
+//! - *A rollback* gives the fence back with everything else. The next fence is still greater than all before, unless
 //!   the database's clock shows an earlier time than the fence in the row.
 
 use std::fmt;
@@ -53,32 +52,32 @@ use crate::transaction::Transaction;
 
 /// Locks in one transaction: made by [`Rowlock::in_tx`](crate::Rowlock::in_tx).
 ///
-/// The transaction is one of the application's own pool, on the database of the client. It is only
-/// borrowed: statements of the application's own go before, between and after.
+/// The transaction comes from the application's own pool, on the database of the client. rowlock only borrows
+/// it: the application can run its own statements before, between and after.
 ///
 /// # Lock first, then read
 ///
-/// A lock protects what is read after it. Under REPEATABLE READ (the default of MySQL and MariaDB) and
-/// SERIALIZABLE the first plain SELECT of a transaction decides what all later ones see: where it comes before the
-/// lock, those after it read what was there before, and what others have written meanwhile is overwritten. So lock
-/// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL notices, and the call is
+/// A lock protects only the reads after it. Under REPEATABLE READ (the default of MySQL and MariaDB) and
+/// SERIALIZABLE, the first plain SELECT of a transaction fixes the snapshot that all later SELECTs see. If it comes before
+/// the lock, later SELECTs return old data, and the transaction overwrites newer writes of others. So lock
+/// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL detects this, and the call returns
 /// [`Error::TransactionAborted`].
 ///
-/// On MySQL and MariaDB such a transaction keeps, where it locks a name whose row is missing (the cleaner has removed it
-/// meanwhile), a lock on the gap around it until it ends, and nobody makes new names there before. Roll it back, as after any error,
-/// or let such transactions be READ COMMITTED, which locks no gaps.
+/// On MySQL and MariaDB, such a transaction may lock a name whose row the cleaner has removed. Then it keeps a lock on the
+/// gap around the row until it ends, and no new names can be made there. Roll it back, as after any error, or use READ
+/// COMMITTED, which locks no gaps.
 ///
 /// # A transaction that is over
 ///
-/// It is found out, also where SQL of your own (`COMMIT`, `ROLLBACK`) has ended it and sqlx does not know:
-/// [`Error::TransactionOver`]. (Not where that SQL has begun another one since.) On PostgreSQL a lock that comes before anything was written, in a transaction
-/// that [`Retry`](crate::Retry) has not begun, takes a round trip more for that.
+/// rowlock detects it, even if your own SQL (`COMMIT`, `ROLLBACK`) has ended it without sqlx's knowledge:
+/// [`Error::TransactionOver`]. (It does not detect that your SQL has begun another transaction since.) On PostgreSQL this takes
+/// one more round trip for a lock before the first write, in a transaction that [`Retry`](crate::Retry) has not begun.
 ///
 /// # When the process dies, or is paused
 ///
-/// A process that dies frees the name at once: the server sees its connection close. (A host that vanishes without
-/// a word is noticed by TCP keep-alives: set them to less than two hours.) A process that is paused keeps it for as
-/// long as its connection lives: bound that in the server (`idle_in_transaction_session_timeout`, `wait_timeout`).
+/// A process that dies frees the name at once: the server sees its connection close. (If the host vanishes, the server
+/// notices by TCP keep-alives: set them to less than two hours.) A paused process keeps the name for as long as its
+/// connection lives: limit that in the server (`idle_in_transaction_session_timeout`, `wait_timeout`).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -124,8 +123,8 @@ impl<'t, T: Transaction> InTx<'t, T> {
     }
 
     /// Several locks at once: all of them or none, in the order of their names, so that no two calls
-    /// deadlock. Acquiring fails with [`Error::DuplicateName`] when a name is given twice, and is
-    /// [`Error::InvalidSetting`] when there is none.
+    /// deadlock. Acquiring fails with [`Error::DuplicateName`] when a name is given twice, and with
+    /// [`Error::InvalidSetting`] when no name is given.
     pub fn lock_all<I>(self, names: I) -> LockInTx<'t, T>
     where
         I: IntoIterator,
@@ -143,14 +142,14 @@ impl<'t, T: Transaction> InTx<'t, T> {
     }
 
     /// The version of `name`, as this transaction sees it; see [`Version`]. Read it *before* the data that
-    /// it stands for, and read both in this transaction. (MySQL and MariaDB at SERIALIZABLE lock every row that is
-    /// read, this one too, until the transaction ends.)
+    /// it protects, and read both in this transaction. (MySQL and MariaDB at SERIALIZABLE lock every row that a
+    /// transaction reads, this one too, until the transaction ends.)
     ///
     /// # Errors
     ///
-    /// A refused name; a transaction that belongs to another database, has failed, or has to be begun again; a
-    /// database out of reach; a damaged row. [`Error::Starved`] when the name has no row yet, and none could be made within
-    /// two seconds, or half of [`operation_timeout`](crate::Builder::operation_timeout).
+    /// An invalid name; a transaction that belongs to another database, has failed, or must begin again; a
+    /// database out of reach; a damaged row. [`Error::Starved`] when the name has no row yet, and rowlock could not make it
+    /// within two seconds, or half of [`operation_timeout`](crate::Builder::operation_timeout).
     pub async fn version<N>(self, name: N) -> Result<Version, Error>
     where
         N: TryInto<Name>,
@@ -160,27 +159,27 @@ impl<'t, T: Transaction> InTx<'t, T> {
         Version::read_in(&self.core, self.tx, name).await
     }
 
-    /// Takes the name for this transaction, if nobody was granted it since `version` was read, and nobody
-    /// holds it now: the version moves on, under a new fence. Until the transaction ends, nobody else is
-    /// granted the name. It never waits.
+    /// Takes the name for this transaction, if the name was not granted since `version` was read, and has no
+    /// holder now. The grant has a new fence, which is the new version. Until the transaction ends, no other holder
+    /// is granted the name. It never waits for a holder.
     ///
-    /// Advance right before the commit: from here on others find the name busy.
+    /// Advance right before the commit: from the advance on, others find the name busy.
     ///
     /// # Errors
     ///
-    /// A transaction that belongs to another database, is read only, is over, or has to be begun again;
-    /// a database out of reach. A conflict is not an error. (When this very transaction has been granted the name
-    /// before, that is [`Error::AlreadyLocked`], or a conflict.)
+    /// A transaction that belongs to another database, is read only, is over, or must begin again;
+    /// a database out of reach. A conflict is not an error. (If this transaction already holds the name, the result is
+    /// [`Error::AlreadyLocked`], or a conflict.)
     ///
     /// # Cancel safety
     ///
-    /// After a future that was dropped, roll the transaction back.
+    /// After dropping the future, roll the transaction back.
     pub async fn advance(self, version: &Version) -> Result<Advance, Error> {
         version.advance_in(&self.core, self.tx).await
     }
 }
 
-/// Sorted, and each once.
+/// Sorts the names, and refuses duplicates.
 fn sorted(mut names: Vec<Name>) -> Result<Vec<Name>, Error> {
     if names.is_empty() {
         return Err(Error::InvalidSetting {
@@ -197,7 +196,7 @@ fn sorted(mut names: Vec<Name>) -> Result<Vec<Name>, Error> {
     }
 }
 
-/// A lock to be acquired in a transaction: made by [`InTx::lock`] and [`InTx::lock_all`].
+/// A request for a lock in a transaction: made by [`InTx::lock`] and [`InTx::lock_all`].
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct LockInTx<'t, T> {
     core: Arc<Core>,
@@ -226,11 +225,11 @@ impl Locked {
         Self { grants }
     }
 
-    /// The fence of the grant: greater than that of every earlier grant of the name. Of several names,
-    /// that of the first in their order.
+    /// The fence of the grant: greater than the fence of every earlier grant of the name. Of several names,
+    /// the fence of the first in their order.
     ///
-    /// When the transaction is rolled back, so is its fence. It is never given again, unless the database's clock
-    /// stands behind the row's fences (it was set back by hand).
+    /// A rollback also rolls the fence back. The same fence is not granted again, unless the database's clock was set
+    /// back to before the row's fences.
     #[must_use]
     pub fn fence(&self) -> i64 {
         self.grants.first().map_or(0, |(_, fence)| *fence)
@@ -248,12 +247,12 @@ impl Locked {
 pub enum TryLock {
     /// Locked until the transaction ends.
     Locked(Locked),
-    /// Somebody else has it, or one of them. Nothing was granted.
+    /// Another holder has the name, or one of the names. Nothing was granted.
     Busy(Busy),
 }
 
 impl TryLock {
-    /// The grant, if there is one.
+    /// The grant, if the lock was granted.
     #[must_use]
     pub fn locked(self) -> Option<Locked> {
         match self {
@@ -264,33 +263,32 @@ impl TryLock {
 }
 
 impl<T: Transaction> LockInTx<'_, T> {
-    /// How long [`acquire`](Self::acquire) waits, at most 366 days. For ever when not set.
+    /// The longest time that [`acquire`](Self::acquire) waits: at most 366 days; for ever when not set.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Asks once, and waits for nobody.
+    /// Asks once, and does not wait for a holder.
     ///
-    /// After [`TryLock::Busy`] the transaction can go on, but end it soon: on MySQL and MariaDB the rows that it
-    /// has looked at may stay locked until then. (Those of several names before the busy one; also one whose lease
-    /// came as a surprise, because this client had not seen a lease of that name before: it cannot be renewed
-    /// meanwhile.)
+    /// After [`TryLock::Busy`] the transaction can go on, but end it soon: on MySQL and MariaDB, rows that it
+    /// has looked at may stay locked until it ends. These are the rows of the names before the busy one, and the row of
+    /// a lease whose name this client had not seen leased before. That lease cannot be renewed meanwhile.
     ///
     /// # Errors
     ///
-    /// Refused names; a transaction that belongs to another database, is read only, is over, or has to be
-    /// begun again; a name that it has locked before; a database out of reach; a damaged row. Contention is
-    /// not an error. (But for one case on PostgreSQL, [`Error::TransactionAborted`]: a lease was granted in the microseconds
-    /// in which this transaction locked its row.)
+    /// Invalid names; a transaction that belongs to another database, is read only, is over, or must
+    /// begin again; a name that it already holds; a database out of reach; a damaged row. Contention is
+    /// not an error, except in one case on PostgreSQL: a lease was granted in the microseconds in which this transaction
+    /// locked its row ([`Error::TransactionAborted`]).
     ///
-    /// [`Error::Starved`] when the name has no row yet, and none could be made within two seconds, or half of
+    /// [`Error::Starved`] when the name has no row yet, and rowlock could not make it within two seconds, or half of
     /// [`operation_timeout`](crate::Builder::operation_timeout).
     ///
     /// # Cancel safety
     ///
-    /// After a future that was dropped, roll the transaction back. (MySQL over TLS: sqlx's pool may lose the connection for
-    /// good, unless the pool has an `after_release` that pings; [`Retry`](crate::Retry) needs none.)
+    /// After dropping the future, roll the transaction back. (MySQL over TLS: sqlx's pool may lose the connection for
+    /// good, unless the pool has an `after_release` that pings. [`Retry`](crate::Retry) does not need this.)
     pub async fn try_acquire(self) -> Result<TryLock, Error> {
         let names = self.names?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
@@ -311,23 +309,22 @@ impl<T: Transaction> LockInTx<'_, T> {
         attempt.busy().await.map(TryLock::Busy)
     }
 
-    /// Waits for the lock, as long as [`wait`](Self::wait) says.
+    /// Waits for the lock, for at most [`wait`](Self::wait).
     ///
-    /// It waits in the database for other transactions, which are served in the order that the database
-    /// chooses and whose deadlocks it sees; and it looks again and again at a lease. Meanwhile the transaction
-    /// keeps its connection, and everything that it has locked: a holder that needs one of these, or a
-    /// connection of an exhausted pool, waits for ever. So give [`wait`](Self::wait) a bound where leases and
-    /// transactions share names.
+    /// It waits in the database for other transactions: the database chooses their order, and detects their
+    /// deadlocks. It polls for the end of a lease. Meanwhile the transaction keeps its connection and all its
+    /// locks. A holder that needs one of these locks, or a connection of an exhausted pool, waits for ever. So set
+    /// [`wait`](Self::wait) where leases and transactions share names.
     ///
-    /// On SQLite a transaction that may write has the whole file, and while it waited the lease could neither
-    /// be renewed nor released: a held name is [`Error::Conflict`] at once, which [`Retry`](crate::Retry) tries
-    /// again.
+    /// On SQLite a transaction that may write locks the whole file, and while it waited, the holder could neither
+    /// renew nor release its lease. So a held name is [`Error::Conflict`] at once, which [`Retry`](crate::Retry)
+    /// tries again.
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`] when it was not free in time; [`Error::TransactionAborted`] when the database chose
-    /// this transaction to end a deadlock, or (MySQL and MariaDB) when somebody was granted a lease that this
-    /// transaction would keep from being renewed if it went on waiting; and those of
+    /// [`Error::WaitTimeout`] when the lock was not free in time; [`Error::TransactionAborted`] when the database
+    /// ended this transaction to resolve a deadlock, or (MySQL and MariaDB) when a lease was granted that its holder
+    /// could not renew while this transaction waits; and the errors of
     /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
@@ -348,7 +345,7 @@ impl<T: Transaction> LockInTx<'_, T> {
         let several = names.len() > 1;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
         let mut backoff = backoff::poll();
-        // Whether rows may be locked that somebody has a lease of by now.
+        // Whether this transaction may have locked rows that now have a lease.
         let mut may_block = false;
         loop {
             let busy = match attempt.look_first().await? {

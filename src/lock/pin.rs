@@ -2,33 +2,33 @@
 //!
 //! # Overview
 //!
-//! [`Held::pin`] looks at the lease's row in the caller's transaction, by the database's clock, and locks it
-//! there: a takeover finds it locked until that transaction ends. So the check and the write commit together, which no
-//! lock outside of the database can do. Where several servers take writes, a lock on one of them is none on the others:
-//! the pin writes the row, and of the transaction and a takeover through another server only one commits.
+//! [`Held::pin`] checks the lease's row in the caller's transaction, by the database's clock, and locks the row
+//! there. A takeover finds the row locked until that transaction ends. So the check and the write commit together, which
+//! no lock outside of the database can do. Where several servers take writes, a row lock on one server does not exist on
+//! the others. There the pin writes the row, and either the transaction commits, or a takeover through another server.
 //!
 //! # State model
 //!
 //! ```text
 //!   held ── pin ──► pinned ── commit or rollback ──► held, or expired meanwhile
-//!    │                         (in between nobody else takes the name over; with several
+//!    │                         (in between no other holder is granted the name; with several
 //!    │                          writing servers: or the commit fails)
 //!    └── lost ── pin ──► Error::Lost: roll back
 //! ```
 //!
 //! # Trust window
 //!
-//! None: when the transaction commits, nobody else's grant has been committed since the pin, however long that was, also
-//! when the lease's time ran out meanwhile. Such a lease is not renewed while it is pinned.
+//! None. When the transaction commits, no other grant was committed since the pin, however long that took, even if the
+//! lease ran out meanwhile. A lease is not renewed while it is pinned.
 //!
 //! # Failure
 //!
 //! - *The process is paused before the pin*: the pin finds the lease lost.
-//! - *The process is paused after the pin*: the name stays its own until the transaction ends; when it wakes, it
-//!   commits. Everybody else waits: bound that in the server (`idle_in_transaction_session_timeout`).
+//! - *The process is paused after the pin*: it keeps the name until the transaction ends. When it wakes, it can
+//!   commit. All others wait: limit that in the server (`idle_in_transaction_session_timeout`).
 //! - *The process crashes*: the server rolls back; the lease ends with its TTL.
 //! - *The connection breaks*: nothing is committed.
-//! - *Another server of a cluster grants the name* (Galera; its lease has run out): the transaction cannot commit.
+//! - *Another server of a cluster grants the name* after the lease ran out (Galera): the transaction cannot commit.
 
 use crate::lock::Held;
 use crate::lock::call::InTransaction;
@@ -42,49 +42,48 @@ use crate::transaction::Transaction;
 
 impl Held {
     /// Proves in `tx`, a transaction of the application's own pool, that this lease is live by the database's
-    /// clock, and keeps others from taking it over until `tx` ends. With several writing servers it makes the commit of
-    /// `tx` fail instead, where the lease was taken over through another one.
+    /// clock, and prevents a takeover until `tx` ends. With several writing servers, a takeover through another server
+    /// makes the commit of `tx` fail instead.
     ///
-    /// - **Right before the commit**: everything that the transaction has written is committed only if the lease
-    ///   was held throughout. The shortest time in which a renewal has to wait. Take this one.
-    /// - **At the start**, before its first read: nobody is granted the name while the transaction runs, so that
-    ///   what it *reads* is the holder's alone as well. The lease is not renewed meanwhile: where the transaction outlasts what is
-    ///   left of it, [`is_held`](Self::is_held) turns false and [`lost`](Self::lost) resolves, although the
-    ///   name is still nobody else's until the transaction ends.
+    /// - **Right before the commit** (recommended): the transaction commits its writes only if the lease was held
+    ///   throughout. Renewals wait for the shortest time.
+    /// - **At the start**, before the first read: no other holder is granted the name while the transaction runs, so
+    ///   that its *reads* are protected as well. The lease is not renewed meanwhile. If the transaction outlasts the
+    ///   lease, [`is_held`](Self::is_held) turns false and [`lost`](Self::lost) resolves, although no other holder is
+    ///   granted the name before the transaction ends.
     ///
-    /// In a cluster in which several servers take writes (Galera, group replication with several primaries), what is
-    /// locked on one is not locked on the others. There the pin writes the row: a takeover through another server does
-    /// not wait, and the commit of `tx` fails then.
+    /// In a cluster in which several servers take writes (Galera, group replication with several primaries), a row lock
+    /// on one server does not exist on the others. There the pin writes the row: a takeover through another server does
+    /// not wait, and then the commit of `tx` fails.
     ///
-    /// Several transactions may pin one lease at the same time. Pinning twice in one is harmless. Nothing else
-    /// is held up: not other names, and not this process's other renewals (but on SQLite whoever writes has the
-    /// whole file). Where so many pin one lease, and for so long, that its row is always locked, it is not renewed
-    /// and gets lost: pin at the end. Release the lease after the commit, not before: a release waits for the pin.
+    /// Several transactions may pin one lease at the same time. Pinning twice in one transaction is harmless. A pin
+    /// delays no other name and no other renewal of this process (but on SQLite a writer locks the whole file). If
+    /// pins keep the row locked all the time, the lease cannot be renewed and is lost: pin at the end. Release the
+    /// lease after the commit, not before: a release waits for the pin.
     ///
     /// Under REPEATABLE READ and SERIALIZABLE, PostgreSQL cannot lock a row that has changed since the
-    /// transaction's snapshot (nor can MariaDB with `innodb_snapshot_isolation`): a renewal in between makes pinning
-    /// at the end an [`Error::TransactionAborted`].
-    /// Pin at the start there, or use [`Retry`](crate::Retry).
+    /// transaction's snapshot (nor can MariaDB with `innodb_snapshot_isolation`). A renewal in between makes a pin
+    /// at the end fail with [`Error::TransactionAborted`]. Pin at the start there, or use [`Retry`](crate::Retry).
     ///
     /// # Errors
     ///
-    /// After each of them roll `tx` back.
+    /// After any error, roll `tx` back.
     ///
-    /// - [`Error::Lost`]: it is not held any more. What `tx` has written must not be committed.
+    /// - [`Error::Lost`]: the lease is lost. The writes of `tx` must not be committed.
     /// - [`Error::Released`]: this guard was released before.
     /// - [`Error::WrongDatabase`]: `tx` belongs to another database, engine or schema.
-    /// - [`Error::TransactionAborted`]: the database wants `tx` begun again.
-    /// - [`Error::TransactionOver`]: `tx` had failed or ended before, or its connection broke. (SQL of the application's own may have
+    /// - [`Error::TransactionAborted`]: `tx` must begin again.
+    /// - [`Error::TransactionOver`]: `tx` failed or ended before, or its connection broke. (The application's own SQL may have
     ///   ended it: `COMMIT`, `ROLLBACK`, on MySQL and MariaDB also DDL.)
-    /// - [`Error::Starved`], [`Error::Unreachable`]: it cannot be told whether the lease is held. `tx` proves nothing.
+    /// - [`Error::Starved`], [`Error::Unreachable`]: rowlock cannot find out whether the lease is held. `tx` proves nothing.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime of tokio's with timers (`enable_time`), when it has to wait.
+    /// Outside of a tokio runtime with timers (`enable_time`), when it must wait.
     ///
     /// # Cancel safety
     ///
-    /// After a future that was dropped, roll `tx` back.
+    /// After dropping the future, roll `tx` back.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -140,8 +139,8 @@ impl Held {
                 grant.lose(loss);
                 continue;
             }
-            // It is somebody else's; or a renewal of our own is just at it; or the server of this transaction
-            // does not know yet what another one has granted or renewed.
+            // Another holder has the name; or a renewal of this lease has the row locked; or this transaction's
+            // server does not know yet of a grant or renewal on another server.
             let head = core.look_beside(Subject::Lock(name.clone()), "inspect");
             let inspected = name.clone();
             let look = async move |store: &mut dyn Store| store.lock_inspect(&inspected).await;
@@ -164,8 +163,8 @@ impl Held {
     }
 }
 
-/// What a pin that missed proves by itself. Where several servers take writes it proves nothing: this one may not know yet
-/// what another one has granted or renewed.
+/// The loss that a failed pin proves. Where several servers take writes it proves none: this server may not know yet of a
+/// grant or renewal on another server.
 fn loss_for_sure(missed: Pinned, multi_writer: bool) -> Option<Loss> {
     match missed {
         Pinned::Expired if !multi_writer => Some(Loss::Expired),

@@ -1,8 +1,8 @@
-//! Waiting for a lease that somebody holds.
+//! Waiting for a lease that another holder has.
 //!
-//! The [waiters](crate::runtime::waiters) of a process queue; the first one looks again with growing,
-//! jittered pauses, at the holder's expiry, and when this process releases the name. A queue that
-//! spans processes takes the place of this one later; callers see no more of it than [`acquire`].
+//! The [waiters](crate::runtime::waiters) of one process queue. The first waiter asks again after growing,
+//! jittered pauses, at the holder's expiry, and when this process releases the name. Callers see only
+//! [`acquire`], so a queue across processes can replace this one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::take::Acquired;
 
-/// What is tried again and again. (A trait, because the future of an async closure that is passed on
-/// cannot be shown to be `Send`.)
+/// The request that a waiter repeats. (A trait, because the compiler cannot show that the future of a
+/// passed async closure is `Send`.)
 pub(super) trait Asker: Sync {
     fn ask(&self) -> impl Future<Output = Result<Acquired, Error>> + Send;
 }
 
-/// Asks until the lease is granted or `wait` is over. `None` waits for ever. It asks at least once, however short the
+/// Asks until the lease is granted or `wait` is over. `None` waits for ever. Asks at least once, however short the
 /// wait.
 ///
-/// Cancel safe: what a dropped future has acquired is released.
+/// Cancel safe: a lease that a dropped future acquired is released.
 pub(super) async fn acquire(
     core: &Arc<Core>,
     name: &Name,
@@ -47,7 +47,7 @@ pub(super) async fn acquire(
         None => waiter.first().await,
         Some(wait) => match timeout(wait, waiter.first()).await {
             Ok(first) => first,
-            // Others of this process are before us; the database tells who holds the name.
+            // Other waiters of this process are first. Ask once, so that the error names the holder.
             Err(_) => match asker.ask().await? {
                 Acquired::Held(guard) => return Ok(guard),
                 Acquired::Busy(busy) => return Err(timed_out(busy)),

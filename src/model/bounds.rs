@@ -1,4 +1,4 @@
-//! The bounds of settings, which are checked before the database is asked.
+//! The bounds of settings. rowlock checks them before it asks the database.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(crate) fn within(
     })
 }
 
-/// What people read in `rowlock ls` must fit there.
+/// `rowlock ls` prints the holder, so its length is limited.
 pub(crate) fn check_holder(holder: &str) -> Result<(), Error> {
     let reason = if holder.is_empty() || holder.len() > MAX_HOLDER {
         "1 to 200 bytes are allowed"

@@ -1,11 +1,11 @@
-//! What the driver said, behind one of our errors.
+//! The driver's error that caused one of rowlock's errors.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::FaultKind;
 
-/// The driver's error behind one of ours; prints what the database said.
+/// The driver's error that caused one of rowlock's errors. It prints the database's message.
 #[derive(Debug, Clone)]
 pub struct Cause {
     error: Arc<sqlx::Error>,
@@ -18,12 +18,12 @@ impl Cause {
         Self { error, kind }
     }
 
-    /// What the driver's error means.
+    /// The kind of the driver's error.
     pub(crate) fn kind(&self) -> FaultKind {
         self.kind
     }
 
-    /// The error of sqlx.
+    /// sqlx's error.
     #[must_use]
     pub fn sqlx(&self) -> &sqlx::Error {
         &self.error
@@ -36,7 +36,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What the database said, without the driver's words around it.
+/// The database's message, without the driver's prefix.
 pub(crate) fn said(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(error) => error.message().to_owned(),

@@ -1,8 +1,8 @@
-//! The local clock: monotonic, and running on while the host is suspended.
+//! The local clock: it is monotonic, and runs while the host is suspended.
 //!
-//! [`std::time::Instant`] stands still during a suspend (`CLOCK_MONOTONIC` on Linux), the
+//! [`std::time::Instant`] stands still during a suspend (`CLOCK_MONOTONIC` on Linux), and the
 //! database's clock does not: a lease that ran out while a laptop slept would look fresh. So
-//! local deadlines are points of the boot-time clock. (A virtual machine that was paused has no clock that ran on.)
+//! local deadlines are points of the boot-time clock. (While a virtual machine is paused, all its clocks stand still.)
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -65,7 +65,7 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// The time from `other` to `self`; zero when `other` is the later one.
+/// The time from `other` to `self`; zero when `other` is later.
 impl Sub for Moment {
     type Output = Duration;
 
@@ -82,25 +82,25 @@ impl fmt::Debug for Moment {
 
 /// The point until which a lease may be trusted, on this host's boot-time clock.
 ///
-/// It goes on running while the host is suspended, which [`Instant`] does not.
+/// This clock runs while the host is suspended. [`Instant`] does not.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(pub(crate) Moment);
 
 impl Deadline {
-    /// The time that is left; zero when it has passed.
+    /// The time until the deadline; zero after it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.0.remaining()
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     #[must_use]
     pub fn has_passed(&self) -> bool {
         self.0.has_passed()
     }
 
-    /// The same point as an [`Instant`], for timers. It is right as long as the host is not
-    /// suspended in between.
+    /// The same point as an [`Instant`], for timers. It is wrong if the host is suspended before
+    /// the deadline.
     #[must_use]
     pub fn to_instant(&self) -> Instant {
         Instant::now() + self.remaining()

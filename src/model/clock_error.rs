@@ -7,10 +7,10 @@ use std::time::Duration;
 ///
 /// # The rate
 ///
-/// A time service corrects a clock by letting it run faster or slower: chronyd by up to 83,333 ppm, a twelfth, unless it is
-/// told otherwise (`maxslewrate` in chrony.conf(5)). Linux applies the rate to the boot-time clock, too (`CLOCK_MONOTONIC` in
+/// A time service corrects a clock by letting it run faster or slower: chronyd by up to 83,333 ppm, a twelfth, by default
+/// (`maxslewrate` in chrony.conf(5)). Linux applies the rate to the boot-time clock, too (`CLOCK_MONOTONIC` in
 /// `clock_gettime(2)`). In the worst case the database's clock runs at 13/12 of the true rate and this host's at 11/12. The
-/// lease is over there when 11/13 of its time, 84.6 %, have passed here. Five sixths are 83.3 %.
+/// lease ends at the database when 11/13 of its time, 84.6 %, have passed here. Five sixths are 83.3 %.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockError(Duration);
 
@@ -19,18 +19,18 @@ impl ClockError {
         Self(absolute)
     }
 
-    /// How much of `lease` may be trusted here, counted from before it was asked for.
+    /// The part of `lease` that this host may trust, counted from before the request was sent.
     pub(crate) fn trusted(self, lease: Duration) -> Duration {
         lease.saturating_sub(lease / 6 + self.0)
     }
 
-    /// The shortest lease of which `time` may be trusted.
+    /// The shortest lease that this host may trust for `time`.
     pub(crate) fn lease_for(self, time: Duration) -> Duration {
         let time = time + self.0;
         time + time / 5
     }
 
-    /// Whether enough of `lease` may be trusted: more than a third.
+    /// Whether this host may trust enough of `lease`: more than a third.
     pub(crate) fn allows(self, lease: Duration) -> bool {
         self.0 < lease / 2
     }

@@ -50,7 +50,7 @@ impl FromStr for Engine {
     }
 }
 
-/// What is not the name of an [`Engine`].
+/// The text is not the name of an [`Engine`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("`engine` is refused: postgres, mysql, mariadb and sqlite are allowed")]
 #[non_exhaustive]

@@ -1,52 +1,52 @@
-//! What a failed statement means, the same for every brand.
+//! The kinds of failure of a statement. They are the same for every brand.
 
-/// What a failed statement means for whoever sent it.
+/// The meaning of a failed statement for its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultKind {
     /// Another transaction was faster (MariaDB's 1020): rolled back.
     Conflict,
     /// A duplicate key.
     Duplicate,
-    /// Chosen as the victim of a deadlock: rolled back.
+    /// The victim of a deadlock: rolled back.
     Deadlock,
     /// A serialization failure: rolled back.
     Serialization,
-    /// A lock was waited for in vain: the statement is rolled back.
+    /// A lock wait timed out: the statement is rolled back.
     LockTimeout,
-    /// Somebody, or a limit of the server's, ended the statement: rolled back.
+    /// A person, or a limit of the server, ended the statement: rolled back.
     Interrupted,
-    /// The transaction that the statement was meant for has failed before, or has ended.
+    /// The statement's transaction failed or ended before the statement.
     TransactionOver,
-    /// The connection is of no use any more. If a statement was under way, its outcome is unknown.
+    /// The connection is broken. If a statement was in flight, its outcome is unknown.
     Disconnected,
-    /// The server takes no writes, because it is not the primary any more: nothing was done, and
-    /// another connection may find the one that is.
+    /// The server takes no writes, because it is no longer the primary. Nothing was done, and
+    /// another connection may find the new primary.
     ReadOnly,
-    /// The search path names no schema that is there. (The cause is the path.)
+    /// The search path names no existing schema. (The cause contains the path.)
     NoSchema,
     /// The server refuses the login.
     LoginRefused,
-    /// There is no such database.
+    /// The database does not exist.
     NoSuchDatabase,
-    /// The file cannot be opened, or not be written.
+    /// The file cannot be opened or written.
     Unwritable,
     /// This user lacks a right.
     Denied,
     /// A table is missing.
     NoSuchTable,
-    /// The statement is larger than the server takes. Nothing was done, and the connection is closed.
+    /// The statement is larger than the server accepts. Nothing was done, and the connection is closed.
     TooLarge,
-    /// Something else: rolled back, and the same statement would fail again.
+    /// Any other failure: rolled back, and the same statement would fail again.
     Other,
 }
 
 impl FaultKind {
-    /// Whether the connection is of no use any more, or another one may find a better server.
+    /// Whether the connection must be replaced: it is broken, or another one may find the primary.
     pub(crate) fn ends_connection(self) -> bool {
         matches!(self, Self::Disconnected | Self::ReadOnly | Self::TooLarge)
     }
 
-    /// Whether the statement was rolled back and may simply be sent again.
+    /// Whether the statement was rolled back and may be sent again.
     pub(crate) fn may_be_sent_again(self) -> bool {
         matches!(
             self,
@@ -59,8 +59,8 @@ impl FaultKind {
         )
     }
 
-    /// Whether a whole transaction that failed with it may well succeed when it is begun anew. (A
-    /// duplicate key would be one again.)
+    /// Whether the whole transaction may succeed when it begins again. (A duplicate key would fail
+    /// again.)
     pub(crate) fn may_begin_anew(self) -> bool {
         matches!(
             self,

@@ -1,12 +1,12 @@
-//! What a request asks for, as a digest.
+//! The digest of a request.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// What a request asks for, as 32 bytes: the same key with another fingerprint is another request, and is refused.
+/// The digest of a request, 32 bytes. rowlock refuses a request whose key was used with another fingerprint.
 ///
-/// It is a SHA-256 over parts, each with its length in front, so that `("ab", "c")` and `("a", "bc")` differ.
+/// It is a SHA-256 over parts, each prefixed with its length, so that `("ab", "c")` and `("a", "bc")` differ.
 ///
 /// ```
 /// use rowlock::Fingerprint;
@@ -19,18 +19,18 @@ use sha2::{Digest, Sha256};
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of one part.
+    /// The fingerprint of one part.
     #[must_use]
     pub fn of(part: impl AsRef<[u8]>) -> Self {
         Self::builder().part(part).finish()
     }
 
-    /// Of several parts.
+    /// Begins a fingerprint of several parts.
     pub fn builder() -> FingerprintBuilder {
         FingerprintBuilder::default()
     }
 
-    /// A digest that was made elsewhere.
+    /// A digest that the caller has computed.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -49,7 +49,7 @@ impl From<&Fingerprint> for Fingerprint {
     }
 }
 
-/// In hexadecimal, the first eight bytes.
+/// Prints the first eight bytes in hexadecimal.
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Fingerprint(")?;
@@ -66,7 +66,7 @@ impl fmt::Debug for Fingerprint {
 pub struct FingerprintBuilder(Sha256);
 
 impl FingerprintBuilder {
-    /// One part more.
+    /// Adds a part.
     pub fn part(mut self, part: impl AsRef<[u8]>) -> Self {
         let part = part.as_ref();
         self.0.update((part.len() as u64).to_be_bytes());
@@ -74,7 +74,7 @@ impl FingerprintBuilder {
         self
     }
 
-    /// One part more, that came in pieces.
+    /// Adds a part that came in pieces.
     pub fn pieces(self, pieces: FingerprintPieces) -> Self {
         self.part(pieces.0.finalize())
     }
@@ -86,11 +86,11 @@ impl FingerprintBuilder {
     }
 }
 
-/// A part that comes in pieces, such as the body of a request: for [`FingerprintBuilder::pieces`]. Where one piece ends and the
-/// next one begins makes no difference.
+/// A part that comes in pieces, such as the body of a request: for [`FingerprintBuilder::pieces`]. The boundaries between
+/// the pieces make no difference.
 ///
-/// Its length is known only at its end, so its own SHA-256 is the part. It differs from the same bytes in one
-/// [`part`](FingerprintBuilder::part).
+/// The length of such a part is known only at its end, so the fingerprint contains the part's own SHA-256. It differs from
+/// the fingerprint of the same bytes as one [`part`](FingerprintBuilder::part).
 ///
 /// ```
 /// use rowlock::{Fingerprint, FingerprintPieces};
@@ -110,13 +110,13 @@ impl FingerprintBuilder {
 pub struct FingerprintPieces(Sha256);
 
 impl FingerprintPieces {
-    /// None yet.
+    /// A part without pieces.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One piece more.
+    /// Adds a piece.
     pub fn add(&mut self, piece: impl AsRef<[u8]>) {
         self.0.update(piece);
     }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 pub struct FormToken(String);
 
 impl FormToken {
-    /// A new one, which nobody can guess.
+    /// A new random token.
     pub(crate) fn random() -> Self {
         Self(Uuid::new_v4().simple().to_string())
     }
@@ -27,7 +27,7 @@ impl fmt::Display for FormToken {
     }
 }
 
-/// Whoever reads it can submit the form.
+/// Omits the token: a reader of the log could submit the form.
 impl fmt::Debug for FormToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FormToken(…)")

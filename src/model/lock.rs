@@ -1,4 +1,4 @@
-//! What can be read about a lock, and how a lease ends.
+//! The data of a lock that callers can read, and the ways in which a lease ends.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use uuid::Uuid;
 
 use super::Name;
 
-/// A lease, as its row says.
+/// A lease, as its row in the database describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// The lock.
     pub name: Name,
-    /// The id of the grant: a new one for every grant.
+    /// The id of the grant. Every grant has a new id.
     pub grant_id: Uuid,
-    /// The fence of the grant: greater than that of every earlier grant of this name.
+    /// The fence of the grant: greater than the fence of every earlier grant of this name.
     pub fence: i64,
     /// Who holds it, for people to read.
     pub holder: String,
-    /// Since when, by the database's clock.
+    /// When the lease was granted, by the database's clock.
     pub acquired_at: DateTime<Utc>,
-    /// Until when, unless it is renewed, by the database's clock.
+    /// When the lease ends unless it is renewed, by the database's clock.
     pub expires_at: DateTime<Utc>,
-    /// How long that was from the moment at which the row was read.
+    /// The time from the reading of the row to `expires_at`.
     pub remaining: Duration,
 }
 
@@ -34,8 +34,8 @@ pub struct LockInfo {
 pub struct Busy {
     /// The lock.
     pub name: Name,
-    /// Who holds it. `None` when it was just changing hands, or when somebody's transaction has its
-    /// row locked.
+    /// Who holds it. `None` when the name was changing hands, or when a transaction has its row
+    /// locked.
     pub holder: Option<LockInfo>,
 }
 
@@ -58,12 +58,12 @@ impl fmt::Display for Busy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// No renewal was confirmed before the deadline: the database was silent, or this process was
-    /// not running.
+    /// No renewal was confirmed before the deadline: the database did not answer, or this process
+    /// was paused.
     Expired,
-    /// The row is somebody else's, or was freed by force.
+    /// Another holder was granted the name, or the lease was released by force.
     TakenOver,
-    /// The cap that was set with [`Lock::max_hold`](crate::Lock::max_hold) is reached.
+    /// The lease was held for its [`Lock::max_hold`](crate::Lock::max_hold).
     MaxHold,
 }
 
@@ -77,15 +77,15 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What [`Held::release`](crate::Held::release) found.
+/// The outcome of [`Held::release`](crate::Held::release).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "it tells whether the lease was still held"]
 pub enum ReleaseOutcome {
-    /// The lease was held until now, and this guard has ended.
+    /// The lease was held until this call, which released this guard.
     Released,
-    /// It had been lost before: what was done since was done without the lock.
+    /// The lease was lost before this call. Work after the loss was not protected by the lock.
     Lost(Loss),
-    /// This guard was released before.
+    /// An earlier call released this guard.
     AlreadyReleased,
 }
 

@@ -1,4 +1,4 @@
-//! The vocabulary: the types that all other rooms speak of. Nothing here waits, or knows of SQL.
+//! The vocabulary: the types that all other modules use. Nothing here waits, and nothing here uses SQL.
 
 pub(crate) mod bounds;
 mod cause;

@@ -24,11 +24,11 @@ const MAX_BYTES: usize = 255;
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// Checks `name` and keeps it.
+    /// Checks `name`.
     ///
     /// # Errors
     ///
-    /// [`InvalidName`] when `name` is empty, longer than 255 bytes, or has a NUL in it.
+    /// [`InvalidName`] when `name` is empty, longer than 255 bytes, or contains a NUL.
     pub fn new(name: &str) -> Result<Self, InvalidName> {
         let reason = if name.is_empty() {
             "it is empty"
@@ -51,7 +51,7 @@ impl Name {
         &self.0
     }
 
-    /// A name that was read from the table. `None` for a row that was not written by rowlock.
+    /// A name that was read from the table. `None` when rowlock cannot have written it.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Self::new(std::str::from_utf8(bytes).ok()?).ok()
     }
@@ -61,7 +61,7 @@ impl Name {
     }
 }
 
-/// A name that is refused before the database is asked.
+/// A name that rowlock refuses before it asks the database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the lock name {name:?} is refused: {reason}; a name is 1 to 255 bytes of UTF-8 without NUL"
@@ -70,7 +70,7 @@ impl Name {
 pub struct InvalidName {
     /// The start of the name.
     pub name: String,
-    /// Which rule it breaks.
+    /// The rule that it breaks.
     pub reason: &'static str,
 }
 

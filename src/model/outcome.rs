@@ -1,4 +1,4 @@
-//! What a request came to, as bytes that can be kept.
+//! The outcome of a request, as bytes that rowlock keeps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::Error;
 /// The longest content type, in bytes.
 const MAX_CONTENT_TYPE: usize = 255;
 
-/// What a request came to: bytes and a content type, kept and given back byte for byte. Cloning is cheap.
+/// The outcome of a request: bytes and a content type. rowlock keeps them and replays them byte for byte. Cloning is cheap.
 ///
 /// ```
 /// use rowlock::Outcome;
@@ -29,17 +29,17 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Bytes of a type: 1 to 255 characters of ASCII.
+    /// Bytes with a content type of 1 to 255 printable ASCII characters.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidSetting`] for another type.
+    /// [`Error::InvalidSetting`] for any other content type.
     pub fn new(content_type: &str, bytes: impl Into<Vec<u8>>) -> Result<Self, Error> {
         let printable = content_type.bytes().all(|b| (b' '..=b'~').contains(&b));
         if content_type.is_empty() || content_type.len() > MAX_CONTENT_TYPE || !printable {
             return Err(Error::InvalidSetting {
                 setting: "content_type",
-                reason: "1 to 255 printable characters of ASCII are allowed",
+                reason: "1 to 255 printable ASCII characters are allowed",
             });
         }
         let bytes: Vec<u8> = bytes.into();
@@ -50,19 +50,19 @@ impl Outcome {
     ///
     /// # Errors
     ///
-    /// [`Error::Json`] when it cannot be said in JSON.
+    /// [`Error::Json`] when JSON cannot represent the value.
     pub fn json(value: &impl Serialize) -> Result<Self, Error> {
         let bytes = serde_json::to_vec(value).map_err(|error| json_error(&error))?;
         Ok(Self::kept("application/json", bytes))
     }
 
-    /// Nothing at all: where it is enough that it happened.
+    /// An outcome without bytes, for work whose only result is that it happened.
     #[must_use]
     pub fn empty() -> Self {
         Self::kept("application/octet-stream", Vec::new())
     }
 
-    /// What was read from the table.
+    /// An outcome that was read from the table.
     pub(crate) fn kept(content_type: &str, bytes: impl Into<Arc<[u8]>>) -> Self {
         Self {
             content_type: content_type.into(),
@@ -86,7 +86,7 @@ impl Outcome {
     ///
     /// # Errors
     ///
-    /// [`Error::Json`] when these bytes are not such a value.
+    /// [`Error::Json`] when the bytes are not the JSON of a `T`.
     pub fn parse_json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.bytes).map_err(|error| json_error(&error))
     }
@@ -98,7 +98,7 @@ fn json_error(error: &serde_json::Error) -> Error {
     }
 }
 
-/// The type and the length: what is in it may be nobody's business.
+/// Prints the type and the length. The bytes may be confidential.
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

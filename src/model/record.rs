@@ -1,4 +1,4 @@
-//! What names a record, and what its request looked like.
+//! The name of an idempotency record: a scope and a key. And the rules for scopes, keys and steps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::{Fingerprint, FingerprintBuilder, Subject};
 /// The longest scope, key or step, in bytes.
 const MAX_BYTES: usize = 255;
 
-/// How the scopes of HTTP clients begin.
+/// The prefix of the scopes of HTTP clients.
 pub(crate) const HTTP: &str = "http:";
 
-/// The name of an idempotency record: a key within a scope, each 1 to 255 bytes, whatever bytes they are.
+/// The name of an idempotency record: a key within a scope, each 1 to 255 bytes of any value.
 ///
-/// The scope is whose key it is (a tenant, a user, a queue): two users' equal keys are two records. Both are
+/// The scope says whose key it is (a tenant, a user, a queue): equal keys of two users are two records. Both are
 /// compared byte by byte on every engine. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
@@ -24,11 +24,11 @@ pub struct RecordKey {
 }
 
 impl RecordKey {
-    /// Checks both and keeps them.
+    /// Checks the scope and the key.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] when one of them is empty or longer than 255 bytes.
+    /// [`InvalidKey`] when the scope or the key is empty or longer than 255 bytes.
     pub fn new(scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<Self, InvalidKey> {
         Ok(Self {
             scope: checked("scope", scope.as_ref())?.into(),
@@ -57,7 +57,7 @@ impl RecordKey {
         &self.key
     }
 
-    /// Sixteen bytes that stand for it with more parts, and hardly for anything else.
+    /// A digest of this key, the purpose and the parts, in sixteen bytes.
     pub(crate) fn digest(&self, purpose: &str, parts: &[&[u8]]) -> Uuid {
         let own = Fingerprint::builder()
             .part(purpose)
@@ -69,8 +69,8 @@ impl RecordKey {
         Uuid::from_bytes(half)
     }
 
-    /// What names a step of this record to the other side. The other side may remember it for longer than the record is
-    /// remembered here: another request under the same key then is another one there, too.
+    /// The idempotency key that a step of this record sends to another server. That server may remember the key for longer
+    /// than rowlock remembers the record, so the key includes the fingerprint: another request gets another key.
     pub(crate) fn downstream(&self, fingerprint: &Fingerprint, step: &str) -> String {
         self.digest("rowlock.step", &[step.as_bytes(), fingerprint.as_bytes()])
             .simple()
@@ -82,14 +82,14 @@ impl RecordKey {
     }
 }
 
-/// A scope, a key or a step that is refused before the database is asked.
+/// A scope, a key or a step that rowlock refuses before it asks the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the {what} is refused: {reason}; 1 to 255 bytes are allowed")]
 #[non_exhaustive]
 pub struct InvalidKey {
     /// `scope`, `key` or `step`.
     pub what: &'static str,
-    /// Which rule it breaks.
+    /// The rule that it breaks.
     pub reason: &'static str,
 }
 
@@ -99,14 +99,14 @@ impl fmt::Debug for RecordKey {
     }
 }
 
-/// `"key" of "scope"`, with what is not printable escaped.
+/// `"key" of "scope"`, with unprintable bytes escaped.
 impl fmt::Display for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", quoted(&self.key), quoted(&self.scope))
     }
 }
 
-/// Bytes for people to read: text where they are some.
+/// Bytes for people to read: as text if they are UTF-8, else escaped.
 fn quoted(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => format!("{text:?}"),
@@ -125,31 +125,31 @@ fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], InvalidK
     Err(InvalidKey { what, reason })
 }
 
-/// A scope of the application's own. HTTP clients choose the keys in theirs, whichever process serves them on this database: the
-/// application's keys must not be among them.
+/// A scope of the application. It must not begin with `http:`, because HTTP clients choose the keys in those scopes, and could
+/// choose one of the application's keys.
 pub(crate) fn check_scope(scope: &[u8]) -> Result<(), InvalidKey> {
     if !scope.starts_with(HTTP.as_bytes()) {
         return Ok(());
     }
     Err(InvalidKey {
         what: "scope",
-        reason: "it begins with `http:`, as only those of the HTTP layer do: put something before it",
+        reason: "it begins with `http:`, which is for scopes of the HTTP layer: put a prefix before it",
     })
 }
 
-/// The name of an application's step: 1 to 255 bytes of text without NUL. It does not begin with `http:`.
+/// The name of an application's step: 1 to 255 bytes of text without NUL, which do not begin with `http:`.
 pub(crate) fn check_step(step: &str) -> Result<(), InvalidKey> {
     check_any_step(step)?;
     if step.starts_with(HTTP) {
         return Err(InvalidKey {
             what: "step",
-            reason: "it begins with `http:`, as only that of the HTTP layer does: put something before it",
+            reason: "it begins with `http:`, which is for the step of the HTTP layer: put a prefix before it",
         });
     }
     Ok(())
 }
 
-/// The name of a step, also of an HTTP layer's.
+/// The name of a step of an application or of an HTTP layer.
 pub(crate) fn check_any_step(step: &str) -> Result<(), InvalidKey> {
     checked("step", step.as_bytes())?;
     if step.contains('\0') {

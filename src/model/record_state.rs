@@ -1,32 +1,32 @@
-//! What has become of an idempotency record.
+//! The state of an idempotency record.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::Error;
 
-/// What has become of a record.
+/// The state of an idempotency record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RecordState {
-    /// Somebody runs an attempt.
+    /// An attempt is running.
     Running,
     /// An attempt has vanished; the next one takes over.
     Lapsed,
-    /// So many attempts have vanished that nobody takes over, until it is reset.
+    /// Too many attempts have vanished. No attempt begins until an administrator resets the record.
     Poisoned,
-    /// An attempt was given up; the next one runs it again.
+    /// The last attempt was given up; the next one runs the work again.
     Free,
-    /// Nobody knows whether a step that must not be repeated happened, until it is resolved.
+    /// A step that must not be repeated may or may not have happened. The record stays so until it is resolved.
     Unknown,
-    /// It has an outcome.
+    /// The record has an outcome.
     Done,
-    /// It had one, which is not kept any more.
+    /// The record had an outcome, which has been deleted.
     Expired,
 }
 
 impl RecordState {
-    /// As the command prints it.
+    /// The name that the command prints.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,10 +1,10 @@
-//! What an operation is about, for messages.
+//! The lock or the record that an operation works on, for messages.
 
 use std::fmt;
 
 use super::{Name, RecordKey};
 
-/// What an operation was about.
+/// The lock or the record that an operation worked on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A lock.

@@ -1,17 +1,17 @@
-//! What a client that was shut down has not finished.
+//! The work that a client had not finished when its shutdown returned.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::Subject;
 
-/// Something that had not ended when [`Rowlock::shutdown`](crate::Rowlock::shutdown) returned.
+/// An operation or a thread that was still running when [`Rowlock::shutdown`](crate::Rowlock::shutdown) returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unfinished {
-    /// What is unfinished, for people: `release`, `hold`, `the thread rowlock-lanes`.
+    /// The operation or thread, for people to read: `release`, `hold`, `the thread rowlock-lanes`.
     pub what: Cow<'static, str>,
-    /// The lock or the record that it is about, if it is about one.
+    /// The lock or the record that it works on. `None` for a thread.
     pub on: Option<Subject>,
 }
 

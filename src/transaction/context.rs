@@ -1,4 +1,4 @@
-//! What a call in a caller's transaction is about, and what its failures mean.
+//! The context of a call in a caller's transaction: its checks and its errors.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::in_tx::Told;
 
-/// The client, what is asked for, and what is being done: for messages.
+/// The client, the lock or record, and the operation, for checks and messages.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) core: &'a Arc<Core>,
@@ -19,7 +19,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Checks that the transaction is `of` the client's brand.
+    /// Checks that the transaction's brand (`of`) is the client's brand.
     pub(crate) fn new(
         core: &'a Arc<Core>,
         on: Subject,
@@ -31,14 +31,14 @@ impl<'a> Context<'a> {
             Ok(it)
         } else {
             Err(it.wrong(format!(
-                "it is a transaction of {}, the client's is {}",
+                "the transaction is one of {}, and the client's engine is {}",
                 of.feature(),
                 core.engine
             )))
         }
     }
 
-    /// What was found, if it was found in the client's own database.
+    /// The answer, if it comes from the client's database.
     pub(crate) fn told<F>(&self, told: Result<Told<F>, Fault>) -> Result<F, Error> {
         let told = told.map_err(|fault| self.error(fault))?;
         self.check(told.database)?;
@@ -48,7 +48,7 @@ impl<'a> Context<'a> {
     pub(crate) fn check(&self, database: Option<Uuid>) -> Result<(), Error> {
         match database {
             Some(id) if id == self.core.database => Ok(()),
-            Some(_) => Err(self.wrong("its tables are those of another database".into())),
+            Some(_) => Err(self.wrong("its tables belong to another database".into())),
             None => Err(self.wrong("its table rowlock_database is empty".into())),
         }
     }

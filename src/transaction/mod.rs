@@ -1,4 +1,4 @@
-//! Transactions of the application's own: pools that begin them, what is done in them, and trying them again.
+//! The application's transactions: the pools that begin them, the calls in them, and retrying them.
 
 mod context;
 mod open;
@@ -33,7 +33,7 @@ mod sealed {
     use crate::store::TxStore;
     use crate::store::brands::Brand;
 
-    /// What is to be done when a transaction has ended.
+    /// An action to run after a transaction has ended.
     pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;
 
     pub trait Sealed: Send {
@@ -43,12 +43,12 @@ mod sealed {
         #[allow(private_interfaces, reason = "sealed")]
         fn connection(&mut self) -> &mut dyn TxStore;
 
-        /// Runs `then` when the transaction has ended; never, where nobody tells.
+        /// Runs `then` after the transaction has ended. sqlx's transactions do not report their end, and drop it.
         fn at_end(&mut self, then: AtEnd) {
             drop(then);
         }
 
-        /// The row of `name` is to be made before the next attempt begins; by nobody, where there is none.
+        /// Asks for the row of `name` before the next attempt begins. Does nothing where there is no next attempt.
         #[allow(private_interfaces, reason = "sealed")]
         fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
             let _ = (core, name);

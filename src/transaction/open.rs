@@ -1,4 +1,4 @@
-//! A transaction that rowlock has begun: lent to a closure, given back, and ended.
+//! A transaction that rowlock begins, lends to a closure, takes back, and ends.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -15,12 +15,12 @@ use crate::store::brands::{Brand, Supported};
 use crate::store::fault_error::commit_unknown;
 use crate::store::{Connector, TxStore};
 
-/// What the transactions of one [`Retry::run`](super::Retry::run), one after the other, have in common.
+/// The state that all transactions of one [`Retry::run`](super::Retry::run) share.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// Where what is cut off comes to its end.
+    /// The tasks that finish a statement whose future was dropped.
     pub(crate) tasks: Tasks,
-    /// The rows that a transaction could not have made while it kept its connection.
+    /// The missing rows, to be made when no transaction of this run keeps a connection.
     pub(crate) missing: Mutex<Vec<(Arc<Core>, Name)>>,
 }
 
@@ -34,36 +34,36 @@ impl Run {
 const BEGIN: &str = "the begin of a transaction";
 const ROLLBACK: &str = "the rollback of a transaction";
 
-/// The transaction of one attempt of [`Retry::run`](super::Retry::run): dereferences to sqlx's. Dropping it hands it back, to be
-/// committed or rolled back.
+/// The transaction of one attempt of [`Retry::run`](super::Retry::run): it dereferences to sqlx's transaction. Dropping it gives it
+/// back to rowlock, which commits it or rolls it back.
 pub struct RetryTx<T> {
     open: Option<Open<T>>,
     slot: Arc<Mutex<Option<Open<T>>>>,
 }
 
-/// A transaction, and what is to be done when it has ended.
+/// An open transaction, and the actions to run after its end.
 pub(crate) struct Open<T> {
     pub(crate) tx: T,
     at_end: Vec<AtEnd>,
     run: Arc<Run>,
 }
 
-/// The way back of a transaction that was handed out. When it is dropped instead, because the work was cut off, a task of
-/// the caller's runtime rolls the transaction back: the statement that was cut off may have failed, and whoever uses its
-/// connection next is told that error. For sqlx's pool of MySQL over TLS that would cost the connection.
+/// The receiver of a lent transaction. When the caller drops the work, and this receiver with it, a task of the caller's
+/// runtime rolls the transaction back. Without the rollback, the next user of the connection would get the error of the
+/// statement that was cut off, and sqlx's pool of MySQL over TLS would lose the connection.
 pub(crate) struct Lent<T> {
     slot: Arc<Mutex<Option<Open<T>>>>,
     abandon: fn(Open<T>),
 }
 
 impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
-    /// Rolls back, also when the future is dropped: then as a task.
+    /// Rolls back. If the future is dropped, a task goes on with it.
     pub(crate) fn undo(self) -> Finish<()> {
         let tasks = self.run.tasks.clone();
         tasks.finish(ROLLBACK, self.roll_back())
     }
 
-    /// Begins a transaction that may write. Dropping the future leaves no open one in the pool.
+    /// Begins a transaction that may write. Dropping the future leaves no open transaction in the pool.
     pub(crate) async fn begin<P: Pool<Brand = B>>(
         pool: &P,
         run: &Arc<Run>,
@@ -87,7 +87,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         outcome_of(committed)
     }
 
-    /// Hands it to a closure, which gives it back by dropping it.
+    /// Lends the transaction to a closure, which gives it back by dropping it.
     pub(crate) fn lend(
         self,
     ) -> (
@@ -104,7 +104,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     }
 
     pub(crate) async fn roll_back(self) {
-        // What cannot be rolled back is a connection that is gone, and its transaction with it.
+        // A rollback fails only when the connection is broken, and the server then ends the transaction.
         let _ = self.tx.rollback().await;
         for then in self.at_end {
             then();
@@ -112,7 +112,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     }
 }
 
-/// What is known after a commit: nothing, when the connection broke before the answer.
+/// The result of a commit. It is unknown when the connection broke before the answer.
 fn outcome_of<E: From<sqlx::Error> + From<Error>>(
     committed: Result<(), sqlx::Error>,
 ) -> Result<(), E> {
@@ -130,7 +130,7 @@ impl<T> Lent<T> {
     pub(crate) fn back(self) -> Result<Open<T>, Error> {
         self.take().ok_or(Error::InvalidSetting {
             setting: "work",
-            reason: "the closure has kept the transaction: it must be dropped before it returns",
+            reason: "the closure kept the transaction: drop the transaction before the closure returns",
         })
     }
 }

@@ -1,8 +1,8 @@
-//! Pools of the application: where the database is, and how a transaction in it begins.
+//! The application's pools. They give rowlock the database's address, and connections for transactions.
 
 use crate::store::brands::Supported;
 
-/// An sqlx pool: it tells where the database is, and begins transactions. Sealed: `PgPool`, `MySqlPool`,
+/// An sqlx pool. It gives the database's address, and begins transactions. Sealed: `PgPool`, `MySqlPool`,
 /// `SqlitePool`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an sqlx pool that this build of rowlock knows",
@@ -14,7 +14,7 @@ pub trait Pool: sealed::Sealed {}
 #[allow(
     private_bounds,
     private_interfaces,
-    reason = "nobody else sees what is sealed"
+    reason = "sealed: only this crate uses it"
 )]
 mod sealed {
     use crate::store::brands::Supported;

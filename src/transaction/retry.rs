@@ -1,20 +1,20 @@
-//! Running a transaction again when somebody else was faster.
+//! Running a transaction again after a conflict.
 //!
 //! # Overview
 //!
-//! [`Retry::run`] begins a transaction, hands it to a closure, and commits when that one returns `Ok`. When it
-//! returns an error that another try may well mend, the transaction is rolled back and, after a pause, everything
-//! is done again on a fresh one: a conflict of an optimistic lock, a deadlock, a serialization failure, a lock
-//! that the database waited for in vain, SQLite's "busy".
+//! [`Retry::run`] begins a transaction, passes it to a closure, and commits when the closure returns `Ok`. When the
+//! closure returns an error that may pass, `Retry` rolls back, pauses, and runs the closure again in a fresh
+//! transaction. Such errors are a conflict of an optimistic lock, a deadlock, a serialization failure, a lock wait
+//! that timed out, and SQLite's "busy".
 //!
 //! # Failure
 //!
-//! - *A pooler has given all of the server's connections to transactions that wait for a row to be made*
-//!   ([`Error::Starved`]): what is missing is made, all together, between two attempts, when this transaction keeps no
+//! - *A pooler has given all of the server's connections to transactions that wait for rowlock to make a row*
+//!   ([`Error::Starved`]): `Retry` makes all missing rows between two attempts, when this transaction keeps no
 //!   connection.
-//! - *The connection breaks before the commit*: nothing is committed; the error is returned.
-//! - *The connection breaks under the commit*: whether it was committed is unknown, and trying again might do it
-//!   twice: [`Error::CommitUnknown`].
+//! - *The connection breaks before the commit*: nothing is committed, and the error is returned.
+//! - *The connection breaks during the commit*: the commit may or may not have happened, and another try might do the
+//!   work twice: [`Error::CommitUnknown`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::runtime::tasks::Tasks;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::{self, backoff};
 
-/// A policy for trying a transaction again: how often, and with which pauses.
+/// A policy for retrying a transaction: the number of attempts, and the pauses between them.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -53,9 +53,9 @@ use crate::runtime::{self, backoff};
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "a policy does nothing until something is run under it"]
+#[must_use = "a policy does nothing until it runs a transaction"]
 pub struct Retry {
-    /// Where what is cut off comes to its end, if it belongs to a client.
+    /// The client's tasks, which finish a statement whose future was dropped. `None` without a client.
     tasks: Option<Tasks>,
     attempts: u32,
     shortest: Duration,
@@ -71,8 +71,8 @@ impl Default for Retry {
 impl Retry {
     /// 10 attempts, with pauses of up to 10 ms, 20 ms, … 1 s between them.
     ///
-    /// A transaction that is cut off is finished by a task of the runtime. No client waits for that task; of a policy that
-    /// [`Rowlock::retry`](crate::Rowlock::retry) makes, the client does.
+    /// If the caller drops the future, a task of the runtime finishes the transaction. No client waits for that task. With
+    /// a policy from [`Rowlock::retry`](crate::Rowlock::retry), the client waits for it.
     pub const fn new() -> Self {
         Self {
             tasks: None,
@@ -82,39 +82,39 @@ impl Retry {
         }
     }
 
-    /// How often it is tried at most: 1 or more. `u32::MAX` is without end.
+    /// The largest number of attempts: 1 or more. `u32::MAX` means no limit.
     pub const fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self
     }
 
-    /// The pause before the second attempt is somewhere between nothing and `shortest`; the bound doubles with
-    /// every attempt, up to `longest`, which is at most an hour ("full jitter").
+    /// The bounds of the random pauses ("full jitter"). The pause before the second attempt is between zero and
+    /// `shortest`. The bound doubles with every attempt, up to `longest`, which is at most an hour.
     pub const fn backoff(mut self, shortest: Duration, longest: Duration) -> Self {
         self.shortest = shortest;
         self.longest = longest;
         self
     }
 
-    /// Runs `work` in a fresh transaction of `pool` and commits; tries again, under this policy, when that failed
-    /// for a reason that may have passed ([`Retryable`]).
+    /// Runs `work` in a fresh transaction of `pool`, and commits. Tries again, under this policy, after a failure
+    /// that may pass ([`Retryable`]).
     ///
-    /// Return the errors of your statements: a transaction that has failed, and whose closure says `Ok` all the
-    /// same, is not committed by PostgreSQL, which reports that as success.
+    /// Return the errors of your statements. If a statement has failed and the closure still returns `Ok`, PostgreSQL
+    /// rolls the transaction back and reports success.
     ///
-    /// `work` may run several times: what it does outside of the transaction happens as often. It gets the
-    /// transaction, and need not give it back. On SQLite it is begun with BEGIN IMMEDIATE, so that it
-    /// cannot be refused the right to write in the middle.
+    /// `work` may run several times, and its effects outside of the transaction happen as often. `work` gets the
+    /// transaction, and need not give it back. On SQLite the transaction begins with BEGIN IMMEDIATE, so that
+    /// SQLite cannot refuse a later write.
     ///
     /// # Errors
     ///
-    /// The last error of `work`, after a rollback; the driver's, when a transaction could not be begun or
-    /// committed; [`Error::CommitUnknown`]; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for a policy
-    /// that makes no sense.
+    /// The last error of `work`, after a rollback; the driver's error, when a transaction could not begin or
+    /// commit; [`Error::CommitUnknown`]; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for an invalid
+    /// policy.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future rolls the transaction back, unless its commit was under way.
+    /// Dropping the future rolls the transaction back, unless its commit has been sent.
     pub async fn run<P, T, E, F>(
         &self,
         pool: &P,
@@ -156,7 +156,7 @@ impl Retry {
         }
     }
 
-    /// What it has to finish belongs to a client from now on.
+    /// Makes a client wait for the tasks that finish dropped transactions.
     pub(crate) fn owned_by(mut self, tasks: &Tasks) -> Self {
         self.tasks = Some(tasks.clone());
         self
@@ -190,16 +190,16 @@ impl Retry {
     }
 }
 
-/// How often is left, and how long to wait before.
+/// The attempts that are left, and the pauses before them.
 pub(crate) struct Attempts {
-    /// `None`: without end.
+    /// `None`: no limit.
     left: Option<u32>,
     pauses: Box<dyn Iterator<Item = Duration> + Send>,
     pub(crate) run: Arc<Run>,
 }
 
 impl Attempts {
-    /// Waits for the next attempt. The error comes back when there is none, or none would help.
+    /// Waits for the next attempt. Returns the error when no attempt is left, or when another attempt would not help.
     pub(crate) async fn again<E: Retryable>(&mut self, error: E) -> Result<(), E> {
         if let Some(left) = &mut self.left {
             *left -= 1;
@@ -209,7 +209,7 @@ impl Attempts {
         }
         let missing = std::mem::take(&mut *lock(&self.run.missing));
         if !missing.is_empty() {
-            // Now that the connection is free. What fails here, fails again in the next attempt.
+            // The transaction has given its connection back. If a row cannot be made, the next attempt fails as this one did.
             runtime::make_rows(missing).await;
         }
         sleep_until(Moment::now() + self.pauses.next().unwrap_or_default()).await;

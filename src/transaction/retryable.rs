@@ -1,13 +1,13 @@
-//! Which errors say that a transaction may succeed when it is begun anew.
+//! Which errors mean that a transaction may succeed when it begins again.
 
 use crate::model::Error;
 use crate::store::classify::kind_of;
 
-/// An error that tells whether the transaction may well succeed when it is begun anew.
+/// An error that says whether its transaction may succeed when it begins again.
 ///
-/// [`rowlock::Error`](Error) does, and so does everything that is a boxed error: `Box<dyn Error + Send + Sync>`,
-/// and `anyhow::Error`. They look for rowlock's and sqlx's errors behind them (a variant of an enum that is
-/// `#[error(transparent)]` hides rowlock's). An enum of the application's own says so for each of its variants:
+/// [`rowlock::Error`](Error) implements it, and so do boxed errors: `Box<dyn Error + Send + Sync>` and `anyhow::Error`.
+/// A boxed error searches its sources for an error of rowlock or sqlx. (An enum variant with `#[error(transparent)]`
+/// hides rowlock's error.) An error enum of the application decides for each variant:
 ///
 /// ```
 /// use rowlock::Retryable;
@@ -60,8 +60,8 @@ impl<E: AsRef<dyn std::error::Error + Send + Sync>> Retryable for E {
     }
 }
 
-/// Whether an error, or one of those that caused it, says that the transaction may well succeed when it is
-/// begun anew: a conflict, a deadlock, a serialization failure, a lock that was waited for in vain.
+/// Whether an error, or one of its sources, means that the transaction may succeed when it begins again: a conflict,
+/// a deadlock, a serialization failure, or a lock wait that timed out.
 #[must_use]
 pub fn is_retryable(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);

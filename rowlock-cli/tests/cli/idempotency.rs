@@ -111,7 +111,7 @@ async fn records_are_listed_shown_and_decided() {
     );
     assert_eq!(
         shell.absent(&["idempotency", "show", "alice", "none"]),
-        "there is no record \"none\" of \"alice\": `rowlock idempotency ls` lists those that there are\n"
+        "there is no record \"none\" of \"alice\": `rowlock idempotency ls` lists all records\n"
     );
 
     drop(running);
@@ -125,7 +125,7 @@ async fn records_are_reset_and_resolved() {
     let refused = shell.run(&["idempotency", "reset", "alice", "running"]);
     assert_eq!(code(&refused), 70);
     assert!(
-        stderr(&refused).contains("somebody is working on it"),
+        stderr(&refused).contains("an attempt is running"),
         "{}",
         stderr(&refused)
     );

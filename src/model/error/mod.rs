@@ -1,4 +1,4 @@
-//! The errors that callers match on. What each says stands in [`says`]; whether to try again, in [`retry`].
+//! The errors that callers match on. Their messages are in [`says`]; [`retry`] decides which of them may be tried again.
 
 mod retry;
 mod says;
@@ -7,41 +7,41 @@ use std::time::Duration;
 
 use super::{Busy, Cause, Engine, InvalidKey, InvalidName, Loss, Name, RecordKey, Subject};
 
-/// What can go wrong. Contention is not among it: see [`TryAcquire`](crate::TryAcquire).
+/// Every failure that this crate reports. Contention is an outcome, not an error: see [`TryAcquire`](crate::TryAcquire).
 ///
-/// Each message says what was tried on what, and what to do next. Passwords are never part of one.
+/// Each message says what was tried on what, and what to do next. No message contains a password.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    // Input that is refused before the database is asked.
-    /// A name that is refused before the database is asked.
+    // Input that rowlock refuses before it asks the database.
+    /// The name is invalid. The database was not asked.
     InvalidName(InvalidName),
-    /// A duration that is refused before the database is asked.
+    /// The duration is out of bounds. The database was not asked.
     InvalidDuration {
-        /// The setting, as it is called in Rust (`ttl`, `wait`, `max_hold`, …).
+        /// The name of the setting in Rust (`ttl`, `wait`, `max_hold`, …).
         setting: &'static str,
-        /// What was given.
+        /// The value that the caller gave.
         given: Duration,
-        /// What is allowed.
+        /// The allowed values.
         bounds: &'static str,
     },
-    /// Another setting that is refused before the database is asked.
+    /// Another setting is invalid. The database was not asked.
     InvalidSetting {
-        /// The setting, as it is called in Rust.
+        /// The name of the setting in Rust.
         setting: &'static str,
-        /// Which rule it breaks.
+        /// The rule that it breaks.
         reason: &'static str,
     },
-    /// The database URL cannot be used. It is not printed: it may hold a password.
+    /// The database URL cannot be used. The message omits the URL, because it may contain a password.
     InvalidUrl {
-        /// What is wrong with it, and what is accepted.
+        /// The mistake in the URL, and the accepted forms.
         reason: String,
     },
-    /// The crate was built without the engine that the URL names.
+    /// This build of the crate lacks the engine that the URL names.
     EngineNotBuilt {
         /// The engine that the URL asks for.
         engine: &'static str,
-        /// The crate's feature that has it.
+        /// The feature of this crate that adds the engine.
         feature: &'static str,
     },
 
@@ -50,45 +50,45 @@ pub enum Error {
     LoginRefused {
         /// The database, without its password.
         target: String,
-        /// What the server said.
+        /// The server's message.
         cause: Cause,
     },
-    /// The server is there, the database is not; or the file is no database of SQLite's.
+    /// The server has no such database, or the file is not a SQLite database.
     NoSuchDatabase {
         /// The database, without its password.
         target: String,
-        /// What the server said.
+        /// The server's message.
         cause: Cause,
     },
     /// The SQLite file cannot be opened or written.
     Unwritable {
         /// The file.
         target: String,
-        /// What SQLite said.
+        /// SQLite's message.
         cause: Cause,
     },
-    /// The database did not answer in time, or the connection could not be made.
-    /// Nothing was changed, or what was changed has been undone or is being undone.
+    /// The database did not answer in time, or rowlock could not connect. Nothing was changed, or
+    /// rowlock has undone or is undoing the change.
     Unreachable {
         /// The database, without its password.
         target: String,
         /// The last error seen.
         detail: String,
     },
-    /// The client was shut down, or its own threads have ended with a panic. Nothing was granted.
+    /// The client was shut down, or its threads panicked. Nothing was granted.
     ShutDown {
         /// The database, without its password.
         target: String,
     },
-    /// The server takes no writes: it is a standby, or was set to read only. Nothing was changed. An acquire that may
-    /// wait has tried again until its wait was over: a failover ends this.
+    /// The server takes no writes: it is a standby, or is set to read only. Nothing was changed. An acquire that may wait
+    /// tried again until its wait was over, because a failover may end this state.
     ReadOnly {
         /// The database, without its password.
         target: String,
-        /// What was seen of each server.
+        /// The state of each server, as the client saw it.
         detail: String,
     },
-    /// PostgreSQL's search path names no schema that is there, or none that this user may use.
+    /// PostgreSQL's search path names no existing schema that this user may use.
     NoSchema {
         /// The database, without its password.
         target: String,
@@ -97,35 +97,35 @@ pub enum Error {
     },
     /// This user lacks a right on the database, or on rowlock's tables.
     Denied {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The database, without its password.
         target: String,
-        /// What the server said.
+        /// The server's message.
         cause: Cause,
-        /// The statements that give the client's user all that rowlock needs at run time. PostgreSQL: and `USAGE` on the
-        /// schema of the tables, where not everybody has it. MySQL, MariaDB: for the host `%`.
+        /// The statements that grant the client's user the rights that rowlock needs at run time. PostgreSQL: the user
+        /// also needs `USAGE` on the schema of the tables, where PUBLIC lacks it. MySQL, MariaDB: for the host `%`.
         grants: String,
     },
 
     // The server's version, and the tables.
-    /// The server is older than what rowlock relies on.
+    /// The server is older than the oldest version that rowlock supports.
     ServerTooOld {
         /// The database, without its password.
         target: String,
-        /// The version that the server tells.
+        /// The version that the server reports.
         found: String,
-        /// The oldest version that is supported.
+        /// The oldest supported version.
         needed: &'static str,
     },
-    /// The tables are missing and migrating was switched off.
+    /// The tables are missing, and the client does not migrate.
     SchemaMissing {
         /// The database, without its password.
         target: String,
         /// The engine, for the command.
         engine: Engine,
     },
-    /// The tables are older than this library and migrating was switched off.
+    /// The tables are older than this library needs, and the client does not migrate.
     SchemaOlder {
         /// The database, without its password.
         target: String,
@@ -134,7 +134,7 @@ pub enum Error {
         /// The version needed.
         needed: i32,
     },
-    /// The tables were made by a newer rowlock.
+    /// A newer rowlock made the tables.
     SchemaNewer {
         /// The database, without its password.
         target: String,
@@ -143,7 +143,7 @@ pub enum Error {
         /// The newest version known.
         known: i32,
     },
-    /// A migration that was applied differs from the one that this library carries.
+    /// An applied migration differs from this library's migration of the same version.
     SchemaChanged {
         /// The database, without its password.
         target: String,
@@ -158,31 +158,31 @@ pub enum Error {
         target: String,
         /// The engine, for the command.
         engine: Engine,
-        /// What the server said.
+        /// The server's message.
         detail: String,
     },
-    /// A migration failed for another reason.
+    /// A migration failed for a reason that has no variant of its own.
     MigrationFailed {
         /// The database, without its password.
         target: String,
-        /// What failed.
+        /// The failure.
         detail: String,
     },
 
     // Leases.
-    /// The lock was not free within the time that the caller was willing to wait.
+    /// The lock was not free within the caller's wait.
     WaitTimeout {
         /// The lock.
         name: Name,
-        /// How long was waited.
+        /// The time that the call waited.
         waited: Duration,
-        /// Who held it at the last look.
+        /// The holder at the last look.
         busy: Box<Busy>,
     },
-    /// The connection broke after the statement was sent, and what became of it could not be
-    /// found out in time. An acquire that may have happened is being undone.
+    /// The connection broke after the statement was sent, and rowlock could not find out in time
+    /// whether it happened. If it was an acquire, rowlock is undoing it.
     OutcomeUnknown {
-        /// What was tried (`acquire`, `release`, …).
+        /// The operation that was tried (`acquire`, `release`, …).
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
@@ -191,204 +191,203 @@ pub enum Error {
         /// The last error seen.
         detail: String,
     },
-    /// A guard that was released before was used.
+    /// The guard was used after its release.
     Released {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock.
         name: Name,
     },
 
     // Transactions.
-    /// The transaction belongs to another database, engine or schema than this client. (A copy of a database, or a
-    /// restored one, has the id of the first, and is not told from it.)
+    /// The transaction belongs to another database, engine or schema than this client. (A copied or restored database
+    /// has the id of the original, so rowlock cannot tell them apart.)
     WrongDatabase {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
         /// The client's database, without its password.
         target: String,
-        /// How that was seen.
+        /// The difference that rowlock found.
         detail: String,
     },
-    /// The transaction had failed or ended before, or its connection broke.
+    /// The transaction has failed or ended earlier, or its connection broke.
     TransactionOver {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
-        /// What the database said.
+        /// The database's message.
         detail: String,
     },
     /// The transaction may not write.
     ReadOnlyTransaction {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
-        /// What the database said.
+        /// The database's message.
         detail: String,
     },
-    /// The transaction has to make way for another one (a deadlock, a serialization failure, a lock that was
-    /// waited for in vain, a lease that it would keep from being renewed): roll back and try again, as
-    /// [`Retry`](crate::Retry) does.
+    /// The transaction must make way for another one: a deadlock, a serialization failure, a lock wait that timed out, or a
+    /// lease that it would keep from being renewed. Roll back and try again, as [`Retry`](crate::Retry) does.
     TransactionAborted {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock, or the record.
         on: Subject,
-        /// What the database said.
+        /// The database's message.
         detail: String,
     },
-    /// A connection of rowlock's own got no answer while a transaction, which keeps a connection, waited for it: behind a
-    /// pooler (PgBouncer, `ProxySQL`) transactions may have all of the server's connections, and all of them wait.
+    /// One of rowlock's own connections got no answer while the caller's transaction, which keeps its connection, waited for
+    /// it. Behind a pooler (PgBouncer, `ProxySQL`) transactions may have all of the server's connections, and all of them wait.
     ///
-    /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the row that was missing before it
-    /// begins again. Or make it before the transaction begins: [`Rowlock::version`](crate::Rowlock::version) does. So that it
-    /// does not happen, let the pooler have more connections to the server than transactions run at a time (with 10 more for each client, no look waits for a transaction's end).
+    /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the missing row before it begins again. Or make
+    /// the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this error, give the pooler more
+    /// connections to the server than transactions run at a time (with 10 more for each client, no look waits for a transaction's end).
     Starved {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The lock.
         on: Subject,
         /// The database, without its password.
         target: String,
-        /// How long was waited.
+        /// The time that the call waited.
         waited: Duration,
     },
-    /// The same transaction was granted the name before: it holds it until it ends.
+    /// This transaction already holds the name, and keeps it until it ends.
     AlreadyLocked {
         /// The lock.
         name: Name,
     },
-    /// One call was given the same name twice.
+    /// The call names the same lock twice.
     DuplicateName {
         /// The lock.
         name: Name,
     },
 
     // Work in a transaction that `Retry` runs.
-    /// Somebody else was faster: roll back and try again, as [`Retry`](crate::Retry) does.
+    /// Another transaction or lease was faster: roll back and try again, as [`Retry`](crate::Retry) does.
     Conflict {
-        /// What is in conflict: the lock's name, or a row of the application's.
+        /// The object in conflict: the lock's name, or a row of the application.
         what: String,
     },
-    /// A statement that was to change one row changed several.
+    /// A statement that should change one row changed several.
     NotOneRow {
         /// How many rows it changed.
         rows: u64,
     },
-    /// The connection broke while a transaction was being committed: whether it was, is not known, and it
-    /// was not tried again.
+    /// The connection broke during a commit. The transaction may or may not be committed, and rowlock did not try it
+    /// again.
     CommitUnknown {
         /// The last error seen.
         detail: String,
     },
-    /// A statement of the application's own failed, inside a closure that returns this type.
+    /// The application's own statement failed, inside a closure that returns this type.
     Application {
         /// The driver's error.
         cause: Cause,
     },
 
     // Idempotency.
-    /// A scope, a key or a step that is refused before the database is asked.
+    /// The scope, key or step is invalid. The database was not asked.
     InvalidKey(InvalidKey),
-    /// The attempt is not the running one any more: it can neither record nor, in a transaction, commit. Roll back,
-    /// and do not answer: whoever has taken over does.
+    /// Another attempt has replaced this one, which can neither record an outcome nor, in a transaction, commit. Roll back,
+    /// and do not answer the request: the other attempt answers it.
     Superseded {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The record.
         record: RecordKey,
-        /// How that came.
+        /// How the attempt ended.
         reason: &'static str,
     },
-    /// A step that must not be repeated was begun before, and nobody knows whether it happened. Until that is found out, it is
-    /// not run again, and the attempt is not completed.
+    /// A step that must not be repeated began earlier, and may or may not have happened. Until that is found out, the step
+    /// cannot run again, and the attempt cannot complete.
     StepUnknown {
         /// The record.
         record: RecordKey,
         /// The open step.
         step: String,
     },
-    /// A step was begun while another one of the same guard was running: at the same time, or inside its work.
+    /// A step began while another step of the same guard was running: at the same time, or inside its work.
     StepRunning {
         /// The record.
         record: RecordKey,
         /// The step that runs.
         step: String,
     },
-    /// An outcome that is larger than what is kept: than [`max_outcome`](crate::Idempotency::max_outcome), or than a
-    /// statement can carry to `MySQL` or `MariaDB` (a little less than half of `max_allowed_packet`).
+    /// The outcome is larger than [`max_outcome`](crate::Idempotency::max_outcome), or than a statement can carry to
+    /// `MySQL` or `MariaDB` (a little less than half of `max_allowed_packet`).
     OutcomeTooLarge {
-        /// What was to be kept.
+        /// The value that rowlock should keep.
         what: &'static str,
         /// Its size.
         bytes: usize,
         /// The limit.
         limit: usize,
     },
-    /// A response that cannot be kept: its body failed before its end, or has trailers.
+    /// The response cannot be kept: its body failed before its end, or has trailers.
     ResponseFailed {
-        /// Why.
+        /// The reason.
         detail: String,
     },
-    /// A value that cannot be said in JSON, or JSON that is not such a value.
+    /// JSON cannot represent the value, or the JSON does not represent a value of this type.
     Json {
-        /// What the parser said.
+        /// The parser's message.
         detail: String,
     },
-    /// A record that was to be changed, and is not there.
+    /// The record to be changed does not exist.
     NoSuchRecord {
         /// The record.
         record: RecordKey,
     },
-    /// A record that cannot be changed as an administrator asked.
+    /// The record's state does not allow the change that an administrator asked for.
     NotDecided {
         /// The record.
         record: RecordKey,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// A record that rowlock cannot have written: somebody edited it by hand.
+    /// The record is damaged: rowlock cannot have written it, so it was edited by hand.
     CorruptRecord {
         /// The record, as far as it can be read.
         record: String,
-        /// What is wrong with the row.
+        /// The damage.
         what: &'static str,
     },
 
     // A lost lease, a damaged row, any other failure.
-    /// The lease was lost while it was needed.
+    /// The lease was lost while the caller still needed it.
     Lost {
         /// The lock.
         name: Name,
         /// How it was lost.
         loss: Loss,
     },
-    /// The lease was lost after something had pinned it, and the work was cut off: whether its transaction was committed is
-    /// not known. (If it was, that was legal: nobody else was granted the name before.)
+    /// The lease was lost after a transaction had pinned it, and the work was cut off. The transaction may or may not be
+    /// committed. (A commit was legal: no other holder was granted the name before it.)
     CutOff {
         /// The lock.
         name: Name,
         /// How it was lost.
         loss: Loss,
     },
-    /// A row that rowlock cannot have written: somebody edited it by hand.
+    /// The row is damaged: rowlock cannot have written it, so it was edited by hand.
     CorruptRow {
         /// The lock, as far as it can be read.
         name: String,
-        /// What is wrong with the row.
+        /// The damage.
         what: &'static str,
     },
-    /// The database refused a statement for a reason that rowlock has no name for.
+    /// The database refused a statement for a reason that has no variant of its own.
     Database {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// The database, without its password.
         target: String,
-        /// What the server said.
+        /// The server's message.
         cause: Cause,
     },
 }

@@ -1,4 +1,4 @@
-//! What follows from an error: whether to try again, and which smaller errors become one.
+//! Which errors may be tried again, and which smaller errors become an [`Error`].
 
 use std::convert::Infallible;
 
@@ -6,7 +6,7 @@ use super::Error;
 use crate::model::{InvalidKey, InvalidName, UnknownEngine};
 
 impl Error {
-    /// Whether trying again later may well succeed: the database was out of reach, or busy.
+    /// Whether another try later may succeed: the database was out of reach, or busy.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -19,8 +19,8 @@ impl Error {
         )
     }
 
-    /// Whether a transaction that failed with this may well succeed when it is begun anew: what
-    /// [`Retry`](crate::Retry) tries again.
+    /// Whether a transaction that failed with this error may succeed when it begins again. [`Retry`](crate::Retry)
+    /// tries these errors again.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! The message of each error: what was tried on what, and what to do next. No message has a password in it.
+//! The message of each error: what was tried on what, and what to do next. No message contains a password.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ impl fmt::Display for Error {
             Self::InvalidUrl { reason } => write!(f, "the database URL cannot be used: {reason}"),
             Self::EngineNotBuilt { engine, feature } => write!(
                 f,
-                "this build of rowlock has no {engine} in it: build it with the feature `{feature}`"
+                "this build of rowlock does not support {engine}: build it with the feature `{feature}`"
             ),
             Self::LoginRefused { target, cause } => write!(
                 f,
@@ -54,7 +54,7 @@ impl fmt::Display for Error {
                 search_path,
             } => write!(
                 f,
-                "{target}: the search path ({search_path}) names no schema that is there and that this user may use: \
+                "{target}: the search path ({search_path}) names no existing schema that this user may use: \
                  create one, grant this user USAGE on it, or correct search_path"
             ),
             Self::Denied {
@@ -164,12 +164,12 @@ impl fmt::Display for Error {
             } => write!(
                 f,
                 "{doing} {on}: rowlock's own connection to {target} had no answer within {waited:.0?}, while this transaction keeps one: \
-                 do transactions take up all connections of a pooler? Roll back and try again, as `Retry` does, or behind `rowlock.version(name)`, \
-                 and let the pooler have more connections than transactions run at a time, by 10 for each client of rowlock"
+                 do transactions take up all connections of a pooler? Roll back, and try again after `rowlock.version(name)` or with `Retry`; \
+                 and give the pooler more connections than transactions run at a time, by 10 for each client of rowlock"
             ),
             Self::AlreadyLocked { name } => write!(
                 f,
-                "{name:?} is locked by this very transaction already, until it ends: lock it once, and pass the first grant on"
+                "this transaction already holds {name:?} until it ends: lock it once, and pass the first grant on"
             ),
             Self::DuplicateName { name } => write!(
                 f,
@@ -177,15 +177,15 @@ impl fmt::Display for Error {
             ),
             Self::Conflict { what } => write!(
                 f,
-                "{what} was changed or is held by somebody else: roll back and try again"
+                "{what} was changed, or has another holder: roll back and try again"
             ),
             Self::NotOneRow { rows } => write!(
                 f,
-                "{rows} rows were changed by a statement that was to change one: is its WHERE clause unique?"
+                "a statement that should change one row changed {rows}: is its WHERE clause unique?"
             ),
             Self::CommitUnknown { detail } => write!(
                 f,
-                "the connection broke under a commit, whose outcome is unknown ({detail}): check whether its work was committed before you do it again"
+                "the connection broke during a commit, whose outcome is unknown ({detail}): check whether its work was committed before you do it again"
             ),
             Self::Application { cause } => {
                 write!(f, "a statement of the application's failed: {cause}")
@@ -198,7 +198,7 @@ impl fmt::Display for Error {
             } => write!(f, "{doing} {record}: {reason}; roll back"),
             Self::StepUnknown { record, step } => write!(
                 f,
-                "{record}: whether the step {step:?} happened is not known, and it must not be repeated: find out, then say it with \
+                "{record}: the step {step:?} must not be repeated, and may or may not have happened: find out, then report it with \
                  `step_happened` or `step_not_done` of this guard, or end the attempt and run `rowlock idempotency resolve`"
             ),
             Self::StepRunning { record, step } => write!(
@@ -215,11 +215,11 @@ impl fmt::Display for Error {
             }
             Self::Json { detail } => write!(
                 f,
-                "a value cannot be kept as JSON, or read from it: {detail}"
+                "a value cannot be written as JSON, or read from it: {detail}"
             ),
             Self::NoSuchRecord { record } => write!(
                 f,
-                "there is no record {record}: `rowlock idempotency ls` lists those that there are"
+                "there is no record {record}: `rowlock idempotency ls` lists all records"
             ),
             Self::NotDecided { record, reason } => write!(f, "{record}: {reason}"),
             Self::CorruptRecord { record, what } => write!(
@@ -229,8 +229,8 @@ impl fmt::Display for Error {
             Self::Lost { name, loss } => write!(f, "the lease of {name:?} was lost: {loss}"),
             Self::CutOff { name, loss } => write!(
                 f,
-                "the lease of {name:?} was lost ({loss}) after it had been pinned, and the work was cut off: \
-                 whether its transaction was committed is not known; look before doing it again"
+                "the lease of {name:?} was lost ({loss}) after a pin, and the work was cut off: its transaction may or may not be \
+                 committed; look before you do it again"
             ),
             Self::CorruptRow { name, what } => write!(
                 f,
@@ -249,7 +249,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // Their message is the whole message, so their source comes next.
+            // The message above is already the message of this error, so `source` continues with its source.
             Self::InvalidName(error) => error.source(),
             Self::InvalidKey(error) => error.source(),
             _ => None,
