@@ -1,4 +1,4 @@
-//! What rows of records say.
+//! Reading a record for people from its row.
 
 use super::*;
 use crate::store::record_state::KeptState;

@@ -31,7 +31,7 @@ impl<E> From<E> for StepFailed<E> {
     }
 }
 
-/// What to do about a step.
+/// The action for a step: run it, or return its result.
 pub(super) enum StepToDo {
     Fresh(StepAsk),
     Done(Outcome),
