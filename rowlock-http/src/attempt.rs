@@ -260,6 +260,10 @@ async fn give_up(attempt: &Idempotent, was_not_applied: bool) {
         attempt.do_not_count();
         return;
     }
+    // The handler knows that its work is done, whatever it returned.
+    if attempt.answered().is_none() && attempt.is_kept_claimed() {
+        return;
+    }
     if was_not_applied && let Err(error) = attempt.whole_not_done(HANDLER).await {
         tracing::warn!(%error, "a handler did nothing, and this could not be recorded: the record may become unknown");
     }

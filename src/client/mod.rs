@@ -269,7 +269,8 @@ impl Rowlock {
         self.core.errand(ErrandKind::Cleaning, walk).await
     }
 
-    /// Waits until all releases and drops so far have reached the database, for at most the
+    /// Waits until all releases and drops so far have reached the database, and until the client's own tasks have ended (those of
+    /// [`spawn`](Self::spawn), and those that finish dropped calls), for at most the
     /// [`operation_timeout`](Builder::operation_timeout). Call it before the process exits. If the database is out of
     /// reach, or a transaction has the row locked, the rest is tried again in the background. If the process ends
     /// first, the lease ends with its TTL.
@@ -286,10 +287,12 @@ impl Rowlock {
     /// Ends this client and all its clones, before the process exits. Waits for at most `limit` plus half a second, and returns the
     /// work that had not ended by then. It can be called again.
     ///
-    /// In this order: new grants and claims are refused ([`Error::ShutDown`]); tasks that finish dropped calls end; releases,
-    /// completions and drops are sent to the database; renewals and the cleaner stop; the threads end. The list contains each lease
-    /// whose guard still exists: it is no longer renewed, it is held until its [`deadline`](crate::Held::deadline), and its guard
-    /// can no longer release it.
+    /// In this order: new grants and claims are refused ([`Error::ShutDown`]), except to the client's own tasks; these tasks end, among
+    /// them those that finish dropped calls, and those of [`spawn`](Self::spawn); releases, completions and drops are sent to the
+    /// database; renewals, the cleaner and the threads end.
+    ///
+    /// The list contains each lease and each attempt whose guard still exists. Such a guard stays good: it is renewed, and can be
+    /// released or completed until the process exits. Drop your guards before you call this.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

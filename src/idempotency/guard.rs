@@ -272,6 +272,12 @@ impl IdempotencyGuard {
         self.inner.has_worked();
     }
 
+    /// Whether [`keep_claimed`](Self::keep_claimed) was called, and no [`release`](Self::release) after it. A layer that runs a
+    /// handler asks before it releases the handler's attempt.
+    pub fn is_kept_claimed(&self) -> bool {
+        self.inner.is_kept_claimed()
+    }
+
     async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {
         self.check_running(doing)?;
         match self.inner.finish(end).await? {

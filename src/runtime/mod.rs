@@ -64,7 +64,7 @@ use rows::Known;
 pub(crate) use rows::make_rows;
 use seen_keys::{RunningKeys, SeenKeys};
 pub(crate) use settings::Settings;
-use tasks::{Kind, Tasks};
+use tasks::{Kind, Tasks, is_member};
 use timer::sleep_until;
 use verbs::alone::Alone;
 use verbs::read::Read;
@@ -152,7 +152,8 @@ impl Core {
 
     /// Returns an error when this client is shutting down: it grants nothing any more.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.closing.load(Ordering::Acquire) {
+        // What was spawned before may need a lock to come to its end.
+        if self.closing.load(Ordering::Acquire) && !is_member() {
             return Err(self.stopped());
         }
         Ok(())
@@ -274,21 +275,26 @@ impl Core {
     pub(crate) async fn flush(&self) {
         let until = Moment::now() + self.settings.operation_timeout;
         let all = async {
-            // Guards that the tasks drop at their end send statements too.
+            self.flush_lanes().await;
             self.tasks.ended_so_far(&[Kind::Work, Kind::Order]).await;
-            let flush = |lane: &mpsc::UnboundedSender<Message>| {
-                let (reply, done) = oneshot::channel();
-                let _ = lane.send(Message::Flush(reply));
-                done
-            };
-            let replies: Vec<_> = self.lanes.iter().map(flush).collect();
-            for done in replies {
-                let _ = done.await;
-            }
+            // Guards that the tasks dropped at their end send statements too.
+            self.flush_lanes().await;
         };
         tokio::select! {
             () = all => {}
             () = sleep_until(until) => {}
+        }
+    }
+
+    async fn flush_lanes(&self) {
+        let flush = |lane: &mpsc::UnboundedSender<Message>| {
+            let (reply, done) = oneshot::channel();
+            let _ = lane.send(Message::Flush(reply));
+            done
+        };
+        let replies: Vec<_> = self.lanes.iter().map(flush).collect();
+        for done in replies {
+            let _ = done.await;
         }
     }
 

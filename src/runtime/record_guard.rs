@@ -74,12 +74,17 @@ impl RecordGuard {
     /// sent now, dropping the guard sends it.
     pub(crate) fn give_up(&self) -> RecordEnd {
         self.pardon.store(i32::MAX, Ordering::Release);
+        self.worked.store(false, Ordering::Release);
         self.free()
     }
 
     /// The work is done. From here on, dropping the guard does not free the key, because that would let the work be done again.
     pub(crate) fn has_worked(&self) {
         self.worked.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_kept_claimed(&self) -> bool {
+        self.worked.load(Ordering::Acquire)
     }
 
     /// From here on, the next attempt has to be of the same request.

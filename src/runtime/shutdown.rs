@@ -1,15 +1,16 @@
 //! Shutting a client down, in order.
 //!
-//! 1. The client grants no lock and claims no key any more.
+//! 1. The client grants no lock and claims no key any more, but to the tasks of step 2.
 //! 2. The tasks that go on for callers who have gone end. They may still need everything below.
 //! 3. Errands end.
-//! 4. The lanes finish their duties, and end.
-//! 5. Renewals and the cleaner stop. A lease that still has a guard stays held until its deadline, as when the database is
-//!    silent.
-//! 6. The threads end.
+//! 4. The lanes finish what they have.
+//! 5. When no guard is left and no task runs: the lanes, the renewals, the cleaner and the threads end.
 //!
-//! Shutdown reports the work that is unfinished when the time is over. That work goes on until the process ends. Calls may
-//! overlap or be dropped in the middle, because each step can be repeated.
+//! A guard that is left is reported, and stays good: its lease is renewed, it can be released, and its attempt can still record
+//! its outcome. The threads end after the last guard, as when the last handle of a client is dropped. So a shutdown loses
+//! nothing; the end of the process does.
+//!
+//! Calls may overlap or be dropped in the middle, because each step can be repeated.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,25 +34,34 @@ impl Core {
         let _ = self.errands.send(Order::Stop);
         let errands = [Kind::Order, Kind::Errand];
         within(until, self.tasks.ended(&errands)).await;
-        let mut unfinished = self.stop_lanes(until).await;
-        self.cleaner.stop();
-        let held = self.renewals.stop();
-        // The thread of the lanes goes on with the duties that they have reported, and the thread of the renewals goes on to
-        // announce the loss of leases that are still held.
-        let mut threads = Vec::new();
-        if unfinished.is_empty() {
-            threads.push(Kind::Lanes);
-        }
-        if held.is_empty() {
-            threads.push(Kind::Renewals);
-        }
-        within(until, self.tasks.ended(&threads)).await;
-        unfinished.append(&mut self.undelivered());
-        unfinished.extend(held.into_iter().map(|on| Unfinished::new("hold", Some(on))));
+        within(until, self.flush_lanes()).await;
+        let held = self.renewals.held();
+        let mut unfinished: Vec<_> = held
+            .into_iter()
+            .map(|on| Unfinished::new("hold", Some(on)))
+            .collect();
         for kind in [Kind::Work, Kind::Order, Kind::Errand] {
             let running = self.tasks.running(kind).into_iter();
             unfinished.extend(running.map(|name| Unfinished::new(name, None)));
         }
+        if unfinished.is_empty() {
+            unfinished = self.end(until).await;
+        }
+        unfinished.append(&mut self.undelivered());
+        unfinished
+    }
+
+    /// Ends the lanes, the renewals, the cleaner and the threads, when nothing needs them any more.
+    async fn end(&self, until: Moment) -> Vec<Unfinished> {
+        self.cleaner.stop();
+        let mut unfinished = self.stop_lanes(until).await;
+        self.renewals.stop();
+        // The thread of the lanes goes on with the duties that they have reported.
+        let mut threads = vec![Kind::Renewals];
+        if unfinished.is_empty() {
+            threads.push(Kind::Lanes);
+        }
+        within(until, self.tasks.ended(&threads)).await;
         for kind in threads {
             let running = self.tasks.running(kind).into_iter();
             unfinished

@@ -32,6 +32,14 @@ tokio::task_local! {
     static CHAIN: Arc<[u64]>;
 }
 
+/// How many members all clients of this process have had. (One count for all, because a chain may lead from client to client.)
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the calling task is a member of a client's set.
+pub(crate) fn is_member() -> bool {
+    !chain().is_empty()
+}
+
 fn chain() -> Arc<[u64]> {
     CHAIN.try_with(Arc::clone).unwrap_or_default()
 }
@@ -43,7 +51,6 @@ pub(crate) struct Tasks(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     running: watch::Sender<BTreeMap<u64, Running>>,
-    started: AtomicU64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +80,7 @@ impl Drop for Member {
 impl Tasks {
     /// Adds a member.
     pub(crate) fn enter(&self, kind: Kind, name: &'static str) -> Member {
-        let number = self.0.started.fetch_add(1, Ordering::Relaxed);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let root = chain().first().copied().unwrap_or(number);
         let entry = Running { kind, name, root };
         self.0.running.send_modify(|running| {
@@ -102,7 +109,7 @@ impl Tasks {
 
     /// Waits for the members of these kinds that started before this call, and for those that they have spawned since.
     pub(crate) async fn ended_so_far(&self, kinds: &[Kind]) {
-        let mark = self.0.started.load(Ordering::Relaxed);
+        let mark = STARTED.load(Ordering::Relaxed);
         self.ended_before(kinds, mark).await;
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Error, Fingerprint, Name, Outcome, ReleaseOutcome, Subject, Unfinished};
-use rowlock_test::{Db, on_app, on_every_engine, take};
+use rowlock_test::{Db, on_app, on_every_engine, renewed, take};
 use tokio::sync::oneshot;
 
 /// Longer than anything here takes.
@@ -48,21 +48,25 @@ on_every_engine! {
         }
     }
 
-    async fn what_is_held_is_told_and_held_until_its_deadline(db: &Db) {
-        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
-        let ttl = Duration::from_secs(4);
-        let held = take(&rowlock, "a", ttl).await;
+    async fn a_guard_that_is_left_is_reported_and_stays_good(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", Duration::from_secs(4)).await;
+        let request = Fingerprint::of("request");
+        let begun = rowlock.idempotency().begin("me", "k", request).await.unwrap();
+        let Begun::New(attempt) = begun else {
+            panic!("{begun:?}")
+        };
         let unfinished = rowlock.shutdown(LONG).await;
-        assert_eq!(names(&unfinished), ["hold \"a\""]);
-        assert_eq!(unfinished[0].on, Some(lock("a")));
-        assert!(held.is_held());
-        let busy = other.lock("a").try_acquire().await.unwrap();
-        assert!(busy.held().is_none());
-        // Nobody renews it.
-        held.lost().await;
-        assert!(!held.is_held());
-        let next = other.lock("a").wait(LONG).acquire().await.unwrap();
-        assert!(next.fence() > held.fence());
+        let mut names = names(&unfinished);
+        names.sort();
+        assert_eq!(names, ["hold \"a\"", "hold the record \"k\" of \"me\""]);
+        assert!(unfinished.iter().any(|left| left.on == Some(lock("a"))));
+        renewed(&held).await;
+        attempt.complete(&Outcome::json(&"done").unwrap()).await.unwrap();
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        assert!(rowlock.shutdown(LONG).await.is_empty());
+        let again = db.rowlock().await.idempotency().begin("me", "k", request).await;
+        assert!(matches!(again, Ok(Begun::Replay(_))), "{again:?}");
     }
 
     async fn work_that_goes_on_is_waited_for_and_told_when_it_takes_too_long(db: &Db) {
@@ -82,15 +86,18 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let (go_on, wait) = oneshot::channel();
         let held = take(&rowlock, "b", LONG).await;
+        let locks = rowlock.clone();
         let work = rowlock.spawn("a letter", async move {
             let _ = wait.await;
+            let next = locks.lock("d").acquire().await.unwrap();
+            assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
             held.release().await
         });
         let all = rowlock.clone();
         let shutdown = tokio::spawn(async move { all.shutdown(LONG).await });
         while rowlock.lock("c").try_acquire().await.is_ok() {}
+        // What the work needs to end well is there, also a lock.
         go_on.send(()).unwrap();
-        // What it needs to end well is there.
         let released = work.await.unwrap().unwrap();
         assert_eq!(released, ReleaseOutcome::Released);
         assert!(shutdown.await.unwrap().is_empty());

@@ -46,6 +46,16 @@ over_a_socket! {
         send(server.pay("k", "201")).await.is_new(201);
     }
 
+    async fn a_handler_whose_work_is_done_keeps_its_key_whatever_it_returns() {
+        for act in ["kept-claimed", "kept-claimed panic"] {
+            let server = Server::plain().await;
+            assert_eq!(send(server.pay("k", act)).await.status, 500);
+            assert_eq!(state(&server).await, RecordState::Running);
+            send(server.pay("k", "201")).await.is_problem(409, "in-flight");
+            assert_eq!(server.shop.runs(), 1);
+        }
+    }
+
     async fn a_final_response_does_not_hide_an_open_step() {
         let server = Server::plain().await;
         send(server.pay("k", "open-step")).await.is_problem(409, "unknown");

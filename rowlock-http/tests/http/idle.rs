@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::OnceLock;
 use std::task::Poll;
+use std::time::Duration;
 
 use rowlock::RecordState;
 use rowlock_http::IdempotencyLayer;
@@ -53,6 +54,19 @@ over_a_socket! {
         blocked.release().await;
         layer.idle().await;
         assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
+    }
+
+    async fn a_handler_that_outlives_a_shutdown_still_records_its_response() {
+        let (server, _layer) = server().await;
+        let running = tokio::spawn(send(server.pay("k", "wait")));
+        eventually("the effect", || async { server.effects().await == 1 }).await;
+        let unfinished = server.rowlock.shutdown(Duration::from_millis(100)).await;
+        let names: Vec<_> = unfinished.iter().map(ToString::to_string).collect();
+        assert!(names.contains(&"an HTTP handler".into()), "{names:?}");
+        server.shop.gate.add_permits(1);
+        running.await.unwrap().is_new(201);
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
+        assert!(server.rowlock.shutdown(Duration::from_mins(1)).await.is_empty());
     }
 
     async fn whatever_comes_of_a_request_nothing_is_under_way_after_it() {

@@ -150,6 +150,12 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
     shop.effect(&key).await;
     let mut response = match act {
         "panic" => panic!("as was asked"),
+        // Its work is done, and it says so.
+        "kept-claimed" => {
+            idempotent.as_ref().unwrap().keep_claimed();
+            assert_ne!(argument, "panic", "as was asked");
+            (StatusCode::INTERNAL_SERVER_ERROR, said).into_response()
+        }
         "wait" => {
             shop.wait().await;
             (StatusCode::CREATED, said).into_response()

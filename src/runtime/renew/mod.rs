@@ -158,14 +158,18 @@ impl Renewals {
         }
     }
 
-    /// Stops renewing. Returns the subjects that are still held; their loss is announced.
-    pub(crate) fn stop(&self) -> Vec<Subject> {
+    /// The subjects that are held now.
+    pub(crate) fn held(&self) -> Vec<Subject> {
+        self.0.state().schedule.held(Moment::now())
+    }
+
+    /// Stops renewing. Losses are still announced.
+    pub(crate) fn stop(&self) {
         let state = &mut *self.0.state();
         state.stopped = true;
         self.0.announce.notify_one();
         self.0.renew.notify_one();
         self.0.help.notify_one();
-        state.schedule.held(Moment::now())
     }
 }
 

@@ -223,7 +223,7 @@ async fn a_flush_tells_what_work_has_dropped() {
 }
 
 #[tokio::test]
-async fn what_comes_after_a_shutdown_is_refused_or_told_by_the_next_one() {
+async fn errands_that_come_after_a_shutdown_are_refused_and_guards_are_not() {
     let bench = Bench::new().await;
     let guard = held(&bench.core, "a").await;
     let running = errand(&bench.core, 300 * MS);
@@ -231,15 +231,25 @@ async fn what_comes_after_a_shutdown_is_refused_or_told_by_the_next_one() {
         tokio::task::yield_now().await;
     }
     let first = bench.core.shut_down(Duration::ZERO).await;
-    assert!(!first.is_empty());
+    assert_eq!(first.len(), 2, "{first:?}");
     let late = errand(&bench.core, Duration::ZERO).await.unwrap();
     assert!(matches!(late, Err(Error::ShutDown { .. })), "{late:?}");
     running.await.unwrap().unwrap();
-    while !bench.core.tasks.running(Kind::Lanes).is_empty() {
-        tokio::task::yield_now().await;
-    }
     drop(guard);
-    let told = bench.core.shut_down(PATIENCE).await;
-    let told: Vec<_> = told.iter().map(ToString::to_string).collect();
-    assert_eq!(told, ["release \"a\""]);
+    assert_eq!(bench.core.shut_down(PATIENCE).await, []);
+    assert!(bench.holder("a").await.is_none());
+}
+
+#[tokio::test]
+async fn a_task_of_another_client_is_none_of_this_one() {
+    let (one, two) = (Bench::new().await, Bench::new().await);
+    let (go_on, wait) = oneshot::channel::<()>();
+    let core = Arc::clone(&two.core);
+    let work = one.core.tasks.spawn("of one", async move {
+        let unfinished = core.shut_down(50 * MS).await;
+        unfinished.len()
+    });
+    drop(two.core.tasks.spawn("of two", wait));
+    assert_eq!(work.await.unwrap(), 1);
+    drop(go_on);
 }
