@@ -300,9 +300,10 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
         }
         match kept {
             Ok(()) => return,
-            Err(error @ (Error::Superseded { .. } | Error::ShutDown { .. })) => {
+            Err(error @ Error::Superseded { .. }) => {
                 return tracing::warn!(%error, "a response is not kept");
             }
+            Err(Error::ShutDown { .. }) => break,
             Err(error) => {
                 tracing::warn!(%error, "a response is not kept yet: the layer tries again");
             }

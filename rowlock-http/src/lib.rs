@@ -213,6 +213,11 @@
 //!
 //! *503 with Retry-After.* The database is out of reach. Send the same request again. If the handler has already run, a retry
 //! gets its response when the layer has been able to keep it.
+//!
+//! ## stopping
+//!
+//! *503 with Retry-After.* The client of rowlock was [shut down](rowlock::Rowlock::shutdown), because the process is about to
+//! exit. The handler has not run. Send the same request again, to another server or later.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

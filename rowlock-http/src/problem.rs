@@ -36,6 +36,7 @@ pub(crate) enum Problem {
     Damaged,
     Misconfigured,
     Unavailable,
+    Stopping,
 }
 
 #[derive(Serialize)]
@@ -57,6 +58,10 @@ impl Problem {
             Error::CorruptRecord { .. } => {
                 tracing::error!(%error, "a request is refused");
                 Self::Damaged
+            }
+            Error::ShutDown { .. } => {
+                tracing::warn!(%error, "a request is refused");
+                Self::Stopping
             }
             Error::InvalidSetting { .. }
             | Error::InvalidDuration { .. }
@@ -151,6 +156,11 @@ impl Problem {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The database is out of reach",
             ),
+            Self::Stopping => (
+                "stopping",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The server is stopping",
+            ),
         }
     }
 
@@ -198,7 +208,7 @@ impl Problem {
             Self::HandlerPanicked => "The request broke off inside the server. Send it again, with the same key.".into(),
             Self::Damaged => "The operator of the server has to repair the record.".into(),
             Self::Misconfigured => "The operator of the server finds the reason in its log.".into(),
-            Self::Unavailable => "Send the same request again later, with the same key.".into(),
+            Self::Unavailable | Self::Stopping => "Send the same request again later, with the same key.".into(),
         }
     }
 
@@ -212,7 +222,7 @@ impl Problem {
                 let seconds = u64::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
                 Some(seconds.clamp(*RETRY_AFTER.start(), *RETRY_AFTER.end()))
             }
-            Self::Unavailable => Some(DATABASE_RETRY_AFTER),
+            Self::Unavailable | Self::Stopping => Some(DATABASE_RETRY_AFTER),
             _ => None,
         }
     }
@@ -258,7 +268,7 @@ impl Problem {
 mod tests {
     use super::*;
 
-    fn all() -> [Problem; 16] {
+    fn all() -> [Problem; 17] {
         [
             Problem::MissingKey,
             Problem::BadKey("".into()),
@@ -278,6 +288,7 @@ mod tests {
             Problem::Damaged,
             Problem::Misconfigured,
             Problem::Unavailable,
+            Problem::Stopping,
         ]
     }
 

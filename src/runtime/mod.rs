@@ -41,7 +41,7 @@ mod waiters;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ use rows::Known;
 pub(crate) use rows::make_rows;
 use seen_keys::{RunningKeys, SeenKeys};
 pub(crate) use settings::Settings;
-use tasks::{Kind, Tasks, is_member};
+use tasks::{Kind, Tasks, entered_before};
 use timer::sleep_until;
 use verbs::alone::Alone;
 use verbs::read::Read;
@@ -108,8 +108,8 @@ pub(crate) struct Core {
     pub(crate) running: Arc<RunningKeys>,
     /// What this client has started.
     pub(crate) tasks: Tasks,
-    /// The client is shutting down: it grants nothing any more.
-    closing: AtomicBool,
+    /// When its shutdown began, as a number of tasks: later ones are granted nothing any more. `u64::MAX`: it has not begun.
+    closing: AtomicU64,
     /// Duties that arrived after the lanes had ended.
     undelivered: Mutex<Vec<Unfinished>>,
     /// Names known to have a row.
@@ -152,8 +152,9 @@ impl Core {
 
     /// Returns an error when this client is shutting down: it grants nothing any more.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        // What was spawned before may need a lock to come to its end.
-        if self.closing.load(Ordering::Acquire) && !is_member() {
+        let mark = self.closing.load(Ordering::Acquire);
+        // A task that was spawned before may need a lock to come to its end.
+        if mark != u64::MAX && !entered_before(mark) {
             return Err(self.stopped());
         }
         Ok(())

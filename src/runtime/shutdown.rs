@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use super::Core;
 use super::errands::Order;
 use super::lanes::Message;
-use super::tasks::Kind;
+use super::tasks::{self, Kind};
 use super::timer::sleep_until;
 use crate::model::{Moment, Unfinished};
 
@@ -29,7 +29,8 @@ impl Core {
     /// Shuts down in order, within `limit`. Returns what did not end.
     pub(crate) async fn shut_down(&self, limit: Duration) -> Vec<Unfinished> {
         let until = Moment::now() + limit;
-        self.closing.store(true, Ordering::Release);
+        // Later calls keep the mark of the first one.
+        self.closing.fetch_min(tasks::started(), Ordering::AcqRel);
         within(until, self.tasks.ended(&[Kind::Work])).await;
         let _ = self.errands.send(Order::Stop);
         let errands = [Kind::Order, Kind::Errand];
@@ -38,7 +39,7 @@ impl Core {
         let held = self.renewals.held();
         let mut unfinished: Vec<_> = held
             .into_iter()
-            .map(|on| Unfinished::new("hold", Some(on)))
+            .map(|on| Unfinished::new(HOLD, Some(on)))
             .collect();
         for kind in [Kind::Work, Kind::Order, Kind::Errand] {
             let running = self.tasks.running(kind).into_iter();
@@ -55,12 +56,14 @@ impl Core {
     async fn end(&self, until: Moment) -> Vec<Unfinished> {
         self.cleaner.stop();
         let mut unfinished = self.stop_lanes(until).await;
-        self.renewals.stop();
-        // The thread of the lanes goes on with the duties that they have reported.
-        let mut threads = vec![Kind::Renewals];
-        if unfinished.is_empty() {
-            threads.push(Kind::Lanes);
+        let held = self.renewals.close();
+        let held = held.into_iter().map(|on| Unfinished::new(HOLD, Some(on)));
+        unfinished.extend(held);
+        // Their threads go on with what is reported here.
+        if !unfinished.is_empty() {
+            return unfinished;
         }
+        let threads = [Kind::Lanes, Kind::Renewals];
         within(until, self.tasks.ended(&threads)).await;
         for kind in threads {
             let running = self.tasks.running(kind).into_iter();
@@ -90,6 +93,9 @@ impl Core {
         unfinished
     }
 }
+
+/// A guard that is left.
+const HOLD: &str = "hold";
 
 /// A part without work gets this long to end, even when the time is over.
 const MOMENT: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! Starting a client: its threads, and the checks on its first connection.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ impl Core {
             seen_keys: SeenKeys::default(),
             running: Arc::default(),
             tasks,
-            closing: AtomicBool::new(false),
+            closing: AtomicU64::new(u64::MAX),
             undelivered: Mutex::default(),
             rows: Mutex::default(),
         };

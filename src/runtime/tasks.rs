@@ -35,9 +35,14 @@ tokio::task_local! {
 /// How many members all clients of this process have had. (One count for all, because a chain may lead from client to client.)
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the calling task is a member of a client's set.
-pub(crate) fn is_member() -> bool {
-    !chain().is_empty()
+/// How many members there have been so far.
+pub(crate) fn started() -> u64 {
+    STARTED.load(Ordering::Relaxed)
+}
+
+/// Whether the calling task is a member of a client's set, or was spawned by one, that entered before this mark.
+pub(crate) fn entered_before(mark: u64) -> bool {
+    chain().first().is_some_and(|root| *root < mark)
 }
 
 fn chain() -> Arc<[u64]> {
@@ -109,7 +114,7 @@ impl Tasks {
 
     /// Waits for the members of these kinds that started before this call, and for those that they have spawned since.
     pub(crate) async fn ended_so_far(&self, kinds: &[Kind]) {
-        let mark = STARTED.load(Ordering::Relaxed);
+        let mark = started();
         self.ended_before(kinds, mark).await;
     }
 

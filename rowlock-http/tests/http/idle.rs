@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rowlock::RecordState;
 use rowlock_http::IdempotencyLayer;
-use rowlock_test::eventually;
+use rowlock_test::{eventually, take};
 
 use crate::server::{Server, over_a_socket, send};
 
@@ -67,6 +67,16 @@ over_a_socket! {
         running.await.unwrap().is_new(201);
         assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
         assert!(server.rowlock.shutdown(Duration::from_mins(1)).await.is_empty());
+    }
+
+    async fn a_request_that_comes_after_a_shutdown_runs_nothing() {
+        let (server, _layer) = server().await;
+        // Its lanes are there yet.
+        let held = take(&server.rowlock, "a", Duration::from_mins(1)).await;
+        assert_eq!(server.rowlock.shutdown(Duration::ZERO).await.len(), 1);
+        send(server.pay("k", "201")).await.is_problem(503, "stopping");
+        assert_eq!(server.shop.runs(), 0);
+        drop(held);
     }
 
     async fn whatever_comes_of_a_request_nothing_is_under_way_after_it() {

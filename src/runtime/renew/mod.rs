@@ -69,26 +69,19 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     schedule: Schedule,
-    /// Announcements are no longer needed.
+    /// Nothing is held any more.
     closed: bool,
-    /// Renewals are no longer wanted.
-    stopped: bool,
-}
-
-impl State {
-    fn renews(&self) -> bool {
-        !self.closed && !self.stopped
-    }
-
-    /// Whether there is nothing left to announce.
-    fn is_over(&self) -> bool {
-        self.closed || (self.stopped && self.schedule.is_empty())
-    }
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        self.announce.notify_one();
+        self.renew.notify_one();
+        self.help.notify_one();
     }
 }
 
@@ -151,11 +144,7 @@ impl Renewals {
 
     /// The grant was released, or the attempt has ended.
     pub(crate) fn remove(&self, id: Uuid) {
-        let state = &mut *self.0.state();
-        state.schedule.remove(id);
-        if state.stopped && state.schedule.is_empty() {
-            self.0.announce.notify_one();
-        }
+        self.0.state().schedule.remove(id);
     }
 
     /// The subjects that are held now.
@@ -163,22 +152,22 @@ impl Renewals {
         self.0.state().schedule.held(Moment::now())
     }
 
-    /// Stops renewing. Losses are still announced.
-    pub(crate) fn stop(&self) {
+    /// Ends the tasks, unless something is held. Returns what is held.
+    pub(crate) fn close(&self) -> Vec<Subject> {
         let state = &mut *self.0.state();
-        state.stopped = true;
-        self.0.announce.notify_one();
-        self.0.renew.notify_one();
-        self.0.help.notify_one();
+        let held = state.schedule.held(Moment::now());
+        if held.is_empty() {
+            state.closed = true;
+            self.0.wake();
+        }
+        held
     }
 }
 
 impl Drop for Renewals {
     fn drop(&mut self) {
         self.0.state().closed = true;
-        self.0.announce.notify_one();
-        self.0.renew.notify_one();
-        self.0.help.notify_one();
+        self.0.wake();
     }
 }
 
@@ -194,7 +183,7 @@ async fn announce(shared: &Shared, target: &str) {
         let (next, report, is_over) = {
             let state = &mut *shared.state();
             let next = state.schedule.announce(now, ANNOUNCEMENTS);
-            let is_over = state.is_over();
+            let is_over = state.closed;
             (next, state.schedule.report(now, is_over), is_over)
         };
         if let Some(report) = report {
@@ -232,7 +221,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
     loop {
         let (next, limit) = {
             let state = &mut *shared.state();
-            if !state.renews() {
+            if state.closed {
                 return;
             }
             (state.schedule.next(), state.schedule.dial_limit())
@@ -285,7 +274,7 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
     loop {
         let (next, limit) = {
             let state = &mut *shared.state();
-            if !state.renews() {
+            if state.closed {
                 return;
             }
             let next = state.schedule.spare_next(Moment::now());

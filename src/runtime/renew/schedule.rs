@@ -232,10 +232,6 @@ impl Schedule {
         self.tally.report(now, self.entries.len(), at_end)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// The subjects that are held.
     pub(super) fn held(&self, now: Moment) -> Vec<Subject> {
         let entries = self.entries.values();
