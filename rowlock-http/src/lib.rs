@@ -217,7 +217,7 @@
 //! ## stopping
 //!
 //! *503 with Retry-After.* The client of rowlock was [shut down](rowlock::Rowlock::shutdown), because the process is about to
-//! exit. The handler has not run. Send the same request again, to another server or later.
+//! exit. Send the same request again, with the same key, to another server or later.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -222,7 +222,6 @@ impl FormTokens {
         F: Future<Output = Result<Outcome, E>>,
     {
         self.outcomes.check()?;
-        self.outcomes.core.check_open()?;
         let form = &form.into();
         let scope = scope.as_ref();
         let Some(ask) = self.ask(scope, token)? else {
@@ -242,6 +241,7 @@ impl FormTokens {
             }
             // Without a turn, the wait ended because another click ended. Its outcome may be there.
             if turn.is_some() {
+                self.outcomes.core.check_open()?;
                 match self.once(pool, &attempts.run, &ask, form, &mut work).await {
                     Ok(Ran::Done(outcome)) => return Ok(Submitted::New(outcome)),
                     Ok(Ran::Missed) => {

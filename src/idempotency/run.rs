@@ -61,7 +61,6 @@ impl Idempotency {
         F: Future<Output = Result<Outcome, E>>,
     {
         self.check()?;
-        self.core.check_open()?;
         let fingerprint = &fingerprint.into();
         check_scope(scope.as_ref()).map_err(Error::from)?;
         let key = RecordKey::new(scope, key).map_err(Error::from)?;
@@ -90,6 +89,7 @@ impl Idempotency {
                     Err(_) => return Ok(Begun::InFlight(InFlight::unseen())),
                 }
             }
+            self.core.check_open()?;
             let ask = self.ask(&key, fingerprint, before);
             match self.once(pool, &attempts.run, &ask, &mut work).await {
                 Ok(Ran::Done(outcome)) => return Ok(Begun::New(outcome)),

@@ -1,31 +1,27 @@
 //! Locks, as callers see them: the request, its settings and its outcomes.
 
+mod acquire;
 mod call;
 mod lease;
 mod optimistic;
 mod owner;
 mod pessimistic;
 mod pin;
-mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use uuid::Uuid;
 
 pub use lease::Held;
 pub use optimistic::{Advance, Version, one_changed};
 pub use owner::Owner;
 pub use pessimistic::{InTx, LockInTx, Locked, TryLock};
 
-use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_ttl, check_wait, within};
-use crate::model::{Busy, Error, Moment, Name};
+use crate::model::bounds::{check_ttl, check_wait};
+use crate::model::{Busy, Error, Name};
 use crate::runtime::Core;
-use crate::runtime::timer::sleep_until;
-use crate::runtime::verbs::take::{Acquired, Take};
-use crate::store::lease::TakeAsk;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
 /// The outcome of [`Lock::try_acquire`].
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released"]
@@ -146,144 +142,5 @@ impl Lock {
     /// [`Error::InvalidDuration`].
     pub fn check_wait(wait: Duration) -> Result<(), Error> {
         check_wait(wait)
-    }
-
-    /// Asks once for the lease.
-    ///
-    /// # Errors
-    ///
-    /// Invalid settings; a database that is out of reach or gives no answer within the client's
-    /// [`operation_timeout`](crate::Builder::operation_timeout); a damaged row. Contention is not
-    /// an error.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a tokio runtime with timers (`enable_time`), when it must wait for another task of its owner.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind: a lease that it acquired is released in the background.
-    pub async fn try_acquire(&self) -> Result<TryAcquire, Error> {
-        let name = self.check()?;
-        Ok(match self.ask(name).await? {
-            Acquired::Held(guard) => TryAcquire::Held(Held::new(guard)),
-            Acquired::Busy(busy) => TryAcquire::Busy(busy),
-        })
-    }
-
-    /// Waits for the lease, for at most [`wait`](Self::wait). If the database is out of reach, it tries again in that
-    /// time.
-    ///
-    /// It polls, and has no place in the database's queue of waiting transactions. On a name that
-    /// [transactions](crate::Rowlock::in_tx) lock one right after the other, it may wait for ever. Use only transactions for
-    /// such a name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WaitTimeout`] when the lock was not free in time, and the errors of
-    /// [`try_acquire`](Self::try_acquire).
-    ///
-    /// # Panics
-    ///
-    /// Outside of a tokio runtime with timers (`enable_time`), when it must wait.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind: a lease that it acquired is released in the background.
-    pub async fn acquire(&self) -> Result<Held, Error> {
-        let name = self.check()?;
-        let lock = CheckedLock { lock: self, name };
-        let granted = wait::acquire(&self.core, name, self.wait, &lock);
-        let guard = match &self.owner {
-            // Re-entry bypasses the queue: all waiters in the queue wait for this owner.
-            Some(owner) => tokio::select! {
-                biased;
-                entered = owner.entered(&self.core, name) => entered,
-                granted = granted => granted?,
-            },
-            None => granted.await?,
-        };
-        Ok(Held::new(guard))
-    }
-
-    /// Checks all settings, before the database is asked.
-    fn check(&self) -> Result<&Name, Error> {
-        let name = self.name.as_ref().map_err(Clone::clone)?;
-        Self::check_ttl(self.ttl)?;
-        self.core.settings.check_lease("ttl", self.ttl)?;
-        if let Some(wait) = self.wait {
-            check_wait(wait)?;
-        }
-        if let Some(max_hold) = self.max_hold {
-            let bounds = MIN_TTL..=MAX_WAIT;
-            within(
-                "max_hold",
-                max_hold,
-                bounds,
-                "100 ms to 366 days are allowed",
-            )?;
-            self.core.settings.check_lease("max_hold", max_hold)?;
-        }
-        if let Some(holder) = &self.holder {
-            check_holder(holder)?;
-        }
-        if let Some(owner) = &self.owner {
-            owner.check(&self.core)?;
-        }
-        Ok(name)
-    }
-
-    async fn ask(&self, name: &Name) -> Result<Acquired, Error> {
-        let give_up = Moment::now() + self.core.settings.operation_timeout;
-        let Some(owner) = &self.owner else {
-            return self.take(name, give_up).await;
-        };
-        if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Acquired::Held(guard));
-        }
-        let _asking = tokio::select! {
-            biased;
-            asking = owner.asking(name) => asking,
-            // This operation's time is over, and the owner's earlier tasks have no answer yet.
-            () = sleep_until(give_up) => return Err(Error::Unreachable {
-                target: self.core.target.to_string(),
-                detail: "another task of the same owner asked for the same name, and has no answer yet".into(),
-            }),
-        };
-        // Another task of this owner may have got the lease meanwhile.
-        if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Acquired::Held(guard));
-        }
-        let acquired = self.take(name, give_up).await?;
-        if let Acquired::Held(guard) = &acquired {
-            owner.granted(guard.grant());
-        }
-        Ok(acquired)
-    }
-
-    /// Asks for a fresh grant.
-    async fn take(&self, name: &Name, give_up: Moment) -> Result<Acquired, Error> {
-        let (core, max_hold) = (&self.core, self.max_hold);
-        let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
-        let ask = TakeAsk {
-            name: name.clone(),
-            grant_id: Uuid::new_v4(),
-            ttl: max_hold.map_or(self.ttl, |max_hold| self.ttl.min(max_hold)),
-            holder: Arc::clone(holder),
-        };
-        core.answer(|reply| Take::task(core, ask, max_hold, reply, give_up))
-            .await
-    }
-}
-
-/// A lock with checked settings.
-struct CheckedLock<'a> {
-    lock: &'a Lock,
-    name: &'a Name,
-}
-
-impl wait::Asker for CheckedLock<'_> {
-    async fn ask(&self) -> Result<Acquired, Error> {
-        self.lock.ask(self.name).await
     }
 }

@@ -291,6 +291,7 @@ impl<T: Transaction> LockInTx<'_, T> {
     /// good, unless the pool has an `after_release` that pings. [`Retry`](crate::Retry) does not need this.)
     pub async fn try_acquire(self) -> Result<TryLock, Error> {
         let names = self.names?;
+        self.core.check_open()?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
         let new = match attempt.look_first().await? {
             Looked::Leased(busy) => return Ok(TryLock::Busy(busy)),
@@ -343,6 +344,7 @@ impl<T: Transaction> LockInTx<'_, T> {
             busy: Box::new(busy),
         };
         let several = names.len() > 1;
+        self.core.check_open()?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
         let mut backoff = backoff::poll();
         // Whether this transaction may have locked rows that now have a lease.

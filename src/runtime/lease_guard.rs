@@ -99,6 +99,7 @@ impl Guard {
         }
         self.core.renewals.remove(grant.id);
         self.send(reply);
+        self.core.guards.remove(grant.id);
         true
     }
 

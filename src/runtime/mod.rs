@@ -19,6 +19,7 @@ pub(crate) mod clean;
 pub(crate) mod errands;
 mod gathered;
 pub(crate) mod grant;
+mod guards;
 pub(crate) mod head;
 pub(crate) mod job;
 mod lanes;
@@ -41,8 +42,7 @@ mod waiters;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -55,6 +55,7 @@ use crate::store::record::RecordRow;
 use crate::store::{Capabilities, Store};
 use clean::Cleaner;
 use errands::{Errand, ErrandKind, Order};
+use guards::Guards;
 use head::{Fate, Head, Manner};
 use job::{Job, Reply, Task, Turn};
 use lanes::Message;
@@ -64,7 +65,7 @@ use rows::Known;
 pub(crate) use rows::make_rows;
 use seen_keys::{RunningKeys, SeenKeys};
 pub(crate) use settings::Settings;
-use tasks::{Kind, Tasks, entered_before};
+use tasks::{Kind, Tasks};
 use timer::sleep_until;
 use verbs::alone::Alone;
 use verbs::read::Read;
@@ -108,8 +109,10 @@ pub(crate) struct Core {
     pub(crate) running: Arc<RunningKeys>,
     /// What this client has started.
     pub(crate) tasks: Tasks,
-    /// When its shutdown began, as a number of tasks: later ones are granted nothing any more. `u64::MAX`: it has not begun.
-    closing: AtomicU64,
+    /// Its guards that have not ended.
+    pub(crate) guards: Guards,
+    /// When its shutdown began, as a [mark](Tasks::mark): later tasks are granted nothing any more. `None`: it has not begun.
+    closing: RwLock<Option<u64>>,
     /// Duties that arrived after the lanes had ended.
     undelivered: Mutex<Vec<Unfinished>>,
     /// Names known to have a row.
@@ -120,7 +123,10 @@ impl Core {
     /// Hands `job` to the lane of its subject. A subject always has the same lane, so its jobs keep their order.
     pub(crate) fn send(&self, job: impl Into<Job>) {
         let job = job.into();
-        if matches!(job.turn(), Turn::Take | Turn::Claim) && self.check_open().is_err() {
+        let may_grant = matches!(job.turn(), Turn::Take | Turn::Claim);
+        // Until the job is in the lane: a shutdown that begins now asks the lane after that.
+        let closing = may_grant.then(|| self.closing());
+        if closing.as_deref().is_some_and(|mark| self.is_closed(*mark)) {
             return job.fail(self.stopped());
         }
         let number = job.head().subject.as_ref().map_or(0, |subject| {
@@ -152,12 +158,20 @@ impl Core {
 
     /// Returns an error when this client is shutting down: it grants nothing any more.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        let mark = self.closing.load(Ordering::Acquire);
-        // A task that was spawned before may need a lock to come to its end.
-        if mark != u64::MAX && !entered_before(mark) {
+        let mark = *self.closing();
+        if self.is_closed(mark) {
             return Err(self.stopped());
         }
         Ok(())
+    }
+
+    /// Whether the caller is granted nothing any more. (A task that was spawned before may need a lock to come to its end.)
+    fn is_closed(&self, mark: Option<u64>) -> bool {
+        mark.is_some_and(|mark| !self.tasks.called_from_before(mark))
+    }
+
+    fn closing(&self) -> RwLockReadGuard<'_, Option<u64>> {
+        self.closing.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why the last connection could not be made; `None` when it was made, or when no server answered.
@@ -277,7 +291,8 @@ impl Core {
         let until = Moment::now() + self.settings.operation_timeout;
         let all = async {
             self.flush_lanes().await;
-            self.tasks.ended_so_far(&[Kind::Work, Kind::Order]).await;
+            let kinds = [Kind::Work, Kind::Order];
+            self.tasks.ended(&kinds, self.tasks.mark()).await;
             // Guards that the tasks dropped at their end send statements too.
             self.flush_lanes().await;
         };

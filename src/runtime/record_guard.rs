@@ -10,7 +10,7 @@ use super::Core;
 use super::grant::Grant;
 use super::head::Fate;
 use super::verbs::finish::Finish;
-use crate::model::{Error, Loss, Moment, RecordKey};
+use crate::model::{Error, Loss, Moment, RecordKey, Subject};
 use crate::store::record::{ClaimAsk, FinishAsk, Finished, RecordEnd};
 
 /// A running attempt. Dropping it frees the key in the background, unless the attempt has ended.
@@ -39,6 +39,8 @@ impl RecordGuard {
     pub(crate) fn new(grant: Arc<Grant<RecordKey>>, core: Arc<Core>, ask: &ClaimAsk) -> Self {
         grant.add_guard();
         core.renewals.add_record(&grant);
+        core.guards
+            .add(grant.id, Subject::Record(grant.name.clone()));
         Self {
             grant,
             core,
@@ -138,6 +140,7 @@ impl RecordGuard {
         let finished = finished?;
         if finished != Finished::Locked {
             self.end();
+            self.core.guards.remove(self.grant.id);
         }
         Ok(finished)
     }
@@ -164,7 +167,8 @@ impl Drop for RecordGuard {
             return;
         }
         if self.ending.load(Ordering::Acquire) || self.worked.load(Ordering::Acquire) {
-            return self.end();
+            self.end();
+            return self.core.guards.remove(self.grant.id);
         }
         let ask = self.ask(self.free());
         let mut fate = Fate::within(self.core.settings.operation_timeout);
@@ -172,5 +176,6 @@ impl Drop for RecordGuard {
         fate.give_up = fate.give_up.max(self.grant.status().deadline);
         self.end();
         self.core.send(Finish::task(ask, None, fate));
+        self.core.guards.remove(self.grant.id);
     }
 }

@@ -1,20 +1,20 @@
 //! Starting a client: its threads, and the checks on its first connection.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::clean::Cleaner;
+use super::guards::Guards;
 use super::lanes::Lane;
 use super::link::{Link, Way};
 use super::renew::Renewals;
 use super::seen_keys::SeenKeys;
 use super::settings::Settings;
 use super::tasks::{Kind, Tasks};
-use super::threads::{own_runtime, spawn};
+use super::threads::{LANES, own_runtime, spawn};
 use super::waiters::Waiters;
 use super::{Core, errands, renew, schema};
 use crate::model::Error;
@@ -50,7 +50,7 @@ impl Core {
         };
         let (migrate, timeout) = (settings.migrate, settings.operation_timeout);
         let tasks = Tasks::default();
-        spawn("rowlock-lanes", &target, (&tasks, Kind::Lanes), move || {
+        spawn(LANES, &target, (&tasks, Kind::Lanes), move || {
             let lanes = queues.into_iter().map(&lane).collect();
             run_lanes(lanes, errands::run(orders, lane, timeout), migrate, ready)
         })?;
@@ -88,7 +88,8 @@ impl Core {
             seen_keys: SeenKeys::default(),
             running: Arc::default(),
             tasks,
-            closing: AtomicU64::new(u64::MAX),
+            guards: Guards::default(),
+            closing: RwLock::default(),
             undelivered: Mutex::default(),
             rows: Mutex::default(),
         };

@@ -35,16 +35,6 @@ tokio::task_local! {
 /// How many members all clients of this process have had. (One count for all, because a chain may lead from client to client.)
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// How many members there have been so far.
-pub(crate) fn started() -> u64 {
-    STARTED.load(Ordering::Relaxed)
-}
-
-/// Whether the calling task is a member of a client's set, or was spawned by one, that entered before this mark.
-pub(crate) fn entered_before(mark: u64) -> bool {
-    chain().first().is_some_and(|root| *root < mark)
-}
-
 fn chain() -> Arc<[u64]> {
     CHAIN.try_with(Arc::clone).unwrap_or_default()
 }
@@ -62,7 +52,7 @@ struct Shared {
 struct Running {
     kind: Kind,
     name: &'static str,
-    /// The number of the oldest task in its chain of spawners; its own number, when no task spawned it.
+    /// The number of the oldest member of this set in its chain of spawners; its own number, when no member spawned it.
     root: u64,
 }
 
@@ -85,11 +75,14 @@ impl Drop for Member {
 impl Tasks {
     /// Adds a member.
     pub(crate) fn enter(&self, kind: Kind, name: &'static str) -> Member {
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let root = chain().first().copied().unwrap_or(number);
-        let entry = Running { kind, name, root };
+        let spawners = chain();
+        let mut number = 0;
         self.0.running.send_modify(|running| {
-            running.insert(number, entry);
+            // Under the lock of the set, so that a mark is exact.
+            number = STARTED.fetch_add(1, Ordering::Relaxed);
+            let spawner = spawners.iter().find_map(|number| running.get(number));
+            let root = spawner.map_or(number, |spawner| spawner.root);
+            running.insert(number, Running { kind, name, root });
         });
         Member {
             tasks: self.clone(),
@@ -97,29 +90,32 @@ impl Tasks {
         }
     }
 
-    /// The names of the running members of this kind, without the calling task.
-    pub(crate) fn running(&self, kind: Kind) -> Vec<&'static str> {
-        let own = chain();
+    /// A mark between the members so far and later ones. Members that earlier ones spawn count as earlier.
+    pub(crate) fn mark(&self) -> u64 {
+        let _running = self.0.running.borrow();
+        STARTED.load(Ordering::Relaxed)
+    }
+
+    /// Whether the calling task, or a task that led to it and still runs, entered this set before `mark`.
+    pub(crate) fn called_from_before(&self, mark: u64) -> bool {
+        let (chain, running) = (chain(), self.0.running.borrow());
+        let mut own = chain.iter().filter_map(|number| running.get(number));
+        own.any(|its| its.root < mark)
+    }
+
+    /// The names of the running members of this kind that entered before `mark`, without the calling task.
+    pub(crate) fn running(&self, kind: Kind, mark: u64) -> Vec<&'static str> {
+        let caller = chain().last().copied();
         let running = self.0.running.borrow();
-        let others = running
-            .iter()
-            .filter(|(number, its)| its.kind == kind && !own.contains(number));
+        let others = running.iter().filter(|(number, its)| {
+            its.kind == kind && its.root < mark && Some(**number) != caller
+        });
         others.map(|(_, its)| its.name).collect()
     }
 
-    /// Waits until no member of these kinds runs.
-    pub(crate) async fn ended(&self, kinds: &[Kind]) {
-        self.ended_before(kinds, u64::MAX).await;
-    }
-
-    /// Waits for the members of these kinds that started before this call, and for those that they have spawned since.
-    pub(crate) async fn ended_so_far(&self, kinds: &[Kind]) {
-        let mark = started();
-        self.ended_before(kinds, mark).await;
-    }
-
-    /// Waits for earlier members. It leaves out the calling task, and the tasks that wait for it.
-    async fn ended_before(&self, kinds: &[Kind], mark: u64) {
+    /// Waits for the members of these kinds that entered before `mark`, but not for the calling task and for the tasks that led to
+    /// it: they may wait for it.
+    pub(crate) async fn ended(&self, kinds: &[Kind], mark: u64) {
         let own = chain();
         let ended = |running: &BTreeMap<u64, Running>| {
             !running.iter().any(|(number, its)| {

@@ -7,6 +7,9 @@ use tokio::runtime;
 use super::tasks::{Kind, Tasks};
 use crate::model::Error;
 
+/// The name of the thread of the lanes.
+pub(super) const LANES: &str = "rowlock-lanes";
+
 /// Starts a thread with a runtime of its own. It runs no code of the caller's.
 pub(super) fn spawn(
     name: &'static str,

@@ -37,6 +37,10 @@ on_every_engine! {
             assert!(matches!(refused, Error::ShutDown { .. }), "{refused}");
             let refused = rowlock.idempotency().begin("me", "l", Fingerprint::of("request")).await;
             assert!(matches!(refused, Err(Error::ShutDown { .. })), "{refused:?}");
+            let mut tx = db.begin().await;
+            let refused = tx.try_lock(&rowlock, "b").await;
+            assert!(matches!(refused, Err(Error::ShutDown { .. })), "{refused:?}");
+            tx.release().await;
             let refused: Result<_, Error> = on_app!(&db.app, pool => {
                 rowlock.idempotency().run_in_tx(pool, "me", "m", Fingerprint::of("request"), async |_| {
                     Outcome::json(&"done")

@@ -1,5 +1,6 @@
 //! SQLite: one writer at a time, in-memory databases, and files that are not ours.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error, Rowlock};
@@ -25,6 +26,26 @@ async fn a_transaction_that_locks_the_file_is_waited_for_as_long_as_an_operation
     );
     row.release().await;
     let _held = take(&rowlock, "a", TTL).await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn an_acquire_outlasts_what_may_pass_but_not_its_wait() {
+    let db = Db::new(Engine::Sqlite).await;
+    let timeout = Duration::from_millis(300);
+    let builder = Rowlock::builder().operation_timeout(timeout);
+    let rowlock = builder.connect(&db.url).await.unwrap();
+    let row = db.lock_row("any").await;
+    // Without time left the first failure is the last one.
+    let lock = rowlock.lock("a").wait(Duration::ZERO);
+    let error = lock.acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    let patient = rowlock.lock("a");
+    let mut acquiring = pin!(patient.acquire());
+    let ended = tokio::time::timeout(4 * timeout, &mut acquiring).await;
+    assert!(ended.is_err(), "{ended:?}");
+    row.release().await;
+    let _ = acquiring.await.unwrap().release().await.unwrap();
     db.remove().await;
 }
 

@@ -59,12 +59,17 @@ pub(crate) enum Message {
     Job(Job),
     /// Answered when all jobs before it are done.
     Flush(oneshot::Sender<()>),
-    /// No more jobs will come: the lane ends when its duties are done. It reports the duties that are left then, or when the time
-    /// is over.
-    Stop {
-        until: Moment,
-        left: oneshot::Sender<Vec<Unfinished>>,
-    },
+    /// The lane reports the duties that it has left: when it has none, or when the time is over.
+    Report(Report),
+    /// No more duties will come: the lane ends when its jobs are done, and reports then, or when the time is over.
+    Stop(Report),
+}
+
+/// A shutdown's question what is left.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) until: Moment,
+    pub(crate) left: oneshot::Sender<Vec<Unfinished>>,
 }
 
 #[derive(Debug)]
@@ -83,15 +88,9 @@ pub(crate) struct Lane {
     read_only: Option<Fault>,
     /// Random, from 0 to 1, drawn for each batch; see [`Pending::put_off`].
     jitter: f64,
-    stop: Option<Stop>,
-}
-
-/// The order to end.
-#[derive(Debug)]
-struct Stop {
-    /// When the lane reports what is left, if it has not ended by then. It goes on all the same.
-    until: Moment,
-    left: Vec<oneshot::Sender<Vec<Unfinished>>>,
+    /// The questions without an answer yet.
+    reports: Vec<Report>,
+    is_stopped: bool,
 }
 
 impl Lane {
@@ -112,7 +111,8 @@ impl Lane {
             refused: false,
             read_only: None,
             jitter: 0.0,
-            stop: None,
+            reports: Vec::new(),
+            is_stopped: false,
         }
     }
 
@@ -124,41 +124,44 @@ impl Lane {
                 self.execute(batch).await;
             }
         }
-        self.tell_left();
+        self.report_if(|_| true);
         for job in self.pending.leave() {
             let error = self.gave_up(&job);
             job.fail(error);
         }
     }
 
-    /// Whether the lane was told to stop and has no duty left. From then on it accepts nothing.
+    /// Whether the lane was told to stop and has nothing left to do. From then on it accepts nothing.
     fn has_ended(&mut self) -> bool {
-        if self.stop.is_none() || !self.pending.has_no_duty() {
+        if !self.is_stopped || !self.pending.is_done() {
             return false;
         }
         self.queue.close();
         // Jobs that were sent before that.
         self.take_in();
-        self.pending.has_no_duty()
+        self.pending.is_done()
     }
 
     /// When the lane has to report what is left.
-    fn tells_at(&self) -> Option<Moment> {
-        let stop = self.stop.as_ref().filter(|stop| !stop.left.is_empty());
-        stop.map(|stop| stop.until)
+    fn reports_at(&self) -> Option<Moment> {
+        self.reports.iter().map(|report| report.until).min()
     }
 
-    fn tell_in_time(&mut self) {
-        if self.tells_at().is_some_and(Moment::has_passed) {
-            self.tell_left();
+    fn report_in_time(&mut self) {
+        let is_free = !self.is_stopped && self.pending.duties().next().is_none();
+        self.report_if(|report| is_free || report.until.has_passed());
+    }
+
+    fn report_if(&mut self, is_due: impl Fn(&Report) -> bool) {
+        if self.reports.is_empty() {
+            return;
         }
-    }
-
-    fn tell_left(&mut self) {
-        if let Some(stop) = &mut self.stop {
-            let unfinished: Vec<_> = self.pending.duties().map(Unfinished::of).collect();
-            for left in stop.left.drain(..) {
-                let _ = left.send(unfinished.clone());
+        let unfinished: Vec<_> = self.pending.duties().map(Unfinished::of).collect();
+        for report in std::mem::take(&mut self.reports) {
+            if is_due(&report) {
+                let _ = report.left.send(unfinished.clone());
+            } else {
+                self.reports.push(report);
             }
         }
     }
@@ -167,7 +170,7 @@ impl Lane {
     async fn gather(&mut self) -> bool {
         loop {
             self.take_in();
-            self.tell_in_time();
+            self.report_in_time();
             if self.has_ended() {
                 return false;
             }
@@ -175,7 +178,7 @@ impl Lane {
                 return true;
             }
             let wakes_at = self.pending.wakes_at().into_iter();
-            match wakes_at.chain(self.tells_at()).min() {
+            match wakes_at.chain(self.reports_at()).min() {
                 None => match self.queue.recv().await {
                     Some(message) => self.arrive(message),
                     None => return false,
@@ -201,14 +204,10 @@ impl Lane {
         match message {
             Message::Job(job) => self.pending.arrive(job),
             Message::Flush(reply) => self.pending.flush(reply),
-            Message::Stop { until, left } => {
-                let left_to = Stop {
-                    until,
-                    left: Vec::new(),
-                };
-                let stop = self.stop.get_or_insert(left_to);
-                stop.until = stop.until.max(until);
-                stop.left.push(left);
+            Message::Report(report) => self.reports.push(report),
+            Message::Stop(report) => {
+                self.reports.push(report);
+                self.is_stopped = true;
             }
         }
     }
@@ -221,8 +220,8 @@ impl Lane {
             let Some(give_up) = self.expire() else {
                 return false;
             };
-            self.tell_in_time();
-            let give_up = self.tells_at().map_or(give_up, |at| give_up.min(at));
+            self.report_in_time();
+            let give_up = self.reports_at().map_or(give_up, |at| give_up.min(at));
             let dial_at = self.trouble.dial_at();
             if !dial_at.has_passed() {
                 sleep_until(dial_at.min(give_up)).await;

@@ -81,17 +81,22 @@ impl Pending {
     }
 
     /// The jobs that have to be done before the lane ends. (A vigil is none: the effect that it undoes may never arrive.)
-    pub(super) fn duties(&self) -> impl Iterator<Item = &Head> {
+    fn to_do(&self) -> impl Iterator<Item = &Head> {
         let later = self.later.iter().map(|(_, job)| job);
         let waiting = self.ready.iter().chain(later);
-        let duties = waiting
+        let to_do = waiting
             .filter(|job| !job.is_abandoned())
             .map(|job| job.head());
-        duties.filter(|head| head.manner != Manner::Vigil)
+        to_do.filter(|head| head.manner != Manner::Vigil)
     }
 
-    pub(super) fn has_no_duty(&self) -> bool {
-        self.duties().next().is_none()
+    pub(super) fn is_done(&self) -> bool {
+        self.to_do().next().is_none()
+    }
+
+    /// The jobs that change something.
+    pub(super) fn duties(&self) -> impl Iterator<Item = &Head> {
+        self.to_do().filter(|head| head.manner != Manner::Look)
     }
 
     /// Removes all jobs that are not done.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::model::{Moment, RecordKey, Subject};
+use crate::model::{Moment, RecordKey};
 use crate::runtime::grant::{Grant, Status};
 use crate::store::lease::Renewed;
 
@@ -28,13 +28,6 @@ macro_rules! on {
 impl Kept {
     pub(super) fn id(&self) -> Uuid {
         on!(self, grant => grant.id)
-    }
-
-    pub(super) fn subject(&self) -> Subject {
-        match self {
-            Kept::Lease(grant) => Subject::Lock(grant.name.clone()),
-            Kept::Attempt(grant) => Subject::Record(grant.name.clone()),
-        }
     }
 
     /// The bytes of its name, or of its scope and key together.

@@ -38,7 +38,7 @@ use super::grant::Grant;
 use super::link::Link;
 use super::tasks::{Kind, Tasks};
 use crate::model::Moment;
-use crate::model::{Error, RecordKey, Subject};
+use crate::model::{Error, RecordKey};
 use crate::runtime::timer::sleep_until;
 use crate::store::{Connector, RequestLimit};
 use kept::Kept;
@@ -147,27 +147,16 @@ impl Renewals {
         self.0.state().schedule.remove(id);
     }
 
-    /// The subjects that are held now.
-    pub(crate) fn held(&self) -> Vec<Subject> {
-        self.0.state().schedule.held(Moment::now())
-    }
-
-    /// Ends the tasks, unless something is held. Returns what is held.
-    pub(crate) fn close(&self) -> Vec<Subject> {
-        let state = &mut *self.0.state();
-        let held = state.schedule.held(Moment::now());
-        if held.is_empty() {
-            state.closed = true;
-            self.0.wake();
-        }
-        held
+    /// Ends the tasks.
+    pub(crate) fn close(&self) {
+        self.0.state().closed = true;
+        self.0.wake();
     }
 }
 
 impl Drop for Renewals {
     fn drop(&mut self) {
-        self.0.state().closed = true;
-        self.0.wake();
+        self.close();
     }
 }
 

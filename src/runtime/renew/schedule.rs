@@ -33,7 +33,7 @@ use uuid::Uuid;
 use super::kept::Kept;
 use super::pace::{CHUNK, Pace};
 use super::tally::{Report, Tally};
-use crate::model::{Loss, Moment, Subject};
+use crate::model::{Loss, Moment};
 use crate::runtime::backoff;
 use crate::runtime::grant::End;
 use crate::store::RequestLimit;
@@ -230,13 +230,6 @@ impl Schedule {
     /// The report for the log, if it is due; at the end always.
     pub(super) fn report(&mut self, now: Moment, at_end: bool) -> Option<Report> {
         self.tally.report(now, self.entries.len(), at_end)
-    }
-
-    /// The subjects that are held.
-    pub(super) fn held(&self, now: Moment) -> Vec<Subject> {
-        let entries = self.entries.values();
-        let held = entries.filter(|entry| entry.kept.is_held_at(now));
-        held.map(|entry| entry.kept.subject()).collect()
     }
 
     /// Announces what is due for an entry, and forgets the entry when it has ended.

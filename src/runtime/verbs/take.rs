@@ -75,6 +75,8 @@ impl Take {
         grant.late = fate.doubts;
         let grant = Arc::new(grant);
         self.core.renewals.add(&grant);
+        let subject = Subject::Lock(grant.name.clone());
+        self.core.guards.add(grant.id, subject);
         if let Some(guard) = Guard::new(grant, self.core) {
             let _ = self.reply.send(Ok(Acquired::Held(guard)));
         }

@@ -2,7 +2,8 @@
 //!
 //! - [`again`]: sending jobs again, in how many statements, and with which answers.
 //! - [`batches`]: the jobs of a batch, and the jobs of a failed batch.
-//! - [`stop`]: a lane that is stopped, and a client that is shut down.
+//! - [`stop`]: a lane that is stopped.
+//! - [`shutdown`]: a client that is shut down.
 //! - [`records`]: jobs on records, which share answers and keep their order.
 //! - [`doubt`]: acquires whose first sending may have happened, or may come late.
 
@@ -10,6 +11,7 @@ mod again;
 mod batches;
 mod doubt;
 mod records;
+mod shutdown;
 mod stop;
 
 use std::any::Any;
