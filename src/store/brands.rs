@@ -1,4 +1,4 @@
-//! The list of brands, one line for each. All code that depends on the set of brands derives from this list.
+//! The list of brands, one line for each. (The engines, which callers see, have a list in `src/model/engine.rs`.)
 //!
 //! The folder of a brand provides:
 //!
@@ -6,16 +6,16 @@
 //!   [`Capabilities`](super::capabilities::Capabilities);
 //! - `fault_kind` (`fault.rs`): maps the vendor's codes to kinds of failure;
 //! - `migrations` and `grants` (`schema.rs`): the tables, and the rights that a user of them needs;
-//! - the traits of the [`Store`], on the connection of sqlx's database type, which also has the name in the line.
+//! - the traits of the [`Store`], on the connection of a database type of sqlx's or of another driver's.
+//!
+//! Two brands cannot share a database type: a pool of the caller's tells its brand by that type. An engine that speaks another
+//! one's protocol is a branch within its brand, as MariaDB is within MySQL.
 
 use sqlx::error::DatabaseError;
 
 use super::migrate::Migrations;
 use super::{Connector, TxStore};
 use crate::model::{Engine, Error, FaultKind};
-
-/// The schemes of all brands, for messages.
-const SCHEMES: &str = "postgres://, mysql://, mariadb:// and, for a file, sqlite:PATH";
 
 /// A database type of sqlx's that this build supports.
 #[diagnostic::on_unimplemented(
@@ -41,7 +41,7 @@ pub(crate) trait Connect: Sized {
 }
 
 macro_rules! brands {
-    ($($brand:ident: $feature:literal, $folder:ident, [$($scheme:literal),+], [$($engine:ident),+];)+) => {
+    ($($brand:ident, $database:ty: $feature:literal, $folder:ident, $url:literal, [$($scheme:literal),+], [$($engine:ident),+];)+) => {
         #[cfg(not(any($(feature = $feature),+)))]
         compile_error!(concat!("rowlock needs an engine: enable one of the features", $(" ", $feature),+));
 
@@ -75,7 +75,7 @@ macro_rules! brands {
 
         $(
             #[cfg(feature = $feature)]
-            impl Supported for sqlx::$brand {
+            impl Supported for $database {
                 const BRAND: Brand = Brand::$brand;
 
                 type Connector = super::$folder::$brand;
@@ -95,7 +95,10 @@ macro_rules! brands {
                 #[allow(unreachable_patterns, reason = "reachable in a build without some brand")]
                 Some(brand) => Err(not_built(brand.feature(), brand)),
                 None => Err(Error::InvalidUrl {
-                    reason: format!("its scheme is missing or unknown; rowlock takes {SCHEMES}"),
+                    reason: format!(
+                        "its scheme is missing or unknown; rowlock takes {}",
+                        [$($url),+].join(", "),
+                    ),
                 }),
             }
         }
@@ -137,11 +140,11 @@ macro_rules! brands {
     };
 }
 
-// Name (of the connector, and of sqlx's type): feature, folder, schemes of a URL, engines.
+// Name (of the connector too), the driver's database type: feature, folder, how a URL begins, its schemes, engines.
 brands! {
-    Sqlite: "sqlite", sqlite, ["sqlite"], [Sqlite];
-    Postgres: "postgres", postgres, ["postgres", "postgresql"], [Postgres];
-    MySql: "mysql", mysql, ["mysql", "mariadb"], [MySql, MariaDb];
+    Sqlite, sqlx::Sqlite: "sqlite", sqlite, "sqlite:PATH (a file)", ["sqlite"], [Sqlite];
+    Postgres, sqlx::Postgres: "postgres", postgres, "postgres://", ["postgres", "postgresql"], [Postgres];
+    MySql, sqlx::MySql: "mysql", mysql, "mysql:// or mariadb://", ["mysql", "mariadb"], [MySql, MariaDb];
 }
 
 fn not_built(engine: &'static str, brand: Brand) -> Error {

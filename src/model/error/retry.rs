@@ -35,7 +35,7 @@ impl From<UnknownEngine> for Error {
     fn from(_: UnknownEngine) -> Self {
         Self::InvalidSetting {
             setting: "engine",
-            reason: "postgres, mysql, mariadb and sqlite are allowed",
+            reason: UnknownEngine::ALLOWED,
         }
     }
 }
