@@ -182,6 +182,7 @@ impl Failure {
                 | Error::SchemaOlder { .. }
                 | Error::SchemaNewer { .. }
                 | Error::SchemaChanged { .. }
+                | Error::SchemaDamaged { .. }
                 | Error::MigrationDenied { .. }
                 | Error::MigrationFailed { .. } => NOT_SET_UP,
                 other => idempotency::code(other).unwrap_or(FAILED),

@@ -172,7 +172,7 @@ impl Rowlock {
     /// Releases the lease of `name` by force, and returns it. For administrators.
     ///
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
-    /// [`operation_timeout`](Builder::operation_timeout); end such a transaction in the server.
+    /// [`operation_timeout`](Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
     ///
     /// The holder notices at its next renewal, within a third of its TTL. Until then it may go on
     /// working. To prevent an overlap, stop the holder first, or have the resource check the fence. Later

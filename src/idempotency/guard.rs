@@ -1,5 +1,6 @@
 //! A running attempt.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -86,7 +87,6 @@ impl Bounds {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 #[must_use = "dropping it frees the key"]
 pub struct IdempotencyGuard {
     pub(super) inner: RecordGuard,
@@ -95,6 +95,16 @@ pub struct IdempotencyGuard {
     pub(super) steps: Steps,
     /// An outcome was written in a transaction. It counts if that transaction commits.
     in_tx: AtomicBool,
+}
+
+impl fmt::Debug for IdempotencyGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyGuard")
+            .field("record", self.inner.key())
+            .field("attempt", &self.inner.grant.fence)
+            .field("has_ended", &self.inner.has_ended())
+            .finish_non_exhaustive()
+    }
 }
 
 impl IdempotencyGuard {

@@ -101,9 +101,10 @@ impl Lock {
 
         let mut backoff = backoff::poll();
         loop {
-            let over = limit.is_some_and(Moment::has_passed);
             let mut pause = backoff.next().unwrap_or_default();
-            match self.ask(name).await {
+            let asked = self.ask(name).await;
+            let over = limit.is_some_and(Moment::has_passed);
+            match asked {
                 Ok(Acquired::Held(guard)) => {
                     drop(first);
                     return Ok(guard);

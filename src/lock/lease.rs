@@ -43,6 +43,7 @@
 //! - *The runtime is blocked*: nothing happens; renewals run on a thread of their own.
 //! - *The connection breaks after a statement was sent*: rowlock re-reads the outcome by the grant's id.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -64,10 +65,19 @@ use crate::runtime::lease_guard::Guard;
 /// Dropping returns at once and releases in the background. Renewals stop, and the name is free as soon
 /// as the release reaches the database, or else within the TTL. Call
 /// [`Rowlock::flush`](crate::Rowlock::flush) before the process exits: it waits for the release.
-#[derive(Debug)]
 #[must_use = "a lease that is dropped is released"]
 pub struct Held {
     pub(super) guard: Guard,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("name", self.name())
+            .field("fence", &self.fence())
+            .field("is_held", &self.is_held())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Held {

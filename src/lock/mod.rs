@@ -99,7 +99,8 @@ impl Lock {
         self
     }
 
-    /// The longest time that [`acquire`](Self::acquire) waits: at most 366 days; for ever when not set.
+    /// The longest time that [`acquire`](Self::acquire) waits: at most 366 days; for ever when not set. When the database gives no
+    /// answer, it may take up to one [`operation_timeout`](crate::Builder::operation_timeout) longer.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self

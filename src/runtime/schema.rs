@@ -6,10 +6,11 @@ use refinery_core::Migration;
 
 use super::backoff;
 use super::timer::sleep_until;
-use crate::model::{Engine, Error, Moment};
+use crate::model::{Engine, Error, FaultKind, Moment};
 use crate::store::Session;
 use crate::store::brands::migrations;
-use crate::store::migrate::{changed, newer};
+use crate::store::fault::Fault;
+use crate::store::migrate::{HISTORY_TABLE, changed, newer};
 use crate::store::schema::Applied;
 
 /// How long to keep trying to migrate.
@@ -40,10 +41,20 @@ pub(crate) async fn prepare(
         let history = session
             .call(async |store| store.schema_history().await)
             .await
-            .map_err(|fault| fault.into_error("read the schema", target))?;
+            .map_err(|fault| unlike(fault, target))?;
+        if history.is_none() {
+            check_for_others(session, target).await?;
+        }
         // An up-to-date schema is left alone: starting does not need the right to create tables.
         match (compare(history, engine, target)?, migrate) {
-            (Schema::Current, _) => return Ok(applied),
+            (Schema::Current, _) => {
+                let checked = session.call(async |store| store.check_tables().await).await;
+                return match checked {
+                    // A right on some of the tables is enough for a program that uses only these.
+                    Err(fault) if fault.kind != FaultKind::Denied => Err(unlike(fault, target)),
+                    _ => Ok(applied),
+                };
+            }
             (_, true) => {}
             (Schema::Missing, false) => {
                 return Err(Error::SchemaMissing {
@@ -60,9 +71,10 @@ pub(crate) async fn prepare(
             }
         }
         match session.migrate().await {
+            // The next round checks the tables.
             Ok(more) => {
                 applied.extend(more);
-                return Ok(applied);
+                continue;
             }
             Err(fault) if fault.may_be_tried_again() && !give_up.has_passed() => {
                 tracing::debug!(%target, ?fault, "another process migrates, will look again");
@@ -75,6 +87,33 @@ pub(crate) async fn prepare(
         }
         sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
     }
+}
+
+/// Returns an error when there is no history, but a table with the name of rowlock's: another program's, which must not be
+/// taken for ours.
+async fn check_for_others(session: &mut dyn Session, target: &str) -> Result<(), Error> {
+    let found = session.call(async |store| {
+        // The history is made first. So a table that another process has just made has a history now.
+        Ok(store.has_lock_table().await? && store.schema_history().await?.is_none())
+    });
+    if found.await.map_err(|fault| unlike(fault, target))? {
+        return Err(Error::SchemaDamaged {
+            target: target.into(),
+            detail: format!("there is a table rowlock_lock, and no table {HISTORY_TABLE}"),
+        });
+    }
+    Ok(())
+}
+
+/// The error for a statement on the tables that failed.
+fn unlike(fault: Fault, target: &str) -> Error {
+    if matches!(fault.kind, FaultKind::NoSuchTable | FaultKind::Other) {
+        return Error::SchemaDamaged {
+            target: target.into(),
+            detail: fault.to_string(),
+        };
+    }
+    fault.into_error("read the schema", target)
 }
 
 fn newest(migrations: &[Migration]) -> i32 {

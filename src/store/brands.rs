@@ -1,4 +1,4 @@
-//! The list of brands, one line for each. (The engines, which callers see, have a list in `src/model/engine.rs`.)
+//! The list of brands, one line for each. (The engines, which callers see, are in `src/model/engine.rs`.)
 //!
 //! The folder of a brand provides:
 //!

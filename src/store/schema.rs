@@ -16,6 +16,12 @@ pub(crate) trait SchemaStore {
     /// The applied migrations, oldest first; `None` when there is no history table.
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault>;
 
+    /// Whether there is a table with the name of rowlock's lock table, its own or another one.
+    async fn has_lock_table(&mut self) -> Result<bool, Fault>;
+
+    /// Reads every column of every table, and no row: fails when a table or a column is missing.
+    async fn check_tables(&mut self) -> Result<(), Fault>;
+
     /// Applies the missing migrations, under a lock in the database, and returns their names.
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault>;
 

@@ -90,6 +90,29 @@ on_every_engine! {
         assert!(error.to_string().contains("V1__lock"), "{error}");
     }
 
+    async fn tables_that_rowlock_did_not_make_are_refused(db: &Db) {
+        db.execute("CREATE TABLE rowlock_lock (x INTEGER)").await;
+        for migrate in [true, false] {
+            let error = Rowlock::builder().migrate(migrate).connect(&db.url).await.unwrap_err();
+            assert!(matches!(error, Error::SchemaDamaged { .. }), "{error}");
+        }
+        db.execute("DROP TABLE rowlock_lock").await;
+        drop(db.rowlock().await);
+        db.execute("ALTER TABLE rowlock_form_token RENAME COLUMN issued_at TO x").await;
+        let error = Rowlock::connect(&db.url).await.unwrap_err();
+        assert!(matches!(error, Error::SchemaDamaged { .. }), "{error}");
+        assert!(error.to_string().contains("issued_at"), "{error}");
+        db.execute("ALTER TABLE rowlock_form_token RENAME COLUMN x TO issued_at").await;
+        drop(db.rowlock().await);
+        db.execute("DROP TABLE rowlock_lock").await;
+        let error = Rowlock::connect(&db.url).await.unwrap_err();
+        assert!(matches!(error, Error::SchemaDamaged { .. }), "{error}");
+        db.execute("DROP TABLE rowlock_schema_history").await;
+        db.execute("CREATE TABLE rowlock_schema_history (x INTEGER)").await;
+        let error = Rowlock::connect(&db.url).await.unwrap_err();
+        assert!(matches!(error, Error::SchemaDamaged { .. }), "{error}");
+    }
+
     async fn a_dba_applies_the_printed_sql(db: &Db) {
         let sql = rowlock::migration_sql(db.engine).unwrap();
         db.execute(&sql).await;

@@ -50,6 +50,23 @@ async fn an_acquire_outlasts_what_may_pass_but_not_its_wait() {
 }
 
 #[tokio::test]
+async fn a_wait_ends_at_most_one_operation_late() {
+    let db = Db::new(Engine::Sqlite).await;
+    let timeout = Duration::from_secs(2);
+    let builder = Rowlock::builder().operation_timeout(timeout);
+    let rowlock = builder.connect(&db.url).await.unwrap();
+    let row = db.lock_row("any").await;
+    let started = Instant::now();
+    let lock = rowlock.lock("a").wait(timeout / 20);
+    let error = lock.acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    let took = started.elapsed();
+    assert!(took < 2 * timeout, "{took:?}");
+    row.release().await;
+    db.remove().await;
+}
+
+#[tokio::test]
 async fn many_operations_on_a_locked_file_all_end_in_their_time() {
     let db = Db::new(Engine::Sqlite).await;
     let builder = Rowlock::builder().operation_timeout(Duration::from_millis(600));

@@ -152,6 +152,13 @@ pub enum Error {
         /// The history table.
         table: &'static str,
     },
+    /// A table or a column of rowlock's is missing, or another program's table has the name of one of them.
+    SchemaDamaged {
+        /// The database, without its password.
+        target: String,
+        /// What differs.
+        detail: String,
+    },
     /// This user may not create tables.
     MigrationDenied {
         /// The database, without its password.

@@ -105,6 +105,11 @@ impl fmt::Display for Error {
                 "{target} has another migration {migration} than this library carries: \
                  it was changed after it was applied; use the library that applied it, or restore the table `{table}`"
             ),
+            Self::SchemaDamaged { target, detail } => write!(
+                f,
+                "{target}: rowlock's tables are not as rowlock made them ({detail}): restore the table that was dropped or changed, \
+                 rename another program's table that has its name, or name another database or schema"
+            ),
             Self::MigrationDenied {
                 target,
                 engine,
@@ -116,7 +121,10 @@ impl fmt::Display for Error {
                  at run time rowlock needs only SELECT, INSERT, UPDATE and DELETE on its tables"
             ),
             Self::MigrationFailed { target, detail } => {
-                write!(f, "{target}: migrating failed ({detail})")
+                write!(
+                    f,
+                    "{target}: migrating failed ({detail}): mend that, then migrate again"
+                )
             }
             Self::WaitTimeout { name, waited, busy } => {
                 write!(f, "{name:?} was not free within {waited:.0?}: {busy}")
@@ -128,7 +136,7 @@ impl fmt::Display for Error {
                 detail,
             } => write!(
                 f,
-                "{doing} {on}: the connection to {target} broke, and the outcome is unknown ({detail}): \
+                "{doing} {on}: the connection to {target} broke or stayed silent, and the outcome is unknown ({detail}): \
                  call it again, or look at the lock or record before you go on"
             ),
             Self::Released { doing, name } => write!(
@@ -154,7 +162,7 @@ impl fmt::Display for Error {
             ),
             Self::TransactionAborted { doing, on, detail } => write!(
                 f,
-                "{doing} {on}: the transaction has to be begun again ({detail})"
+                "{doing} {on}: the transaction has to be begun again, as `Retry` does ({detail})"
             ),
             Self::Starved {
                 doing,
@@ -195,7 +203,10 @@ impl fmt::Display for Error {
                 doing,
                 record,
                 reason,
-            } => write!(f, "{doing} {record}: {reason}; roll back"),
+            } => write!(
+                f,
+                "{doing} {record}: {reason}; if a transaction is open, roll it back"
+            ),
             Self::StepUnknown { record, step } => write!(
                 f,
                 "{record}: the step {step:?} must not be repeated, and may or may not have happened: find out, then report it with \

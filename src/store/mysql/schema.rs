@@ -36,6 +36,15 @@ pub(crate) fn grants(user: &str, database: &str) -> String {
     grants.join(" ")
 }
 
+/// Every column of every table.
+const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, d.one, d.id, \
+     r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
+     r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
+     r.retain_until, r.forget_at, r.clean_at, \
+     s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
+     t.scope, t.token, t.issued_at, t.expires_at \
+     FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t WHERE 1 = 0";
+
 #[async_trait]
 impl SchemaStore for MySqlConnection {
     async fn server(&mut self) -> Result<Server, Fault> {
@@ -57,6 +66,20 @@ impl SchemaStore for MySqlConnection {
         let rows = rows.iter().map(<(i32, String, String)>::from_row);
         let rows: Result<Vec<Applied>, _> = rows.map(|row| row.map(Applied::from)).collect();
         Ok(Some(rows?))
+    }
+
+    async fn has_lock_table(&mut self) -> Result<bool, Fault> {
+        let any = read_alone(self, "SELECT 1 FROM rowlock_lock WHERE 1 = 0").await;
+        match any.map_err(Fault::from) {
+            Ok(_) => Ok(true),
+            Err(fault) if fault.kind == FaultKind::NoSuchTable => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    async fn check_tables(&mut self) -> Result<(), Fault> {
+        read_alone(self, ALL_COLUMNS).await?;
+        Ok(())
     }
 
     /// DDL commits by itself here, and GET_LOCK survives that. The name of the lock is server-wide and at most 64 characters long, so it

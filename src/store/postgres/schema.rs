@@ -5,7 +5,7 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::{query, query_as, query_scalar};
-use crate::model::Engine;
+use crate::model::{Engine, FaultKind};
 use crate::store::fault::Fault;
 use crate::store::grants::{RIGHTS, TABLES, identifier};
 use crate::store::migrate::{self, MigrateFault, Migrations};
@@ -38,6 +38,15 @@ const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;
 
+/// Every column of every table.
+const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, d.one, d.id, \
+     r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
+     r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
+     r.retain_until, r.forget_at, r.clean_at, \
+     s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
+     t.scope, t.token, t.issued_at, t.expires_at \
+     FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t WHERE 1 = 0";
+
 #[async_trait]
 impl SchemaStore for PgConnection {
     async fn server(&mut self) -> Result<Server, Fault> {
@@ -66,6 +75,22 @@ impl SchemaStore for PgConnection {
                 .fetch_all(self)
                 .await?;
         Ok(Some(rows.into_iter().map(Applied::from).collect()))
+    }
+
+    async fn has_lock_table(&mut self) -> Result<bool, Fault> {
+        let any = query("SELECT 1 FROM rowlock_lock WHERE 1 = 0")
+            .fetch_optional(self)
+            .await;
+        match any.map_err(Fault::from) {
+            Ok(_) => Ok(true),
+            Err(fault) if fault.kind == FaultKind::NoSuchTable => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    async fn check_tables(&mut self) -> Result<(), Fault> {
+        query(ALL_COLUMNS).fetch_optional(self).await?;
+        Ok(())
     }
 
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
