@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::undo;
+use super::finish;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
@@ -62,7 +62,7 @@ impl Claim {
     fn not_mine(self, fate: &Fate, found: Claiming) -> Next {
         // An earlier sending, or this claim itself, may have the record locked.
         let is_unknown = fate.in_doubt() || (fate.sent && matches!(found, Claiming::Locked));
-        let undo = is_unknown.then(|| undo::claim(&self.ask, fate, Moment::now()));
+        let undo = is_unknown.then(|| finish::undo(&self.ask, fate, Moment::now()));
         let _ = self.reply.send(Ok(found));
         undo.map_or(Next::Done, |undo| {
             let undo = if fate.in_doubt() {
@@ -115,7 +115,7 @@ impl Verb for Claim {
 
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
         let (fate, ask) = (&task.head.fate, &task.verb.ask);
-        fate.sent.then(|| undo::claim(ask, fate, now).into())
+        fate.sent.then(|| finish::undo(ask, fate, now).into())
     }
 
     /// Two claims share an answer if they saw the same attempt.
@@ -179,7 +179,7 @@ impl Verb for Confirm {
 
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
         let (fate, ask) = (&task.head.fate, &task.verb.claim.ask);
-        fate.sent.then(|| undo::claim(ask, fate, now).into())
+        fate.sent.then(|| finish::undo(ask, fate, now).into())
     }
 
     /// Sends the claim again: it finds the attempt that it began.

@@ -1,21 +1,22 @@
 //! Ending an attempt, and undoing a claim whose outcome no caller will receive.
 
-use crate::model::{Error, Subject};
+use super::MAX_UNDO;
+use crate::model::{Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::record::{FinishAsk, Finished, RecordEnd};
+use crate::store::record::{ANY_ATTEMPT, ClaimAsk, FinishAsk, Finished, RecordEnd};
 
 #[derive(Debug)]
 pub(crate) struct Finish {
     pub(crate) ask: FinishAsk,
-    pub(super) end: End,
+    end: End,
 }
 
 /// The kind of end.
 #[derive(Debug)]
-pub(super) enum End {
+enum End {
     /// Ends an attempt; without a reply, in the background.
     Attempt(Option<Reply<Finished>>),
     /// Undoes a claim that may have begun an attempt for no caller. It names only that attempt's id, and no other job waits
@@ -24,6 +25,32 @@ pub(super) enum End {
         /// A sending of the claim may still reach the server.
         late: bool,
     },
+}
+
+/// Frees the key of a claim whose outcome no caller will receive. The claim does not count as an attempt.
+pub(crate) fn undo(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
+    let ask = FinishAsk {
+        key: claim.key.clone(),
+        attempt_id: claim.attempt_id,
+        attempt: ANY_ATTEMPT,
+        end: RecordEnd::Free {
+            bound: false,
+            pardon: 1,
+            remember: claim.remember,
+            remember_begun: claim.remember_begun,
+            step_is_open: false,
+        },
+    };
+    let subject = Subject::Record(claim.key.clone());
+    let late = fate.in_doubt();
+    let fate = Fate::until(now + claim.lease.min(MAX_UNDO));
+    Task {
+        head: Head::new(subject, "release", Manner::Duty, fate),
+        verb: Finish {
+            ask,
+            end: End::Undo { late },
+        },
+    }
 }
 
 impl Finish {

@@ -7,7 +7,6 @@ pub(crate) mod read;
 pub(crate) mod release;
 pub(crate) mod step;
 pub(crate) mod take;
-pub(crate) mod undo;
 pub(crate) mod walk;
 
 use std::time::Duration;

@@ -1,9 +1,12 @@
 //! Releasing a lease, and undoing an acquire whose outcome no caller will receive.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::undo;
-use crate::model::{Error, Loss, Moment, ReleaseOutcome, Subject};
+use uuid::Uuid;
+
+use super::MAX_UNDO;
+use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
@@ -46,8 +49,33 @@ pub(crate) fn of(
     verb.task(fate)
 }
 
+/// Frees the grant of an acquire, and the grants that `late` more sendings may still get.
+pub(super) fn undo(
+    name: &Name,
+    grant_id: Uuid,
+    ttl: Duration,
+    late: u32,
+    waiters: &Arc<Waiters>,
+    now: Moment,
+) -> Task<Release> {
+    let ask = ReleaseAsk {
+        name: name.clone(),
+        grant_id,
+        fence: 0,
+    };
+    let verb = Release {
+        ask,
+        grant: None,
+        late,
+        reply: None,
+        waiters: Arc::clone(waiters),
+    };
+    // It may have been granted just now; after its TTL it expires by itself.
+    verb.task(Fate::until(now + ttl.min(MAX_UNDO)))
+}
+
 impl Release {
-    pub(super) fn task(self, fate: Fate) -> Task<Self> {
+    fn task(self, fate: Fate) -> Task<Self> {
         let subject = Subject::Lock(self.ask.name.clone());
         let request = (self.ask.name.as_bytes().len(), 0);
         let head = Head {
@@ -62,7 +90,7 @@ impl Release {
     fn after(&self, late: u32, now: Moment) -> Option<Job> {
         let grant = self.grant.as_ref().filter(|_| late > 0)?;
         let (name, waiters) = (&grant.name, &self.waiters);
-        let undo = undo::acquire(name, grant.id, grant.ttl, late, waiters, now);
+        let undo = undo(name, grant.id, grant.ttl, late, waiters, now);
         Some(undo.repeated().into())
     }
 

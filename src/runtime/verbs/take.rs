@@ -6,8 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::release::Release;
-use super::undo;
+use super::release::{self, Release};
 use crate::model::{Busy, Error, Moment, Subject};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
@@ -107,7 +106,7 @@ impl Take {
     /// Frees the grants that its sendings got, or may still get.
     fn undo(&self, fate: &Fate, now: Moment) -> Task<Release> {
         let (ask, waiters) = (&self.ask, &self.core.waiters);
-        undo::acquire(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
+        release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
     }
 }
 

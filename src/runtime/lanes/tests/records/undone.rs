@@ -1,7 +1,7 @@
 //! Claims that are undone: their outcome is unknown, or a sending may come late.
 
 use super::*;
-use crate::runtime::verbs::undo;
+use crate::runtime::verbs::finish;
 
 #[tokio::test]
 async fn a_claim_that_was_given_up_is_undone_until_no_sending_can_come() {
@@ -117,7 +117,7 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     let now = Moment::now();
     for (lease, longest) in [(1, 1), (600, 600), (3_600, 600)] {
         ask.lease = Duration::from_secs(lease);
-        let undo = undo::claim(&ask, &claim.head.fate, now);
+        let undo = finish::undo(&ask, &claim.head.fate, now);
         assert_eq!(undo.head.fate.give_up, now + Duration::from_secs(longest));
     }
 }
