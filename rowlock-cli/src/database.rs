@@ -1,6 +1,6 @@
 //! The database that `--url` names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -76,6 +76,19 @@ pub(crate) fn tell_where(rowlock: &Rowlock) {
     eprintln!(
         "rowlock: looked in {} (--url or ROWLOCK_URL names another database)",
         rowlock.target()
+    );
+}
+
+/// The default file, if it does not exist.
+pub(crate) fn missing_default() -> Option<PathBuf> {
+    path(DEFAULT).filter(|path| !path.exists())
+}
+
+/// Says that `run` has made the default file: with another working directory it would be another file.
+pub(crate) fn tell_made(file: &Path) {
+    eprintln!(
+        "rowlock: made {}: only processes in this folder see its locks (--url or {VARIABLE} names another database)",
+        file.display()
     );
 }
 

@@ -11,6 +11,7 @@ mod until;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use rowlock::{Engine, Error, Name, Rowlock, migration_sql};
@@ -65,16 +66,9 @@ writes. Percent-encode special characters in a password.";
 #[command(name = "rowlock", version, about = "Locks and idempotency that live as rows in your SQL database",
     after_help = AFTER_HELP, propagate_version = true)]
 struct Arguments {
-    /// The database.
-    #[arg(
-        long,
-        global = true,
-        env = database::VARIABLE,
-        hide_env_values = true,
-        default_value = database::DEFAULT,
-        value_name = "URL"
-    )]
-    url: String,
+    /// The database [default: sqlite:rowlock.db, a file in the working directory].
+    #[arg(long, global = true, env = database::VARIABLE, hide_env_values = true, value_name = "URL")]
+    url: Option<String>,
 
     #[command(subcommand)]
     command: Command,
@@ -202,9 +196,10 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            let _ = error.print();
             // --help and --version are no errors.
-            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+            let code = if error.use_stderr() { USAGE } else { 0 };
+            let _ = with_hint(error).print();
+            return ExitCode::from(code);
         }
     };
     if let Command::Leash(leash) = &arguments.command {
@@ -234,10 +229,26 @@ fn main() -> ExitCode {
     }
 }
 
+/// Says where `--` belongs, when the command of `run` stands without it.
+fn with_hint(mut error: clap::Error) -> clap::Error {
+    let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let is_word = !said(ContextKind::InvalidArg).starts_with('-');
+    let is_run = said(ContextKind::Usage).contains("rowlock run ");
+    if error.kind() == ErrorKind::UnknownArgument && is_word && is_run {
+        let hint = "put `--` before the command: rowlock run NAME -- CMD";
+        let hints = ContextValue::StyledStrs(vec![hint.into()]);
+        error.insert(ContextKind::Suggested, hints);
+    }
+    error
+}
+
 async fn execute(arguments: Arguments) -> Result<u8, Failure> {
-    let url = &arguments.url;
+    let url = arguments.url.as_deref().unwrap_or(database::DEFAULT);
     match arguments.command {
-        Command::Run(run) => run.execute(url).await,
+        Command::Run(run) => {
+            let made = arguments.url.is_none().then(database::missing_default);
+            run.execute(url, made.flatten()).await
+        }
         // `main` has handled it.
         Command::Leash(_) => Ok(USAGE),
         Command::Ls { json } => {
@@ -260,7 +271,13 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Release { name, force: _ } => {
             let rowlock = database::find(url).await?;
+            // `force_release` repairs a damaged row, but cannot return it.
+            let seen = rowlock.inspect(name.clone()).await;
             let held = rowlock.force_release(name.clone()).await?;
+            if held.is_none() && matches!(seen, Err(Error::CorruptRow { .. })) {
+                show::print_repaired(&name);
+                return Ok(0);
+            }
             show::print_released(&name, held.as_ref());
             if held.is_none() {
                 database::tell_where(&rowlock);

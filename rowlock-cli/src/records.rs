@@ -172,7 +172,7 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
                 arguments(&info.record)
             );
             println!(
-                "\nask the server that the step called whether the step happened (it may know the downstream key above), then run one of\n  \
+                "\nask the server that the step called whether the step happened (it may know one of the downstream keys above), then run one of\n  \
                  {resolve} --happened --result 'RESULT AS JSON'\n  \
                  {resolve} --not-happened"
             );

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -53,7 +54,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) async fn execute(self, url: &str) -> Result<u8, Failure> {
+    /// `made`: the default file, if connecting makes it.
+    pub(crate) async fn execute(self, url: &str, made: Option<PathBuf>) -> Result<u8, Failure> {
         // Wrong arguments are refused without asking the database.
         Lock::check_ttl(self.ttl)?;
         Lock::check_wait(self.wait.unwrap_or_default())?;
@@ -64,6 +66,9 @@ impl Run {
             rowlock = insist(url, until) => rowlock?,
             Some(signal) = signals.recv() => return Ok(128 + number(signal)),
         };
+        if let Some(made) = made {
+            database::tell_made(&made);
+        }
         let lock = rowlock.lock(self.name.clone()).ttl(self.ttl);
         let lock = match (self.no_wait, until) {
             (true, _) => lock.wait(Duration::ZERO),

@@ -92,6 +92,10 @@ pub(crate) fn print_released(name: &Name, held: Option<&LockInfo>) {
     }
 }
 
+pub(crate) fn print_repaired(name: &Name) {
+    println!("released {name:?}: its row was damaged, so its holder is not known");
+}
+
 pub(crate) fn print_migrations(target: &str, applied: &[String]) {
     if applied.is_empty() {
         println!("{target}: the tables are up to date");

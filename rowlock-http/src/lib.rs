@@ -183,8 +183,8 @@
 //!
 //! ## poisoned
 //!
-//! *409.* Too many attempts of this request have vanished: they ended without a result. The request does not run again until an operator runs `rowlock
-//! idempotency reset`.
+//! *409.* Too many attempts of this request in a row have vanished: their process died before there was a result. A response
+//! with 5xx and a panic do not count. The request does not run again until an operator runs `rowlock idempotency reset`.
 //!
 //! ## expired
 //!

@@ -2,12 +2,14 @@
 
 use clap::{Parser, ValueEnum};
 
+const URL: &str = "\
+The database; without it a SQLite file in a temporary folder. It removes and makes the tables flash_sale_stock and \
+flash_sale_orders there; rowlock's own tables stay. postgres://… and mysql://… need a build with --features postgres,mysql.";
+
 /// Sells a limited stock to many buyers from several processes, once for each way of guarding the stock.
 #[derive(Debug, Clone, Parser)]
 pub(crate) struct Arguments {
-    /// The database; without it a SQLite file in a temporary folder. postgres://… and mysql://… need a build with
-    /// --features postgres,mysql.
-    #[arg(long, env = "ROWLOCK_URL", hide_env_values = true)]
+    #[arg(long, help = URL)]
     pub(crate) url: Option<String>,
     /// Items in stock.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -28,7 +30,7 @@ pub(crate) struct Arguments {
     /// Print one JSON object and nothing else.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Serve this many buyers of `modes[0]`, as one of the processes.
+    /// Serve this many buyers of `modes[0]`, as one of the processes. The first line of the input is the URL.
     #[arg(long, hide = true)]
     pub(crate) serve: Option<u32>,
 }

@@ -69,11 +69,12 @@ async fn sell(arguments: &Arguments) -> Result<(), Failure> {
     let shop = Shop::open(&url).await?;
     if !arguments.json {
         println!(
-            "{} items, {} buyers, {} processes, {}\n",
+            "{} items, {} buyers, {} processes, {}, {}\n",
             arguments.stock,
             arguments.buyers,
             arguments.processes,
-            rowlock.server_version()
+            rowlock.server_version(),
+            rowlock.target()
         );
     }
     let mut runs = Vec::new();
@@ -124,11 +125,17 @@ fn one_run(arguments: &Arguments, mode: Mode, url: &str) -> Result<Run, Failure>
             + u32::from(process < arguments.buyers % arguments.processes);
         let child = Command::new(&program)
             .args(["--modes", &mode.name(), "--serve", &share.to_string()])
-            .env("ROWLOCK_URL", url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         children.push(child);
+    }
+    // As input: every user of the host can read the arguments, and the URL may contain a password.
+    for child in &mut children {
+        writeln!(
+            child.stdin.as_mut().ok_or("no input of a process")?,
+            "{url}"
+        )?;
     }
     let mut outputs = Vec::new();
     for child in &mut children {
@@ -170,11 +177,13 @@ fn one_run(arguments: &Arguments, mode: Mode, url: &str) -> Result<Run, Failure>
 /// Serves the buyers of one process, all at the same time.
 async fn serve(arguments: &Arguments, buyers: u32) -> Result<(), Failure> {
     let mode = *arguments.modes.first().ok_or("no mode")?;
-    let url = arguments.url.as_deref().ok_or("no URL")?;
+    let mut lines = std::io::stdin().lines();
+    let url = lines.next().ok_or("no URL")??;
+    let url = url.as_str();
     let rowlock = Rowlock::connect(url).await?;
     let shop = Shop::open(url).await?;
     println!("ready");
-    std::io::stdin().read_line(&mut String::new())?;
+    lines.next().transpose()?;
 
     let started = Instant::now();
     let mut running = tokio::task::JoinSet::new();

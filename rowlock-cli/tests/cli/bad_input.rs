@@ -102,6 +102,51 @@ fn a_command_that_finds_nothing_says_where_it_has_looked() {
 }
 
 #[test]
+fn run_says_so_when_it_makes_the_default_file_and_only_then() {
+    let shell = Shell::new();
+    let file = shell.dir.path().canonicalize().unwrap().join("rowlock.db");
+    let run = |url: Option<&str>, arguments: &[&str]| {
+        let all = [&["run", "a"], arguments, &["--", "true"]].concat();
+        let mut command = shell.command(&all);
+        if let Some(url) = url {
+            command.env("ROWLOCK_URL", url);
+        }
+        let output = command.output().unwrap();
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        stderr(&output)
+    };
+    let said = format!(
+        "rowlock: made {}: only processes in this folder see its locks (--url or ROWLOCK_URL names another database)\n",
+        file.display()
+    );
+    assert_eq!(run(None, &[]), said);
+    assert_eq!(run(None, &[]), "", "the file is there");
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(run(Some("sqlite:rowlock.db"), &[]), "");
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(run(None, &["--url", "sqlite:rowlock.db"]), "");
+    assert!(file.exists());
+    let help = stdout(&shell.run(&["run", "--help"]));
+    assert!(help.contains("sqlite:rowlock.db"), "{help}");
+}
+
+#[test]
+fn a_command_without_dashes_is_told_where_they_belong() {
+    let shell = Shell::new();
+    let tip = "put `--` before the command: rowlock run NAME -- CMD";
+    for arguments in [&["run", "a", "true"][..], &["run", "a", "ls", "-l"]] {
+        let output = shell.run(arguments);
+        assert_eq!(code(&output), 64, "{arguments:?}");
+        assert!(stderr(&output).contains(tip), "{}", stderr(&output));
+    }
+    for arguments in [&["run", "a", "--bogus"][..], &["ls", "a"], &["run", "a"]] {
+        let output = shell.run(arguments);
+        assert_eq!(code(&output), 64, "{arguments:?}");
+        assert!(!stderr(&output).contains(tip), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_missing_record_is_the_same_to_all() {
     let shell = Shell::new();
     assert_eq!(code(&shell.run(&["migrate"])), 0);

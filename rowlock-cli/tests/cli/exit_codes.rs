@@ -110,7 +110,16 @@ fn tables_that_do_not_fit_are_78_and_a_damaged_row_is_65() {
             stderr(&damaged)
         );
     }
-    assert_eq!(code(&shell.run(&["release", "a", "--force"])), 0);
+    let freed = shell.run(&["release", "a", "--force"]);
+    assert_eq!((code(&freed), stderr(&freed)), (0, String::new()));
+    assert_eq!(
+        stdout(&freed),
+        "released \"a\": its row was damaged, so its holder is not known\n"
+    );
+    assert_eq!(
+        stdout(&shell.run(&["release", "a", "--force"])),
+        "nobody held \"a\"\n"
+    );
     assert_eq!(code(&shell.run(&["run", "a", "--", "true"])), 0);
     shell.sql("UPDATE rowlock_schema_history SET checksum = '1'");
     let changed = shell.run(&["ls"]);

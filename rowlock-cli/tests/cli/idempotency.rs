@@ -222,6 +222,7 @@ async fn show_tells_the_key_at_the_other_side_and_the_command_that_decides() {
         let shown = ["idempotency", "show", "--hex", &record[0], &record[1]];
         let text = stdout(&shell.run(&shown));
         assert!(text.contains(&letter) && text.contains(&asked), "{text}");
+        assert!(text.contains("one of the downstream keys above"), "{text}");
         let json = shell.json(&[&shown[..], &["--json"]].concat());
         assert_eq!(json["downstream_key"], letter.as_str());
         assert_eq!(json["steps"][0]["downstream_key"], asked.as_str());
