@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::mysql::MySqlPoolOptions;
-use sqlx::postgres::PgPoolOptions;
-use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
+use sqlx::pool::PoolOptions;
+use sqlx::{AssertSqlSafe, Database, MySqlPool, PgPool, SqlitePool};
 
 use crate::Tx;
 
@@ -31,17 +29,18 @@ macro_rules! on_app {
 impl App {
     /// A pool of another process on the same database.
     pub async fn connect(url: &str, connections: u32) -> Self {
-        // A long wait is slow, but no failure.
-        let timeout = Duration::from_mins(5);
-        if url.starts_with("postgres") {
-            let pool = PgPoolOptions::new().max_connections(connections);
-            Self::Postgres(pool.acquire_timeout(timeout).connect(url).await.unwrap())
-        } else if url.starts_with("sqlite") {
-            let pool = SqlitePoolOptions::new().max_connections(connections);
-            Self::Sqlite(pool.acquire_timeout(timeout).connect(url).await.unwrap())
-        } else {
-            let pool = MySqlPoolOptions::new().max_connections(connections);
-            Self::MySql(pool.acquire_timeout(timeout).connect(url).await.unwrap())
+        fn pool<D: Database>(connections: u32) -> PoolOptions<D> {
+            let pool = PoolOptions::new().max_connections(connections);
+            // A long wait is slow, but no failure.
+            pool.acquire_timeout(Duration::from_mins(5))
+        }
+        match url.split_once(':').unwrap().0 {
+            "postgres" | "postgresql" => {
+                Self::Postgres(pool(connections).connect(url).await.unwrap())
+            }
+            "mysql" | "mariadb" => Self::MySql(pool(connections).connect(url).await.unwrap()),
+            "sqlite" => Self::Sqlite(pool(connections).connect(url).await.unwrap()),
+            other => panic!("no pool for {other}:"),
         }
     }
 
@@ -74,5 +73,18 @@ impl App {
             }
             Self::Sqlite(_) => self.begin().await,
         }
+    }
+    /// Begins a transaction that cannot write. (On SQLite the connection stays so: take a pool of its own.)
+    pub async fn begin_read_only(&self) -> Tx {
+        let mut tx = self.begin_at("READ COMMITTED, READ ONLY").await;
+        if let Tx::Sqlite(_) = tx {
+            tx.execute("PRAGMA query_only = ON").await.unwrap();
+        }
+        tx
+    }
+
+    /// Closes its connections.
+    pub async fn close(&self) {
+        on_app!(self, pool => pool.close().await);
     }
 }

@@ -5,28 +5,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rowlock::{Engine, Rowlock};
 use sqlx::AssertSqlSafe;
 
-use crate::urls::{server, with_database};
-use crate::{App, Tx, mysql, on_app, postgres, sqlite};
+use crate::kind::Kind;
+use crate::urls::server;
+use crate::{App, Tx, on_app};
 
 /// An empty database, dropped with [`remove`](Self::remove).
 #[derive(Debug)]
 pub struct Db {
     pub engine: Engine,
+    /// What the engine does in its own way.
+    pub kind: &'static Kind,
     pub url: String,
     /// The application's connection pool.
     pub app: App,
     pub(crate) name: String,
-    /// The URL of the server; empty for SQLite.
+    /// The URL of the server; empty where there is none.
     server: String,
     _dir: Option<tempfile::TempDir>,
 }
 
 impl Db {
     pub async fn new(engine: Engine) -> Self {
-        if engine == Engine::Sqlite {
-            return Self::on(engine, "").await;
+        if Kind::of(engine).has_server {
+            Self::on(engine, &server(engine)).await
+        } else {
+            Self::on(engine, "").await
         }
-        Self::on(engine, &server(engine)).await
     }
 
     /// Makes a database on a server that this test alone uses, and whose settings it may change.
@@ -34,32 +38,27 @@ impl Db {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rl_{}_{count}", std::process::id());
-        let (url, app, dir) = match engine {
-            Engine::Sqlite => {
-                let dir = tempfile::tempdir().unwrap();
-                let url = format!("sqlite:{}", dir.path().join("test.db").display());
-                let pool = sqlite::create(&url).await;
-                (url, App::Sqlite(pool), Some(dir))
-            }
-            Engine::Postgres => {
-                let url = with_database(server, &name);
-                let pool = postgres::create(server, &name, &url).await;
-                (url, App::Postgres(pool), None)
-            }
-            _ => {
-                let url = with_database(server, &name);
-                let pool = mysql::create(server, &name, &url).await;
-                (url, App::MySql(pool), None)
-            }
-        };
+        let kind = Kind::of(engine);
+        let (url, app, dir) = (kind.create)(server, &name).await;
         Self {
             engine,
+            kind,
             url,
             app,
             name,
             server: server.to_owned(),
             _dir: dir,
         }
+    }
+
+    /// Whether only one transaction at a time can write, and locks the whole database.
+    pub fn one_writer(&self) -> bool {
+        self.kind.one_writer
+    }
+
+    /// Whether there is a server process.
+    pub fn has_server(&self) -> bool {
+        self.kind.has_server
     }
 
     /// Connects a new client, with connections and threads of its own, as in another process.
@@ -94,14 +93,8 @@ impl Db {
     }
 
     async fn damage_in(&self, table: &str, constraint: &str, sql: &str) {
-        let drop = match self.engine {
-            Engine::Sqlite => return sqlite::damage(&self.url, sql).await,
-            Engine::MySql => "DROP CHECK",
-            _ => "DROP CONSTRAINT",
-        };
-        self.execute(&format!("ALTER TABLE {table} {drop} {constraint}"))
-            .await;
-        self.execute(sql).await;
+        let damage = (self.kind.unchecked)(table, constraint, sql);
+        self.execute(&damage).await;
     }
 
     /// Reads one number.
@@ -109,36 +102,25 @@ impl Db {
         self.app.number(sql).await
     }
 
-    /// How many transactions of this database's users are open on the server.
+    /// How many transactions of this database's users are open.
     pub async fn open_transactions(&self) -> i64 {
-        match &self.app {
-            App::Postgres(_) => self.number(&postgres::open_transactions(&self.name)).await,
-            App::Sqlite(pool) => sqlite::is_locked(pool).await,
-            App::MySql(pool) => {
-                let open = mysql::transactions(pool, &self.name).await;
-                i64::try_from(open.len()).unwrap()
-            }
-        }
+        (self.kind.open_transactions)(self).await
     }
 
     /// How many transactions of this database's users wait for a lock.
-    pub async fn waiting(&self) -> usize {
-        match &self.app {
-            App::Postgres(_) => usize::try_from(self.number(postgres::WAITING).await).unwrap(),
-            App::Sqlite(_) => 0,
-            App::MySql(pool) => {
-                let open = mysql::transactions(pool, &self.name).await;
-                open.iter()
-                    .filter(|text| text.contains("LOCK WAIT"))
-                    .count()
-            }
-        }
+    pub async fn waiting(&self) -> i64 {
+        (self.kind.waiting)(self).await
     }
 
-    /// Locks the row of `name`, as another client's long transaction would (SQLite: the whole file).
+    /// How many connections to this database rowlock's clients have.
+    pub async fn clients(&self) -> i64 {
+        (self.kind.clients)(self).await
+    }
+
+    /// Locks the row of `name`, as another client's long transaction would (where there is one writer: all rows).
     pub async fn lock_row(&self, name: &str) -> Tx {
         let mut tx = self.begin().await;
-        if self.engine != Engine::Sqlite {
+        if !self.one_writer() {
             let sql = format!(
                 "SELECT fence FROM rowlock_lock WHERE name = {} FOR UPDATE",
                 self.bytes(name)
@@ -151,7 +133,7 @@ impl Db {
     /// Locks the record of `key`, as another client's long transaction would.
     pub async fn lock_record(&self, key: &str) -> Tx {
         let mut tx = self.begin().await;
-        if self.engine != Engine::Sqlite {
+        if !self.one_writer() {
             let key = self.bytes(key);
             tx.number(&format!(
                 "SELECT attempt FROM rowlock_idempotency WHERE idempotency_key = {key} FOR UPDATE"
@@ -176,31 +158,35 @@ impl Db {
         let hex = name
             .bytes()
             .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
-        match self.engine {
-            Engine::Postgres => format!("'\\x{hex}'::bytea"),
-            _ => format!("x'{hex}'"),
-        }
+        (self.kind.bytes)(&hex)
+    }
+
+    /// A time, moved by so many seconds.
+    pub fn moved(&self, time: &str, seconds: i64) -> String {
+        (self.kind.moved)(time, seconds)
+    }
+
+    /// A time that is over.
+    pub fn past(&self) -> String {
+        self.moved(self.kind.now, -1)
+    }
+
+    /// A time that no test reaches.
+    pub fn future(&self) -> String {
+        self.moved(self.kind.now, 3_600)
     }
 
     /// Drops the database. After a panic of the test, the database stays until the server ends.
     pub async fn remove(self) {
-        on_app!(&self.app, pool => pool.close().await);
-        match self.engine {
-            Engine::Sqlite => {}
-            Engine::Postgres => postgres::drop(&self.server, &self.name).await,
-            _ => mysql::drop(&self.server, &self.name).await,
-        }
+        self.app.close().await;
+        (self.kind.drop)(&self.server, &self.name).await;
     }
 }
 
 /// Ends the leases of all running records now, as if their processes had paused for long. (The processes renew the leases when
 /// they wake up.)
 pub async fn lapse(db: &Db) {
-    let past = match db.engine {
-        Engine::Postgres => "clock_timestamp() - interval '1 second'",
-        Engine::Sqlite => "0",
-        _ => "UTC_TIMESTAMP(6) - INTERVAL 1 SECOND",
-    };
+    let past = db.past();
     let lapse =
         format!("UPDATE rowlock_idempotency SET lease_until = {past} WHERE state = 'running'");
     db.execute(&lapse).await;

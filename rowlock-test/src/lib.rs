@@ -11,6 +11,8 @@ mod app;
 mod attempts;
 mod db;
 mod events;
+mod kind;
+mod mariadb;
 mod mysql;
 mod postgres;
 mod promise;
@@ -23,18 +25,10 @@ pub use app::App;
 pub use attempts::{Provider, begin, begin_new, outcome, request, take_over};
 pub use db::{Db, lapse};
 pub use events::{eventually, renewed, take};
-use rowlock::Engine;
+pub use kind::{ENGINES, Kind};
 pub use servers::{Commits, Own, servers};
 pub use tx::Tx;
 pub use urls::{as_user, variable, with_database};
-
-/// All engines, in the order in which the tests run.
-pub const ENGINES: [Engine; 4] = [
-    Engine::Sqlite,
-    Engine::Postgres,
-    Engine::MariaDb,
-    Engine::MySql,
-];
 
 /// The levels of isolation that an application may choose.
 pub const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];

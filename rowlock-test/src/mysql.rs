@@ -1,14 +1,75 @@
-//! Databases on MySQL and MariaDB, and queries for their sessions and open transactions.
+//! MySQL. MariaDB is like it in most respects.
 
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool, Row};
 
-use crate::Db;
+use crate::kind::{Kind, New};
+use crate::{App, Db, with_database};
 
-pub(crate) async fn create(server: &str, name: &str, url: &str) -> MySqlPool {
+pub(crate) const KIND: Kind = Kind {
+    one_writer: false,
+    has_server: true,
+    refuses_newer_rows: false,
+    waits_for_leases: false,
+    gives_names_back: false,
+    tells_changed_rows: false,
+    nowhere: "mysql://me:s3cret@127.0.0.1:1/shop",
+    readable: "?ssl-mode=disabled",
+    // The second one commits.
+    ends: &["ROLLBACK", "CREATE TABLE another (n BIGINT)"],
+    lock_table: "LOCK TABLES rowlock_lock WRITE",
+    serializable: None,
+    // SERIALIZABLE adds the same to every read.
+    share: " LOCK IN SHARE MODE",
+    settings: None,
+    // INSERT IGNORE would swallow other errors as well; ON DUPLICATE KEY UPDATE writes.
+    unless_exists: |_| String::new(),
+    refuse: |table, column, bytes| {
+        format!(
+            "CREATE TRIGGER refused BEFORE UPDATE ON {table} FOR EACH ROW IF NEW.{column} = {bytes} \
+             THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF"
+        )
+    },
+    now: "UTC_TIMESTAMP(6)",
+    moved: |time, seconds| format!("{time} + INTERVAL {seconds} SECOND"),
+    bytes: |hex| format!("x'{hex}'"),
+    unchecked: |table, constraint, sql| {
+        format!("ALTER TABLE {table} DROP CHECK {constraint}; {sql}")
+    },
+    create: |server, name| Box::pin(create(server, name)),
+    drop: |server, name| Box::pin(administer(server, format!("DROP DATABASE {name}"))),
+    open_transactions: |db| Box::pin(async { count(&transactions(db).await) }),
+    waiting: |db| {
+        Box::pin(async {
+            let mut open = transactions(db).await;
+            open.retain(|text| text.contains("LOCK WAIT"));
+            count(&open)
+        })
+    },
+    clients: |db| {
+        Box::pin(async {
+            let mut conn = pool(db).acquire().await.unwrap();
+            let all = count(&sessions(&mut conn, &db.name).await);
+            all - i64::from(pool(db).size())
+        })
+    },
+};
+
+fn count<T>(all: &[T]) -> i64 {
+    i64::try_from(all.len()).unwrap()
+}
+
+fn pool(db: &Db) -> &MySqlPool {
+    let App::MySql(pool) = &db.app else {
+        unreachable!("`create` makes it")
+    };
+    pool
+}
+
+async fn create(server: &str, name: &str) -> New {
     administer(server, format!("CREATE DATABASE {name}")).await;
     // ARCHITECTURE.md, "A statement that is cut off and fails", has the reason.
-    let pool = MySqlPoolOptions::new()
+    let options = MySqlPoolOptions::new()
         .max_connections(4)
         .after_release(|conn, _| {
             Box::pin(async move {
@@ -16,11 +77,9 @@ pub(crate) async fn create(server: &str, name: &str, url: &str) -> MySqlPool {
                 Ok(true)
             })
         });
-    pool.connect(url).await.unwrap()
-}
-
-pub(crate) async fn drop(server: &str, name: &str) {
-    administer(server, format!("DROP DATABASE {name}")).await;
+    let url = with_database(server, name);
+    let pool = options.connect(&url).await.unwrap();
+    (url, App::MySql(pool), None)
 }
 
 async fn administer(server: &str, sql: String) {
@@ -29,13 +88,8 @@ async fn administer(server: &str, sql: String) {
     sql.execute(&mut admin).await.unwrap();
 }
 
-impl Db {
-    /// The sessions that use this database.
-    pub async fn sessions(&self, conn: &mut MySqlConnection) -> Vec<i64> {
-        sessions(conn, &self.name).await
-    }
-}
-
+/// The sessions that use `database`.
+///
 /// This does not read the table PROCESSLIST: MySQL cannot read it while a session's statement is not UTF-8.
 async fn sessions(conn: &mut MySqlConnection, database: &str) -> Vec<i64> {
     sqlx::raw_sql("SHOW PROCESSLIST")
@@ -48,13 +102,13 @@ async fn sessions(conn: &mut MySqlConnection, database: &str) -> Vec<i64> {
         .collect()
 }
 
-/// The open transactions of the users of `database`, each as the server describes it.
+/// The open transactions of the database's users, each as the server describes it.
 ///
 /// This reads the server's status, because the table `INNODB_TRX` is a cache: the server refreshes it only when no session has
 /// read it for 0.1 s (MySQL manual, 17.15.2.3). A test that reads it in a loop would never see the end of a transaction.
-pub(crate) async fn transactions(pool: &MySqlPool, database: &str) -> Vec<String> {
-    let mut conn = pool.acquire().await.unwrap();
-    let sessions = sessions(&mut conn, database).await;
+async fn transactions(db: &Db) -> Vec<String> {
+    let mut conn = pool(db).acquire().await.unwrap();
+    let sessions = sessions(&mut conn, &db.name).await;
     let status = sqlx::raw_sql("SHOW ENGINE INNODB STATUS")
         .fetch_one(&mut *conn)
         .await

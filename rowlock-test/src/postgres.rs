@@ -1,28 +1,67 @@
-//! Databases on PostgreSQL, and queries for their sessions.
+//! PostgreSQL.
 
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-/// How many transactions of the current database wait for a lock.
-pub(crate) const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
-     WHERE datname = current_database() AND wait_event_type = 'Lock'";
+use crate::kind::{Kind, New};
+use crate::{App, Db, with_database};
 
-/// How many transactions of the database `name` are open.
-pub(crate) fn open_transactions(name: &str) -> String {
-    format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' \
-         AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"
-    )
+pub(crate) const KIND: Kind = Kind {
+    one_writer: false,
+    has_server: true,
+    refuses_newer_rows: true,
+    waits_for_leases: true,
+    gives_names_back: true,
+    tells_changed_rows: true,
+    nowhere: "postgres://me:s3cret@127.0.0.1:1/shop",
+    readable: "",
+    // A statement that fails takes the transaction with it.
+    ends: &["SELECT 1 / 0"],
+    lock_table: "LOCK TABLE rowlock_lock IN ACCESS EXCLUSIVE MODE",
+    serializable: Some("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"),
+    share: "",
+    settings: Some("SELECT (current_setting('lock_timeout') = '0')::int::bigint"),
+    // Waits for another transaction that is just inserting the same, and changes nothing then.
+    unless_exists: |key| format!(" ON CONFLICT ({key}) DO NOTHING"),
+    refuse: |table, column, bytes| {
+        format!(
+            "CREATE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'refused'; END $$; \
+             CREATE TRIGGER refused BEFORE UPDATE ON {table} FOR EACH ROW \
+             WHEN (NEW.{column} = {bytes}) EXECUTE FUNCTION refused()"
+        )
+    },
+    now: "clock_timestamp()",
+    moved: |time, seconds| format!("{time} + interval '{seconds} seconds'"),
+    bytes: |hex| format!("'\\x{hex}'::bytea"),
+    unchecked: |table, constraint, sql| {
+        format!("ALTER TABLE {table} DROP CONSTRAINT {constraint}; {sql}")
+    },
+    create: |server, name| Box::pin(create(server, name)),
+    drop: |server, name| {
+        let drop = format!("DROP DATABASE {name} WITH (FORCE)");
+        Box::pin(administer(server, drop))
+    },
+    open_transactions: |db| {
+        let is_open = "pid <> pg_backend_pid() AND xact_start IS NOT NULL";
+        Box::pin(sessions(db, is_open))
+    },
+    waiting: |db| Box::pin(sessions(db, "wait_event_type = 'Lock'")),
+    clients: |db| Box::pin(sessions(db, "application_name = 'rowlock'")),
+};
+
+/// How many sessions of the database there are for which `condition` holds.
+async fn sessions(db: &Db, condition: &str) -> i64 {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()";
+    db.number(&format!("{sql} AND {condition}")).await
 }
 
-pub(crate) async fn create(server: &str, name: &str, url: &str) -> PgPool {
+async fn create(server: &str, name: &str) -> New {
     administer(server, format!("CREATE DATABASE {name}")).await;
+    let url = with_database(server, name);
     let pool = PgPoolOptions::new().max_connections(4);
-    pool.connect(url).await.unwrap()
-}
-
-pub(crate) async fn drop(server: &str, name: &str) {
-    administer(server, format!("DROP DATABASE {name} WITH (FORCE)")).await;
+    let pool = pool.connect(&url).await.unwrap();
+    (url, App::Postgres(pool), None)
 }
 
 async fn administer(server: &str, sql: String) {

@@ -8,12 +8,12 @@ macro_rules! on_every_engine {
             use super::*;
             $($(#[$meta])* pub(super) async fn $name($db: &Db) $body)*
         }
-        $crate::on_every_engine!(@engine sqlite Sqlite $($name)*);
-        $crate::on_every_engine!(@engine postgres Postgres $($name)*);
-        $crate::on_every_engine!(@engine mariadb MariaDb $($name)*);
-        $crate::on_every_engine!(@engine mysql MySql $($name)*);
+        $crate::engines!(on_every_engine @engines [$($name)*]);
     };
-    (@engine $module:ident $engine:ident $($name:ident)*) => {
+    (@engines $names:tt $(($module:ident $engine:ident))+) => {
+        $($crate::on_every_engine!(@engine $module $engine $names);)+
+    };
+    (@engine $module:ident $engine:ident [$($name:ident)*]) => {
         mod $module {
             use super::*;
             $(

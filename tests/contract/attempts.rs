@@ -81,14 +81,7 @@ on_every_engine! {
             let key = format!("k{after}");
             let guard = begin_new(&idempotency, &key).await;
             // Another transaction locks the row for a moment, so the lane postpones the complete.
-            let mut tx = db.begin().await;
-            if db.engine != rowlock::Engine::Sqlite {
-                tx.number(&format!(
-                    "SELECT attempt FROM rowlock_idempotency WHERE idempotency_key = {} FOR UPDATE",
-                    db.bytes(&key)
-                ))
-                .await;
-            }
+            let tx = db.lock_record(&key).await;
             {
                 let done = outcome("done");
                 let complete = guard.complete(&done);
@@ -113,7 +106,7 @@ on_every_engine! {
         let idempotency = rowlock.idempotency();
         let (guard, other) = (begin_new(&idempotency, "a").await, begin_new(&idempotency, "b").await);
         let mut tx = db.lock_record("a").await;
-        if db.engine != rowlock::Engine::Sqlite {
+        if !db.one_writer() {
             let key = db.bytes("b");
             let sql = format!("SELECT attempt FROM rowlock_idempotency WHERE idempotency_key = {key} FOR UPDATE");
             tx.number(&sql).await;

@@ -128,19 +128,14 @@ on_every_engine! {
     }
 
     async fn a_server_that_is_not_there_is_told_with_its_address_and_without_the_password(db: &Db) {
-        let url = match db.engine {
-            rowlock::Engine::Sqlite => "sqlite:/no/such/folder/locks.db",
-            rowlock::Engine::Postgres => "postgres://me:s3cret@127.0.0.1:1/shop",
-            _ => "mysql://me:s3cret@127.0.0.1:1/shop",
-        };
-        let error = Rowlock::connect(url).await.unwrap_err();
+        let error = Rowlock::connect(db.kind.nowhere).await.unwrap_err();
         let message = error.to_string();
-        if db.engine == rowlock::Engine::Sqlite {
-            assert!(matches!(error, Error::Unwritable { .. }), "{message}");
-            assert!(message.contains("/no/such/folder/locks.db"), "{message}");
-        } else {
+        if db.has_server() {
             assert!(matches!(error, Error::Unreachable { .. }), "{message}");
             assert!(message.contains("me@127.0.0.1:1/shop"), "{message}");
+        } else {
+            assert!(matches!(error, Error::Unwritable { .. }), "{message}");
+            assert!(message.contains("/no/such/folder/locks.db"), "{message}");
         }
         assert!(!format!("{message}{error:?}").contains("s3cret"), "{error:?}");
     }

@@ -24,11 +24,7 @@ async fn done(idempotency: &Idempotency, key: &str) {
 /// So many seconds pass for all records.
 async fn pass(db: &Db, seconds: i64) {
     for column in ["retain_until", "forget_at", "clean_at"] {
-        let earlier = match db.engine {
-            rowlock::Engine::Postgres => format!("{column} - interval '{seconds} seconds'"),
-            rowlock::Engine::Sqlite => format!("{column} - {seconds} * 1000000"),
-            _ => format!("{column} - INTERVAL {seconds} SECOND"),
-        };
+        let earlier = db.moved(column, -seconds);
         db.execute(&format!(
             "UPDATE rowlock_idempotency SET {column} = {earlier}"
         ))
@@ -38,17 +34,7 @@ async fn pass(db: &Db, seconds: i64) {
 
 /// The leases of all attempts end, but for that of `key`.
 async fn lapse_but(db: &Db, key: &str) {
-    let (past, live) = match db.engine {
-        rowlock::Engine::Postgres => (
-            "clock_timestamp() - interval '1 second'",
-            "clock_timestamp() + interval '1 hour'",
-        ),
-        rowlock::Engine::Sqlite => ("0", "9000000000000000"),
-        _ => (
-            "UTC_TIMESTAMP(6) - INTERVAL 1 SECOND",
-            "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR",
-        ),
-    };
+    let (past, live) = (db.past(), db.future());
     db.execute(&format!(
         "UPDATE rowlock_idempotency \
          SET lease_until = CASE WHEN idempotency_key = {} THEN {live} ELSE {past} END",
@@ -212,7 +198,7 @@ on_every_engine! {
         }
         pass(db, 25 * 3_600).await;
         assert_eq!(rowlock.clean(4).await.unwrap().records, 4);
-        if db.engine == rowlock::Engine::Sqlite {
+        if db.one_writer() {
             return assert_eq!(rowlock.clean(10).await.unwrap().records, 6);
         }
         let mut tx = db.begin().await;
@@ -229,11 +215,7 @@ on_every_engine! {
             tokens.issue("me").await.unwrap();
         }
         assert_eq!(rowlock.clean(10).await.unwrap().tokens, 0);
-        let past = match db.engine {
-            rowlock::Engine::Postgres => "now() - interval '1 second'",
-            rowlock::Engine::Sqlite => "0",
-            _ => "UTC_TIMESTAMP(6) - INTERVAL 1 SECOND",
-        };
+        let past = db.past();
         db.execute(&format!("UPDATE rowlock_form_token SET expires_at = {past}")).await;
         assert_eq!(rowlock.clean(2).await.unwrap().tokens, 2);
         assert_eq!(rowlock.clean(2).await.unwrap().tokens, 1);
@@ -242,25 +224,19 @@ on_every_engine! {
     async fn a_process_cleans_by_itself_unless_it_is_told_not_to(db: &Db) {
         let off = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         let idempotency = off.idempotency().remember_expired(Duration::ZERO);
-        // More than a batch.
-        db.execute("CREATE TABLE copies (n INTEGER)").await;
-        for n in 0..600 {
-            db.execute(&format!("INSERT INTO copies VALUES ({n})")).await;
-        }
         done(&idempotency, "k").await;
-        let bytes = match db.engine {
-            rowlock::Engine::Postgres => "decode(md5(n::text), 'hex')",
-            rowlock::Engine::Sqlite => "CAST('c' || n AS BLOB)",
-            _ => "CONCAT('c', n)",
-        };
         let columns = "scope, {key}, state, attempt, vanished, max_attempts, attempt_id, holder, fingerprint, bound, open_step, \
                        content_type, outcome, began_at, attempted_at, lease_until, done_at, retain_until, forget_at, clean_at";
-        db.execute(&format!(
-            "INSERT INTO rowlock_idempotency ({}) SELECT {} FROM rowlock_idempotency, copies",
-            columns.replace("{key}", "idempotency_key"),
-            columns.replace("{key}", bytes)
-        ))
-        .await;
+        // More than a batch.
+        for n in 0..600 {
+            db.execute(&format!(
+                "INSERT INTO rowlock_idempotency ({}) SELECT {} FROM rowlock_idempotency WHERE idempotency_key = {}",
+                columns.replace("{key}", "idempotency_key"),
+                columns.replace("{key}", &db.bytes(&format!("c{n}"))),
+                db.bytes("k")
+            ))
+            .await;
+        }
         pass(db, 25 * 3_600).await;
         let every = Duration::from_secs(1);
         assert_eq!(records(db).await.0, 601);

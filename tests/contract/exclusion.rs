@@ -112,7 +112,7 @@ on_every_engine! {
             drop(take(&rowlock, name, TTL).await);
         }
         rowlock.flush().await;
-        if db.engine == rowlock::Engine::Sqlite {
+        if db.one_writer() {
             return; // there a transaction locks the file: see dialect/sqlite.rs
         }
         let row = db.lock_row("locked").await;

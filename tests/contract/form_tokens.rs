@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use rowlock::{Engine, Error, Fingerprint, FormTokens, Outcome, Submitted};
+use rowlock::{Error, Fingerprint, FormTokens, Outcome, Submitted};
 use rowlock_test::{App, Db, on_app, on_every_engine, on_tx};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -112,7 +112,7 @@ on_every_engine! {
         }
         assert!(in_use(&app) <= 2, "{} connections: the clicks have some", in_use(&app));
         for other in &others {
-            if db.engine == Engine::Sqlite {
+            if db.one_writer() {
                 // One writes at a time.
                 assert_eq!(app.number("SELECT COUNT(*) FROM rowlock_form_token").await, 21);
             } else {
@@ -136,8 +136,8 @@ on_every_engine! {
         let seen = std::sync::Mutex::new(Vec::new());
         let first: Result<Submitted, Error> = on_app!(&db.app, pool => {
             here.submit(pool, "me", token.as_str(), &form(), |tx| async {
-                // On SQLite another process waits for the file, as all writers do.
-                for tokens in [&here, if db.engine == rowlock::Engine::Sqlite { &here } else { &there }] {
+                // Where there is one writer, another process waits for it.
+                for tokens in [&here, if db.one_writer() { &here } else { &there }] {
                     let tokens = tokens.clone().wait(Duration::ZERO);
                     let second = submit(&tokens, &db.app, token.as_str(), &form()).await;
                     seen.lock().unwrap().push(second?);
@@ -208,11 +208,7 @@ on_every_engine! {
         let gone = submit(&tokens, &db.app, theirs.as_str(), &form()).await.unwrap();
         assert!(matches!(gone, Submitted::Gone), "{gone:?}");
         // One whose time is over.
-        let past = match db.engine {
-            rowlock::Engine::Postgres => "now() - interval '1 second'",
-            rowlock::Engine::Sqlite => "0",
-            _ => "UTC_TIMESTAMP(6) - INTERVAL 1 SECOND",
-        };
+        let past = db.past();
         db.execute(&format!("UPDATE rowlock_form_token SET expires_at = {past}")).await;
         let gone = submit(&tokens, &db.app, issued.as_str(), &form()).await.unwrap();
         assert!(matches!(gone, Submitted::Gone), "{gone:?}");

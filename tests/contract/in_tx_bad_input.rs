@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::{Engine, Error, Held, Rowlock};
-use rowlock_test::{App, Db, Tx, on_every_engine, on_tx, take};
+use rowlock::{Error, Held, Rowlock};
+use rowlock_test::{App, Db, ENGINES, Tx, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -48,8 +48,8 @@ on_every_engine! {
     }
 
     async fn a_transaction_of_another_engine_is_refused(db: &Db) {
-        let stranger = if db.engine == Engine::Sqlite { Engine::Postgres } else { Engine::Sqlite };
-        let other = Db::new(stranger).await;
+        let stranger = ENGINES.iter().find(|&&engine| engine != db.engine).unwrap();
+        let other = Db::new(*stranger).await;
         drop(other.rowlock().await);
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;
@@ -67,20 +67,17 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;
         db.execute("CREATE TABLE app (n BIGINT)").await;
-        // A pool of its own: sqlx takes the connection for one with an open transaction, also when it is back in its pool.
-        let app = App::connect(&db.url, 1).await;
-        let mut tx = app.begin().await;
-        let end = match db.engine {
-            Engine::Postgres => "SELECT 1 / 0", // fails, and takes the transaction with it
-            Engine::Sqlite => "ROLLBACK", // as SQLite does when the disk is full
-            _ => "CREATE TABLE another (n BIGINT)", // commits
-        };
-        let _ = tx.execute(end).await;
-        for error in verdicts(&mut tx, &rowlock, &held).await {
-            assert!(matches!(error, Error::TransactionOver { .. }), "{error}");
-            assert!(error.to_string().contains("roll it back"), "{error}");
+        for end in db.kind.ends {
+            // A pool of its own: sqlx takes the connection for one with an open transaction, also when it is back in its pool.
+            let app = App::connect(&db.url, 1).await;
+            let mut tx = app.begin().await;
+            let _ = tx.execute(end).await;
+            for error in verdicts(&mut tx, &rowlock, &held).await {
+                assert!(matches!(error, Error::TransactionOver { .. }), "{error}");
+                assert!(error.to_string().contains("roll it back"), "{error}");
+            }
+            drop(tx);
         }
-        drop(tx);
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
         tx.lock(&rowlock, "free").await;
@@ -91,24 +88,10 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         drop(take(&rowlock, "free", TTL).await);
         rowlock.flush().await;
-        let mut tx = match db.engine {
-            Engine::Sqlite => {
-                let mut tx = db.begin().await;
-                tx.execute("PRAGMA query_only = ON").await.unwrap();
-                tx
-            }
-            Engine::Postgres => {
-                let mut tx = db.begin().await;
-                tx.execute("SET TRANSACTION READ ONLY").await.unwrap();
-                tx
-            }
-            _ => db.begin_at("READ COMMITTED, READ ONLY").await,
-        };
+        let app = App::connect(&db.url, 1).await;
+        let mut tx = app.begin_read_only().await;
         let error = tx.try_lock(&rowlock, "free").await.unwrap_err();
         assert!(matches!(error, Error::ReadOnlyTransaction { .. }), "{error}");
-        if db.engine == Engine::Sqlite {
-            tx.execute("PRAGMA query_only = OFF").await.unwrap();
-        }
         tx.release().await;
     }
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use rowlock::{Engine, Error, TryLock};
+use rowlock::{Error, TryLock};
 use rowlock_test::{Db, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
 on_every_engine! {
     async fn the_wait_is_for_all_names_together(db: &Db) {
-        if db.engine == Engine::Sqlite {
+        if db.one_writer() {
             return; // a transaction has the whole file, and never waits
         }
         let rowlock = db.rowlock().await;
@@ -57,7 +57,7 @@ on_every_engine! {
             TryLock::Locked(_) => panic!("one of them is held"),
         };
         assert_eq!(busy.name.as_str(), "c");
-        if db.engine == Engine::Postgres {
+        if db.kind.gives_names_back {
             // The transaction has given the free names back.
             let mut other = db.begin().await;
             other.lock(&one, "b").await;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Advance, Engine, Held, Rowlock, TryAcquire, TryLock, Version};
+use rowlock::{Advance, Held, Rowlock, TryAcquire, TryLock, Version};
 use rowlock_test::{Db, Tx, eventually, on_every_engine, take};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,11 +137,8 @@ async fn attempt(db: &Db, rowlock: &Rowlock, mode: Mode, seen: &Version) -> Opti
             }
             Ok(TryAcquire::Busy(_)) => None,
             Err(error) => {
-                // SQLite: the file is the first one's.
-                assert!(
-                    error.is_transient() && db.engine == Engine::Sqlite,
-                    "{error}"
-                );
+                // The one writer is the first one.
+                assert!(error.is_transient() && db.one_writer(), "{error}");
                 None
             }
         },
@@ -173,9 +170,9 @@ async fn pair(db: &Db, first: Mode, second: Mode, end: End) {
     let seen = two.version("a").await.unwrap();
     let grant = Grant::first(db, &one, first, end).await;
     let held_by = grant.fence;
-    // With SQLite a second writer cannot even begin while the first one's transaction is open.
-    let file_is_taken = db.engine == Engine::Sqlite && grant.tx.is_some();
-    if !file_is_taken {
+    // Where there is one writer, a second one cannot even begin while the first one's transaction is open.
+    let may_not_begin = db.one_writer() && grant.tx.is_some();
+    if !may_not_begin {
         assert_eq!(attempt(db, &two, second, &seen).await, None, "{what}");
     }
     grant.end(db, end).await;

@@ -5,8 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use rowlock::Engine;
-use rowlock_test::{App, Db, Tx, eventually, on_every_engine, take};
+use rowlock_test::{Db, eventually, on_app, on_every_engine, take};
 
 /// How many operations are cancelled per engine.
 fn cancels() -> u32 {
@@ -31,31 +30,6 @@ async fn cancelled_after<F: Future>(future: F, polls: u32) -> bool {
     .await
 }
 
-/// The connections of rowlock's clients to the database. (`watching` is the one connection that the pool has.)
-async fn connections(db: &Db, watching: &mut Option<Tx>) -> i64 {
-    match (db.engine, watching) {
-        (Engine::Postgres, _) => {
-            db.number(
-                "SELECT count(*) FROM pg_stat_activity \
-                 WHERE datname = current_database() AND application_name = 'rowlock'",
-            )
-            .await
-        }
-        (_, Some(Tx::MySql(watching))) => {
-            let all = db.sessions(watching).await.len();
-            i64::try_from(all).unwrap() - 1
-        }
-        _ => {
-            // This process's open files; the pool has one of them.
-            let file = db.url.trim_start_matches("sqlite:");
-            let open = std::fs::read_dir("/proc/self/fd").unwrap();
-            let open = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
-            let count = open.filter(|path| path.to_str() == Some(file)).count();
-            i64::try_from(count).unwrap() - 1
-        }
-    }
-}
-
 on_every_engine! {
     async fn a_dropped_guard_releases_in_the_background(db: &Db) {
         let rowlock = db.rowlock().await;
@@ -74,25 +48,20 @@ on_every_engine! {
     }
 
     async fn a_client_that_is_gone_leaves_no_connection(db: &Db) {
-        let servers = matches!(db.engine, Engine::MySql | Engine::MariaDb);
-        let mut watching = if servers { Some(db.begin().await) } else { None };
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", Duration::from_secs(2)).await;
         let first = held.deadline().to_instant();
         let renewed = first + Duration::from_millis(50);
         eventually("it was renewed", async || held.deadline().to_instant() > renewed).await;
         // A lane's, and that of the renewals.
-        let with = connections(db, &mut watching).await;
+        let with = db.clients().await;
         assert!(with >= 2, "{with} connections");
         drop((held, rowlock));
         let mut left = with;
         let deadline = Instant::now() + Duration::from_secs(10);
         while left > 0 {
             assert!(Instant::now() < deadline, "{left} connections are left");
-            left = connections(db, &mut watching).await;
-        }
-        if let Some(watching) = watching {
-            watching.release().await;
+            left = db.clients().await;
         }
     }
 
@@ -128,10 +97,8 @@ on_every_engine! {
         rowlock.flush().await;
         assert_eq!(rowlock.list().await.unwrap(), []);
         eventually("no transaction is open", async || db.open_transactions().await == 0).await;
-        eventually("the pool is whole", async || match &app {
-            App::Postgres(pool) => pool.size() as usize == pool.num_idle(),
-            App::MySql(pool) => pool.size() as usize == pool.num_idle(),
-            App::Sqlite(pool) => pool.size() as usize == pool.num_idle(),
+        eventually("the pool is whole", async || {
+            on_app!(&app, pool => pool.size() as usize == pool.num_idle())
         })
         .await;
         // And everything still works.

@@ -5,12 +5,8 @@ use std::time::{Duration, Instant};
 use rowlock_test::{Db, on_every_engine, take};
 
 /// The expiry, ten minutes earlier.
-fn minutes_ago(db: &Db) -> &'static str {
-    match db.engine {
-        rowlock::Engine::Postgres => "expires_at - interval '10 minutes'",
-        rowlock::Engine::Sqlite => "expires_at - 600000000",
-        _ => "expires_at - INTERVAL 10 MINUTE",
-    }
+fn minutes_ago(db: &Db) -> String {
+    db.moved("expires_at", -600)
 }
 
 on_every_engine! {

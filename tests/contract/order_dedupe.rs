@@ -1,7 +1,6 @@
 //! Order dedupe without a lock: a unique index on the order number. The duplicate is answered with the row that is
 //! there, inside a transaction that goes on afterwards. (docs/DEDUPE.md has these statements.)
 
-use rowlock::Engine;
 use rowlock_test::{Db, LEVELS, Tx, on_every_engine};
 use tokio::sync::Barrier;
 
@@ -17,26 +16,18 @@ enum Placed {
 
 /// Places an order, or finds the one that is there.
 async fn place(db: &Db, tx: &mut Tx, number: i64, cents: i64) -> Result<Placed, sqlx::Error> {
-    let insert = match db.engine {
-        // Waits for another transaction that is just inserting the same, and changes nothing then.
-        Engine::Postgres | Engine::Sqlite => format!(
-            "INSERT INTO orders (number, cents) VALUES ({number}, {cents}) ON CONFLICT (number) DO NOTHING"
-        ),
-        // INSERT IGNORE would swallow other errors as well; ON DUPLICATE KEY UPDATE writes.
-        _ => format!("INSERT INTO orders (number, cents) VALUES ({number}, {cents})"),
-    };
+    let unless_exists = (db.kind.unless_exists)("number");
+    let insert =
+        format!("INSERT INTO orders (number, cents) VALUES ({number}, {cents}){unless_exists}");
     match tx.execute(&insert).await {
         Ok(1) => return Ok(Placed::New),
         Ok(_) => {}
-        // MySQL and MariaDB roll back the statement only.
-        Err(error) if db.engine != Engine::Postgres && is_duplicate(&error) => {}
+        // Such an engine rolls back the statement only.
+        Err(error) if unless_exists.is_empty() && is_duplicate(&error) => {}
         Err(error) => return Err(error),
     }
     // FOR SHARE: under REPEATABLE READ a plain SELECT may not see what the index sees.
-    let share = match db.engine {
-        Engine::MySql | Engine::MariaDb => " LOCK IN SHARE MODE",
-        _ => "",
-    };
+    let share = db.kind.share;
     let cents = tx
         .number(&format!(
             "SELECT cents FROM orders WHERE number = {number}{share}"
@@ -81,7 +72,7 @@ on_every_engine! {
     }
 
     async fn a_duplicate_that_is_newer_than_the_snapshot_is_found_or_told(db: &Db) {
-        if db.engine == Engine::Sqlite {
+        if db.one_writer() {
             return; // while one writes, nobody else does
         }
         tables(db).await;
@@ -98,7 +89,7 @@ on_every_engine! {
                 }
                 Err(error) => {
                     let error = rowlock::Error::from(error);
-                    assert!(db.engine == Engine::Postgres && level != "READ COMMITTED", "{error}");
+                    assert!(db.kind.refuses_newer_rows && level != "READ COMMITTED", "{error}");
                     assert!(error.is_retryable(), "{error}");
                     tx.release().await;
                 }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rowlock::{Engine, Error, TryAcquire, TryLock};
+use rowlock::{Error, TryAcquire, TryLock};
 use rowlock_test::{Db, LEVELS, eventually, on_every_engine, take};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(30);
 
-/// Whether PostgreSQL wants a transaction begun again because of its snapshot.
+/// Whether the transaction has to begin again because of its snapshot.
 fn is_of_the_snapshot(db: &Db, error: &Error) -> bool {
     let said = error.to_string().to_lowercase();
-    db.engine == Engine::Postgres && error.is_retryable() && !said.contains("deadlock")
+    db.kind.refuses_newer_rows && error.is_retryable() && !said.contains("deadlock")
 }
 
 on_every_engine! {
@@ -24,7 +24,7 @@ on_every_engine! {
         let mut tx = db.begin().await;
         let locked = tx.lock(&one, "a").await;
         assert!(locked.fence() > before);
-        if db.engine != Engine::Sqlite {
+        if !db.one_writer() {
             let mut other = db.begin().await;
             let TryLock::Busy(busy) = other.try_lock(&two, "a").await.unwrap() else {
                 panic!("two transactions have it");
@@ -88,7 +88,7 @@ on_every_engine! {
     async fn waiting_ends_in_time_and_the_transaction_goes_on(db: &Db) {
         let rowlock = db.rowlock().await;
         db.execute("CREATE TABLE app (n BIGINT)").await;
-        if db.engine == Engine::Sqlite {
+        if db.one_writer() {
             return; // a transaction has the whole file, and never waits
         }
         let mut holder = db.begin().await;
@@ -106,9 +106,8 @@ on_every_engine! {
                 assert!(started.elapsed() >= wait);
             }
             // The settings of the session are unchanged.
-            if db.engine == Engine::Postgres {
-                let zero = "SELECT (current_setting('lock_timeout') = '0')::int::bigint";
-                assert_eq!(tx.number(zero).await, 1);
+            if let Some(settings) = db.kind.settings {
+                assert_eq!(tx.number(settings).await, 1);
             }
             tx.lock(&rowlock, "free").await;
             tx.commit().await.unwrap();
@@ -123,7 +122,7 @@ on_every_engine! {
         for level in LEVELS {
             let held = take(&one, "a", TTL).await;
             let mut tx = db.begin_at(level).await;
-            if db.engine == Engine::Sqlite {
+            if db.one_writer() {
                 let error = tx.acquire(&two, "a", LONG).await.unwrap_err();
                 assert!(matches!(error, Error::Conflict { .. }), "{error}");
                 assert!(error.is_retryable());
@@ -162,7 +161,7 @@ on_every_engine! {
                 TryLock::Locked(_) => panic!("it is held"),
             };
             assert_eq!(busy.holder.unwrap().fence, held.fence());
-            if db.engine != Engine::Sqlite {
+            if !db.one_writer() {
                 // The transaction stays open, and the row can be renewed.
                 let before = held.deadline();
                 eventually("it is renewed", async || held.deadline() > before).await;
@@ -229,7 +228,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let mut tx = db.begin().await;
         tx.lock(&one, "new").await;
-        if db.engine != Engine::Sqlite {
+        if !db.one_writer() {
             let busy = two.lock("new").try_acquire().await.unwrap();
             assert!(busy.held().is_none());
             for name in ["newer", "newest", "a", "z"] {
@@ -280,7 +279,7 @@ on_every_engine! {
             let mut tx = db.begin().await;
             // The cut-off transaction may have got the lock in its last moment. Its rollback may still run.
             tx.acquire(&rowlock, "a", LONG).await.unwrap();
-            if db.engine != Engine::Sqlite {
+            if !db.one_writer() {
                 let mut waiting = db.begin().await;
                 let timeout = Duration::from_micros(300 * (round % 20));
                 let wait = waiting.acquire(&rowlock, "a", LONG);
@@ -290,7 +289,7 @@ on_every_engine! {
         }
         eventually("all is rolled back", async || db.open_transactions().await == 0).await;
         drop(rowlock.lock("a").acquire().await.unwrap());
-        let all = if db.engine == Engine::Sqlite { 1 } else { 4 };
+        let all = if db.one_writer() { 1 } else { 4 };
         let mut open = Vec::new();
         for n in 0..all {
             let mut tx = db.begin().await;

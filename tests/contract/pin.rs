@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Engine, Error, Loss, TryAcquire};
+use rowlock::{Error, Loss, TryAcquire};
 use rowlock_test::{Db, LEVELS, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -20,7 +20,7 @@ on_every_engine! {
             two.inspect("a").await.unwrap().is_none()
         })
         .await;
-        // SQLite: the transaction has the whole file, and nobody gets an answer.
+        // Where there is one writer, nobody gets an answer.
         assert!(!matches!(two.lock("a").try_acquire().await, Ok(TryAcquire::Held(_))));
         tx.commit().await.unwrap();
         let taken = two.lock("a").acquire().await.unwrap();
@@ -83,7 +83,7 @@ on_every_engine! {
         let (held, beside) = (take(&rowlock, "a", ttl).await, take(&rowlock, "b", ttl).await);
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
-        if db.engine != Engine::Sqlite {
+        if !db.one_writer() {
             // A third of the TTL: at least one renewal of "b" is due, "a" is passed over.
             let before = beside.deadline();
             eventually("the other lease is renewed", async || beside.deadline() > before).await;
@@ -99,7 +99,7 @@ on_every_engine! {
         let held = take(&one, "a", TTL).await;
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
-        if db.engine != Engine::Sqlite {
+        if !db.one_writer() {
             let others = ["b", "c", "d", "e"].map(|name| two.lock(name));
             for lock in &others {
                 let _ = lock.acquire().await.unwrap().release().await.unwrap();
@@ -116,7 +116,7 @@ on_every_engine! {
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
         tx.pin(&held).await.unwrap();
-        if db.engine != Engine::Sqlite {
+        if !db.one_writer() {
             let mut other = db.begin().await;
             other.pin(&held).await.unwrap();
             other.commit().await.unwrap();
@@ -156,15 +156,16 @@ on_every_engine! {
             let held = take(&rowlock, level, TTL).await;
             let mut tx = db.begin_at(level).await;
             tx.number("SELECT COUNT(*) FROM rowlock_database").await; // takes the snapshot
-            if db.engine != Engine::Sqlite {
+            if !db.one_writer() {
                 // As a renewal would.
-                db.execute("UPDATE rowlock_lock SET expires_at = expires_at + INTERVAL '1' SECOND").await;
+                let later = db.moved("expires_at", 1);
+                db.execute(&format!("UPDATE rowlock_lock SET expires_at = {later}")).await;
             }
             match tx.pin(&held).await {
                 Ok(()) => tx.commit().await.unwrap(),
-                // PostgreSQL cannot lock what is newer than the snapshot.
+                // The row is newer than the snapshot.
                 Err(error) => {
-                    assert!(db.engine == Engine::Postgres && level != "READ COMMITTED", "{error}");
+                    assert!(db.kind.refuses_newer_rows && level != "READ COMMITTED", "{error}");
                     assert!(matches!(error, Error::TransactionAborted { .. }), "{error}");
                     assert!(error.is_retryable());
                     tx.release().await;
@@ -180,7 +181,7 @@ on_every_engine! {
         for level in LEVELS {
             let mut tx = db.begin_at(level).await;
             tx.number("SELECT COUNT(*) FROM rowlock_database").await; // takes the snapshot
-            if db.engine == Engine::Sqlite {
+            if db.one_writer() {
                 tx.release().await; // a lease could not be granted while it has the file
                 continue;
             }
@@ -188,7 +189,7 @@ on_every_engine! {
             match tx.pin(&held).await {
                 Ok(()) => tx.commit().await.unwrap(),
                 Err(error) => {
-                    assert!(db.engine == Engine::Postgres && level != "READ COMMITTED", "{error}");
+                    assert!(db.kind.refuses_newer_rows && level != "READ COMMITTED", "{error}");
                     assert!(matches!(error, Error::TransactionAborted { .. }), "{error}");
                     tx.release().await;
                 }
@@ -208,7 +209,7 @@ on_every_engine! {
                 }
                 drop(held.release().await);
             };
-            if db.engine == Engine::Sqlite {
+            if db.one_writer() {
                 // The release needs the file that the transaction has.
                 drop(tx.pin(&held).await);
                 tx.release().await;
@@ -249,7 +250,7 @@ on_every_engine! {
         eventually("all is rolled back", async || db.open_transactions().await == 0).await;
         // Every slot of the pool is there, and works.
         let mut all = Vec::new();
-        for _ in 0..if db.engine == Engine::Sqlite { 1 } else { 4 } {
+        for _ in 0..if db.one_writer() { 1 } else { 4 } {
             let mut tx = db.begin().await;
             tx.pin(&held).await.unwrap();
             all.push(tx);
@@ -291,7 +292,7 @@ on_every_engine! {
             // Nothing is renewed while it is pinned.
             eventually("it runs out", async || held.remaining() < SHORT / 4).await;
             tx.commit().await.unwrap();
-            if db.engine == Engine::Sqlite {
+            if db.one_writer() {
                 // A renewal that has waited for the file may be in time now.
                 rowlock.force_release("a").await.unwrap();
             } else {

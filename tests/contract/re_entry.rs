@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use rowlock::{Engine, Error, Loss, ReleaseOutcome, Rowlock};
-use rowlock_test::{Db, eventually, on_every_engine, take};
+use rowlock::{Error, Loss, ReleaseOutcome, Rowlock};
+use rowlock_test::{App, Db, eventually, on_every_engine, take};
 
 on_every_engine! {
     async fn an_owner_enters_again_and_others_do_not(db: &Db) {
@@ -48,15 +48,10 @@ on_every_engine! {
         let limit = Duration::from_secs(1);
         let builder = Rowlock::builder().operation_timeout(limit);
         let rowlock = builder.connect(&db.url).await.unwrap();
-        let mut tx = db.begin().await;
-        // Nobody else gets an answer.
-        tx.execute(match db.engine {
-            Engine::Postgres => "LOCK TABLE rowlock_lock IN ACCESS EXCLUSIVE MODE",
-            Engine::Sqlite => "UPDATE rowlock_lock SET fence = fence",
-            _ => "LOCK TABLES rowlock_lock WRITE",
-        })
-        .await
-        .unwrap();
+        // A pool of its own: the table is locked until the session ends.
+        let app = App::connect(&db.url, 1).await;
+        let mut tx = app.begin().await;
+        tx.execute(db.kind.lock_table).await.unwrap(); // nobody else gets an answer
         let me = rowlock.owner();
         let started = Instant::now();
         let mut tasks = tokio::task::JoinSet::new();
@@ -69,10 +64,8 @@ on_every_engine! {
             assert!(error.is_transient(), "{error}");
         }
         assert!(started.elapsed() < 5 * limit, "{:?}", started.elapsed());
-        if matches!(db.engine, Engine::MySql | Engine::MariaDb) {
-            tx.execute("UNLOCK TABLES").await.unwrap();
-        }
         tx.release().await;
+        app.close().await;
     }
 
     async fn tasks_of_one_owner_share_one_grant(db: &Db) {
@@ -142,7 +135,7 @@ on_every_engine! {
         assert!(waiting.await.unwrap().is_held());
     }
 
-    /// The open transaction has the row locked (SQLite: the file), so no statement of the lane can change it.
+    /// The open transaction has the row locked (one writer: all rows), so no statement of the lane can change it.
     async fn a_lease_that_an_own_transaction_has_pinned_is_entered_again_at_once(db: &Db) {
         async fn at_once<T>(what: &str, future: impl Future<Output = T>) -> T {
             let done = tokio::time::timeout(Duration::from_secs(2), future).await;
@@ -161,7 +154,7 @@ on_every_engine! {
         assert_eq!(released.unwrap(), ReleaseOutcome::Released);
         drop(at_once("entering", lock.try_acquire()).await.unwrap().held().expect("it is ours"));
 
-        // Another attempt of the same owner may last for as long as the transaction (SQLite).
+        // Another attempt of the same owner may last for as long as the transaction (of the one writer).
         let other = rowlock.lock("b").owner(&me);
         let mut other = std::pin::pin!(other.try_acquire());
         let _ = std::future::poll_fn(|cx| std::task::Poll::Ready(other.as_mut().poll(cx).is_ready())).await;

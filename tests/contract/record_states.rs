@@ -16,20 +16,11 @@ const STATES: [RecordState; 7] = [
 
 /// Copies the record `k`, which is done, for every row that the state of a record can follow from.
 async fn copies(db: &Db) {
-    let times = match db.engine {
-        rowlock::Engine::Postgres => [
-            "clock_timestamp() - interval '1 hour'",
-            "clock_timestamp() + interval '1 hour'",
-        ],
-        rowlock::Engine::Sqlite => ["0", "9000000000000000"],
-        _ => [
-            "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR",
-            "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR",
-        ],
-    };
+    let times = [db.past(), db.future()];
     let mut number = 0;
     for state in ["running", "free", "done", "unknown", "expired"] {
-        for (lease, retain) in [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(l, r)| (times[l], times[r])) {
+        for (lease, retain) in [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(l, r)| (&times[l], &times[r]))
+        {
             for (open_step, vanished) in
                 [("NULL", 2), ("'charge'", 2), ("NULL", 3), ("'charge'", 3)]
             {

@@ -3,40 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Engine, Fingerprint, Held, Loss};
+use rowlock::{Begun, Fingerprint, Held, Loss};
 use rowlock_test::{Db, eventually, on_every_engine, take};
 
 /// The server refuses every later update of a row of `table` where `column` has the bytes of `value`.
 async fn refuse(db: &Db, table: &str, column: &str, value: &str) {
     let bytes = db.bytes(value);
-    match db.engine {
-        Engine::Sqlite => {
-            db.execute(&format!(
-                "CREATE TRIGGER refused BEFORE UPDATE ON {table} WHEN NEW.{column} = {bytes} \
-                 BEGIN SELECT RAISE(ABORT, 'refused'); END"
-            ))
-            .await;
-        }
-        Engine::Postgres => {
-            db.execute(
-                "CREATE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS \
-                 $$ BEGIN RAISE EXCEPTION 'refused'; END $$",
-            )
-            .await;
-            db.execute(&format!(
-                "CREATE TRIGGER refused BEFORE UPDATE ON {table} FOR EACH ROW \
-                 WHEN (NEW.{column} = {bytes}) EXECUTE FUNCTION refused()"
-            ))
-            .await;
-        }
-        _ => {
-            db.execute(&format!(
-                "CREATE TRIGGER refused BEFORE UPDATE ON {table} FOR EACH ROW \
-                 IF NEW.{column} = {bytes} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF"
-            ))
-            .await;
-        }
-    }
+    let refuse = (db.kind.refuse)(table, column, &bytes);
+    db.execute(&refuse).await;
 }
 
 /// Waits until renewals have moved all deadlines by three TTLs.

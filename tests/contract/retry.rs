@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Engine, Error, Pool, Retry, Retryable};
+use rowlock::{Error, Pool, Retry, Retryable};
 use rowlock_test::{App, Db, on_app, on_every_engine};
 use sqlx::AssertSqlSafe;
 
@@ -55,7 +55,7 @@ on_every_engine! {
         };
         tokio::join!(count(), count(), count(), count());
         assert_eq!(db.number("SELECT n FROM app WHERE id = 1").await, 40);
-        if db.engine != Engine::Sqlite {
+        if !db.one_writer() {
             assert!(tries.into_inner() > 40, "they got in each other's way");
         }
     }
@@ -93,7 +93,7 @@ on_every_engine! {
                 on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
                     tries.fetch_add(1, Ordering::Relaxed);
                     run!(tx, format!("UPDATE app SET n = n + 1 WHERE id = {first}"))?;
-                    if run.fetch_add(1, Ordering::Relaxed) == 0 && db.engine != Engine::Sqlite {
+                    if run.fetch_add(1, Ordering::Relaxed) == 0 && !db.one_writer() {
                         met.wait().await; // each has one row, and wants the other's
                     }
                     run!(tx, format!("UPDATE app SET n = n + 1 WHERE id = {second}"))?;
@@ -104,7 +104,7 @@ on_every_engine! {
         tokio::join!(both(1, 2), both(2, 1));
         assert_eq!(db.number("SELECT n FROM app WHERE id = 1").await, 2);
         assert_eq!(db.number("SELECT n FROM app WHERE id = 2").await, 2);
-        let wanted = if db.engine == Engine::Sqlite { 2 } else { 3 };
+        let wanted = if db.one_writer() { 2 } else { 3 };
         assert_eq!(tries.into_inner(), wanted, "one was chosen to go");
     }
 
@@ -118,16 +118,12 @@ on_every_engine! {
                 let run = &run;
                 on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
                     tries.fetch_add(1, Ordering::Relaxed);
-                    if db.engine == Engine::Postgres {
-                        run!(tx, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE".to_owned())?;
+                    if let Some(serializable) = db.kind.serializable {
+                        run!(tx, serializable.to_owned())?;
                     }
-                    // MySQL: what SERIALIZABLE makes of every read.
-                    let share = match db.engine {
-                        Engine::MariaDb | Engine::MySql => " LOCK IN SHARE MODE",
-                        _ => "",
-                    };
+                    let share = db.kind.share;
                     let n = number!(tx, format!("SELECT n FROM app WHERE id = {read}{share}"))?;
-                    if run.fetch_add(1, Ordering::Relaxed) == 0 && db.engine != Engine::Sqlite {
+                    if run.fetch_add(1, Ordering::Relaxed) == 0 && !db.one_writer() {
                         met.wait().await;
                     }
                     run!(tx, format!("UPDATE app SET n = {} WHERE id = {write}", n + 1))?;
@@ -142,7 +138,7 @@ on_every_engine! {
             db.number("SELECT n FROM app WHERE id = 2").await,
         );
         assert_eq!(one + two, 3, "{one} {two}");
-        let wanted = if db.engine == Engine::Sqlite { 2 } else { 3 };
+        let wanted = if db.one_writer() { 2 } else { 3 };
         assert_eq!(tries.into_inner(), wanted);
     }
 
@@ -260,7 +256,7 @@ on_every_engine! {
         }
         drop(rowlock.lock("a").acquire().await.unwrap());
         let mut all = Vec::new();
-        for _ in 0..if db.engine == Engine::Sqlite { 1 } else { 4 } {
+        for _ in 0..if db.one_writer() { 1 } else { 4 } {
             all.push(db.begin().await);
         }
         for tx in all {
@@ -269,7 +265,7 @@ on_every_engine! {
     }
 
     async fn a_cancelled_wait_in_a_run_leaves_a_whole_pool(db: &Db) {
-        if db.engine == Engine::Sqlite {
+        if db.one_writer() {
             return; // whoever has the file waits for nobody
         }
         let rowlock = db.rowlock().await;

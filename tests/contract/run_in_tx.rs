@@ -81,12 +81,12 @@ impl Slow {
     }
 }
 
-/// Another key, or a reader, gets a connection of the pool. (On SQLite no other transaction can write meanwhile.)
+/// Another key, or a reader, gets a connection of the pool. (The one writer lets no other transaction write meanwhile.)
 async fn strangers_get_through(db: &Db, rowlock: &Rowlock, app: &App) {
     for n in 0..40 {
         // Some of them sort right before the key that is slow.
         let key = format!("{} {n}", ["sloo", "stranger"][n % 2]);
-        if let App::Sqlite(pool) = app {
+        if db.one_writer() {
             assert!(
                 rowlock
                     .idempotency()
@@ -95,19 +95,14 @@ async fn strangers_get_through(db: &Db, rowlock: &Rowlock, app: &App) {
                     .unwrap()
                     .is_none()
             );
-            assert!(
-                pool.try_acquire().is_some() || pool.size() < 5,
-                "the pool has none left"
-            );
+            let is_left = on_app!(app, pool => pool.try_acquire().is_some() || pool.size() < 5);
+            assert!(is_left, "the pool has none left");
         } else {
             let begun = pay_within(rowlock, app, &key, Duration::ZERO).await;
             assert!(matches!(begun, Ok(Begun::New(_))), "{begun:?}");
         }
     }
-    assert_eq!(
-        payments(db).await,
-        if matches!(app, App::Sqlite(_)) { 0 } else { 40 }
-    );
+    assert_eq!(payments(db).await, if db.one_writer() { 0 } else { 40 });
 }
 
 on_every_engine! {
@@ -135,8 +130,8 @@ on_every_engine! {
         let (here, there) = (db.rowlock().await, db.rowlock().await);
         let slow = Slow::begin(&here, &db.app, "slow", false).await;
         for _ in 0..3 {
-            // On SQLite another process waits for the file, as all writers do.
-            for client in [&here, if db.engine == rowlock::Engine::Sqlite { &here } else { &there }] {
+            // Where there is one writer, another process waits for it.
+            for client in [&here, if db.one_writer() { &here } else { &there }] {
                 let begun = pay_within(client, &db.app, "slow", Duration::ZERO).await.unwrap();
                 let Begun::InFlight(in_flight) = begun else { panic!("{begun:?}") };
                 assert_eq!(in_flight.remaining, None);
@@ -158,7 +153,7 @@ on_every_engine! {
         };
         freed.release().await.unwrap();
         let slow = Slow::begin(&here, &app, "slow", false).await;
-        for client in [&here, if db.engine == rowlock::Engine::Sqlite { &here } else { &there }] {
+        for client in [&here, if db.one_writer() { &here } else { &there }] {
             let begun = pay_within(client, &app, "slow", Duration::ZERO).await.unwrap();
             assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
         }
@@ -320,7 +315,7 @@ on_every_engine! {
             })
         };
         is_inside.await.unwrap();
-        if db.engine != rowlock::Engine::Sqlite {
+        if !db.one_writer() {
             // Nothing is held up: the key is in flight, others go on. (Whoever waited for the transaction would have no
             // answer within the time that an operation has here, which is less than the shortest lock time-out of a server.)
             let hasty = Rowlock::builder().operation_timeout(Duration::from_millis(900));

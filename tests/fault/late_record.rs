@@ -85,11 +85,7 @@ pub(crate) async fn run(engine: Engine) {
         url: db.url.clone(),
         ttl: LEASE,
     };
-    let at_a_time = if engine == Engine::Sqlite {
-        1
-    } else {
-        AT_A_TIME
-    };
+    let at_a_time = if db.one_writer() { 1 } else { AT_A_TIME };
     let mut tallies = JoinSet::new();
     for id in 0..at_a_time {
         let (app, idempotency) = (db.app.clone(), rowlock.idempotency().lease(LEASE * 50));

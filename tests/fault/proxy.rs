@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Engine, Rowlock};
+use rowlock::Rowlock;
 use rowlock_test::{Db, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -74,10 +74,7 @@ pub(crate) async fn through_proxy(db: &Db) -> (Proxy, String) {
 /// (MySQL and MariaDB accept the password without TLS because the server has seen it before.)
 pub(crate) async fn through_readable_proxy(db: &Db) -> (Proxy, String) {
     let (proxy, url) = through_proxy(db).await;
-    match db.engine {
-        Engine::MySql | Engine::MariaDb => (proxy, format!("{url}?ssl-mode=disabled")),
-        _ => (proxy, url),
-    }
+    (proxy, format!("{url}{}", db.kind.readable))
 }
 
 /// Waits until the client has a connection for its renewals. From then on only the lanes send requests.

@@ -87,7 +87,7 @@ pub(crate) async fn run(engine: Engine) {
         };
         // Showing what is lost without the pin takes a few rounds.
         let rounds = if pinned { rounds() } else { rounds().min(24) };
-        let at_a_time = if engine == Engine::Sqlite { 1 } else { ZOMBIES };
+        let at_a_time = if db.one_writer() { 1 } else { ZOMBIES };
         let mut tallies = JoinSet::new();
         for id in 0..at_a_time {
             let (app, rowlock, role) = (db.app.clone(), rowlock.clone(), role.clone());

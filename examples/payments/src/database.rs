@@ -274,20 +274,26 @@ statements!(SqliteConnection);
 
 impl Database {
     pub(crate) async fn open(url: &str, connections: u32) -> Result<Self, Failure> {
-        if url.starts_with("postgres") {
-            let pool = PgPoolOptions::new().max_connections(connections);
-            Ok(Self::Postgres(pool.connect(url).await?))
-        } else if url.starts_with("sqlite") {
-            let options: SqliteConnectOptions = url.parse()?;
-            let options = options
-                .create_if_missing(true)
-                .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
-                .busy_timeout(std::time::Duration::from_secs(30));
-            let pool = SqlitePoolOptions::new().max_connections(connections);
-            Ok(Self::Sqlite(pool.connect_with(options).await?))
-        } else {
-            let pool = MySqlPoolOptions::new().max_connections(connections);
-            Ok(Self::MySql(pool.connect(url).await?))
+        match url.split_once(':').map_or("", |(scheme, _)| scheme) {
+            "postgres" | "postgresql" => {
+                let pool = PgPoolOptions::new().max_connections(connections);
+                Ok(Self::Postgres(pool.connect(url).await?))
+            }
+            "sqlite" => {
+                let options: SqliteConnectOptions = url.parse()?;
+                let options = options
+                    .create_if_missing(true)
+                    .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
+                    .busy_timeout(std::time::Duration::from_secs(30));
+                let pool = SqlitePoolOptions::new().max_connections(connections);
+                Ok(Self::Sqlite(pool.connect_with(options).await?))
+            }
+            "mysql" | "mariadb" => {
+                let pool = MySqlPoolOptions::new().max_connections(connections);
+                Ok(Self::MySql(pool.connect(url).await?))
+            }
+            // The message does not show the URL, which may have a password.
+            _ => Err("the shop has no tables for the scheme of this URL: use postgres://, mysql://, mariadb:// or sqlite:PATH".into()),
         }
     }
 
@@ -312,4 +318,23 @@ pub(crate) fn is_duplicate(error: &sqlx::Error) -> bool {
     error
         .as_database_error()
         .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Database;
+
+    #[tokio::test]
+    async fn a_url_of_another_scheme_is_refused_without_its_password() {
+        for url in [
+            "redis://me:s3cret@localhost/shop",
+            "postgresx:shop",
+            "shop",
+            "",
+        ] {
+            let error = Database::open(url, 1).await.unwrap_err().to_string();
+            assert!(error.contains("use postgres://"), "{url}: {error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
 }
