@@ -47,14 +47,7 @@ pub(crate) async fn prepare(
         }
         // An up-to-date schema is left alone: starting does not need the right to create tables.
         match (compare(history, engine, target)?, migrate) {
-            (Schema::Current, _) => {
-                let checked = session.call(async |store| store.check_tables().await).await;
-                return match checked {
-                    // A right on some of the tables is enough for a program that uses only these.
-                    Err(fault) if fault.kind != FaultKind::Denied => Err(unlike(fault, target)),
-                    _ => Ok(applied),
-                };
-            }
+            (Schema::Current, _) => break,
             (_, true) => {}
             (Schema::Missing, false) => {
                 return Err(Error::SchemaMissing {
@@ -71,10 +64,9 @@ pub(crate) async fn prepare(
             }
         }
         match session.migrate().await {
-            // The next round checks the tables.
             Ok(more) => {
                 applied.extend(more);
-                continue;
+                break;
             }
             Err(fault) if fault.may_be_tried_again() && !give_up.has_passed() => {
                 tracing::debug!(%target, ?fault, "another process migrates, will look again");
@@ -86,6 +78,12 @@ pub(crate) async fn prepare(
             }
         }
         sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
+    }
+    let checked = session.call(async |store| store.check_tables().await).await;
+    match checked {
+        // A right on some of the tables is enough for a program that uses only these.
+        Err(fault) if fault.kind != FaultKind::Denied => Err(unlike(fault, target)),
+        _ => Ok(applied),
     }
 }
 
