@@ -100,7 +100,7 @@ impl Lock {
     }
 
     /// The longest time that [`acquire`](Self::acquire) waits: at most 366 days; for ever when not set. When the database gives no
-    /// answer, it may take up to one [`operation_timeout`](crate::Builder::operation_timeout) longer.
+    /// answer, it may take up to two [`operation_timeout`s](crate::Builder::operation_timeout) longer.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self

@@ -34,6 +34,8 @@ pub(crate) enum FaultKind {
     Denied,
     /// A table is missing.
     NoSuchTable,
+    /// A table has no such column.
+    NoSuchColumn,
     /// The statement is larger than the server accepts. Nothing was done, and the connection is closed.
     TooLarge,
     /// Any other failure: rolled back, and the same statement would fail again.

@@ -298,7 +298,7 @@ impl Core {
         let until = Moment::now() + self.settings.operation_timeout;
         let all = async {
             self.flush_lanes().await;
-            let kinds = [Kind::Work, Kind::Order];
+            let kinds = [Kind::Work, Kind::Finish, Kind::Order];
             self.tasks.ended(&kinds, self.tasks.mark()).await;
             // Guards that the tasks dropped at their end send statements too.
             self.flush_lanes().await;

@@ -7,11 +7,11 @@ use refinery_core::Migration;
 use super::backoff;
 use super::timer::sleep_until;
 use crate::model::{Engine, Error, FaultKind, Moment};
-use crate::store::Session;
 use crate::store::brands::migrations;
 use crate::store::fault::Fault;
 use crate::store::migrate::{HISTORY_TABLE, changed, newer};
 use crate::store::schema::Applied;
+use crate::store::{Session, Store};
 
 /// How long to keep trying to migrate.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -38,13 +38,13 @@ pub(crate) async fn prepare(
     let mut pauses = backoff::reconnect();
     let mut applied = Vec::new();
     loop {
-        let history = session
-            .call(async |store| store.schema_history().await)
-            .await
-            .map_err(|fault| unlike(fault, target))?;
-        if history.is_none() {
-            check_for_others(session, target).await?;
-        }
+        let history = match read_history(session, target).await {
+            Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
+                sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
+                continue;
+            }
+            read => read.map_err(|fault| unlike(fault, target))??,
+        };
         // An up-to-date schema is left alone: starting does not need the right to create tables.
         match (compare(history, engine, target)?, migrate) {
             (Schema::Current, _) => break,
@@ -79,33 +79,44 @@ pub(crate) async fn prepare(
         }
         sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
     }
-    let checked = session.call(async |store| store.check_tables().await).await;
-    match checked {
-        // A right on some of the tables is enough for a program that uses only these.
-        Err(fault) if fault.kind != FaultKind::Denied => Err(unlike(fault, target)),
-        _ => Ok(applied),
+    loop {
+        let checked = session.call(async |store| store.check_tables().await).await;
+        match checked {
+            Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
+                sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
+            }
+            // A right on some of the tables is enough for a program that uses only these.
+            Err(fault) if fault.kind != FaultKind::Denied => return Err(unlike(fault, target)),
+            _ => return Ok(applied),
+        }
     }
 }
 
-/// Returns an error when there is no history, but a table with the name of rowlock's: another program's, which must not be
-/// taken for ours.
-async fn check_for_others(session: &mut dyn Session, target: &str) -> Result<(), Error> {
-    let found = session.call(async |store| {
+/// Reads the history. The inner error: there is none, but a table with the name of rowlock's, which must not be taken for ours.
+async fn read_history(
+    session: &mut dyn Session,
+    target: &str,
+) -> Result<Result<Option<Vec<Applied>>, Error>, Fault> {
+    let is_other = async |store: &mut dyn Store| {
         // The history is made first. So a table that another process has just made has a history now.
         Ok(store.has_lock_table().await? && store.schema_history().await?.is_none())
-    });
-    if found.await.map_err(|fault| unlike(fault, target))? {
-        return Err(Error::SchemaDamaged {
+    };
+    let history = session.call(async |store| store.schema_history().await);
+    if let Some(history) = history.await? {
+        return Ok(Ok(Some(history)));
+    }
+    if session.call(is_other).await? {
+        return Ok(Err(Error::SchemaDamaged {
             target: target.into(),
             detail: format!("there is a table rowlock_lock, and no table {HISTORY_TABLE}"),
-        });
+        }));
     }
-    Ok(())
+    Ok(Ok(None))
 }
 
 /// The error for a statement on the tables that failed.
 fn unlike(fault: Fault, target: &str) -> Error {
-    if matches!(fault.kind, FaultKind::NoSuchTable | FaultKind::Other) {
+    if matches!(fault.kind, FaultKind::NoSuchTable | FaultKind::NoSuchColumn) {
         return Error::SchemaDamaged {
             target: target.into(),
             detail: fault.to_string(),

@@ -14,6 +14,8 @@
 //! lanes, and the guards last: when all three answers are empty, no guard can come any more. A release in between is in a lane
 //! before its guard leaves the set, and a lane that is stopped finishes its duties first.
 //!
+//! (A task of step 2 that calls shutdown is not waited for. It must not ask for a lock at the same time.)
+//!
 //! Calls may overlap or be dropped in the middle, because each step can be repeated.
 
 use std::sync::PoisonError;
@@ -35,8 +37,13 @@ impl Core {
     pub(crate) async fn shut_down(&self, limit: Duration) -> Vec<Unfinished> {
         let until = Moment::now() + limit;
         let mark = self.close();
-        within(until, self.tasks.ended(&[Kind::Work], mark)).await;
+        within(until, async {
+            self.tasks.ended(&[Kind::Work], mark).await;
+            self.tasks.ended(&[Kind::Finish], u64::MAX).await;
+        })
+        .await;
         let mut unfinished = self.running(Kind::Work, mark);
+        unfinished.extend(self.running(Kind::Finish, u64::MAX));
         if unfinished.is_empty() {
             let _ = self.errands.send(Order::Stop);
             let errands = [Kind::Order, Kind::Errand];

@@ -17,6 +17,8 @@ use tokio::task::JoinHandle;
 pub(crate) enum Kind {
     /// A task of the caller's runtime.
     Work,
+    /// A task that finishes what a dropped call has begun on a connection: a begin, a commit or a rollback.
+    Finish,
     /// An errand that changes something for other clients.
     Order,
     /// An errand for its caller only.
@@ -180,7 +182,7 @@ impl<T: Send + 'static> Future for Finish<T> {
 impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         if let (Some(work), Ok(runtime)) = (self.work.take(), runtime::Handle::try_current()) {
-            let member = self.tasks.enter(Kind::Work, self.name);
+            let member = self.tasks.enter(Kind::Finish, self.name);
             runtime.spawn(async move {
                 work.await;
                 drop(member);

@@ -41,6 +41,7 @@ impl Fault {
                 cause,
             },
             FaultKind::NoSuchTable
+            | FaultKind::NoSuchColumn
             | FaultKind::TooLarge
             | FaultKind::TransactionOver
             | FaultKind::Other => Error::Database {

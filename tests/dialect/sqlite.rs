@@ -172,6 +172,20 @@ async fn a_pool_in_memory_is_shared() {
 }
 
 #[tokio::test]
+async fn connecting_waits_for_a_transaction_that_has_a_table_in_memory() {
+    let pool = SqlitePoolOptions::new().max_connections(4);
+    let pool = pool.connect("sqlite::memory:").await.unwrap();
+    let first = Rowlock::from_pool(&pool).await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    let _ = first.in_tx(&mut tx).lock("a").acquire().await.unwrap();
+    let mut second = pin!(Rowlock::from_pool(&pool));
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut second).await;
+    assert!(early.is_err(), "{early:?}");
+    tx.commit().await.unwrap();
+    let _held = take(&second.await.unwrap(), "b", TTL).await;
+}
+
+#[tokio::test]
 async fn a_file_that_is_no_database_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("notes.txt");

@@ -221,6 +221,9 @@ impl Lane {
                 return false;
             };
             self.report_in_time();
+            if self.is_stopped && self.pending.is_done() {
+                return false;
+            }
             let give_up = self.reports_at().map_or(give_up, |at| give_up.min(at));
             let dial_at = self.trouble.dial_at();
             if !dial_at.has_passed() {

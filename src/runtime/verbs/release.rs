@@ -50,7 +50,7 @@ pub(crate) fn of(
 }
 
 /// Frees the grant of an acquire, and the grants that `late` more sendings may still get.
-pub(super) fn undo(
+pub(crate) fn undo(
     name: &Name,
     grant_id: Uuid,
     ttl: Duration,

@@ -67,6 +67,7 @@ fn of_number(number: u16) -> FaultKind {
         1049 => FaultKind::NoSuchDatabase,
         1044 | 1142 | 1143 | 1227 | 1370 => FaultKind::Denied,
         1146 => FaultKind::NoSuchTable,
+        1054 => FaultKind::NoSuchColumn,
         _ => FaultKind::Other,
     }
 }
@@ -102,6 +103,7 @@ mod tests {
         (1047, "08S01", "ER_UNKNOWN_COM_ERROR", K::Disconnected),
         (1049, "42000", "ER_BAD_DB_ERROR", K::NoSuchDatabase),
         (1053, "08S01", "ER_SERVER_SHUTDOWN", K::Disconnected),
+        (1054, "42S22", "ER_BAD_FIELD_ERROR", K::NoSuchColumn),
         (1062, "23000", "ER_DUP_ENTRY", K::Duplicate),
         (1064, "42000", "ER_PARSE_ERROR", K::Other),
         (1077, "HY000", "ER_NORMAL_SHUTDOWN", K::Disconnected),

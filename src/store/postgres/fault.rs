@@ -33,6 +33,7 @@ fn of_code(code: &str) -> FaultKind {
         "25006" => FaultKind::ReadOnly,
         "3D000" => FaultKind::NoSuchDatabase,
         "42P01" => FaultKind::NoSuchTable,
+        "42703" => FaultKind::NoSuchColumn,
         // insufficient_privilege; invalid_schema_name, when there is no schema to create in
         "42501" | "3F000" => FaultKind::Denied,
         _ if code.starts_with("08") => FaultKind::Disconnected,
@@ -85,6 +86,7 @@ mod tests {
         ("40P01", "deadlock_detected", K::Deadlock),
         ("42501", "insufficient_privilege", K::Denied),
         ("42601", "syntax_error", K::Other),
+        ("42703", "undefined_column", K::NoSuchColumn),
         ("42P01", "undefined_table", K::NoSuchTable),
         ("53100", "disk_full", K::Other),
         ("53200", "out_of_memory", K::Interrupted),

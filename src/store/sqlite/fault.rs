@@ -9,10 +9,13 @@ use crate::model::FaultKind;
 pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
     let error = error.try_downcast_ref::<SqliteError>()?;
     let extended: i32 = error.code().and_then(|code| code.parse().ok()).unwrap_or(1);
-    if extended == 1 && error.message().starts_with("no such table") {
-        return Some(FaultKind::NoSuchTable);
-    }
-    Some(of_code(extended))
+    Some(match error.message() {
+        message if extended == 1 && message.starts_with("no such table") => FaultKind::NoSuchTable,
+        message if extended == 1 && message.starts_with("no such column") => {
+            FaultKind::NoSuchColumn
+        }
+        _ => of_code(extended),
+    })
 }
 
 fn of_code(extended: i32) -> FaultKind {

@@ -140,3 +140,16 @@ async fn errands_go_on_while_tasks_do() {
     go_on.send(()).unwrap();
     work.await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn what_a_late_dropped_call_has_begun_is_waited_for() {
+    let bench = Bench::new().await;
+    let guard = held(&bench.core, "a").await;
+    assert_eq!(bench.core.shut_down(Duration::ZERO).await.len(), 1);
+    let (go_on, wait) = oneshot::channel::<()>();
+    drop(bench.core.tasks.finish("a commit", wait));
+    drop(guard);
+    assert_eq!(names(&bench.core.shut_down(50 * MS).await), ["a commit"]);
+    go_on.send(()).unwrap();
+    assert_eq!(bench.core.shut_down(PATIENCE).await, []);
+}

@@ -109,6 +109,33 @@ async fn what_may_never_come_is_not_waited_for_and_not_told() {
     assert_eq!(told.await.unwrap(), []);
 }
 
+#[tokio::test]
+async fn a_stopped_lane_does_not_dial_for_what_may_never_come() {
+    let mut bench = Bench::new().await;
+    let nowhere = Sqlite::from_url("sqlite:/no/such/folder/a.db?mode=rwc").unwrap();
+    bench.lane.link = Link::new(nowhere, PATIENCE, &Arc::default());
+    let (name, now) = (Name::new("a").unwrap(), Moment::now());
+    let waiters = Arc::clone(&bench.core.waiters);
+    let undo = release::undo(&name, Uuid::new_v4(), TTL, 1, &waiters, now);
+    bench.send(undo.repeated());
+    let Bench {
+        dir: _dir,
+        lane,
+        queue,
+        ..
+    } = bench;
+    let (left, told) = oneshot::channel();
+    let stops = async {
+        sleep_until(now + 50 * MS).await;
+        let until = now + PATIENCE;
+        queue.send(Message::Stop(Report { until, left })).unwrap();
+    };
+    let ended = async { tokio::join!(lane.work(), stops) };
+    let ended = tokio::time::timeout(PATIENCE / 2, ended).await;
+    ended.expect("it goes on dialing");
+    assert_eq!(told.await.unwrap(), []);
+}
+
 /// Its confirmation was not sent, so it was sent again, and the row is locked: by another client, or by its own grant.
 #[tokio::test]
 async fn an_acquire_that_was_sent_and_finds_the_row_locked_is_undone() {
