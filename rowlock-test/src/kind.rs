@@ -48,7 +48,7 @@ pub(crate) type New = (String, App, Option<tempfile::TempDir>);
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each answers a question")]
 pub struct Kind {
-    /// Only one transaction at a time can write. It locks the whole database, so nobody waits within a transaction.
+    /// Only one transaction at a time can write. It locks the whole database, so no transaction waits after it has begun.
     pub one_writer: bool,
     /// There is a server process, which sessions reach by a network.
     pub has_server: bool,

@@ -1,7 +1,7 @@
 //! The guards of a client that have not ended. Its shutdown reports them, and goes no further while there are any.
 //!
-//! A guard leaves this set after its release or its end has reached the lane: a shutdown that finds the set
-//! empty, and then asks the lanes, misses nothing. It stays in the set when its lease is lost, because its attempt may still record an outcome.
+//! A guard leaves this set after its release or its end has reached the lane: a shutdown that finds the set empty, and then stops
+//! the lanes, misses nothing. It stays in the set when its lease is lost, because its attempt may still record an outcome.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

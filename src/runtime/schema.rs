@@ -97,9 +97,11 @@ async fn read_history(
     session: &mut dyn Session,
     target: &str,
 ) -> Result<Result<Option<Vec<Applied>>, Error>, Fault> {
-    let is_other = async |store: &mut dyn Store| {
+    let is_other = async |store: &mut dyn Store| match store.find_lock_table().await {
         // The history is made first. So a table that another process has just made has a history now.
-        Ok(store.has_lock_table().await? && store.schema_history().await?.is_none())
+        Ok(()) => Ok(store.schema_history().await?.is_none()),
+        Err(fault) if fault.kind == FaultKind::NoSuchTable => Ok(false),
+        Err(fault) => Err(fault),
     };
     let history = session.call(async |store| store.schema_history().await);
     if let Some(history) = history.await? {

@@ -16,8 +16,8 @@ pub(crate) trait SchemaStore {
     /// The applied migrations, oldest first; `None` when there is no history table.
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault>;
 
-    /// Whether there is a table with the name of rowlock's lock table, its own or another one.
-    async fn has_lock_table(&mut self) -> Result<bool, Fault>;
+    /// Reads no row of the table that has the name of rowlock's lock table: fails when there is none.
+    async fn find_lock_table(&mut self) -> Result<(), Fault>;
 
     /// Reads every column of every table, and no row: fails when a table or a column is missing.
     async fn check_tables(&mut self) -> Result<(), Fault>;

@@ -20,7 +20,7 @@ on_every_engine! {
             two.inspect("a").await.unwrap().is_none()
         })
         .await;
-        // Where there is one writer, nobody gets an answer.
+        // Where there is one writer, no other session gets an answer.
         assert!(!matches!(two.lock("a").try_acquire().await, Ok(TryAcquire::Held(_))));
         tx.commit().await.unwrap();
         let taken = two.lock("a").acquire().await.unwrap();

@@ -51,7 +51,7 @@ on_every_engine! {
         // A pool of its own: the table is locked until the session ends.
         let app = App::connect(&db.url, 1).await;
         let mut tx = app.begin().await;
-        tx.execute(db.kind.lock_table).await.unwrap(); // nobody else gets an answer
+        tx.execute(db.kind.lock_table).await.unwrap(); // no other session gets an answer
         let me = rowlock.owner();
         let started = Instant::now();
         let mut tasks = tokio::task::JoinSet::new();

@@ -68,13 +68,9 @@ impl SchemaStore for MySqlConnection {
         Ok(Some(rows?))
     }
 
-    async fn has_lock_table(&mut self) -> Result<bool, Fault> {
-        let any = read_alone(self, "SELECT 1 FROM rowlock_lock WHERE 1 = 0").await;
-        match any.map_err(Fault::from) {
-            Ok(_) => Ok(true),
-            Err(fault) if fault.kind == FaultKind::NoSuchTable => Ok(false),
-            Err(fault) => Err(fault),
-        }
+    async fn find_lock_table(&mut self) -> Result<(), Fault> {
+        read_alone(self, "SELECT 1 FROM rowlock_lock WHERE 1 = 0").await?;
+        Ok(())
     }
 
     async fn check_tables(&mut self) -> Result<(), Fault> {

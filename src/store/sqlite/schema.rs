@@ -5,7 +5,7 @@ use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;
 
 use super::connect;
-use crate::model::{Engine, FaultKind};
+use crate::model::Engine;
 use crate::store::fault::Fault;
 use crate::store::grants::RIGHTS;
 use crate::store::migrate::{self, MigrateFault, Migrations};
@@ -76,15 +76,11 @@ impl SchemaStore for SqliteConnection {
         Ok(Some(rows.into_iter().map(Applied::from).collect()))
     }
 
-    async fn has_lock_table(&mut self) -> Result<bool, Fault> {
-        let any = sqlx::query("SELECT 1 FROM rowlock_lock WHERE 1 = 0")
+    async fn find_lock_table(&mut self) -> Result<(), Fault> {
+        sqlx::query("SELECT 1 FROM rowlock_lock WHERE 1 = 0")
             .fetch_optional(self)
-            .await;
-        match any.map_err(Fault::from) {
-            Ok(_) => Ok(true),
-            Err(fault) if fault.kind == FaultKind::NoSuchTable => Ok(false),
-            Err(fault) => Err(fault),
-        }
+            .await?;
+        Ok(())
     }
 
     async fn check_tables(&mut self) -> Result<(), Fault> {
