@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
-use crate::store::{Call, Connector, Session, Store};
+use crate::store::{Call, Connection, Connector, Store};
 
 /// A connection of our own, outside every pool.
 ///
@@ -21,7 +21,7 @@ pub(crate) struct Link {
     dialer: Arc<dyn Dialer>,
     operation_timeout: Duration,
     way: Arc<Way>,
-    session: Option<Box<dyn Session>>,
+    connection: Option<Box<dyn Connection>>,
 }
 
 /// A [`Connector`] of any brand.
@@ -33,7 +33,7 @@ trait Dialer: fmt::Debug + Send + Sync {
         &self,
         server: usize,
         operation_timeout: Duration,
-    ) -> Result<Box<dyn Session>, Fault>;
+    ) -> Result<Box<dyn Connection>, Fault>;
 }
 
 #[async_trait]
@@ -46,7 +46,7 @@ impl<C: Connector> Dialer for C {
         &self,
         server: usize,
         operation_timeout: Duration,
-    ) -> Result<Box<dyn Session>, Fault> {
+    ) -> Result<Box<dyn Connection>, Fault> {
         Ok(Box::new(
             Connector::connect(self, server, operation_timeout).await?,
         ))
@@ -89,7 +89,7 @@ impl Link {
             dialer: Arc::new(connector),
             operation_timeout,
             way: Arc::clone(way),
-            session: None,
+            connection: None,
         }
     }
 
@@ -99,7 +99,7 @@ impl Link {
             dialer: Arc::clone(&self.dialer),
             operation_timeout: self.operation_timeout,
             way: Arc::clone(&self.way),
-            session: None,
+            connection: None,
         }
     }
 
@@ -108,12 +108,14 @@ impl Link {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.session.is_some()
+        self.connection.is_some()
     }
 
     /// One attempt to connect, bounded by the operation timeout. Tries each server in turn until one is a primary. Dropping the
     /// future drops the half-made connection.
-    pub(crate) fn dial(&self) -> impl Future<Output = Result<Box<dyn Session>, Fault>> + 'static {
+    pub(crate) fn dial(
+        &self,
+    ) -> impl Future<Output = Result<Box<dyn Connection>, Fault>> + 'static {
         let (dialer, operation_timeout) = (Arc::clone(&self.dialer), self.operation_timeout);
         let way = Arc::clone(&self.way);
         async move {
@@ -128,19 +130,19 @@ impl Link {
         }
     }
 
-    pub(crate) fn put(&mut self, session: Box<dyn Session>) {
-        self.session = Some(session);
+    pub(crate) fn put(&mut self, connection: Box<dyn Connection>) {
+        self.connection = Some(connection);
     }
 
     /// Drops the connection.
     pub(crate) fn hang_up(&mut self) {
-        self.session = None;
+        self.connection = None;
     }
 
     /// Connects, unless there is a connection.
     pub(crate) async fn connect(&mut self) -> Result<(), Fault> {
-        if self.session.is_none() {
-            self.session = Some(self.dial().await?);
+        if self.connection.is_none() {
+            self.connection = Some(self.dial().await?);
         }
         Ok(())
     }
@@ -152,29 +154,29 @@ impl Link {
         bound: Duration,
         verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        self.lend(bound, async |session| session.call(verb).await)
+        self.lend(bound, async |connection| connection.call(verb).await)
             .await
     }
 
     /// [`Self::run`] for a call that keeps its outcome.
     pub(crate) async fn send(&mut self, bound: Duration, call: &mut dyn Call) -> Result<(), Fault> {
-        self.lend(bound, async |session| session.run(call).await)
+        self.lend(bound, async |connection| connection.run(call).await)
             .await
     }
 
-    /// [`Self::run`] for work that needs the whole session.
+    /// [`Self::run`] for work that needs the whole connection.
     pub(crate) async fn lend<T>(
         &mut self,
         bound: Duration,
-        work: impl AsyncFnOnce(&mut dyn Session) -> Result<T, Fault>,
+        work: impl AsyncFnOnce(&mut dyn Connection) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let Some(mut session) = self.session.take() else {
+        let Some(mut connection) = self.connection.take() else {
             return Err(Fault::timed_out());
         };
-        let result = timeout(bound, work(&mut *session)).await;
+        let result = timeout(bound, work(&mut *connection)).await;
         let result = result.unwrap_or_else(|_| Err(Fault::timed_out()));
         if !matches!(&result, Err(fault) if fault.kind.ends_connection()) {
-            self.session = Some(session);
+            self.connection = Some(connection);
         }
         result
     }
@@ -185,7 +187,7 @@ async fn dial_each(
     dialer: &dyn Dialer,
     operation_timeout: Duration,
     turn: &AtomicUsize,
-) -> Result<Box<dyn Session>, Fault> {
+) -> Result<Box<dyn Connection>, Fault> {
     let count = dialer.servers();
     let share = operation_timeout / u32::try_from(count).unwrap_or(u32::MAX).max(1);
     let first = turn.load(Ordering::Relaxed);

@@ -11,7 +11,7 @@ use crate::store::brands::migrations;
 use crate::store::fault::Fault;
 use crate::store::migrate::{HISTORY_TABLE, changed, newer};
 use crate::store::schema::Applied;
-use crate::store::{Session, Store};
+use crate::store::{Connection, Store};
 
 /// How long to keep trying to migrate.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -29,7 +29,7 @@ enum Schema {
 /// The migration lock is local to a server, and a cluster has several servers. A process that loses against a migration through
 /// another server checks again what is left to apply.
 pub(crate) async fn prepare(
-    session: &mut dyn Session,
+    connection: &mut dyn Connection,
     engine: Engine,
     target: &str,
     migrate: bool,
@@ -38,7 +38,7 @@ pub(crate) async fn prepare(
     let mut pauses = backoff::reconnect();
     let mut applied = Vec::new();
     loop {
-        let history = match read_history(session, target).await {
+        let history = match read_history(connection, target).await {
             Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
                 sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
                 continue;
@@ -63,7 +63,7 @@ pub(crate) async fn prepare(
                 });
             }
         }
-        match session.migrate().await {
+        match connection.migrate().await {
             Ok(more) => {
                 applied.extend(more);
                 break;
@@ -80,7 +80,9 @@ pub(crate) async fn prepare(
         sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
     }
     loop {
-        let checked = session.call(async |store| store.check_tables().await).await;
+        let checked = connection
+            .call(async |store| store.check_tables().await)
+            .await;
         match checked {
             Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
                 sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
@@ -94,7 +96,7 @@ pub(crate) async fn prepare(
 
 /// Reads the history. The inner error: there is none, but a table with the name of rowlock's, which must not be taken for ours.
 async fn read_history(
-    session: &mut dyn Session,
+    connection: &mut dyn Connection,
     target: &str,
 ) -> Result<Result<Option<Vec<Applied>>, Error>, Fault> {
     let is_other = async |store: &mut dyn Store| match store.find_lock_table().await {
@@ -103,11 +105,11 @@ async fn read_history(
         Err(fault) if fault.kind == FaultKind::NoSuchTable => Ok(false),
         Err(fault) => Err(fault),
     };
-    let history = session.call(async |store| store.schema_history().await);
+    let history = connection.call(async |store| store.schema_history().await);
     if let Some(history) = history.await? {
         return Ok(Ok(Some(history)));
     }
-    if session.call(is_other).await? {
+    if connection.call(is_other).await? {
         return Ok(Err(Error::SchemaDamaged {
             target: target.into(),
             detail: format!("there is a table rowlock_lock, and no table {HISTORY_TABLE}"),

@@ -69,7 +69,7 @@ use crate::model::Error;
 
 /// How to reach a brand's database: what a lane needs to connect, again and again.
 pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
-    type Connection: Session;
+    type Connection: Connection;
 
     /// sqlx's options for a connection to such a database.
     type Options;
@@ -113,7 +113,7 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
 
 /// A connection of rowlock's own. It runs verbs one after the other.
 #[async_trait(?Send)]
-pub(crate) trait Session: fmt::Debug + Send + 'static {
+pub(crate) trait Connection: fmt::Debug + Send + 'static {
     /// Runs one verb, with the statements that this brand's sessions need before and after it.
     async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault>;
 
@@ -127,7 +127,7 @@ pub(crate) trait Session: fmt::Debug + Send + 'static {
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault>;
 }
 
-impl dyn Session {
+impl dyn Connection {
     /// Runs one verb and returns its outcome.
     pub(crate) async fn call<T>(
         &mut self,

@@ -48,7 +48,7 @@ use super::link::Link;
 use crate::model::{FaultKind, Moment, Unfinished};
 use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
-use crate::store::{RequestLimit, Session};
+use crate::store::{Connection, RequestLimit};
 use pending::Pending;
 pub(crate) use room::MAX_BYTES;
 use trouble::Trouble;
@@ -294,9 +294,9 @@ impl Lane {
 /// end the trouble.) Both are one attempt, so that a job whose time is over does not wait for a server that accepts connections
 /// and stays silent.
 async fn meet(
-    dial: impl Future<Output = Result<Box<dyn Session>, Fault>>,
+    dial: impl Future<Output = Result<Box<dyn Connection>, Fault>>,
     operation_timeout: Duration,
-) -> Result<(Box<dyn Session>, usize), Fault> {
+) -> Result<(Box<dyn Connection>, usize), Fault> {
     let mut session = dial.await?;
     let largest = timeout(operation_timeout, session.largest_outcome()).await;
     let largest = largest.unwrap_or_else(|_| Err(Fault::timed_out()))?;

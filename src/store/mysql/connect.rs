@@ -13,7 +13,7 @@ use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::migrate::MigrateFault;
 use crate::store::schema::SchemaStore;
-use crate::store::{Call, Capabilities, Connector, RequestLimit, Session, servers, url};
+use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, servers, url};
 
 const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -140,7 +140,7 @@ impl Connector for MySql {
 }
 
 #[async_trait(?Send)]
-impl Session for MySqlConnection {
+impl Connection for MySqlConnection {
     async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
         call.on(self).await
     }

@@ -8,8 +8,8 @@ use sqlx::{ConnectOptions, PgConnection};
 
 use super::in_tx::BEGIN;
 use super::look::{Look, open};
+use super::own_connection::OwnConnection;
 use super::pooler::{Known, POOLER, Sharing, is_shared, is_tracked, take_pooler};
-use super::session::PgSession;
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
@@ -105,7 +105,7 @@ impl Postgres {
 }
 
 impl Connector for Postgres {
-    type Connection = PgSession;
+    type Connection = OwnConnection;
     type Options = PgConnectOptions;
 
     const BRAND: Brand = Brand::Postgres;
@@ -149,7 +149,7 @@ impl Connector for Postgres {
         &self,
         server: usize,
         _operation_timeout: Duration,
-    ) -> Result<PgSession, Fault> {
+    ) -> Result<OwnConnection, Fault> {
         let options = &self.servers[server];
         let (mut conn, seen) = open(options).await?;
         if seen.standby {
@@ -163,7 +163,7 @@ impl Connector for Postgres {
         }
         let sharing = self.sharing(&mut conn, &seen, options).await?;
         let strict = seen.isolation != "read committed";
-        Ok(PgSession::new(conn, sharing, strict, &self.sharing))
+        Ok(OwnConnection::new(conn, sharing, strict, &self.sharing))
     }
 }
 

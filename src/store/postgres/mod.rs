@@ -1,6 +1,6 @@
 //! PostgreSQL: `unnest` arrays carry a batch, and `FOR UPDATE SKIP LOCKED` skips locked rows.
 //!
-//! The verbs run on any connection. A [`PgSession`](session::PgSession) sends those of the lanes.
+//! The verbs run on any connection. A [`OwnConnection`](own_connection::OwnConnection) sends those of the lanes.
 
 mod clean;
 mod connect;
@@ -9,12 +9,12 @@ mod form_token;
 mod in_tx;
 mod lease;
 mod look;
+mod own_connection;
 mod pooler;
 mod record;
 mod record_admin;
 mod record_in_tx;
 mod schema;
-mod session;
 mod step;
 
 pub(crate) use connect::Postgres;

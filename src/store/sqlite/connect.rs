@@ -14,7 +14,7 @@ use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::migrate::MigrateFault;
 use crate::store::schema::SchemaStore;
-use crate::store::{Call, Capabilities, Connector, RequestLimit, Session, url};
+use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, url};
 
 /// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the connection that
 /// retries often gets the file.
@@ -147,7 +147,7 @@ impl Connector for Sqlite {
 }
 
 #[async_trait(?Send)]
-impl Session for SqliteConnection {
+impl Connection for SqliteConnection {
     async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
         call.on(self).await
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection as _, PgConnection};
 
 use super::NAMED;
 use super::pooler::{BEGIN, Known, Sharing, is_mix_up};
@@ -11,7 +11,7 @@ use crate::model::FaultKind;
 use crate::store::fault::Fault;
 use crate::store::migrate::MigrateFault;
 use crate::store::schema::SchemaStore;
-use crate::store::{Call, Session};
+use crate::store::{Call, Connection};
 
 /// For migrations: no other client's operations wait for them.
 const BEGIN_MIGRATION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
@@ -21,7 +21,7 @@ const MIXED_UP: &str = "a pooler mixes up the prepared statements of its clients
 
 /// A connection of a client's own, with its way of sending verbs.
 #[derive(Debug)]
-pub(crate) struct PgSession {
+pub(crate) struct OwnConnection {
     conn: PgConnection,
     sharing: Sharing,
     /// Each verb runs in a transaction of its own.
@@ -77,7 +77,7 @@ impl Plans {
     }
 }
 
-impl PgSession {
+impl OwnConnection {
     /// `strict`: the server's default isolation is not the one that the verbs rely on.
     pub(super) fn new(conn: PgConnection, sharing: Sharing, strict: bool, known: &Known) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl PgSession {
 }
 
 #[async_trait(?Send)]
-impl Session for PgSession {
+impl Connection for OwnConnection {
     /// Runs the verb in a transaction of its own, where it needs one.
     async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
         self.check()?;
@@ -162,5 +162,5 @@ impl Session for PgSession {
 }
 
 #[cfg(test)]
-#[path = "session_tests.rs"]
+#[path = "own_connection_tests.rs"]
 mod tests;
