@@ -51,7 +51,7 @@
 //! # Tables
 //!
 //! Connecting creates or updates the tables `rowlock_lock`, `rowlock_database`, `rowlock_idempotency`,
-//! `rowlock_idempotency_step`, `rowlock_form_token` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] returns the SQL for a DBA. At run
+//! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] returns the SQL for a DBA. At run
 //! time rowlock needs only SELECT, INSERT, UPDATE and DELETE on them.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -82,7 +82,7 @@ pub use lock::{
 pub use model::{
     Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FingerprintPieces,
     FormToken, InvalidKey, InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome,
-    Subject, Unfinished, UnknownEngine,
+    SessionInfo, Subject, Unfinished, UnknownEngine,
 };
 pub use store::migration_sql::migration_sql;
 pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

@@ -7,10 +7,13 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     holder      varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     acquired_at datetime(6),
     expires_at  datetime(6),
+    session_id  binary(16),
+    KEY rowlock_lock_session (session_id),
     CONSTRAINT rowlock_lock_name CHECK (octet_length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
-        (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
+        (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL
+         AND session_id IS NULL)
         OR (grant_id IS NOT NULL AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND expires_at IS NOT NULL)
     )

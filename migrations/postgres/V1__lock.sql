@@ -8,12 +8,16 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     holder      text,
     acquired_at timestamptz,
     expires_at  timestamptz,
+    session_id  uuid,
     CONSTRAINT rowlock_lock_name CHECK (octet_length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
-        (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
+        (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL
+         AND session_id IS NULL)
         OR (grant_id IS NOT NULL AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND isfinite(acquired_at)
             AND expires_at IS NOT NULL AND isfinite(expires_at))
     )
 ) WITH (fillfactor = 50);
+-- Only the locks of sessions are in it: a grant without a session does not write it.
+CREATE INDEX IF NOT EXISTS rowlock_lock_session ON rowlock_lock (session_id) WHERE session_id IS NOT NULL;

@@ -7,11 +7,15 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     holder      TEXT,
     acquired_at INTEGER,
     expires_at  INTEGER,
+    session_id  BLOB,
     CONSTRAINT rowlock_lock_name CHECK (length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
-        (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL)
+        (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL
+         AND session_id IS NULL)
         OR (grant_id IS NOT NULL AND length(grant_id) = 16 AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND expires_at IS NOT NULL)
     )
 ) STRICT, WITHOUT ROWID;
+-- Only the locks of sessions are in it: a grant without a session does not write it.
+CREATE INDEX IF NOT EXISTS rowlock_lock_session ON rowlock_lock (session_id) WHERE session_id IS NOT NULL;

@@ -171,6 +171,11 @@ impl Db {
         self.moved(self.kind.now, -1)
     }
 
+    /// A time that comes in a second.
+    pub fn soon(&self) -> String {
+        self.moved(self.kind.now, 1)
+    }
+
     /// A time that no test reaches.
     pub fn future(&self) -> String {
         self.moved(self.kind.now, 3_600)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Rowlock;
 use super::holder::this_process;
-use crate::model::bounds::{check_holder, within};
+use crate::model::bounds::{check_holder, check_ttl, within};
 use crate::model::{ClockError, Error};
 use crate::runtime::{Core, Settings};
 use crate::store::Connector;
@@ -20,6 +20,7 @@ pub struct Builder {
     migrate: bool,
     clean_every: Option<Duration>,
     clock_error: Duration,
+    session_ttl: Duration,
 }
 
 impl Default for Builder {
@@ -30,6 +31,7 @@ impl Default for Builder {
             migrate: true,
             clean_every: Some(Duration::from_mins(1)),
             clock_error: Duration::from_millis(10),
+            session_ttl: Duration::from_secs(30),
         }
     }
 }
@@ -106,6 +108,14 @@ impl Builder {
         self
     }
 
+    /// How long this client's session lasts without a renewal: 100 ms to 24 h, and more than twice the
+    /// [`clock_error`](Self::clock_error); 30 s when not set. When the process crashes, the locks that it took
+    /// [in its session](crate::Lock::in_session) are free after this time.
+    pub fn session_ttl(mut self, ttl: Duration) -> Self {
+        self.session_ttl = ttl;
+        self
+    }
+
     /// See [`Rowlock::connect`].
     ///
     /// # Errors
@@ -146,6 +156,7 @@ impl Builder {
         let allowed = Duration::ZERO..=Duration::from_hours(1);
         let bounds = "at most 1 hour is allowed";
         within("clock_error", self.clock_error, allowed, bounds)?;
+        check_ttl("session_ttl", self.session_ttl)?;
         let holder = self.holder.unwrap_or_else(this_process);
         check_holder(&holder)?;
         let settings = Settings {
@@ -154,7 +165,9 @@ impl Builder {
             migrate: self.migrate,
             clock_error: ClockError::new(self.clock_error),
             clean_every: self.clean_every,
+            session_ttl: self.session_ttl,
         };
+        settings.check_lease("session_ttl", self.session_ttl)?;
         let (core, applied) = Core::start(connector, settings).await?;
         Ok(Rowlock {
             core,

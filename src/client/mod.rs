@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, Owner, Version};
-use crate::model::{Engine, Error, LockInfo, Name, Subject, Unfinished};
+use crate::model::{Engine, Error, LockInfo, Name, SessionInfo, Subject, Unfinished};
 use crate::runtime::Core;
 use crate::runtime::clean::BATCH;
 use crate::runtime::errands::ErrandKind;
@@ -169,6 +169,34 @@ impl Rowlock {
         rows.await?.into_iter().map(LockRow::info).collect()
     }
 
+    /// All live sessions of all clients, the oldest first.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach.
+    pub async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {
+        let list = async |store: &mut dyn Store| store.session_list().await;
+        let list = self
+            .core
+            .run_errand(self.core.look(None, "list sessions"), list);
+        list.await
+    }
+
+    /// Ends this client's session, and frees all locks that were taken [in it](Lock::in_session), in one statement. Returns how many
+    /// these were. Their guards lose them at once ([`Loss::SessionEnded`](crate::Loss::SessionEnded)), before the database frees them.
+    /// A lock that a transaction has pinned is free when that transaction has ended. The next lock in a session opens a new one.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach. The locks are lost all the same, and free when the session expires. Call it again to free them earlier.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop it.
+    pub async fn end_session(&self) -> Result<u64, Error> {
+        self.core.end_session().await
+    }
+
     /// Releases the lease of `name` by force, and returns it. For administrators.
     ///
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
@@ -202,7 +230,7 @@ impl Rowlock {
     }
 
     /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at most
-    /// `batch` of each (1 to 10,000). Also removes the rows of all locks that were not used for ten days, and looks for them
+    /// `batch` of each (1 to 10,000), and expired sessions with their locks. Also removes the rows of all locks that were not used for ten days, and looks for them
     /// `batch` rows at a time. The cleaner does this in the background, see [`Builder::clean_every`].
     ///
     /// Fences of a lock rise even after its row was removed, unless the database's clock is set back by more than ten days.
@@ -240,7 +268,9 @@ impl Rowlock {
             all.outcomes += rows.outcomes;
             all.records += rows.records;
             all.tokens += rows.tokens;
-            let most = rows.outcomes.max(rows.records).max(rows.tokens);
+            all.sessions += rows.sessions;
+            let most = rows.outcomes.max(rows.records);
+            let most = most.max(rows.tokens).max(rows.sessions);
             if most < u64::from(batch) {
                 break;
             }
@@ -258,6 +288,7 @@ impl Rowlock {
             outcomes: rows.outcomes,
             records: rows.records,
             tokens: rows.tokens,
+            sessions: rows.sessions,
             locks: 0,
         })
     }
@@ -381,6 +412,8 @@ pub struct Cleaned {
     pub tokens: u64,
     /// Rows of locks that were not used for ten days.
     pub locks: u64,
+    /// Expired sessions, and the locks that they left behind. (These were free for other holders before.)
+    pub sessions: u64,
 }
 
 /// Refuses a batch of 0, with which a cleaning would not end, and large batches.

@@ -4,19 +4,20 @@
 //! holder's expiry, and when this process releases the name.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::select;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{Held, Lock, TryAcquire};
+use super::{DEFAULT_TTL, Held, Lock, TryAcquire};
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_wait, within};
 use crate::model::{Busy, Error, Moment, Name};
 use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::take::{Acquired, Take};
-use crate::store::lease::TakeAsk;
+use crate::store::lease::{FOR_EVER, TakeAsk};
 
 impl Lock {
     /// Asks once for the lease.
@@ -132,8 +133,17 @@ impl Lock {
     /// Checks all settings, before the database is asked.
     fn check(&self) -> Result<&Name, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
-        Self::check_ttl(self.ttl)?;
-        self.core.settings.check_lease("ttl", self.ttl)?;
+        let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
+        if self.in_session && self.ttl.is_some() {
+            return Err(Error::InvalidSetting {
+                setting: "ttl",
+                reason: "a lock in a session has none: it ends with the session (Builder::session_ttl)",
+            });
+        }
+        if !self.in_session {
+            Self::check_ttl(ttl)?;
+            self.core.settings.check_lease("ttl", ttl)?;
+        }
         if let Some(wait) = self.wait {
             check_wait(wait)?;
         }
@@ -188,13 +198,38 @@ impl Lock {
     async fn take(&self, name: &Name, give_up: Moment) -> Result<Acquired, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
         let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
-        let ask = TakeAsk {
-            name: name.clone(),
-            grant_id: Uuid::new_v4(),
-            ttl: max_hold.map_or(self.ttl, |max_hold| self.ttl.min(max_hold)),
-            holder: Arc::clone(holder),
-        };
-        core.answer(|reply| Take::task(core, ask, max_hold, reply, give_up))
-            .await
+        loop {
+            let session = match self.in_session {
+                true => Some(core.session().await?),
+                false => None,
+            };
+            let ask = TakeAsk {
+                name: name.clone(),
+                grant_id: Uuid::new_v4(),
+                ttl: self.lease(),
+                holder: Arc::clone(holder),
+                session: session.as_ref().map(|session| session.grant.id),
+            };
+            let reply = |reply| Take::task(core, ask, max_hold, session.clone(), reply, give_up);
+            let acquired = core.answer(reply).await?;
+            // The session may have ended meanwhile: then the lock is not held, and another session gets it.
+            let ended = session.is_some_and(|session| !session.grant.is_held());
+            if !ended || give_up.has_passed() || matches!(acquired, Acquired::Busy(_)) {
+                return Ok(acquired);
+            }
+        }
+    }
+
+    /// The TTL of the row.
+    fn lease(&self) -> Duration {
+        match (self.in_session, self.max_hold) {
+            // The row ends by itself at the limit. No renewal could stop there.
+            (true, Some(max_hold)) => self.core.settings.clock_error.lease_for(max_hold),
+            (true, None) => FOR_EVER,
+            (false, max_hold) => {
+                let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
+                max_hold.map_or(ttl, |max_hold| ttl.min(max_hold))
+            }
+        }
     }
 }

@@ -71,11 +71,13 @@ impl TryAcquire {
 pub struct Lock {
     core: Arc<Core>,
     name: Result<Name, Error>,
-    ttl: Duration,
+    /// `None`: the default, or the session's.
+    ttl: Option<Duration>,
     wait: Option<Duration>,
     max_hold: Option<Duration>,
     holder: Option<Arc<str>>,
     owner: Option<Owner>,
+    in_session: bool,
 }
 
 impl Lock {
@@ -83,11 +85,12 @@ impl Lock {
         Self {
             core,
             name,
-            ttl: DEFAULT_TTL,
+            ttl: None,
             wait: None,
             max_hold: None,
             holder: None,
             owner: None,
+            in_session: false,
         }
     }
 
@@ -95,7 +98,36 @@ impl Lock {
     /// and more than twice the client's [`clock_error`](crate::Builder::clock_error); 30 s when not set. The holder trusts the lease
     /// for five sixths of this time, and renews it in the background with two thirds of the trusted time left.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Takes the lock in the client's session. It has no TTL of its own and is not renewed: it lives as long as the session, which one
+    /// short statement renews for all its locks. (ZooKeeper calls such a lock ephemeral.) Use it to hold many locks for a long time.
+    ///
+    /// The lock ends when it is released, when [`Rowlock::end_session`](crate::Rowlock::end_session) is called, when the last handle
+    /// of the client is dropped, and with the session: when the process has crashed or was paused for longer than the
+    /// [`session_ttl`](crate::Builder::session_ttl), or could not reach the database for that time. A session that has expired is
+    /// never revived: all its locks are lost at once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let mut shards = Vec::new();
+    /// for shard in 0..100 {
+    ///     let lock = rowlock.lock(format!("shard:{shard}")).in_session();
+    ///     shards.push(lock.acquire().await?); // one renewal for all of them
+    /// }
+    /// assert_eq!(rowlock.end_session().await?, 100);
+    /// assert!(!shards[0].is_held());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn in_session(mut self) -> Self {
+        self.in_session = true;
         self
     }
 

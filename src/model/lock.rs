@@ -26,6 +26,26 @@ pub struct LockInfo {
     pub expires_at: DateTime<Utc>,
     /// The time from the reading of the row to `expires_at`.
     pub remaining: Duration,
+    /// The session that the lock belongs to, if it belongs to one: then it ends with the session.
+    pub session: Option<Uuid>,
+}
+
+/// A session of a client, as its row in the database describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// The id of the session.
+    pub id: Uuid,
+    /// The client that opened it, for people to read.
+    pub holder: String,
+    /// When the session was opened, by the database's clock.
+    pub opened_at: DateTime<Utc>,
+    /// When the session ends unless it is renewed, by the database's clock.
+    pub expires_at: DateTime<Utc>,
+    /// The time from the reading of the row to `expires_at`.
+    pub remaining: Duration,
+    /// How many locks it holds.
+    pub locks: u64,
 }
 
 /// The name was not free.
@@ -65,6 +85,8 @@ pub enum Loss {
     TakenOver,
     /// The lease was held for its [`Lock::max_hold`](crate::Lock::max_hold).
     MaxHold,
+    /// [`Rowlock::end_session`](crate::Rowlock::end_session) ended the session that the lock belonged to.
+    SessionEnded,
 }
 
 impl fmt::Display for Loss {
@@ -73,6 +95,7 @@ impl fmt::Display for Loss {
             Self::Expired => "no renewal was confirmed before its deadline",
             Self::TakenOver => "it was taken over, or released by force",
             Self::MaxHold => "its max_hold is reached",
+            Self::SessionEnded => "its session was ended",
         })
     }
 }
@@ -104,6 +127,7 @@ mod tests {
             acquired_at: DateTime::UNIX_EPOCH,
             expires_at: DateTime::UNIX_EPOCH + Duration::from_secs(30),
             remaining: Duration::ZERO,
+            session: None,
         };
         let mut busy = Busy {
             name,

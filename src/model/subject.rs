@@ -1,16 +1,20 @@
-//! The lock or the record that an operation works on, for messages.
+//! The lock, the record or the session that an operation works on, for messages.
 
 use std::fmt;
 
+use uuid::Uuid;
+
 use super::{Name, RecordKey};
 
-/// The lock or the record that an operation worked on.
+/// The lock, the record or the session that an operation worked on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A lock.
     Lock(Name),
     /// An idempotency record.
     Record(RecordKey),
+    /// A session, by its id.
+    Session(Uuid),
 }
 
 impl fmt::Display for Subject {
@@ -18,6 +22,7 @@ impl fmt::Display for Subject {
         match self {
             Self::Lock(name) => fmt::Debug::fmt(name, f),
             Self::Record(key) => write!(f, "the record {key}"),
+            Self::Session(id) => write!(f, "the session {id}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The cleaner: a background task that removes expired records and form tokens, and lock rows that are no longer used.
+//! The cleaner: a background task that removes expired records, form tokens and sessions, and lock rows that are no longer used.
 //!
 //! # Overview
 //!
@@ -155,7 +155,8 @@ async fn batch<T>(
 impl CleanedRows {
     /// Whether the batch was full, so that more rows may be due.
     pub(crate) fn is_full(&self, batch: u32) -> bool {
-        let most = self.outcomes.max(self.records).max(self.tokens);
+        let most = self.outcomes.max(self.records);
+        let most = most.max(self.tokens).max(self.sessions);
         most >= u64::from(batch)
     }
 }

@@ -1,5 +1,6 @@
 //! A grant as this process knows it: until when this process may trust it, and how it ended.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,14 +11,15 @@ use crate::model::{ClockError, Moment};
 use crate::model::{Loss, Name};
 use crate::runtime::timer::sleep_until;
 
-/// One grant of a name, or one attempt of a record. The guards, the renewals and a lane share it.
+/// One grant of a name, one attempt of a record, or one session. The guards, the renewals and a lane share it.
 #[derive(Debug)]
 pub(crate) struct Grant<K = Name> {
     pub(crate) name: K,
-    /// The id in the row: `grant_id` of a lock, `attempt_id` of a record. Fresh for every grant.
+    /// The id in the row: `grant_id` of a lock, `attempt_id` of a record, `id` of a session. Fresh for every grant.
     pub(crate) id: Uuid,
     /// The fence of the grant, or the number of the attempt.
     pub(crate) fence: i64,
+    /// The TTL of what is renewed: the lease, or the session that the grant belongs to.
     pub(crate) ttl: Duration,
     /// How many sendings of its acquire may still reach the server.
     pub(crate) late: u32,
@@ -29,6 +31,8 @@ pub(crate) struct Grant<K = Name> {
     /// How many transactions have pinned it.
     pins: AtomicU64,
     status: watch::Sender<Status>,
+    /// The session that it belongs to, if it belongs to one: it ends with the session.
+    session: Option<Arc<Grant<Uuid>>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +44,18 @@ pub(crate) struct Status {
     pub(crate) end: Option<End>,
     /// The number of guards.
     guards: u32,
+}
+
+impl Status {
+    /// The status of a grant that ends with its session.
+    fn within(self, session: &Self) -> Self {
+        Self {
+            deadline: self.deadline.min(session.deadline),
+            at_risk: self.at_risk || session.at_risk,
+            end: self.end.or(session.end),
+            ..self
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,11 +92,28 @@ impl<K> Grant<K> {
             closing: AtomicBool::new(false),
             pins: AtomicU64::new(0),
             status: watch::Sender::new(status),
+            session: None,
         }
     }
 
+    /// Binds the grant to a session.
+    pub(crate) fn in_session(self, session: &Arc<Grant<Uuid>>) -> Self {
+        Self {
+            session: Some(Arc::clone(session)),
+            ..self
+        }
+    }
+
+    pub(crate) fn is_in_session(&self) -> bool {
+        self.session.is_some()
+    }
+
     pub(crate) fn status(&self) -> Status {
-        *self.status.borrow()
+        let own = *self.status.borrow();
+        match &self.session {
+            Some(session) => own.within(&session.status.borrow()),
+            None => own,
+        }
     }
 
     /// Whether this process may still call the grant held. False from the deadline on, even when no task was awake to announce the
@@ -113,15 +146,27 @@ impl<K> Grant<K> {
 
     /// Resolves when `wished` accepts the status. Checks again when the clock may have changed it.
     async fn until(&self, wished: impl Fn(&Status) -> (bool, Moment)) {
-        let mut status = self.status.subscribe();
+        let mut own = self.status.subscribe();
+        let mut session = self.session.as_ref().map(|of| of.status.subscribe());
         loop {
-            let (done, due) = wished(&status.borrow_and_update());
+            let mut status = *own.borrow_and_update();
+            if let Some(session) = &mut session {
+                status = status.within(&session.borrow_and_update());
+            }
+            let (done, due) = wished(&status);
             if done {
                 return;
             }
+            // `self` owns the senders, so these cannot fail.
+            let session_changed = async {
+                match &mut session {
+                    Some(session) => drop(session.changed().await),
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                // `self` owns the sender, so this cannot fail.
-                _ = status.changed() => {}
+                _ = own.changed() => {}
+                () = session_changed => {}
                 () = sleep_until(due) => self.announce(Moment::now()),
             }
         }
@@ -169,15 +214,12 @@ impl<K> Grant<K> {
     /// Removes a guard. With the last guard the grant ends: it is no longer held or renewed. Returns whether this guard was the last.
     pub(crate) fn drop_guard(&self, now: Moment) -> bool {
         let mut last = false;
+        let loss = self.loss_at(now);
         self.status.send_modify(|status| {
             status.guards = status.guards.saturating_sub(1);
             last = status.guards == 0;
             if last && status.end.is_none() {
-                status.end = Some(if now >= status.deadline {
-                    End::Lost(self.running_out(status.deadline))
-                } else {
-                    End::Released
-                });
+                status.end = Some(loss.map_or(End::Released, End::Lost));
             }
         });
         last
@@ -250,6 +292,9 @@ impl<K> Grant<K> {
 
     /// Announces the warning or the loss, if it is due.
     pub(crate) fn announce(&self, now: Moment) {
+        if let Some(session) = &self.session {
+            session.announce(now);
+        }
         self.status.send_if_modified(|status| {
             if status.end.is_some() {
                 false

@@ -98,6 +98,7 @@ impl Guard {
             return true;
         }
         self.core.renewals.remove(grant.id);
+        self.core.sessions.forget(grant.id);
         self.send(reply);
         self.core.guards.remove(grant.id);
         true

@@ -1,7 +1,7 @@
 //! A connection with a bound on every call. A connection on which a call was cut off is dropped and made anew.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,12 @@ pub(crate) struct Link {
     operation_timeout: Duration,
     way: Arc<Way>,
     connection: Option<Box<dyn Connection>>,
+    /// The number of the connection: every connection of this process has its own.
+    number: u64,
 }
+
+/// How many connections this process has made.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// A [`Connector`] of any brand.
 #[async_trait]
@@ -90,6 +95,7 @@ impl Link {
             operation_timeout,
             way: Arc::clone(way),
             connection: None,
+            number: 0,
         }
     }
 
@@ -100,6 +106,7 @@ impl Link {
             operation_timeout: self.operation_timeout,
             way: Arc::clone(&self.way),
             connection: None,
+            number: 0,
         }
     }
 
@@ -132,6 +139,12 @@ impl Link {
 
     pub(crate) fn put(&mut self, connection: Box<dyn Connection>) {
         self.connection = Some(connection);
+        self.number = MADE.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of the connection, or of the last one.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Drops the connection.
@@ -142,7 +155,8 @@ impl Link {
     /// Connects, unless there is a connection.
     pub(crate) async fn connect(&mut self) -> Result<(), Fault> {
         if self.connection.is_none() {
-            self.connection = Some(self.dial().await?);
+            let connection = self.dial().await?;
+            self.put(connection);
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ mod renew;
 pub(crate) mod rows;
 pub(crate) mod schema;
 pub(crate) mod seen_keys;
+pub(crate) mod session;
+mod sessions;
 mod settings;
 mod shutdown;
 mod start;
@@ -65,6 +67,7 @@ use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
 use seen_keys::{RunningKeys, SeenKeys};
+use sessions::Sessions;
 pub(crate) use settings::Settings;
 use tasks::{Kind, Tasks};
 use timer::sleep_until;
@@ -109,6 +112,7 @@ pub(crate) struct Core {
     pub(crate) running: Arc<RunningKeys>,
     /// What this client has started.
     pub(crate) tasks: Tasks,
+    pub(crate) sessions: Sessions,
     /// Its guards that have not ended.
     pub(crate) guards: Guards,
     /// When its shutdown began, as a [mark](Tasks::mark): later tasks are granted nothing any more. `None`: it has not begun.

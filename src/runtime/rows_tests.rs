@@ -27,6 +27,7 @@ fn a_row_is_held_while_its_lease_lasts() {
             acquired_at: chrono::DateTime::UNIX_EPOCH,
             expires_at: chrono::DateTime::UNIX_EPOCH,
             remaining,
+            session: None,
         }),
     };
     assert!(seen(std::time::Duration::from_micros(1)).holder().is_some());
@@ -43,6 +44,7 @@ pub(crate) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
         migrate: true,
         clean_every: None,
         clock_error: ClockError::new(Duration::ZERO),
+        session_ttl: Duration::from_secs(30),
     };
     let connector = Sqlite::from_url(&url(dir)).unwrap();
     Core::start(connector, settings).await.unwrap().0
@@ -88,6 +90,7 @@ async fn rows_that_are_to_be_made_before_a_transaction_are_made_and_known() {
         grant_id: Uuid::new_v4(),
         ttl: Duration::from_secs(30),
         holder: "other".into(),
+        session: None,
     };
     let taken = other.lease_take(&[ask]).await.unwrap();
     let [Taken::Granted { fence }] = taken[..] else {

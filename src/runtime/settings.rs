@@ -12,6 +12,7 @@ pub(crate) struct Settings {
     pub(crate) operation_timeout: Duration,
     pub(crate) migrate: bool,
     pub(crate) clock_error: ClockError,
+    pub(crate) session_ttl: Duration,
     /// How often this process cleans; `None` for never.
     pub(crate) clean_every: Option<Duration>,
 }

@@ -77,6 +77,7 @@ impl Core {
     /// Ends the lanes, the renewals, the cleaner and the threads, which nothing needs any more.
     async fn end(&self, until: Moment) -> Vec<Unfinished> {
         self.cleaner.stop();
+        self.leave_session();
         let unfinished = self.ask_lanes(Message::Stop, until).await;
         if !unfinished.is_empty() {
             return unfinished;

@@ -12,6 +12,7 @@ use super::lanes::Lane;
 use super::link::{Link, Way};
 use super::renew::Renewals;
 use super::seen_keys::SeenKeys;
+use super::sessions::Sessions;
 use super::settings::Settings;
 use super::tasks::{Kind, Tasks};
 use super::threads::{LANES, own_runtime, spawn};
@@ -88,6 +89,7 @@ impl Core {
             seen_keys: SeenKeys::default(),
             running: Arc::default(),
             tasks,
+            sessions: Sessions::default(),
             guards: Guards::default(),
             closing: RwLock::default(),
             undelivered: Mutex::default(),

@@ -17,7 +17,7 @@ pub(crate) trait CleanStore {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault>;
 
     /// Removes at most `limit` of each kind: outcomes past their retention, with the results of their steps; records and form
-    /// tokens past their time. Skips locked rows, and records that are running, have an open step or are unknown.
+    /// tokens past their time; sessions that have expired, after their locks are freed. Skips locked rows, and records that are running, have an open step or are unknown.
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault>;
 }
 
@@ -38,4 +38,6 @@ pub(crate) struct CleanedRows {
     pub(crate) outcomes: u64,
     pub(crate) records: u64,
     pub(crate) tokens: u64,
+    /// Ended sessions, and the locks that they left behind.
+    pub(crate) sessions: u64,
 }

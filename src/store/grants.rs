@@ -3,12 +3,13 @@
 use super::brands;
 
 /// Every table of rowlock's.
-pub(super) const TABLES: [&str; 6] = [
+pub(super) const TABLES: [&str; 7] = [
     "rowlock_lock",
     "rowlock_database",
     "rowlock_idempotency",
     "rowlock_idempotency_step",
     "rowlock_form_token",
+    "rowlock_session",
     "rowlock_schema_history",
 ];
 

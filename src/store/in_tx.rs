@@ -54,11 +54,13 @@ pub(crate) type ToldColumns = (
     Option<i64>,
     Option<i64>,
     Option<i64>,
+    Option<Uuid>,
 );
 
 impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
     fn from(columns: Option<ToldColumns>) -> Self {
-        let Some((id, name, grant_id, fence, holder, acquired_at, expires_at, remaining)) = columns
+        let Some((id, name, grant_id, fence, holder, acquired_at, expires_at, remaining, session)) =
+            columns
         else {
             return Self {
                 database: None,
@@ -73,6 +75,7 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
             acquired_at,
             expires_at,
             remaining,
+            session,
         });
         Self {
             database: Some(id),

@@ -7,17 +7,19 @@ use serde_json::{Value, json};
 
 use super::lease::{ReleaseAsk, RenewAsk, TakeAsk};
 use super::record::{ClaimAsk, EndColumns, FinishAsk, KeepAsk};
+use super::session::LeftBehind;
 use super::to_micros;
 use crate::model::{Name, Outcome, RecordKey};
 
-/// `[[name, grant_id, ttl, holder], …]`
+/// `[[name, grant_id, ttl, holder, session or null], …]`
 pub(crate) fn takes<'a>(asks: impl IntoIterator<Item = &'a TakeAsk>) -> String {
     array(asks.into_iter().map(|ask| {
         json!([
             hex(&ask.name),
             ask.grant_id.simple().to_string(),
             to_micros(ask.ttl),
-            &*ask.holder
+            &*ask.holder,
+            ask.session.map(|id| id.simple().to_string())
         ])
     }))
 }
@@ -38,6 +40,14 @@ pub(crate) fn releases(asks: &[ReleaseAsk]) -> String {
     array(
         asks.iter()
             .map(|ask| json!([hex(&ask.name), ask.grant_id.simple().to_string()])),
+    )
+}
+
+/// `[[name, session], …]`
+pub(crate) fn left_behind<'a>(left: impl IntoIterator<Item = &'a LeftBehind>) -> String {
+    array(
+        left.into_iter()
+            .map(|left| json!([hex(&left.name), left.session.simple().to_string()])),
     )
 }
 

@@ -8,17 +8,45 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::row::LockRow;
+use super::session::{LeftBehind, SessionStore};
 use crate::model::Name;
 
 /// The verbs for leases, and for the rows of locks.
 #[async_trait]
-pub(crate) trait LeaseStore {
+pub(crate) trait LeaseStore: SessionStore + Send {
     /// Grants a lease on each name without a live one, under the next fence:
     /// `max(previous + 1, microseconds of the clock)`.
     ///
     /// One outcome per ask, in the order of the asks. A name that is held, or whose row another transaction has locked, is `Busy`.
     /// When the reported holder is the ask's own grant, an earlier sending of this ask took it.
-    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault>;
+    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
+        let mut taken = self.lease_take_free(asks).await?;
+        let is_left = |taken: &Taken| taken.left_behind().is_some();
+        let left: Vec<LeftBehind> = taken.iter().filter_map(Taken::left_behind).collect();
+        if left.is_empty() {
+            return Ok(taken);
+        }
+        self.session_bury(&left).await?;
+        let again = asks.iter().zip(&taken).filter(|(_, taken)| is_left(taken));
+        let again: Vec<TakeAsk> = again.map(|(ask, _)| ask.clone()).collect();
+        let outcomes = self.lease_take_free(&again).await?;
+        for (taken, outcome) in taken
+            .iter_mut()
+            .filter(|taken| is_left(taken))
+            .zip(outcomes)
+        {
+            // It was skipped: a transaction has its row locked, or the session was renewed meanwhile.
+            *taken = if is_left(&outcome) {
+                Taken::Busy(None)
+            } else {
+                outcome
+            };
+        }
+        Ok(taken)
+    }
+
+    /// [`lease_take`](Self::lease_take) without a look at sessions: the lock of a session that is not live is `Busy`, with its row.
+    async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault>;
 
     /// Extends leases that are live and still belong to the asked grants. An expiry never moves back. An expired lease is not
     /// revived, even if no other holder took it.
@@ -47,7 +75,22 @@ pub(crate) trait LeaseStore {
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault>;
 
     /// The row of a name, as [`RowAsk`] wants it.
-    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault>;
+    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
+        let row = self.lock_row_as_it_is(name, ask).await?;
+        let left = row.as_ref().and_then(LockRow::left_behind);
+        let Some(left) = left.filter(|_| ask == RowAsk::Make) else {
+            return Ok(row);
+        };
+        self.session_bury(&[left]).await?;
+        self.lock_row_as_it_is(name, RowAsk::Look).await
+    }
+
+    /// [`lock_row`](Self::lock_row), but it leaves the locks of sessions alone.
+    async fn lock_row_as_it_is(
+        &mut self,
+        name: &Name,
+        ask: RowAsk,
+    ) -> Result<Option<LockRow>, Fault>;
 }
 
 /// How to get the row of a name.
@@ -65,10 +108,21 @@ pub(crate) struct TakeAsk {
     pub(crate) name: Name,
     /// The id for the new grant: fresh for every acquire.
     pub(crate) grant_id: Uuid,
+    /// For the lock of a session: [`FOR_EVER`], or the longest time that it is held.
     pub(crate) ttl: Duration,
     /// A text for people.
     pub(crate) holder: Arc<str>,
+    /// The session that the lock belongs to. It was opened before.
+    pub(crate) session: Option<Uuid>,
 }
+
+impl TakeAsk {
+    /// The bytes that a session adds to a request: its id, and a longer TTL.
+    pub(crate) const IN_SESSION: usize = 44;
+}
+
+/// The TTL of a lock that ends with its session only: 1,000 years.
+pub(crate) const FOR_EVER: Duration = Duration::from_hours(24 * 365 * 1000);
 
 #[derive(Debug, Clone)]
 pub(crate) enum Taken {
@@ -77,6 +131,20 @@ pub(crate) enum Taken {
     },
     /// `None`: another transaction has the row locked, or the name is changing hands right now.
     Busy(Option<LockRow>),
+}
+
+impl Taken {
+    /// Not granted; with the row as it was read afterwards.
+    pub(super) fn busy(row: Option<LockRow>) -> Self {
+        Self::Busy(row.filter(|row| row.is_live() || row.left_behind().is_some()))
+    }
+
+    fn left_behind(&self) -> Option<LeftBehind> {
+        match self {
+            Self::Busy(Some(row)) => row.left_behind(),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -39,6 +39,7 @@ mod request;
 pub(crate) mod row;
 pub(crate) mod schema;
 mod servers;
+pub(crate) mod session;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 pub(crate) mod step;
@@ -63,6 +64,7 @@ use record_admin::RecordAdminStore;
 use record_in_tx::RecordInTxStore;
 pub(crate) use request::RequestLimit;
 use schema::SchemaStore;
+use session::SessionStore;
 use step::StepStore;
 
 use crate::model::Error;
@@ -184,6 +186,7 @@ pub(crate) trait Store:
     + FormTokenStore
     + CleanStore
     + SchemaStore
+    + SessionStore
     + Send
 {
 }
@@ -196,6 +199,7 @@ impl<T> Store for T where
         + FormTokenStore
         + CleanStore
         + SchemaStore
+        + SessionStore
         + Send
 {
 }

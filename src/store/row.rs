@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::micros;
+use super::session::LeftBehind;
 use crate::model::{Error, LockInfo, Name};
 
 /// The columns of a row, unchecked.
@@ -15,10 +16,13 @@ pub(crate) struct LockRow {
     pub(crate) holder: Option<String>,
     /// Microseconds since 1970-01-01 UTC.
     pub(crate) acquired_at: Option<i64>,
-    /// Microseconds since 1970-01-01 UTC.
+    /// Microseconds since 1970-01-01 UTC. The lock of a session ends with the session, as far as this statement sees it: a holder is
+    /// removed by [`session_bury`](super::session::SessionStore::session_bury) only.
     pub(crate) expires_at: Option<i64>,
     /// Microseconds, by the database's clock when the row was read.
     pub(crate) remaining: Option<i64>,
+    /// The session that the lock belongs to, if it belongs to one.
+    pub(crate) session: Option<Uuid>,
 }
 
 /// The columns of a lock row, in the order in which every brand selects them.
@@ -30,11 +34,12 @@ pub(crate) type LockColumns = (
     Option<i64>,
     Option<i64>,
     Option<i64>,
+    Option<Uuid>,
 );
 
 impl From<LockColumns> for LockRow {
     fn from(columns: LockColumns) -> Self {
-        let (name, grant_id, fence, holder, acquired_at, expires_at, remaining) = columns;
+        let (name, grant_id, fence, holder, acquired_at, expires_at, remaining, session) = columns;
         Self {
             name,
             grant_id,
@@ -43,6 +48,7 @@ impl From<LockColumns> for LockRow {
             acquired_at,
             expires_at,
             remaining,
+            session,
         }
     }
 }
@@ -60,6 +66,13 @@ impl LockRow {
     /// Whether the row has an expired lease.
     pub(crate) fn has_lapsed(&self) -> bool {
         self.grant_id.is_some() && !self.is_live()
+    }
+
+    /// The lock that a session has left behind: the session is not live, as far as the statement saw it.
+    pub(in crate::store) fn left_behind(&self) -> Option<LeftBehind> {
+        let session = self.session.filter(|_| !self.is_live())?;
+        let name = Name::from_bytes(&self.name)?;
+        Some(LeftBehind { name, session })
     }
 
     /// The grant in the row, live or expired.
@@ -88,6 +101,7 @@ impl LockRow {
             acquired_at,
             expires_at,
             remaining: micros(self.remaining.unwrap_or(0)),
+            session: self.session,
         })
     }
 
@@ -118,6 +132,7 @@ mod tests {
             acquired_at: Some(1),
             expires_at: Some(2),
             remaining: Some(-5),
+            session: None,
         }
     }
 

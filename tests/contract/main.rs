@@ -32,6 +32,7 @@ mod renewals;
 mod retry;
 mod run_in_tx;
 mod runtimes;
+mod sessions;
 mod shutdown;
 mod steps;
 mod waiting;

@@ -7,14 +7,15 @@ use rowlock::{Error, Rowlock};
 use rowlock_test::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
-const MIGRATIONS: i64 = 6;
+const MIGRATIONS: i64 = 7;
 
-const TABLES: [&str; 6] = [
+const TABLES: [&str; 7] = [
     "rowlock_lock",
     "rowlock_database",
     "rowlock_idempotency",
     "rowlock_idempotency_step",
     "rowlock_form_token",
+    "rowlock_session",
     "rowlock_schema_history",
 ];
 

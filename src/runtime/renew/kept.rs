@@ -1,26 +1,32 @@
-//! A lease that is renewed: the lease of a lock, or of an attempt.
+//! A lease that is renewed: the lease of a lock, of an attempt, or of a session.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::model::{Moment, RecordKey};
+use crate::model::{Loss, Moment, RecordKey};
 use crate::runtime::grant::{Grant, Status};
+use crate::runtime::session::Session;
 use crate::store::lease::Renewed;
 
 #[derive(Debug, Clone)]
 pub(super) enum Kept {
     Lease(Arc<Grant>),
     Attempt(Arc<Grant<RecordKey>>),
+    Session(Arc<Session>),
 }
 
-/// Runs the same code for both kinds.
+/// Runs the same code for all kinds.
 macro_rules! on {
     ($kept:expr, $grant:ident => $body:expr) => {
         match $kept {
             Kept::Lease($grant) => $body,
             Kept::Attempt($grant) => $body,
+            Kept::Session(session) => {
+                let $grant = &session.grant;
+                $body
+            }
         }
     };
 }
@@ -30,11 +36,12 @@ impl Kept {
         on!(self, grant => grant.id)
     }
 
-    /// The bytes of its name, or of its scope and key together.
+    /// The bytes of its name, or of its scope and key together. (A session has a statement of its own.)
     pub(super) fn name_len(&self) -> usize {
         match self {
             Kept::Lease(grant) => grant.name.as_bytes().len(),
             Kept::Attempt(grant) => grant.name.scope().len() + grant.name.key().len(),
+            Kept::Session(_) => 0,
         }
     }
 
@@ -72,7 +79,12 @@ impl Kept {
             Renewed::Live { remaining, .. } => {
                 on!(self, grant => grant.confirm(now, sent, remaining));
             }
-            Renewed::Gone => on!(self, grant => grant.gone()),
+            Renewed::Gone => match self {
+                // Another client may have ended it, but only after it had expired.
+                Kept::Session(session) => session.grant.lose(Loss::Expired),
+                Kept::Lease(grant) => grant.gone(),
+                Kept::Attempt(grant) => grant.gone(),
+            },
         }
     }
 }

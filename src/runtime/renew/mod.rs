@@ -36,6 +36,7 @@ use super::backoff;
 use super::clean;
 use super::grant::Grant;
 use super::link::Link;
+use super::session::Session;
 use super::tasks::{Kind, Tasks};
 use crate::model::Moment;
 use crate::model::{Error, RecordKey};
@@ -119,9 +120,16 @@ impl Renewals {
         Ok(Self(shared))
     }
 
-    /// Renews and watches `grant` from now on, until it ends.
+    /// Renews and watches `grant` from now on, until it ends. (A grant in a session is not renewed by itself.)
     pub(crate) fn add(&self, grant: &Arc<Grant>) {
-        self.keep(Kept::Lease(Arc::clone(grant)));
+        if !grant.is_in_session() {
+            self.keep(Kept::Lease(Arc::clone(grant)));
+        }
+    }
+
+    /// [`Self::add`] for a session.
+    pub(crate) fn add_session(&self, session: &Arc<Session>) {
+        self.keep(Kept::Session(Arc::clone(session)));
     }
 
     /// [`Self::add`] for an attempt.

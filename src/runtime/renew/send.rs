@@ -9,6 +9,7 @@ use super::schedule::Chunk;
 use crate::model::{Loss, Moment};
 use crate::runtime::grant::Grant;
 use crate::runtime::link::Link;
+use crate::runtime::session::Session;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed};
@@ -17,19 +18,24 @@ use crate::store::record::KeepAsk;
 /// The least time for dialing: a login takes several round trips.
 const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
 
+/// The bound of a look at the grants of a session, which may be many.
+const LOOK: Duration = Duration::from_secs(5);
+
 pub(super) async fn dial(link: &mut Link, limit: Duration) -> Result<(), Fault> {
     let bound = limit.max(MIN_DIAL_BOUND);
     let made = tokio::time::timeout(bound, link.connect()).await;
     made.unwrap_or_else(|_| Err(Fault::timed_out()))
 }
 
-/// Renews the locks of a chunk in one statement and its attempts in another. Each is settled by itself.
+/// Renews the locks of a chunk in one statement, its attempts in another, and each session in one of its own. Each is settled by
+/// itself.
 pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Fault> {
-    let (mut leases, mut attempts) = (Vec::new(), Vec::new());
+    let (mut leases, mut attempts, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
     for kept in chunk.kept {
         match kept {
             Kept::Lease(grant) => leases.push(grant),
             Kept::Attempt(grant) => attempts.push(grant),
+            Kept::Session(session) => sessions.push(session),
         }
     }
     let now = Moment::now();
@@ -69,7 +75,42 @@ pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Resu
         async |conn: &mut dyn Store| conn.record_renew(&asks).await,
     )
     .await;
-    renewed.and(kept)
+    let mut done = renewed.and(kept);
+    for session in sessions {
+        done = done.and(renew_session(link, shared, &session, chunk.bound).await);
+    }
+    done
+}
+
+/// Renews a session. Then looks at its grants, if one of them may be gone.
+async fn renew_session(
+    link: &mut Link,
+    shared: &Shared,
+    session: &Arc<Session>,
+    bound: Duration,
+) -> Result<(), Fault> {
+    let (id, ttl) = (session.grant.id, session.grant.ttl);
+    let kept = vec![Kept::Session(Arc::clone(session))];
+    let mut forced = None;
+    part(link, shared, kept, bound, async |conn: &mut dyn Store| {
+        let renewed = conn.session_renew(id, ttl).await?;
+        forced = renewed.map(|renewed| renewed.forced);
+        let outcome = renewed.map_or(Renewed::Gone, |renewed| Renewed::Live {
+            remaining: renewed.remaining,
+        });
+        Ok(vec![outcome])
+    })
+    .await?;
+    let connection = link.number();
+    let Some(forced) = forced.filter(|forced| session.needs_check(*forced, connection)) else {
+        return Ok(());
+    };
+    // The grants that are known before the look.
+    let known = session.known();
+    let look = async |conn: &mut dyn Store| conn.session_grants(id).await;
+    let found = link.run(LOOK, look).await?;
+    session.check(&known, &found, forced, connection);
+    Ok(())
 }
 
 /// Sends one statement and settles its leases.

@@ -52,6 +52,7 @@ impl House {
             grant_id: Uuid::new_v4(),
             ttl,
             holder: "test".into(),
+            session: None,
         };
         let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
         let taken = conn.lease_take(std::slice::from_ref(&ask)).await.unwrap();

@@ -13,6 +13,7 @@ use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
+use crate::runtime::session::Session;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed, TakeAsk, Taken};
@@ -30,6 +31,8 @@ pub(crate) enum Acquired {
 pub(crate) struct Take {
     pub(crate) ask: TakeAsk,
     pub(crate) max_hold: Option<Duration>,
+    /// The session of the lock, if it has one.
+    pub(crate) session: Option<Arc<Session>>,
     pub(crate) core: Arc<Core>,
     pub(crate) reply: Reply<Acquired>,
 }
@@ -39,11 +42,13 @@ impl Take {
         core: &Arc<Core>,
         ask: TakeAsk,
         max_hold: Option<Duration>,
+        session: Option<Arc<Session>>,
         reply: Reply<Acquired>,
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::Lock(ask.name.clone());
-        let request = (ask.name.as_bytes().len(), ask.holder.len());
+        let in_session = ask.session.map_or(0, |_| TakeAsk::IN_SESSION);
+        let request = (ask.name.as_bytes().len(), ask.holder.len() + in_session);
         let fate = Fate::until(give_up);
         let head = Head {
             request: Some(request),
@@ -53,6 +58,7 @@ impl Take {
         let verb = Self {
             ask,
             max_hold,
+            session,
             core,
             reply,
         };
@@ -70,9 +76,17 @@ impl Take {
         let clock_error = self.core.settings.clock_error;
         let deadline = sent + clock_error.trusted(left);
         let cap = self.max_hold.map(|max_hold| sent + max_hold);
-        let mut grant = Grant::new(name, grant_id, fence, ttl, clock_error, cap, deadline);
+        let renewed = self.session.as_ref().map_or(ttl, |of| of.grant.ttl);
+        let mut grant = Grant::new(name, grant_id, fence, renewed, clock_error, cap, deadline);
         grant.late = fate.doubts;
-        let grant = Arc::new(grant);
+        let grant = match &self.session {
+            Some(session) => {
+                let grant = Arc::new(grant.in_session(&session.grant));
+                session.add(&grant);
+                grant
+            }
+            None => Arc::new(grant),
+        };
         self.core.renewals.add(&grant);
         let subject = Subject::Lock(grant.name.clone());
         self.core.guards.add(grant.id, subject);

@@ -9,6 +9,7 @@ use super::record::{REMOVE, REMOVE_STEPS};
 use crate::model::RecordKey;
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::fault::Fault;
+use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
 /// The rows that are due. `UTC_TIMESTAMP(6)` is a little early, but no index serves a comparison with `SYSDATE(6)`, which changes
@@ -98,6 +99,7 @@ impl CleanStore for MySqlConnection {
     }
 
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+        let sessions = self.session_sweep(limit).await?;
         let tokens = sqlx::query(TOKENS)
             .bind(limit)
             .execute(&mut *self)
@@ -132,6 +134,7 @@ impl CleanStore for MySqlConnection {
             outcomes,
             records,
             tokens,
+            sessions,
         })
     }
 }

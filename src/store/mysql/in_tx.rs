@@ -23,6 +23,7 @@ use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
+use super::lease::{row_columns, row_ends};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{
@@ -33,12 +34,14 @@ use crate::store::row::LockRow;
 /// MAX returns a row even for an empty table.
 pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE";
 
-const ROW: &str = "
-SELECT d.id, l.name, l.grant_id, l.fence, l.holder,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.expires_at),
-       TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), l.expires_at)
-FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?";
+const ROW: &str = concat!(
+    "
+SELECT d.id,",
+    row_columns!("UTC_TIMESTAMP(6)"),
+    "
+FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?
+LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
 
 /// FOR SHARE lets several transactions of one holder pin its lease at the same time. (MariaDB spells it LOCK IN SHARE MODE, and alone
 /// reads `/*M! … */`.)
@@ -87,7 +90,7 @@ fn grant_text(names: &str, only_if: &str) -> String {
     format!(
         "UPDATE rowlock_lock
          SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-             grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+             grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
          WHERE name IN ({names}) {only_if}; \
          SELECT (SELECT id FROM rowlock_database), fence
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name"

@@ -30,14 +30,45 @@ use crate::store::lease::{
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, to_micros};
 
+/// When the lock in a row `l` ends, by its own expiry or with its session `s`.
+macro_rules! row_ends {
+    () => {
+        "IF(l.session_id IS NULL, l.expires_at,
+            LEAST(l.expires_at, COALESCE(s.expires_at, l.acquired_at)))"
+    };
+}
+pub(super) use row_ends;
+
+/// The columns of a lock's row `l`, with its session `s`, when it is `$now`.
+macro_rules! row_columns {
+    ($now:literal) => {
+        concat!(
+            " l.name, l.grant_id, l.fence, l.holder,
+              TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
+              TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ",
+            row_ends!(),
+            "),
+              TIMESTAMPDIFF(MICROSECOND, ",
+            $now,
+            ", ",
+            row_ends!(),
+            "),
+              l.session_id"
+        )
+    };
+}
+pub(super) use row_columns;
+
 const TAKE: &str = "
 UPDATE (
-    SELECT f.name, UNHEX(a.grant_id) AS grant_id, a.ttl, a.holder
+    SELECT f.name, UNHEX(a.grant_id) AS grant_id, a.ttl, a.holder,
+           UNHEX(a.session_id) AS session_id
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        name     VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-        grant_id CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
-        ttl      BIGINT                             PATH '$[2]',
-        holder   VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]'
+        name       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+        grant_id   CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
+        ttl        BIGINT                             PATH '$[2]',
+        holder     VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]',
+        session_id CHAR(32)     CHARACTER SET ascii   PATH '$[4]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
     WHERE f.expires_at IS NULL OR f.expires_at <= SYSDATE(6)
@@ -49,7 +80,8 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
     l.grant_id = t.grant_id,
     l.holder = t.holder,
     l.acquired_at = SYSDATE(6),
-    l.expires_at = SYSDATE(6) + INTERVAL t.ttl MICROSECOND";
+    l.expires_at = SYSDATE(6) + INTERVAL t.ttl MICROSECOND,
+    l.session_id = t.session_id";
 
 /// [`TAKE`] for a single ask.
 const TAKE_ONE: &str = "
@@ -64,18 +96,20 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
     l.grant_id = ?,
     l.holder = ?,
     l.acquired_at = SYSDATE(6),
-    l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND";
+    l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND,
+    l.session_id = ?";
 
 /// For names without a row. A duplicate raises an error, which is caught; ON DUPLICATE KEY UPDATE would deadlock on gaps.
 const MAKE: &str = "
-INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
+INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
 SELECT UNHEX(a.name), UNHEX(a.grant_id), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
-       a.holder, SYSDATE(6), SYSDATE(6) + INTERVAL a.ttl MICROSECOND
+       a.holder, SYSDATE(6), SYSDATE(6) + INTERVAL a.ttl MICROSECOND, UNHEX(a.session_id)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    name     VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-    grant_id CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
-    ttl      BIGINT                             PATH '$[2]',
-    holder   VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]'
+    name       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+    grant_id   CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
+    ttl        BIGINT                             PATH '$[2]',
+    holder     VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]',
+    session_id CHAR(32)     CHARACTER SET ascii   PATH '$[4]'
 )) a";
 
 const RENEW: &str = "
@@ -107,7 +141,8 @@ UPDATE (
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
+    l.session_id = NULL";
 
 /// [`RELEASE`] for a single ask.
 const RELEASE_ONE: &str = "
@@ -118,24 +153,28 @@ UPDATE (
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
+    l.session_id = NULL";
 
 /// [`READ`] for a single ask.
-const READ_ONE: &str = "
-SELECT name, grant_id, fence, holder,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
-FROM rowlock_lock
-WHERE name = ?";
+const READ_ONE: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ?"
+);
 
-const READ: &str = "
-SELECT l.name, l.grant_id, l.fence, l.holder,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.expires_at),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), l.expires_at)
+const READ: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
-STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
+LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
 
 const FREE_LAPSED: &str = "
 UPDATE (
@@ -145,44 +184,55 @@ UPDATE (
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL";
+SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
+    l.session_id = NULL";
 
 /// The error for a duplicate is caught.
 const MAKE_ROW: &str = "
 INSERT INTO rowlock_lock (name, fence)
 VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))";
 
-const INSPECT: &str = "
-SELECT name, grant_id, fence, holder,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
-FROM rowlock_lock
-WHERE name = ? AND expires_at > SYSDATE(6)";
+const INSPECT: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ? AND ",
+    row_ends!(),
+    " > SYSDATE(6)"
+);
 
-const LIST: &str = "
-SELECT name, grant_id, fence, holder,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
-FROM rowlock_lock
-WHERE expires_at > SYSDATE(6)
-ORDER BY name";
+const LIST: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE ",
+    row_ends!(),
+    " > SYSDATE(6)
+ORDER BY l.name"
+);
 
 /// Locks the row of a name that has a grant, or whose row is damaged.
-const LOCK_HELD: &str = "
-SELECT name, grant_id, fence, holder,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', acquired_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at)
-FROM rowlock_lock
-WHERE name = ? AND (grant_id IS NOT NULL OR expires_at IS NOT NULL)
-FOR UPDATE";
+const LOCK_HELD: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ? AND (l.grant_id IS NOT NULL OR l.expires_at IS NOT NULL)
+FOR UPDATE"
+);
 
 const FREE: &str = "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 WHERE name = ?";
+
+/// The session's client looks at its locks then.
+const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = ?";
 
 /// Rows by name, as READ finds them.
 type Rows = HashMap<Vec<u8>, LockRow>;
@@ -197,6 +247,8 @@ fn take_text(asks: &[TakeAsk]) -> (String, String) {
                 hex(ask.grant_id.as_bytes()),
                 text(&ask.holder),
                 to_micros(ask.ttl).to_string(),
+                ask.session
+                    .map_or(String::from("NULL"), |id| hex(id.as_bytes())),
             ],
         ),
         _ => fill(TAKE, &[quoted(&json::takes(asks))]),
@@ -210,7 +262,7 @@ fn renew_text(asks: &[RenewAsk]) -> String {
 
 #[async_trait]
 impl LeaseStore for MySqlConnection {
-    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
+    async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         let (take, read) = take_text(asks);
         let mut rows = found(&write_and_read(self, &take, &read).await?)?;
 
@@ -226,8 +278,7 @@ impl LeaseStore for MySqlConnection {
             .iter()
             .map(|ask| match rows.remove(ask.name.as_bytes()) {
                 Some(row) if row.is_of(ask.grant_id) => Taken::Granted { fence: row.fence },
-                Some(row) if row.is_live() => Taken::Busy(Some(row)),
-                _ => Taken::Busy(None),
+                row => Taken::busy(row),
             })
             .collect())
     }
@@ -296,8 +347,13 @@ impl LeaseStore for MySqlConnection {
             .bind(name.as_bytes())
             .execute(&mut *tx)
             .await?;
+        let held = held.map(LockRow::from);
+        sqlx::query(FORCED)
+            .bind(held.as_ref().and_then(|row| row.session))
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
-        Ok(held.map(LockRow::from))
+        Ok(held)
     }
 
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
@@ -312,7 +368,11 @@ impl LeaseStore for MySqlConnection {
         Ok(rows?)
     }
 
-    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
+    async fn lock_row_as_it_is(
+        &mut self,
+        name: &Name,
+        ask: RowAsk,
+    ) -> Result<Option<LockRow>, Fault> {
         let make = ask == RowAsk::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::super::connect::MySql;
 use super::*;
+use crate::store::lease::FOR_EVER;
 use crate::store::{Connector, RequestLimit};
 
 /// The size of a TLS record, and of the protocol's header before a statement.
@@ -14,10 +15,10 @@ const RECORD: usize = 16 * 1024;
 const HEADER: usize = 5;
 
 /// As many asks as the limit admits.
-fn batch<T>(limit: RequestLimit, name: &str, holder: &str, ask: impl Fn(Name) -> T) -> Vec<T> {
+fn batch<T>(limit: RequestLimit, name: &str, rest: usize, ask: impl Fn(Name) -> T) -> Vec<T> {
     let name = Name::new(name).unwrap();
     let mut used = 0;
-    let admits = |_: &usize| limit.admits(&mut used, name.as_bytes().len(), holder.len());
+    let admits = |_: &usize| limit.admits(&mut used, name.as_bytes().len(), rest);
     let count = (0..1_000).take_while(admits).count();
     (0..count).map(|_| ask(name.clone())).collect()
 }
@@ -27,21 +28,35 @@ fn a_batch_that_is_admitted_leaves_in_one_record() {
     let (grant_id, ttl) = (Uuid::max(), Duration::from_hours(24));
     for length in [1, 20, 255] {
         let name = "n".repeat(length);
-        let renewals = batch(MySql::RENEWALS, &name, "", |name| RenewAsk {
+        let renewals = batch(MySql::RENEWALS, &name, 0, |name| RenewAsk {
             name,
             grant_id,
             ttl,
         });
         let renew = renew_text(&renewals);
         let holder: Arc<str> = "program 12345 on host".into();
-        let takes = batch(MySql::REQUEST, &name, &holder, |name| TakeAsk {
+        let takes = batch(MySql::REQUEST, &name, holder.len(), |name| TakeAsk {
             name,
             grant_id,
             ttl,
             holder: Arc::clone(&holder),
+            session: None,
         });
         let (take, read) = take_text(&takes);
-        for size in [renew.len(), take.len() + read.len()] {
+        let rest = holder.len() + TakeAsk::IN_SESSION;
+        let in_session = batch(MySql::REQUEST, &name, rest, |name| TakeAsk {
+            name,
+            grant_id,
+            ttl: FOR_EVER,
+            holder: Arc::clone(&holder),
+            session: Some(Uuid::max()),
+        });
+        let (take_in_session, read_in_session) = take_text(&in_session);
+        for size in [
+            renew.len(),
+            take.len() + read.len(),
+            take_in_session.len() + read_in_session.len(),
+        ] {
             // The size comes close to the limit, too.
             assert!((12_000..RECORD - HEADER).contains(&size), "{size}");
         }

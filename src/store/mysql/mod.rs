@@ -10,6 +10,7 @@ mod record;
 mod record_admin;
 mod record_in_tx;
 mod schema;
+mod session;
 mod step;
 
 pub(crate) use connect::MySql;

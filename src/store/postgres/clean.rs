@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use super::{query, query_as};
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::fault::Fault;
+use crate::store::session::SessionStore;
 use crate::store::to_micros;
 
 /// Removes the rows that are due: whole records, or only outcomes and results of steps. `now()` is a little early, but no index
@@ -79,6 +80,7 @@ impl CleanStore for PgConnection {
     }
 
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+        let sessions = self.session_sweep(limit).await?;
         let tokens = query(TOKENS)
             .bind(i64::from(limit))
             .execute(&mut *self)
@@ -92,6 +94,7 @@ impl CleanStore for PgConnection {
             outcomes: outcomes.unsigned_abs(),
             records: records.unsigned_abs(),
             tokens,
+            sessions,
         })
     }
 }

@@ -27,6 +27,7 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
+use super::lease::{row_columns, row_ends};
 use super::{in_callers, query, query_as, query_scalar};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
@@ -76,7 +77,7 @@ WITH ask AS (
 ), took AS (
     UPDATE rowlock_lock l
     SET fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+        grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
     FROM free f
     WHERE l.name = f.name AND (SELECT count(*) FROM free) = cardinality($1)
     RETURNING l.name, l.fence, set_config(
@@ -100,7 +101,7 @@ WITH here AS MATERIALIZED (
 )
 UPDATE rowlock_lock
 SET fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+    grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 WHERE name = (
     SELECT CASE
         WHEN l.expires_at IS NULL OR l.expires_at <= clock_timestamp() THEN l.name
@@ -139,12 +140,14 @@ WHERE name = ANY ($1) AND (expires_at IS NULL OR expires_at <= clock_timestamp()
 ORDER BY name
 FOR UPDATE";
 
-const ROW: &str = "
-SELECT d.id, l.name, l.grant_id, l.fence, l.holder,
-       (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
-       (extract(epoch FROM l.expires_at) * 1000000)::bigint,
-       (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint
-FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1";
+const ROW: &str = concat!(
+    "
+SELECT d.id,",
+    row_columns!(),
+    "
+FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1
+LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
 
 /// The database, whether this transaction was granted one of the names before, whether a name has no row, and a name with its
 /// fence.

@@ -23,6 +23,33 @@ use crate::store::lease::{
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{micros, to_micros};
 
+/// When the lock in a row `l` ends, by its own expiry or with its session `s`.
+macro_rules! row_ends {
+    () => {
+        "CASE WHEN l.session_id IS NULL THEN l.expires_at
+              ELSE LEAST(l.expires_at, COALESCE(s.expires_at, l.acquired_at)) END"
+    };
+}
+pub(super) use row_ends;
+
+/// The columns of a lock's row `l`, with its session `s`.
+macro_rules! row_columns {
+    () => {
+        concat!(
+            " l.name, l.grant_id, l.fence, l.holder,
+              (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
+              (extract(epoch FROM ",
+            row_ends!(),
+            ") * 1000000)::bigint,
+              (extract(epoch FROM ",
+            row_ends!(),
+            " - clock_timestamp()) * 1000000)::bigint,
+              l.session_id"
+        )
+    };
+}
+pub(super) use row_columns;
+
 /// A single ask on an existing, free row: half the work of the statement for a batch. When it changes nothing, the statement for a
 /// batch finds the reason, or makes the row.
 const TAKE_ONE: &str = "
@@ -31,7 +58,8 @@ SET grant_id = $2,
     fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
     holder = $4,
     acquired_at = clock_timestamp(),
-    expires_at = clock_timestamp() + $3 * interval '1 microsecond'
+    expires_at = clock_timestamp() + $3 * interval '1 microsecond',
+    session_id = $5
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND (expires_at IS NULL OR expires_at <= clock_timestamp())
@@ -41,10 +69,11 @@ RETURNING fence";
 
 /// UPDATE first, then INSERT only the missing rows: a failing INSERT … ON CONFLICT would cost a transaction id and WAL for every
 /// busy answer.
-const TAKE: &str = "
+const TAKE: &str = concat!(
+    "
 WITH ask AS (
-    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[])
-        WITH ORDINALITY AS a (name, grant_id, ttl, holder, n)
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[], $5::uuid[])
+        WITH ORDINALITY AS a (name, grant_id, ttl, holder, session_id, n)
     LIMIT cardinality($1)
 ), free AS (
     SELECT l.name FROM ask a JOIN rowlock_lock l ON l.name = a.name
@@ -57,30 +86,31 @@ WITH ask AS (
         fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
         holder = a.holder,
         acquired_at = clock_timestamp(),
-        expires_at = clock_timestamp() + a.ttl * interval '1 microsecond'
+        expires_at = clock_timestamp() + a.ttl * interval '1 microsecond',
+        session_id = a.session_id
     FROM free f JOIN ask a ON a.name = f.name
     WHERE l.name = f.name
     RETURNING l.name, l.fence
 ), made AS (
-    INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
+    INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
     SELECT a.name, a.grant_id, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, a.holder,
-           clock_timestamp(), clock_timestamp() + a.ttl * interval '1 microsecond'
+           clock_timestamp(), clock_timestamp() + a.ttl * interval '1 microsecond', a.session_id
     FROM ask a
     WHERE NOT EXISTS (SELECT FROM rowlock_lock l WHERE l.name = a.name)
     ORDER BY a.name
     ON CONFLICT (name) DO NOTHING
     RETURNING name, fence
 )
-SELECT COALESCE(t.fence, m.fence),
-       l.name, l.grant_id, l.fence, l.holder,
-       (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
-       (extract(epoch FROM l.expires_at) * 1000000)::bigint,
-       (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint
+SELECT COALESCE(t.fence, m.fence),",
+    row_columns!(),
+    "
 FROM ask a
 LEFT JOIN took t ON t.name = a.name
 LEFT JOIN made m ON m.name = a.name
 LEFT JOIN rowlock_lock l ON l.name = a.name
-ORDER BY a.n";
+LEFT JOIN rowlock_session s ON s.id = l.session_id
+ORDER BY a.n"
+);
 
 /// NOT IN becomes a look-up in a hash table; a join would not.
 const RENEW: &str = "
@@ -112,7 +142,7 @@ SELECT n, (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
 /// [`RELEASE`] for a single ask whose lease is still live.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()
@@ -134,7 +164,7 @@ WITH ask AS (
     FOR UPDATE OF l SKIP LOCKED
 ), freed AS (
     UPDATE rowlock_lock l
-    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
     FROM mine m
     WHERE l.name = m.name
     RETURNING l.name
@@ -150,38 +180,45 @@ LEFT JOIN rowlock_lock l ON l.name = a.name
 ORDER BY a.n";
 
 /// Waits for the row, because the caller of a forced release wants it done.
-const FORCE_RELEASE: &str = "
+const FORCE_RELEASE: &str = concat!(
+    "
 WITH held AS (
     SELECT * FROM rowlock_lock
     WHERE name = $1 AND (grant_id IS NOT NULL OR expires_at IS NOT NULL)
     FOR UPDATE
 ), freed AS (
     UPDATE rowlock_lock l
-    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
     FROM held h
     WHERE l.name = h.name
+), forced AS (
+    UPDATE rowlock_session s SET forced = forced + 1 FROM held h WHERE s.id = h.session_id
 )
-SELECT name, grant_id, fence, holder,
-       (extract(epoch FROM acquired_at) * 1000000)::bigint,
-       (extract(epoch FROM expires_at) * 1000000)::bigint,
-       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
-FROM held";
+SELECT",
+    row_columns!(),
+    "
+FROM held l LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
 
-const INSPECT: &str = "
-SELECT name, grant_id, fence, holder,
-       (extract(epoch FROM acquired_at) * 1000000)::bigint,
-       (extract(epoch FROM expires_at) * 1000000)::bigint,
-       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
-FROM rowlock_lock
-WHERE name = $1 AND expires_at > clock_timestamp()";
+const INSPECT: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = $1 AND ",
+    row_ends!(),
+    " > clock_timestamp()"
+);
 
-const ROW: &str = "
-SELECT name, grant_id, fence, holder,
-       (extract(epoch FROM acquired_at) * 1000000)::bigint,
-       (extract(epoch FROM expires_at) * 1000000)::bigint,
-       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
-FROM rowlock_lock
-WHERE name = $1";
+const ROW: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = $1"
+);
 
 const MAKE_ROW: &str = "
 INSERT INTO rowlock_lock (name, fence)
@@ -190,21 +227,24 @@ ON CONFLICT (name) DO NOTHING";
 
 const FREE_LAPSED: &str = "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND expires_at <= clock_timestamp()
     FOR UPDATE SKIP LOCKED
 )";
 
-const LIST: &str = "
-SELECT name, grant_id, fence, holder,
-       (extract(epoch FROM acquired_at) * 1000000)::bigint,
-       (extract(epoch FROM expires_at) * 1000000)::bigint,
-       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
-FROM rowlock_lock
-WHERE expires_at > clock_timestamp()
-ORDER BY name";
+const LIST: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE ",
+    row_ends!(),
+    " > clock_timestamp()
+ORDER BY l.name"
+);
 
 /// The granted fence, then the row as it was before, where there was one.
 type TakeColumns = (
@@ -216,17 +256,19 @@ type TakeColumns = (
     Option<i64>,
     Option<i64>,
     Option<i64>,
+    Option<Uuid>,
 );
 
 #[async_trait]
 impl LeaseStore for PgConnection {
-    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
+    async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         if let [ask] = asks {
             let fence = query_scalar(TAKE_ONE)
                 .bind(ask.name.as_bytes())
                 .bind(ask.grant_id)
                 .bind(to_micros(ask.ttl))
                 .bind(&*ask.holder)
+                .bind(ask.session)
                 .fetch_optional(&mut *self)
                 .await?;
             if let Some(fence) = fence {
@@ -238,6 +280,7 @@ impl LeaseStore for PgConnection {
             .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
             .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
             .bind(asks.iter().map(|a| &*a.holder).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.session).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
         Ok(rows.into_iter().map(taken).collect())
@@ -318,7 +361,11 @@ impl LeaseStore for PgConnection {
         Ok(rows.into_iter().map(LockRow::from).collect())
     }
 
-    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
+    async fn lock_row_as_it_is(
+        &mut self,
+        name: &Name,
+        ask: RowAsk,
+    ) -> Result<Option<LockRow>, Fault> {
         let found = one(self, ROW, name).await?;
         if ask == RowAsk::Look || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
             return Ok(found);
@@ -339,18 +386,11 @@ impl LeaseStore for PgConnection {
 fn taken(row: TakeColumns) -> Taken {
     match row {
         (Some(fence), ..) => Taken::Granted { fence },
-        (None, Some(name), grant_id, Some(fence), holder, acquired, expires, left)
-            if left.is_some_and(|left| left > 0) =>
-        {
-            Taken::Busy(Some(LockRow {
-                name,
-                grant_id,
-                fence,
-                holder,
-                acquired_at: acquired,
-                expires_at: expires,
-                remaining: left,
-            }))
+        (None, Some(name), grant_id, Some(fence), holder, acquired, expires, left, session) => {
+            let columns = (
+                name, grant_id, fence, holder, acquired, expires, left, session,
+            );
+            Taken::busy(Some(LockRow::from(columns)))
         }
         _ => Taken::Busy(None),
     }

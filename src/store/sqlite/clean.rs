@@ -6,6 +6,7 @@ use sqlx::SqliteConnection;
 use super::record::{FORGET_STEPS, in_a_transaction};
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::fault::Fault;
+use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
 /// The rows that are due.
@@ -76,6 +77,7 @@ impl CleanStore for SqliteConnection {
     }
 
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+        let sessions = self.session_sweep(limit).await?;
         let tokens = sqlx::query(TOKENS)
             .bind(limit)
             .execute(&mut *self)
@@ -88,6 +90,7 @@ impl CleanStore for SqliteConnection {
                 .await?;
             let mut cleaned = CleanedRows {
                 tokens,
+                sessions,
                 ..CleanedRows::default()
             };
             for (row, scope, key, over) in &due {

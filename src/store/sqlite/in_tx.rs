@@ -14,39 +14,49 @@ use sqlx::SqliteConnection;
 use time::UtcDateTime;
 use uuid::Uuid;
 
+use super::lease::{row_columns, row_ends};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
 use crate::store::lease::{LeaseStore, RowAsk};
 use crate::store::row::LockRow;
+use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::{json, micros};
 
 /// Begins a transaction that has the write lock from its start.
 pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";
 
 /// Takes the write lock, then looks.
-const LOOK: &str = "
+const LOOK: &str = concat!(
+    "
 UPDATE rowlock_lock SET fence = fence WHERE false;
-SELECT d.id, l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at,
-       l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+SELECT d.id,",
+    row_columns!(""),
+    "
 FROM rowlock_database d
 CROSS JOIN json_each(?1) a
-LEFT JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
+LEFT JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)
+LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
 
 const GRANT: &str = "
-INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
-SELECT unhex(a.value ->> 0), NULL, ?2, NULL, NULL, NULL
+INSERT INTO rowlock_lock (name, fence)
+SELECT unhex(a.value ->> 0), ?2
 FROM json_each(?1) a
 WHERE true
 ON CONFLICT (name) DO UPDATE
 SET grant_id = NULL, fence = max(fence + 1, excluded.fence), holder = NULL,
-    acquired_at = NULL, expires_at = NULL
+    acquired_at = NULL, expires_at = NULL, session_id = NULL
 RETURNING name, fence";
 
-const ROW: &str = "
-SELECT d.id, l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at,
-       l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
-FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?1";
+const ROW: &str = concat!(
+    "
+SELECT d.id,",
+    row_columns!(),
+    "
+FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?1
+LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
 
 #[async_trait]
 impl InTxStore for SqliteConnection {
@@ -77,6 +87,10 @@ impl InTxStore for SqliteConnection {
         if let Some(held) = rows.iter().find(|row| row.is_live()) {
             let found = TxTaken::Missed(Some(held.clone()));
             return Ok(Told { database, found });
+        }
+        let left: Vec<LeftBehind> = rows.iter().filter_map(LockRow::left_behind).collect();
+        if !left.is_empty() {
+            self.session_bury(&left).await?;
         }
         let before = |ask: &TxAsk| {
             let row = rows.iter().find(|row| row.name == ask.name.as_bytes());

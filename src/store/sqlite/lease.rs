@@ -22,10 +22,37 @@ use crate::store::lease::{
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, to_micros};
 
+/// When the lock in a row `l` ends, by its own expiry or with its session `s`.
+macro_rules! row_ends {
+    () => {
+        "iif(l.session_id IS NULL, l.expires_at, min(l.expires_at, coalesce(s.expires_at, l.acquired_at)))"
+    };
+}
+pub(super) use row_ends;
+
+/// The columns of a lock's row `l`, with its session `s`. `$less` is what the time left is reported short.
+macro_rules! row_columns {
+    () => {
+        row_columns!(" - 1000")
+    };
+    ($less:literal) => {
+        concat!(
+            " l.name, l.grant_id, l.fence, l.holder, l.acquired_at, ",
+            row_ends!(),
+            ", ",
+            row_ends!(),
+            " - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000",
+            $less,
+            ", l.session_id"
+        )
+    };
+}
+pub(super) use row_columns;
+
 const TAKE: &str = "
-INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
+INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
 SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us + 1000, a.value ->> 3,
-       now.us, now.us + (a.value ->> 2) + 1000
+       now.us, now.us + (a.value ->> 2) + 1000, unhex(a.value ->> 4)
 FROM json_each(?1) a,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
@@ -34,14 +61,15 @@ SET grant_id = excluded.grant_id,
     fence = max(fence + 1, excluded.fence),
     holder = excluded.holder,
     acquired_at = excluded.acquired_at,
-    expires_at = excluded.expires_at
+    expires_at = excluded.expires_at,
+    session_id = excluded.session_id
 WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at
 RETURNING name, fence";
 
 /// [`TAKE`] for a single ask.
 const TAKE_ONE: &str = "
-INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
-SELECT ?1, ?2, now.us + 1000, ?4, now.us, now.us + ?3 + 1000
+INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
+SELECT ?1, ?2, now.us + 1000, ?4, now.us, now.us + ?3 + 1000, ?5
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
 ON CONFLICT (name) DO UPDATE
@@ -49,7 +77,8 @@ SET grant_id = excluded.grant_id,
     fence = max(fence + 1, excluded.fence),
     holder = excluded.holder,
     acquired_at = excluded.acquired_at,
-    expires_at = excluded.expires_at
+    expires_at = excluded.expires_at,
+    session_id = excluded.session_id
 WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at
 RETURNING fence";
 
@@ -68,7 +97,7 @@ RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) 
 
 const RELEASE: &str = "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 FROM (
     SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS grant_id FROM json_each(?1) a
 ) ask
@@ -79,14 +108,18 @@ RETURNING name";
 /// [`RELEASE`] for a single ask.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
-const READ: &str = "
-SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at,
-       l.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
-FROM json_each(?1) a CROSS JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)";
+const READ: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM json_each(?1) a CROSS JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)
+LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
 
 const MAKE_ROW: &str = "
 INSERT INTO rowlock_lock (name, fence)
@@ -95,39 +128,55 @@ ON CONFLICT (name) DO NOTHING";
 
 const FREE_LAPSED: &str = "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 WHERE name = ?1 AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
-const INSPECT: &str = "
-SELECT name, grant_id, fence, holder, acquired_at, expires_at,
-       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
-FROM rowlock_lock
-WHERE name = ?1 AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+const INSPECT: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ?1 AND ",
+    row_ends!(),
+    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000"
+);
 
-const LIST: &str = "
-SELECT name, grant_id, fence, holder, acquired_at, expires_at,
-       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
-FROM rowlock_lock
-WHERE expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-ORDER BY name";
+const LIST: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE ",
+    row_ends!(),
+    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+ORDER BY l.name"
+);
 
 /// A row with a grant, live or expired, or a damaged row.
-const HELD: &str = "
-SELECT name, grant_id, fence, holder, acquired_at, expires_at,
-       expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000
-FROM rowlock_lock
-WHERE name = ?1 AND (grant_id IS NOT NULL OR expires_at IS NOT NULL)";
+const HELD: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ?1 AND (l.grant_id IS NOT NULL OR l.expires_at IS NOT NULL)"
+);
 
 const FREE: &str = "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 WHERE name = ?1";
+
+/// The session's client looks at its locks then.
+const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = ?1";
 
 type Rows = HashMap<Vec<u8>, LockRow>;
 
 #[async_trait]
 impl LeaseStore for SqliteConnection {
-    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
+    async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         let granted = grant(self, asks).await?;
         let mut rows = if granted.len() == asks.len() {
             Rows::new()
@@ -138,7 +187,7 @@ impl LeaseStore for SqliteConnection {
             .iter()
             .map(|ask| match granted.get(ask.name.as_bytes()) {
                 Some(&fence) => Taken::Granted { fence },
-                None => Taken::Busy(rows.remove(ask.name.as_bytes()).filter(LockRow::is_live)),
+                None => Taken::busy(rows.remove(ask.name.as_bytes())),
             })
             .collect())
     }
@@ -203,8 +252,13 @@ impl LeaseStore for SqliteConnection {
             .bind(name.as_bytes())
             .execute(&mut *tx)
             .await?;
+        let held = held.map(LockRow::from);
+        sqlx::query(FORCED)
+            .bind(held.as_ref().and_then(|row| row.session))
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
-        Ok(held.map(LockRow::from))
+        Ok(held)
     }
 
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
@@ -220,7 +274,11 @@ impl LeaseStore for SqliteConnection {
         Ok(rows.into_iter().map(LockRow::from).collect())
     }
 
-    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
+    async fn lock_row_as_it_is(
+        &mut self,
+        name: &Name,
+        ask: RowAsk,
+    ) -> Result<Option<LockRow>, Fault> {
         let make = ask == RowAsk::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
@@ -252,6 +310,7 @@ async fn grant(
             .bind(ask.grant_id)
             .bind(to_micros(ask.ttl))
             .bind(&*ask.holder)
+            .bind(ask.session)
             .fetch_all(conn)
             .await?;
         let name = ask.name.as_bytes();

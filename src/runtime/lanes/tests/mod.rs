@@ -64,6 +64,7 @@ impl Bench {
             migrate: true,
             clean_every: None,
             clock_error: ClockError::new(Duration::ZERO),
+            session_ttl: Duration::from_secs(30),
         };
         let (core, _) = Core::start(connector.clone(), settings).await.unwrap();
         let (queue, received) = mpsc::unbounded_channel();
@@ -85,9 +86,10 @@ impl Bench {
             grant_id: Uuid::new_v4(),
             ttl: TTL,
             holder: "test".into(),
+            session: None,
         };
         let give_up = Moment::now() + PATIENCE;
-        let take = Take::task(&self.core, ask, None, reply, give_up);
+        let take = Take::task(&self.core, ask, None, None, reply, give_up);
         (take, outcome)
     }
 

@@ -12,9 +12,10 @@ pub(super) async fn held(core: &Arc<Core>, name: &str) -> Guard {
         grant_id: Uuid::new_v4(),
         ttl: TTL,
         holder: "test".into(),
+        session: None,
     };
     let give_up = Moment::now() + PATIENCE;
-    let take = |reply| Take::task(core, ask, None, reply, give_up);
+    let take = |reply| Take::task(core, ask, None, None, reply, give_up);
     match core.answer(take).await.unwrap() {
         Acquired::Held(guard) => guard,
         Acquired::Busy(busy) => panic!("{busy}"),

@@ -50,6 +50,7 @@ impl House {
             migrate: true,
             clean_every: None,
             clock_error: ClockError::new(Duration::ZERO),
+            session_ttl: Duration::from_secs(30),
         };
         let (core, _) = Core::start(connector.clone(), settings).await.unwrap();
         let (to_lane, queue) = mpsc::unbounded_channel();

@@ -1,0 +1,158 @@
+//! Opening and ending the session of a client.
+//!
+//! A client opens its session for the first lock that needs it, and another one when that session was lost or ended.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::select;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::grant::Grant;
+use super::head::{Head, Manner};
+use super::session::Session;
+use super::timer::sleep_until;
+use super::{Core, alone};
+use crate::model::{Error, Loss, Moment, Subject};
+use crate::store::Store;
+use crate::store::session::OpenAsk;
+
+/// The session of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    current: Mutex<Option<Arc<Session>>>,
+    /// A task locks it while it opens a session. It has the last failure.
+    opening: tokio::sync::Mutex<Option<(u64, Error)>>,
+    /// How many times a session was opened, or failed to open.
+    attempts: AtomicU64,
+}
+
+impl Sessions {
+    fn live(&self) -> Option<Arc<Session>> {
+        let current = self.current();
+        let live = current.as_ref().filter(|session| session.grant.is_held());
+        live.map(Arc::clone)
+    }
+
+    /// The grant was released.
+    pub(crate) fn forget(&self, grant: Uuid) {
+        if let Some(session) = &*self.current() {
+            session.forget(grant);
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Core {
+    /// The client's session. Opens one when there is none that is live.
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, Error> {
+        let sessions = &self.sessions;
+        if let Some(session) = sessions.live() {
+            return Ok(session);
+        }
+        let arrived = sessions.attempts.load(Ordering::Acquire);
+        let until = Moment::now() + self.settings.operation_timeout;
+        let mut failed = select! {
+            biased;
+            failed = sessions.opening.lock() => failed,
+            () = sleep_until(until) => return Err(Error::Unreachable {
+                target: self.target.to_string(),
+                detail: "another task opens the client's session, and has no answer yet".into(),
+            }),
+        };
+        if let Some(session) = sessions.live() {
+            return Ok(session);
+        }
+        // An attempt that began after this task had arrived also fails this task: a thousand tasks do not try one after the other.
+        if let Some((_, error)) = failed.take_if(|(attempt, _)| *attempt > arrived) {
+            let error = failed.insert((sessions.attempts.load(Ordering::Acquire), error));
+            return Err(error.1.clone());
+        }
+        let attempt = sessions.attempts.fetch_add(1, Ordering::AcqRel) + 1;
+        match self.open_session().await {
+            Ok(session) => {
+                *sessions.current() = Some(Arc::clone(&session));
+                *failed = None;
+                Ok(session)
+            }
+            Err(error) => {
+                *failed = Some((attempt, error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn open_session(&self) -> Result<Arc<Session>, Error> {
+        self.check_open()?;
+        let (ttl, clock_error) = (self.settings.session_ttl, self.settings.clock_error);
+        let ask = OpenAsk {
+            id: Uuid::new_v4(),
+            ttl,
+            holder: Arc::clone(&self.settings.holder),
+        };
+        let id = ask.id;
+        let open = async move |store: &mut dyn Store| {
+            let sent = Moment::now();
+            Ok((sent, store.session_open(&ask).await?))
+        };
+        let head = self.wish(Subject::Session(id), "open a session");
+        let (sent, left) = self.ask(head, open).await?;
+        // `None`: it expired before an answer came.
+        let deadline = sent + clock_error.trusted(left.unwrap_or_default());
+        let session = Session::new(Grant::new(id, id, 0, ttl, clock_error, None, deadline));
+        let session = Arc::new(session);
+        self.renewals.add_session(&session);
+        self.keep_clean();
+        Ok(session)
+    }
+
+    /// Ends the client's session: all its locks are lost, and then freed together. Returns how many were freed.
+    pub(crate) async fn end_session(&self) -> Result<u64, Error> {
+        let Some(session) = self.sessions.current().clone() else {
+            return Ok(0);
+        };
+        let head = self.close_session(&session);
+        let id = session.grant.id;
+        let freed = self
+            .run_errand(head, async move |store: &mut dyn Store| {
+                store.session_end(id).await
+            })
+            .await?;
+        self.sessions
+            .current()
+            .take_if(|current| current.grant.id == id);
+        Ok(freed)
+    }
+
+    /// Ends the session without waiting: no lock of it is held by any guard.
+    pub(crate) fn leave_session(&self) {
+        let Some(session) = self.sessions.current().take() else {
+            return;
+        };
+        let head = self.close_session(&session);
+        let id = session.grant.id;
+        let end = async move |store: &mut dyn Store| store.session_end(id).await;
+        let (reply, _) = oneshot::channel();
+        self.send(alone(head, end, reply));
+    }
+
+    /// From now on no guard trusts the session. Returns the head of the job that ends it in the database.
+    fn close_session(&self, session: &Session) -> Head {
+        session.grant.lose(Loss::SessionEnded);
+        self.renewals.remove(session.grant.id);
+        Head {
+            manner: Manner::Duty,
+            ..self.wish(Subject::Session(session.grant.id), "end the session")
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.leave_session();
+    }
+}

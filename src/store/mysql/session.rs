@@ -1,0 +1,184 @@
+//! Sessions: the statements.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::mysql::MySqlRow;
+use sqlx::{FromRow, MySqlConnection, Row};
+use uuid::Uuid;
+
+use super::connect::{fill, read_alone, write_and_read};
+use super::in_tx::hex;
+use crate::model::{FaultKind, SessionInfo};
+use crate::store::classify::classify;
+use crate::store::fault::Fault;
+use crate::store::session::{LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionStore};
+use crate::store::{json, to_micros};
+
+/// The error for a duplicate is caught.
+const OPEN: &str = "
+INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
+VALUES (?, ?, SYSDATE(6), SYSDATE(6) + INTERVAL ? MICROSECOND)";
+
+const RENEW: &str = "
+UPDATE rowlock_session
+SET expires_at = GREATEST(expires_at, SYSDATE(6) + INTERVAL ? MICROSECOND)
+WHERE id = ? AND expires_at > SYSDATE(6)";
+
+const LEFT: &str = "
+SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at), forced FROM rowlock_session
+WHERE id = ? AND expires_at > SYSDATE(6)";
+
+/// Ends those sessions of the list that have expired.
+const EXPIRE: &str = "
+UPDATE (
+    SELECT f.id FROM rowlock_session f FORCE INDEX (PRIMARY)
+    WHERE f.id IN (?) AND f.expires_at <= SYSDATE(6)
+    ORDER BY f.id LIMIT 1000000
+    FOR UPDATE SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = t.id
+SET s.expires_at = NULL";
+
+/// Those sessions of the list that have not ended.
+const NOT_ENDED: &str = "SELECT id FROM rowlock_session WHERE id IN (?) AND expires_at IS NOT NULL";
+
+const FREE_NAMES: &str = "
+UPDATE (
+    SELECT f.name
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (
+        name       VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        session_id CHAR(32)     CHARACTER SET ascii PATH '$[1]'
+    )) a
+    STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
+    WHERE f.session_id = UNHEX(a.session_id)
+    LIMIT 1000000
+    FOR UPDATE /*!80000 OF f */ SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
+    l.session_id = NULL";
+
+const END: &str = "UPDATE rowlock_session SET expires_at = NULL WHERE id = ?";
+
+/// Frees locks of an ended session.
+const FREE: &str = "
+UPDATE (
+    SELECT f.name FROM rowlock_lock f FORCE INDEX (rowlock_lock_session)
+    WHERE f.session_id = ? LIMIT ?
+    FOR UPDATE SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
+    l.session_id = NULL";
+
+const REMOVE: &str = "
+DELETE FROM rowlock_session
+WHERE id = ? AND expires_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM rowlock_lock WHERE session_id = ?)";
+
+const LIST: &str = "
+SELECT s.id, s.holder,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.opened_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.expires_at),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), s.expires_at),
+       (SELECT COUNT(*) FROM rowlock_lock l
+        WHERE l.session_id = s.id AND l.expires_at > SYSDATE(6))
+FROM rowlock_session s
+WHERE s.expires_at > SYSDATE(6)
+ORDER BY s.opened_at, s.id";
+
+const DUE: &str = "
+SELECT id FROM rowlock_session
+WHERE expires_at IS NULL OR expires_at <= SYSDATE(6)
+LIMIT ?";
+
+#[async_trait]
+impl SessionStore for MySqlConnection {
+    async fn session_open(&mut self, ask: &OpenAsk) -> Result<Option<Duration>, Fault> {
+        let open = sqlx::query(OPEN)
+            .bind(ask.id)
+            .bind(&*ask.holder)
+            .bind(to_micros(ask.ttl));
+        match open.execute(&mut *self).await {
+            Ok(_) => return Ok(Some(ask.ttl)),
+            Err(error) if classify(&error) == FaultKind::Duplicate => {}
+            Err(error) => return Err(error.into()),
+        }
+        let renewed = self.session_renew(ask.id, ask.ttl).await?;
+        Ok(renewed.map(|renewed| renewed.remaining))
+    }
+
+    async fn session_renew(
+        &mut self,
+        id: Uuid,
+        ttl: Duration,
+    ) -> Result<Option<SessionRenewed>, Fault> {
+        let id = hex(id.as_bytes());
+        let renew = fill(RENEW, &[to_micros(ttl).to_string(), id.clone()]);
+        let rows = write_and_read(self, &renew, &fill(LEFT, &[id])).await?;
+        let row = rows.first().map(<(i64, i64)>::from_row).transpose()?;
+        Ok(row.map(SessionRenewed::from))
+    }
+
+    async fn session_grants(&mut self, id: Uuid) -> Result<Vec<Uuid>, Fault> {
+        let id = hex(id.as_bytes());
+        let grants = format!("SELECT grant_id FROM rowlock_lock WHERE session_id = {id}");
+        Ok(ids(&read_alone(self, &grants).await?)?)
+    }
+
+    async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
+        let sessions: Vec<String> = left.iter().map(|l| hex(l.session.as_bytes())).collect();
+        let sessions = [sessions.join(", ")];
+        let (expire, read) = (fill(EXPIRE, &sessions), fill(NOT_ENDED, &sessions));
+        let not_ended = ids(&write_and_read(self, &expire, &read).await?)?;
+        let ended = left.iter().filter(|l| !not_ended.contains(&l.session));
+        sqlx::query(FREE_NAMES)
+            .bind(json::left_behind(ended))
+            .execute(self)
+            .await?;
+        Ok(())
+    }
+
+    async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
+        sqlx::query(END).bind(id).execute(&mut *self).await?;
+        let (freed, _) = free(self, id, i64::MAX).await?;
+        Ok(freed)
+    }
+
+    async fn session_list(&mut self) -> Result<Vec<SessionInfo>, Fault> {
+        let rows = read_alone(self, LIST).await?;
+        let rows: Result<Vec<_>, _> = rows.iter().map(SessionColumns::from_row).collect();
+        Ok(rows?.into_iter().map(SessionInfo::from).collect())
+    }
+
+    async fn session_sweep(&mut self, limit: u32) -> Result<u64, Fault> {
+        let due = ids(&read_alone(self, &fill(DUE, &[limit.to_string()])).await?)?;
+        let mut swept = 0;
+        for id in due {
+            let one = [hex(id.as_bytes())];
+            let (expire, read) = (fill(EXPIRE, &one), fill(NOT_ENDED, &one));
+            // Its client may have renewed it meanwhile.
+            if write_and_read(self, &expire, &read).await?.is_empty() {
+                let (freed, removed) = free(self, id, i64::from(limit)).await?;
+                swept += freed + removed;
+            }
+        }
+        Ok(swept)
+    }
+}
+
+/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions these were.
+async fn free(conn: &mut MySqlConnection, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
+    let freed = sqlx::query(FREE)
+        .bind(id)
+        .bind(limit)
+        .execute(&mut *conn)
+        .await?;
+    let removed = sqlx::query(REMOVE).bind(id).bind(id).execute(conn).await?;
+    Ok((freed.rows_affected(), removed.rows_affected()))
+}
+
+fn ids(rows: &[MySqlRow]) -> Result<Vec<Uuid>, sqlx::Error> {
+    rows.iter().map(|row| row.try_get(0)).collect()
+}

@@ -1,0 +1,107 @@
+//! Sessions: the verbs, with their asks and outcomes.
+//!
+//! A session is a row with an expiry. A lock of a session has no expiry of its own: it is free when its session has ended.
+//!
+//! A session *has ended* when its row is missing, or has no expiry. That is for good: a renewal needs an expiry in the future, and no
+//! verb gives an ended session an expiry again. A session that has only *expired* has not ended yet. So a holder is removed in two
+//! steps: [`session_bury`](SessionStore::session_bury) ends the session first, and then frees the lock.
+//!
+//! No statement that grants a lock decides by the session's row. Such a statement sees the newest version of the lock's row that it
+//! locks, but reads other rows from its snapshot, which may be older than the session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::DateTime;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::micros;
+use crate::model::{Name, SessionInfo};
+
+/// The verbs for sessions.
+#[async_trait]
+pub(crate) trait SessionStore {
+    /// Opens a session, or renews it when an earlier sending opened it. Returns the time left; `None` when the session has ended or
+    /// expired meanwhile.
+    async fn session_open(&mut self, ask: &OpenAsk) -> Result<Option<Duration>, Fault>;
+
+    /// Extends a session that is live. An expiry never moves back. An expired session is not revived. `None`: it has expired or ended.
+    async fn session_renew(
+        &mut self,
+        id: Uuid,
+        ttl: Duration,
+    ) -> Result<Option<SessionRenewed>, Fault>;
+
+    /// The ids of all grants that the session has.
+    async fn session_grants(&mut self, id: Uuid) -> Result<Vec<Uuid>, Fault>;
+
+    /// Ends those sessions of `left` that have expired, then frees those names of `left` whose sessions have ended. Skips locked rows:
+    /// a transaction may have the lock pinned.
+    ///
+    /// Each session was read from a lock's row by an earlier statement: the session was opened before.
+    async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault>;
+
+    /// Ends the session, and frees all its locks but those whose rows are locked. Removes the session's row when no lock is left.
+    /// Returns how many locks were freed.
+    async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault>;
+
+    /// All live sessions, the oldest first.
+    async fn session_list(&mut self) -> Result<Vec<SessionInfo>, Fault>;
+
+    /// Ends the sessions that have expired, and frees their locks: at most `limit` sessions and, for each, at most `limit` locks.
+    /// Removes the row of an ended session without locks. Returns how many rows it changed or removed.
+    async fn session_sweep(&mut self, limit: u32) -> Result<u64, Fault>;
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct OpenAsk {
+    /// Fresh for every session.
+    pub(crate) id: Uuid,
+    pub(crate) ttl: Duration,
+    /// A text for people.
+    pub(crate) holder: Arc<str>,
+}
+
+/// A renewed session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionRenewed {
+    pub(crate) remaining: Duration,
+    /// How many locks of the session were freed by force so far.
+    pub(crate) forced: i64,
+}
+
+/// A lock whose session is not live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LeftBehind {
+    pub(crate) name: Name,
+    pub(crate) session: Uuid,
+}
+
+/// A session's columns: its id, its holder, when it was opened and when it ends (in microseconds), the time left, and its locks.
+pub(super) type SessionColumns = (Uuid, String, i64, i64, i64, i64);
+
+impl From<SessionColumns> for SessionInfo {
+    fn from((id, holder, opened_at, expires_at, left, locks): SessionColumns) -> Self {
+        let time = |at| DateTime::from_timestamp_micros(at).unwrap_or_default();
+        Self {
+            id,
+            holder,
+            opened_at: time(opened_at),
+            expires_at: time(expires_at),
+            remaining: micros(left),
+            locks: locks.unsigned_abs(),
+        }
+    }
+}
+
+/// The time left, in microseconds, and the number of forced releases.
+impl From<(i64, i64)> for SessionRenewed {
+    fn from((left, forced): (i64, i64)) -> Self {
+        Self {
+            remaining: micros(left),
+            forced,
+        }
+    }
+}

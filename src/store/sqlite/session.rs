@@ -1,0 +1,153 @@
+//! Sessions: the statements. Their times follow the rules of `lease.rs`.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+use uuid::Uuid;
+
+use crate::model::SessionInfo;
+use crate::store::fault::Fault;
+use crate::store::session::{LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionStore};
+use crate::store::{json, micros, to_micros};
+
+const OPEN: &str = "
+INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
+SELECT ?1, ?2, now.us, now.us + ?3 + 1000
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE true
+ON CONFLICT (id) DO UPDATE
+SET expires_at = max(expires_at, excluded.expires_at)
+WHERE expires_at > excluded.opened_at
+RETURNING expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
+
+const RENEW: &str = "
+UPDATE rowlock_session
+SET expires_at = max(expires_at, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?2 + 1000)
+WHERE id = ?1 AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+RETURNING expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000, forced";
+
+/// Ends those sessions of the list that have expired.
+const EXPIRE: &str = "
+UPDATE rowlock_session SET expires_at = NULL
+WHERE id IN (SELECT unhex(a.value ->> 1) FROM json_each(?1) a)
+  AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+
+const FREE_NAMES: &str = "
+UPDATE rowlock_lock
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+FROM (
+    SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS session_id FROM json_each(?1) a
+) ask
+WHERE rowlock_lock.name = ask.name AND rowlock_lock.session_id = ask.session_id
+  AND NOT EXISTS (
+      SELECT 1 FROM rowlock_session s WHERE s.id = ask.session_id AND s.expires_at IS NOT NULL
+  )";
+
+const END: &str = "UPDATE rowlock_session SET expires_at = NULL WHERE id = ?1";
+
+/// Frees locks of an ended session.
+const FREE: &str = "
+UPDATE rowlock_lock
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+WHERE name IN (SELECT name FROM rowlock_lock WHERE session_id = ?1 LIMIT ?2)";
+
+const REMOVE: &str = "
+DELETE FROM rowlock_session
+WHERE id = ?1 AND expires_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM rowlock_lock WHERE session_id = ?1)";
+
+const LIST: &str = "
+SELECT s.id, s.holder, s.opened_at, s.expires_at,
+       s.expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000,
+       (SELECT count(*) FROM rowlock_lock l
+        WHERE l.session_id = s.id
+          AND l.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+FROM rowlock_session s
+WHERE s.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+ORDER BY s.opened_at, s.id";
+
+/// Ends expired sessions, and returns the sessions to clean.
+const DUE: &str = "
+UPDATE rowlock_session SET expires_at = NULL
+WHERE id IN (
+    SELECT id FROM rowlock_session
+    WHERE expires_at IS NULL
+       OR expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+    LIMIT ?1
+)
+RETURNING id";
+
+#[async_trait]
+impl SessionStore for SqliteConnection {
+    async fn session_open(&mut self, ask: &OpenAsk) -> Result<Option<Duration>, Fault> {
+        let left: Vec<i64> = sqlx::query_scalar(OPEN)
+            .bind(ask.id)
+            .bind(&*ask.holder)
+            .bind(to_micros(ask.ttl))
+            .fetch_all(self)
+            .await?;
+        Ok(left.first().copied().map(micros))
+    }
+
+    async fn session_renew(
+        &mut self,
+        id: Uuid,
+        ttl: Duration,
+    ) -> Result<Option<SessionRenewed>, Fault> {
+        let rows: Vec<(i64, i64)> = sqlx::query_as(RENEW)
+            .bind(id)
+            .bind(to_micros(ttl))
+            .fetch_all(self)
+            .await?;
+        Ok(rows.first().copied().map(SessionRenewed::from))
+    }
+
+    async fn session_grants(&mut self, id: Uuid) -> Result<Vec<Uuid>, Fault> {
+        let grants = "SELECT grant_id FROM rowlock_lock WHERE session_id = ?1";
+        Ok(sqlx::query_scalar(grants).bind(id).fetch_all(self).await?)
+    }
+
+    async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
+        let left = json::left_behind(left);
+        for step in [EXPIRE, FREE_NAMES] {
+            sqlx::query(step).bind(&left).execute(&mut *self).await?;
+        }
+        Ok(())
+    }
+
+    async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
+        sqlx::query(END).bind(id).execute(&mut *self).await?;
+        let (freed, _) = free(self, id, i64::MAX).await?;
+        Ok(freed)
+    }
+
+    async fn session_list(&mut self) -> Result<Vec<SessionInfo>, Fault> {
+        let rows: Vec<SessionColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
+        Ok(rows.into_iter().map(SessionInfo::from).collect())
+    }
+
+    async fn session_sweep(&mut self, limit: u32) -> Result<u64, Fault> {
+        let due: Vec<Uuid> = sqlx::query_scalar(DUE)
+            .bind(limit)
+            .fetch_all(&mut *self)
+            .await?;
+        let mut swept = 0;
+        for id in due {
+            let (freed, removed) = free(self, id, i64::from(limit)).await?;
+            swept += freed + removed;
+        }
+        Ok(swept)
+    }
+}
+
+/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions these were.
+async fn free(conn: &mut SqliteConnection, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
+    let freed = sqlx::query(FREE)
+        .bind(id)
+        .bind(limit)
+        .execute(&mut *conn)
+        .await?;
+    let removed = sqlx::query(REMOVE).bind(id).execute(conn).await?;
+    Ok((freed.rows_affected(), removed.rows_affected()))
+}
