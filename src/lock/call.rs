@@ -48,6 +48,8 @@ pub(super) struct InTransaction<'a, T> {
     context: Context<'a>,
     /// A look from outside got no answer in time, so missing rows cannot be made now.
     starved: Option<Error>,
+    /// A look from outside has freed a name, which this transaction could not do.
+    pub(super) freed: bool,
 }
 
 impl<'a, T: Transaction> InTransaction<'a, T> {
@@ -65,6 +67,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             names,
             context: Context::new(core, on, doing, T::BRAND)?,
             starved: None,
+            freed: false,
         })
     }
 
@@ -293,15 +296,17 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     }
 
     /// The holder of the name, as other sessions see it. `None` when it cannot be found out in time.
-    pub(super) async fn busy(&self) -> Result<Busy, Error> {
-        for name in &self.names {
-            let holder = match self.outside(self.core.row(name)).await {
-                Ok(seen) => seen.holder().cloned(),
+    pub(super) async fn busy(&mut self) -> Result<Busy, Error> {
+        for name in self.names.clone() {
+            let holder = match self.outside(self.core.row(&name)).await {
+                Ok(seen) => {
+                    self.freed |= seen.buried;
+                    seen.holder().cloned()
+                }
                 Err(Error::Starved { .. } | Error::Unreachable { .. }) => break,
                 Err(error) => return Err(error),
             };
             if holder.is_some() {
-                let name = name.clone();
                 return Ok(Busy { name, holder });
             }
         }

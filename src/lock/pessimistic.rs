@@ -307,7 +307,13 @@ impl<T: Transaction> LockInTx<'_, T> {
         if hidden && !attempt.sees_all().await? {
             return Err(attempt.invisible());
         }
-        attempt.busy().await.map(TryLock::Busy)
+        let busy = attempt.busy().await?;
+        if attempt.freed
+            && let Taking::Locked(locked) = attempt.take().await?
+        {
+            return Ok(TryLock::Locked(locked));
+        }
+        Ok(TryLock::Busy(busy))
     }
 
     /// Waits for the lock, for at most [`wait`](Self::wait).

@@ -26,13 +26,19 @@ pub(crate) struct Seen {
     pub(crate) fence: i64,
     /// The grant in the row, live or expired: an expired lease may still be pinned.
     pub(crate) grant: Option<LockInfo>,
+    /// This look freed the name from a session that had ended.
+    pub(crate) buried: bool,
 }
 
 impl Seen {
     fn of(row: LockRow) -> Result<Self, Error> {
-        let fence = row.fence;
+        let (fence, buried) = (row.fence, row.buried);
         let grant = row.grant()?;
-        Ok(Self { fence, grant })
+        Ok(Self {
+            fence,
+            grant,
+            buried,
+        })
     }
 
     /// The holder of a live lease.

@@ -29,12 +29,21 @@ fn a_row_is_held_while_its_lease_lasts() {
             remaining,
             session: None,
         }),
+        buried: false,
     };
     assert!(seen(std::time::Duration::from_micros(1)).holder().is_some());
     // It may be pinned.
     assert!(seen(std::time::Duration::ZERO).holder().is_none());
     let (fence, grant) = (1, None);
-    assert!(Seen { fence, grant }.holder().is_none());
+    assert!(
+        Seen {
+            fence,
+            grant,
+            buried: false
+        }
+        .holder()
+        .is_none()
+    );
 }
 
 pub(crate) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {

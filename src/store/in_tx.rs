@@ -76,6 +76,7 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
             expires_at,
             remaining,
             session,
+            buried: false,
         });
         Self {
             database: Some(id),

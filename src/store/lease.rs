@@ -82,7 +82,11 @@ pub(crate) trait LeaseStore: SessionStore + Send {
             return Ok(row);
         };
         self.session_bury(&[left]).await?;
-        self.lock_row_as_it_is(name, RowAsk::Look).await
+        let row = self.lock_row_as_it_is(name, RowAsk::Look).await?;
+        Ok(row.map(|row| LockRow {
+            buried: row.grant_id.is_none(),
+            ..row
+        }))
     }
 
     /// [`lock_row`](Self::lock_row), but it leaves the locks of sessions alone.

@@ -23,6 +23,8 @@ pub(crate) struct LockRow {
     pub(crate) remaining: Option<i64>,
     /// The session that the lock belongs to, if it belongs to one.
     pub(crate) session: Option<Uuid>,
+    /// This look freed the row: a session that had ended had left it behind.
+    pub(crate) buried: bool,
 }
 
 /// The columns of a lock row, in the order in which every brand selects them.
@@ -49,6 +51,7 @@ impl From<LockColumns> for LockRow {
             expires_at,
             remaining,
             session,
+            buried: false,
         }
     }
 }
@@ -133,6 +136,7 @@ mod tests {
             expires_at: Some(2),
             remaining: Some(-5),
             session: None,
+            buried: false,
         }
     }
 
