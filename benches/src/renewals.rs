@@ -1,5 +1,5 @@
-//! How many leases a client can hold: many leases of one TTL, and a few urgent leases of a short TTL. Prints how many leases were
-//! lost, the cost of the renewals, and the client's warnings.
+//! How many leases a client can hold: many leases of one TTL (or as many locks in one session), and a few urgent leases of a short
+//! TTL. Prints how many leases were lost, the cost of the renewals, and the client's warnings.
 
 mod servers;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use comfy_table::{Table, presets};
-use rowlock::{Engine, Held, Rowlock};
+use rowlock::{Engine, Held, Lock, Rowlock};
 use sqlx::{Connection, MySqlConnection, PgConnection};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -28,6 +28,9 @@ struct Arguments {
     /// The number of leases with the long TTL.
     #[arg(long, default_value_t = 20_000)]
     leases: usize,
+    /// Take them in the session of the client, whose TTL is then the long one.
+    #[arg(long)]
+    in_session: bool,
     /// The long TTL, in seconds.
     #[arg(long, default_value_t = 1.0)]
     ttl: f64,
@@ -58,29 +61,44 @@ async fn main() -> Result<(), Failure> {
         "lost while held",
         "urgent",
         "urgent lost",
-        "renewals/s",
-        "per statement",
+        "statements",
+        "rows written/s",
         "client MiB",
+        "MiB for the leases",
     ]);
     for engine in &arguments.engines {
         let server = Server::start(*engine)?;
         results.add_row(hold(&arguments, &server).await?);
     }
+    let what = if arguments.in_session {
+        "Locks in a session"
+    } else {
+        "Leases"
+    };
     println!(
-        "\nLeases of {} s beside urgent ones of {} s, held for {} s:\n\n{results}",
+        "\n{what} of {} s beside urgent ones of {} s, held for {} s:\n\n{results}",
         arguments.ttl, arguments.urgent_ttl, arguments.seconds
     );
     Ok(())
 }
 
 async fn hold(arguments: &Arguments, server: &Server) -> Result<Vec<String>, Failure> {
-    let rowlock = Rowlock::connect(&server.url).await?;
-    let started = Instant::now();
     let ttl = Duration::from_secs_f64(arguments.ttl);
-    let crowd = acquire(&rowlock, "crowd", arguments.leases, ttl).await?;
+    let builder = Rowlock::builder().session_ttl(ttl.max(Duration::from_millis(100)));
+    let rowlock = builder.connect(&server.url).await?;
+    let memory_before = memory()?;
+    let started = Instant::now();
+    let lock = |lock: Lock| {
+        if arguments.in_session {
+            lock.in_session()
+        } else {
+            lock.ttl(ttl)
+        }
+    };
+    let crowd = acquire(&rowlock, "crowd", arguments.leases, lock).await?;
     let took = started.elapsed();
     let ttl = Duration::from_secs_f64(arguments.urgent_ttl);
-    let urgent = acquire(&rowlock, "urgent", arguments.urgent, ttl).await?;
+    let urgent = acquire(&rowlock, "urgent", arguments.urgent, |lock| lock.ttl(ttl)).await?;
 
     let lost = |held: &[Held]| held.iter().filter(|held| held.loss().is_some()).count();
     let before = lost(&crowd);
@@ -100,9 +118,10 @@ async fn hold(arguments: &Arguments, server: &Server) -> Result<Vec<String>, Fai
         (after - before).to_string(),
         urgent.len().to_string(),
         urgent_lost.to_string(),
-        format!("{:.0}", rows / seconds),
-        format!("{:.0}", rows / statements.max(1.0)),
-        memory()?,
+        format!("{statements:.0}"),
+        format!("{:.1}", rows / seconds),
+        format!("{:.0}", memory()?),
+        format!("{:.0}", memory()? - memory_before),
     ])
 }
 
@@ -110,13 +129,13 @@ async fn acquire(
     rowlock: &Rowlock,
     prefix: &str,
     count: usize,
-    ttl: Duration,
+    settings: impl Fn(Lock) -> Lock,
 ) -> Result<Vec<Held>, Failure> {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks = JoinSet::new();
     for number in 0..count {
         let place = Arc::clone(&places).acquire_owned().await?;
-        let lock = rowlock.lock(format!("{prefix}-{number}")).ttl(ttl);
+        let lock = settings(rowlock.lock(format!("{prefix}-{number}")));
         tasks.spawn(async move {
             let held = lock.acquire().await;
             drop(place);
@@ -130,15 +149,15 @@ async fn acquire(
     Ok(all)
 }
 
-/// The resident memory of this process.
-fn memory() -> Result<String, Failure> {
+/// The resident memory of this process, in MiB.
+fn memory() -> Result<f64, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    Ok(kib.map_or_else(|| "?".into(), |kib| format!("{:.0}", kib / 1024.0)))
+    Ok(kib.ok_or("no VmRSS")? / 1024.0)
 }
 
-/// The server's counters: statements that renew, and written rows.
+/// The server's counters: statements that write, and the rows of locks and sessions that they wrote.
 #[derive(Debug)]
 enum Counters {
     Postgres(PgConnection),
@@ -162,7 +181,7 @@ impl Counters {
             // Commits: each statement outside of a transaction is one.
             Self::Postgres(conn) => Ok(sqlx::query_as(
                 "SELECT (SELECT xact_commit::float8 FROM pg_stat_database WHERE datname = current_database()), \
-                        (SELECT n_tup_upd::float8 FROM pg_stat_user_tables WHERE relname = 'rowlock_lock')",
+                        (SELECT sum(n_tup_upd)::float8 FROM pg_stat_user_tables WHERE relname IN ('rowlock_lock', 'rowlock_session'))",
             )
             .fetch_one(conn)
             .await?),
@@ -173,7 +192,8 @@ impl Counters {
                         sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_one(&mut *conn).await?;
                     Ok(row.1.parse()?)
                 };
-                Ok((read("Com_update_multi").await?, read("Handler_update").await?))
+                let statements = read("Com_update_multi").await? + read("Com_update").await?;
+                Ok((statements, read("Handler_update").await?))
             }
             Self::None => Ok((0.0, 0.0)),
         }

@@ -207,10 +207,12 @@ pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> 
         records,
         tokens,
         locks,
+        sessions,
         ..
     } = rowlock.clean_all(batch).await?;
     println!(
-        "removed {outcomes} outcomes, {records} records, {tokens} form tokens, {locks} unused lock rows"
+        "removed {outcomes} outcomes, {records} records, {tokens} form tokens, {locks} unused lock rows, \
+         {sessions} expired sessions and locks of theirs"
     );
     Ok(())
 }

@@ -92,6 +92,14 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// List the sessions of all clients
+    ///
+    /// A lock that was taken in a session lives as long as the session.
+    Sessions {
+        /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
     /// Show who holds a lock
     ///
     /// The exit code is 1 when the lock is free.
@@ -115,7 +123,7 @@ enum Command {
     /// Inspect idempotency records, and decide about unknown and poisoned ones
     #[command(subcommand)]
     Idempotency(idempotency::Command),
-    /// Remove expired idempotency records, form tokens and lock rows
+    /// Remove expired idempotency records, form tokens, sessions and lock rows
     ///
     /// Processes that use rowlock do this in the background, unless they have switched it off.
     Clean {
@@ -256,6 +264,15 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let locks = rowlock.list().await?;
             show::print_list(&locks, json);
             if locks.is_empty() && !json {
+                database::tell_where(&rowlock);
+            }
+            Ok(0)
+        }
+        Command::Sessions { json } => {
+            let rowlock = database::find(url).await?;
+            let sessions = rowlock.sessions().await?;
+            show::print_sessions(&sessions, json);
+            if sessions.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
             Ok(0)

@@ -1,8 +1,8 @@
-//! Prints the results of `ls`, `show`, `release` and `migrate`: a table for people, JSON for programs.
+//! Prints the results of `ls`, `sessions`, `show`, `release` and `migrate`: a table for people, JSON for programs.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
-use rowlock::{LockInfo, Name};
+use rowlock::{LockInfo, Name, SessionInfo};
 use serde::Serialize;
 
 /// A lock in JSON: times are RFC 3339, in UTC.
@@ -14,18 +14,50 @@ struct Json<'a> {
     holder: &'a str,
     acquired_at: String,
     expires_at: String,
+    /// `null`: the lock has a lease of its own.
+    session: Option<String>,
+}
+
+/// A session in JSON.
+#[derive(Debug, Serialize)]
+struct JsonSession<'a> {
+    id: String,
+    holder: &'a str,
+    opened_at: String,
+    expires_at: String,
+    locks: u64,
+}
+
+impl<'a> From<&'a SessionInfo> for JsonSession<'a> {
+    fn from(session: &'a SessionInfo) -> Self {
+        Self {
+            id: session.id.to_string(),
+            holder: &session.holder,
+            opened_at: rfc3339(session.opened_at),
+            expires_at: rfc3339(session.expires_at),
+            locks: session.locks,
+        }
+    }
+}
+
+fn rfc3339(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Micros, true)
+}
+
+fn for_people(at: DateTime<Utc>) -> String {
+    at.format("%F %T UTC").to_string()
 }
 
 impl<'a> From<&'a LockInfo> for Json<'a> {
     fn from(lock: &'a LockInfo) -> Self {
-        let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Micros, true);
         Self {
             name: lock.name.as_str(),
             grant_id: lock.grant_id.to_string(),
             fence: lock.fence,
             holder: &lock.holder,
-            acquired_at: time(lock.acquired_at),
-            expires_at: time(lock.expires_at),
+            acquired_at: rfc3339(lock.acquired_at),
+            expires_at: rfc3339(lock.expires_at),
+            session: lock.session.map(|id| id.to_string()),
         }
     }
 }
@@ -39,7 +71,6 @@ pub(crate) fn print_json(value: &impl Serialize) {
 }
 
 fn table(locks: &[LockInfo]) -> Table {
-    let time = |at: DateTime<Utc>| at.format("%F %T UTC").to_string();
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header([
         "NAME",
@@ -47,6 +78,7 @@ fn table(locks: &[LockInfo]) -> Table {
         "FENCE",
         "SINCE",
         "UNTIL (RENEWED)",
+        "IN SESSION",
     ]);
     for lock in locks {
         table.add_row([
@@ -54,8 +86,9 @@ fn table(locks: &[LockInfo]) -> Table {
             lock.name.as_str().escape_debug().to_string(),
             lock.holder.escape_debug().to_string(),
             lock.fence.to_string(),
-            time(lock.acquired_at),
-            time(lock.expires_at),
+            for_people(lock.acquired_at),
+            for_people(lock.expires_at),
+            lock.session.map(|id| id.to_string()).unwrap_or_default(),
         ]);
     }
     table
@@ -69,6 +102,33 @@ pub(crate) fn print_list(locks: &[LockInfo], json: bool) {
     } else {
         println!("{}", table(locks));
     }
+}
+
+pub(crate) fn print_sessions(sessions: &[SessionInfo], json: bool) {
+    if json {
+        return print_json(&sessions.iter().map(JsonSession::from).collect::<Vec<_>>());
+    }
+    if sessions.is_empty() {
+        return println!("no client has a session");
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header([
+        "SESSION",
+        "HOLDER",
+        "SINCE",
+        "UNTIL (RENEWED)",
+        "LOCKS",
+    ]);
+    for session in sessions {
+        table.add_row([
+            session.id.to_string(),
+            session.holder.escape_debug().to_string(),
+            for_people(session.opened_at),
+            for_people(session.expires_at),
+            session.locks.to_string(),
+        ]);
+    }
+    println!("{table}");
 }
 
 pub(crate) fn print_one(name: &Name, lock: Option<&LockInfo>, json: bool) {

@@ -1,5 +1,5 @@
-//! A process dies (SIGKILL) while a transaction of its holds a name: in a transaction, the name is free at once,
-//! whatever the TTL; a pinned lease is free within its TTL.
+//! A process dies (SIGKILL) while it holds a name. In a transaction, the name is free at once, whatever the TTL; a pinned lease is free
+//! within its TTL, and the locks of a session within the session's.
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,11 @@ pub(crate) async fn hold(role: &Role, holding: Holding) {
             tx.pin(&lease).await.unwrap();
             held = Some(lease);
         }
+        Holding::InSession => {
+            let lock = rowlock.lock("a").in_session();
+            held = Some(lock.acquire().await.unwrap());
+            tx = app.begin().await;
+        }
     }
     tx.execute("UPDATE app SET n = n + 1").await.unwrap();
     tell("held");
@@ -50,7 +55,12 @@ pub(crate) async fn run(engine: Engine) {
     let rowlock = db.rowlock().await;
     db.execute("CREATE TABLE app (n BIGINT NOT NULL)").await;
     db.execute("INSERT INTO app VALUES (0)").await;
-    for holding in [Holding::Pessimistic, Holding::Optimistic, Holding::Pinned] {
+    for holding in [
+        Holding::Pessimistic,
+        Holding::Optimistic,
+        Holding::Pinned,
+        Holding::InSession,
+    ] {
         let role = Role {
             part: Part::DeadHolder(holding),
             url: db.url.clone(),
@@ -70,10 +80,9 @@ pub(crate) async fn run(engine: Engine) {
             slowest = slowest.max(died.elapsed());
             let _ = held.release().await.unwrap();
         }
-        let bound = if holding == Holding::Pinned {
-            TTL + AT_ONCE
-        } else {
-            AT_ONCE
+        let bound = match holding {
+            Holding::Pinned | Holding::InSession => TTL + AT_ONCE,
+            Holding::Pessimistic | Holding::Optimistic => AT_ONCE,
         };
         println!(
             "dead_holder {engine} {holding:?}: the slowest name was free after {} ms",

@@ -38,6 +38,8 @@ pub(crate) enum Holding {
     Pessimistic,
     Optimistic,
     Pinned,
+    /// In the session of its client.
+    InSession,
 }
 
 impl Role {
@@ -97,7 +99,9 @@ impl Role {
             5
         });
         loop {
-            let builder = Rowlock::builder().operation_timeout(timeout);
+            let builder = Rowlock::builder()
+                .operation_timeout(timeout)
+                .session_ttl(self.ttl);
             match builder.connect(&self.url).await {
                 Ok(rowlock) => return rowlock,
                 Err(error) if error.is_transient() => eprintln!("worker: {error}"),

@@ -1,4 +1,4 @@
-//! A process of the campaign: takes leases, writes under them, and tells everything on its output.
+//! A process of the campaign: takes leases and locks in its session, writes under them, and tells everything on its output.
 
 use std::time::Duration;
 
@@ -14,10 +14,12 @@ pub(crate) async fn work(role: &Role) {
     let rowlock = role.connect().await;
     loop {
         let name = NAMES[rand::rng().random_range(0..NAMES.len())];
-        let lock = rowlock
-            .lock(name)
-            .ttl(role.ttl)
-            .wait(Duration::from_millis(500));
+        let lock = rowlock.lock(name).wait(Duration::from_millis(500));
+        let lock = if rand::rng().random_bool(0.5) {
+            lock.ttl(role.ttl)
+        } else {
+            lock.in_session()
+        };
         let asked = now();
         let held = match lock.acquire().await {
             Ok(held) => held,

@@ -272,7 +272,7 @@ fn what_is_over_is_cleaned() {
     block_on(tokens.issue("alice")).unwrap();
     assert_eq!(
         stdout(&shell.run(&["clean"])),
-        "removed 0 outcomes, 0 records, 0 form tokens, 0 unused lock rows\n"
+        "removed 0 outcomes, 0 records, 0 form tokens, 0 unused lock rows, 0 expired sessions and locks of theirs\n"
     );
     shell.sql(
         "UPDATE rowlock_idempotency SET forget_at = 1, clean_at = 1 WHERE clean_at IS NOT NULL",
@@ -281,7 +281,7 @@ fn what_is_over_is_cleaned() {
     let text = stdout(&shell.run(&["clean", "--batch", "1"]));
     assert_eq!(
         text,
-        "removed 0 outcomes, 4 records, 1 form tokens, 0 unused lock rows\n"
+        "removed 0 outcomes, 4 records, 1 form tokens, 0 unused lock rows, 0 expired sessions and locks of theirs\n"
     );
     let left = shell.json(&["idempotency", "ls", "--json"]);
     assert_eq!(left.as_array().unwrap().len(), 1, "the unknown one stays");

@@ -6,5 +6,6 @@ mod exit_codes;
 mod idempotency;
 mod jobs;
 mod run;
+mod sessions;
 mod shell;
 mod show;

@@ -30,7 +30,8 @@ fn ls_and_show_print_tables_and_json() {
             "fence",
             "grant_id",
             "holder",
-            "name"
+            "name",
+            "session"
         ]
     );
     assert_eq!(lock["name"], "a");
