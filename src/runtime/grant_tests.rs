@@ -153,3 +153,82 @@ async fn a_release_is_no_loss() {
     });
     assert_eq!(lost, None);
 }
+
+/// A session that was opened at `sent`, and a grant in it.
+fn in_session(sent: Moment, cap: Option<Moment>) -> (Arc<Grant<Uuid>>, Grant) {
+    let id = Uuid::nil();
+    let session = Grant::new(id, id, 0, TTL, EXACT, None, sent + TRUSTED);
+    let session = Arc::new(session);
+    let name = Name::new("n").unwrap();
+    let far = sent + secs(1_000_000);
+    let deadline = cap.unwrap_or(far);
+    let grant = Grant::new(name, Uuid::max(), 1, TTL, EXACT, cap, deadline).in_session(&session);
+    assert!(grant.add_guard());
+    (session, grant)
+}
+
+#[test]
+fn a_grant_in_a_session_is_held_as_long_as_the_session() {
+    let start = Moment::now();
+    let (session, it) = in_session(start, None);
+    assert!(it.is_held_at(start + secs(29)));
+    assert!(!it.is_held_at(start + TRUSTED));
+    session.confirm(start + secs(20), start + secs(10), TTL);
+    assert_eq!(it.status().deadline, start + secs(40));
+    assert!(it.is_held_at(start + secs(39)));
+    // It is never revived.
+    session.announce(start + secs(40));
+    session.confirm(start + secs(41), start + secs(41), TTL);
+    assert!(!it.is_held_at(start));
+    assert_eq!(it.loss(), Some(Loss::Expired));
+}
+
+#[test]
+fn a_grant_in_a_session_may_end_before_it() {
+    let start = Moment::now();
+    let (session, it) = in_session(start, Some(start + secs(10)));
+    assert!(!it.is_held_at(start + secs(10)));
+    assert_eq!(it.loss_at(start + secs(10)), Some(Loss::MaxHold));
+    assert!(session.is_held_at(start + secs(10)));
+
+    let (session, it) = in_session(start, None);
+    it.lose(Loss::TakenOver);
+    assert_eq!(it.loss(), Some(Loss::TakenOver));
+    assert!(session.is_held());
+
+    let (session, it) = in_session(start, None);
+    assert!(it.drop_guard(start + secs(1)));
+    session.lose(Loss::SessionEnded);
+    assert_eq!(it.loss(), None, "released before");
+}
+
+#[test]
+fn a_guard_that_is_dropped_after_its_session_was_lost_says_so() {
+    let start = Moment::now();
+    let (session, it) = in_session(start, None);
+    session.lose(Loss::SessionEnded);
+    assert!(it.drop_guard(start + secs(1)));
+    assert_eq!(it.loss(), Some(Loss::SessionEnded));
+}
+
+#[tokio::test]
+async fn the_loss_of_a_session_wakes_all_who_wait_for_a_loss() {
+    let (session, it) = in_session(Moment::now(), None);
+    let it = Arc::new(it);
+    let waiting: Vec<_> = [Arc::clone(&it), it]
+        .into_iter()
+        .map(|it| tokio::spawn(async move { (it.at_risk().await, it.lost().await).1 }))
+        .collect();
+    tokio::task::yield_now().await;
+    session.lose(Loss::SessionEnded);
+    for waiting in waiting {
+        assert_eq!(waiting.await.unwrap(), Some(Loss::SessionEnded));
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_nothing_renews_is_found_lost_by_those_who_wait() {
+    let past = Moment::now() - TRUSTED;
+    let (_session, it) = in_session(past, None);
+    assert_eq!(it.lost().await, Some(Loss::Expired));
+}

@@ -93,3 +93,58 @@ impl Session {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::{ClockError, Moment, Name};
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    fn session() -> Session {
+        let id = Uuid::new_v4();
+        let (exact, deadline) = (ClockError::new(Duration::ZERO), Moment::now() + TTL);
+        Session::new(Grant::new(id, id, 0, TTL, exact, None, deadline))
+    }
+
+    fn grant(session: &Session, name: &str) -> Arc<Grant> {
+        let (name, exact) = (Name::new(name).unwrap(), ClockError::new(Duration::ZERO));
+        let deadline = Moment::now() + TTL;
+        let grant = Grant::new(name, Uuid::new_v4(), 1, TTL, exact, None, deadline);
+        let grant = Arc::new(grant.in_session(&session.grant));
+        session.add(&grant);
+        grant
+    }
+
+    #[test]
+    fn a_grant_that_the_database_does_not_have_is_lost_alone() {
+        let session = session();
+        let [gone, kept, released] = ["gone", "kept", "released"].map(|name| grant(&session, name));
+        session.forget(released.id);
+        let known = session.known();
+        // It was granted after the look began.
+        let late = grant(&session, "late");
+        session.check(&known, &[kept.id], 0, 1);
+        assert_eq!(gone.loss(), Some(Loss::TakenOver));
+        for held in [kept, released, late] {
+            assert!(held.is_held(), "{}", held.name);
+        }
+    }
+
+    #[test]
+    fn grants_are_checked_over_a_new_connection_and_after_a_forced_release() {
+        let session = session();
+        assert!(session.needs_check(0, 7), "the first connection");
+        session.check(&[], &[], 0, 7);
+        assert!(!session.needs_check(0, 7));
+        assert!(session.needs_check(1, 7));
+        assert!(session.needs_check(0, 8));
+        session.check(&[], &[], 0, 8);
+        // The spare connection and the first one take turns.
+        assert!(!session.needs_check(0, 7) && !session.needs_check(0, 8));
+        session.check(&[], &[], 0, 9);
+        assert!(session.needs_check(0, 7));
+    }
+}

@@ -45,6 +45,14 @@ impl Kept {
         }
     }
 
+    /// How many leases end with it.
+    pub(super) fn leases(&self) -> usize {
+        match self {
+            Kept::Lease(_) | Kept::Attempt(_) => 1,
+            Kept::Session(session) => session.known().len(),
+        }
+    }
+
     pub(super) fn ttl(&self) -> Duration {
         on!(self, grant => grant.ttl)
     }

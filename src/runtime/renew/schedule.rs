@@ -241,13 +241,13 @@ impl Schedule {
         let status = entry.kept.status();
         if let Some(end) = status.end {
             if end == End::Lost(Loss::Expired) {
-                self.tally.lost(now);
+                self.tally.lost(now, entry.kept.leases());
             }
             return self.remove(id);
         }
         let late = status.at_risk && entry.kept.is_renewable(now);
         if late && !entry.late {
-            self.tally.late(now);
+            self.tally.late(now, entry.kept.leases());
         }
         entry.late = late;
         self.news.remove(&(entry.news_at, id));

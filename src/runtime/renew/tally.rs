@@ -26,13 +26,13 @@ pub(super) struct Report {
 }
 
 impl Tally {
-    pub(super) fn late(&mut self, now: Moment) {
-        self.late += 1;
+    pub(super) fn late(&mut self, now: Moment, leases: usize) {
+        self.late += leases;
         self.since.get_or_insert(now);
     }
 
-    pub(super) fn lost(&mut self, now: Moment) {
-        self.lost += 1;
+    pub(super) fn lost(&mut self, now: Moment, leases: usize) {
+        self.lost += leases;
         self.since.get_or_insert(now);
     }
 
@@ -65,9 +65,9 @@ mod tests {
         let second = start + SPAN;
         let mut tally = Tally::default();
         assert_eq!((tally.due(), tally.report(second, 9, true)), (None, None));
-        tally.late(start);
-        tally.late(start + SPAN / 2);
-        tally.lost(start + SPAN / 2);
+        tally.late(start, 1);
+        tally.late(start + SPAN / 2, 1);
+        tally.lost(start + SPAN / 2, 1);
         assert_eq!(tally.due(), Some(second));
         assert_eq!(tally.report(start + SPAN / 2, 9, false), None);
         let told = Report {
@@ -77,7 +77,7 @@ mod tests {
         };
         assert_eq!(tally.report(second, 9, false), Some(told));
         assert_eq!((tally.due(), tally.report(second, 9, true)), (None, None));
-        tally.lost(second);
+        tally.lost(second, 1);
         assert!(tally.report(second, 8, true).is_some());
     }
 }
