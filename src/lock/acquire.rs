@@ -199,9 +199,10 @@ impl Lock {
         let (core, max_hold) = (&self.core, self.max_hold);
         let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
         loop {
-            let session = match self.in_session {
-                true => Some(core.session().await?),
-                false => None,
+            let session = if self.in_session {
+                Some(core.session().await?)
+            } else {
+                None
             };
             let ask = TakeAsk {
                 name: name.clone(),
