@@ -133,7 +133,12 @@ async fn acquire(
 ) -> Result<Vec<Held>, Failure> {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks = JoinSet::new();
+    let mut all = Vec::with_capacity(count);
     for number in 0..count {
+        // A task that has ended keeps its memory until it is joined.
+        while let Some(held) = tasks.try_join_next() {
+            all.push(held??);
+        }
         let place = Arc::clone(&places).acquire_owned().await?;
         let lock = settings(rowlock.lock(format!("{prefix}-{number}")));
         tasks.spawn(async move {
@@ -142,7 +147,6 @@ async fn acquire(
             held
         });
     }
-    let mut all = Vec::with_capacity(count);
     while let Some(held) = tasks.join_next().await {
         all.push(held??);
     }

@@ -2,23 +2,20 @@
 
 mod builder;
 mod holder;
+mod operate;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use builder::Builder;
+pub use operate::Cleaned;
 use tokio::task::JoinHandle;
 
 use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, Owner, Version};
-use crate::model::{Engine, Error, LockInfo, Name, SessionInfo, Subject, Unfinished};
+use crate::model::{Engine, Error, Name, Unfinished};
 use crate::runtime::Core;
 use crate::runtime::clean::BATCH;
-use crate::runtime::errands::ErrandKind;
-use crate::runtime::head::{Head, Manner};
-use crate::runtime::verbs::walk::Walk;
-use crate::store::Store;
-use crate::store::row::LockRow;
 use crate::transaction::Pool;
 use crate::transaction::Retry;
 use crate::transaction::Transaction;
@@ -139,49 +136,6 @@ impl Rowlock {
         Owner::new(&self.core)
     }
 
-    /// The live lease of `name`, if it has one.
-    ///
-    /// It may still show a lease whose guard was just dropped: [`flush`](Self::flush) waits for the release.
-    ///
-    /// # Errors
-    ///
-    /// An invalid name, a database out of reach, or a damaged row.
-    pub async fn inspect<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
-    where
-        N: TryInto<Name>,
-        N::Error: Into<Error>,
-    {
-        let name = name.try_into().map_err(Into::into)?;
-        let head = self.core.look(Subject::Lock(name.clone()), "inspect");
-        let inspect = async move |store: &mut dyn Store| store.lock_inspect(&name).await;
-        let row = self.core.ask_aside(head, inspect).await?;
-        row.map(LockRow::info).transpose()
-    }
-
-    /// All live leases, sorted by name. It reads the whole table, on a connection of its own.
-    ///
-    /// # Errors
-    ///
-    /// A database out of reach, or a damaged row.
-    pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
-        let list = async |store: &mut dyn Store| store.lock_list().await;
-        let rows = self.core.run_errand(self.core.look(None, "list"), list);
-        rows.await?.into_iter().map(LockRow::info).collect()
-    }
-
-    /// All live sessions of all clients, the oldest first.
-    ///
-    /// # Errors
-    ///
-    /// A database out of reach.
-    pub async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {
-        let list = async |store: &mut dyn Store| store.session_list().await;
-        let list = self
-            .core
-            .run_errand(self.core.look(None, "list sessions"), list);
-        list.await
-    }
-
     /// Ends this client's session, and frees all locks that were taken [in it](Lock::in_session), in one statement. Returns how many
     /// these were. Their guards lose them at once ([`Loss::SessionEnded`](crate::Loss::SessionEnded)), before the database frees them.
     /// A lock that a transaction has pinned is free when that transaction has ended. The next lock in a session opens a new one.
@@ -195,109 +149,6 @@ impl Rowlock {
     /// Dropping the future does not stop it.
     pub async fn end_session(&self) -> Result<u64, Error> {
         self.core.end_session().await
-    }
-
-    /// Releases the lease of `name` by force, and returns it. For administrators.
-    ///
-    /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
-    /// [`operation_timeout`](Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
-    ///
-    /// The holder notices at its next renewal, within a third of its TTL. Until then it may go on
-    /// working. To prevent an overlap, stop the holder first, or have the resource check the fence. Later
-    /// fences of the name are still greater. A damaged row is repaired.
-    ///
-    /// # Errors
-    ///
-    /// An invalid name, or a database out of reach.
-    pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
-    where
-        N: TryInto<Name>,
-        N::Error: Into<Error>,
-    {
-        let name = name.try_into().map_err(Into::into)?;
-        let timeout = self.core.settings.operation_timeout;
-        let head = Head {
-            manner: Manner::Order,
-            ..self.core.wish(Subject::Lock(name.clone()), "force release")
-        };
-        let of = name.clone();
-        let free = async move |store: &mut dyn Store| store.lease_force_release(&of, timeout).await;
-        let row = self.core.run_errand(head, free).await?;
-        self.core.waiters.freed(&name);
-        // A row that cannot be read was freed, too. A lease that had run out had no holder.
-        let held = row.filter(LockRow::is_live);
-        Ok(held.and_then(|row| row.info().ok()))
-    }
-
-    /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at most
-    /// `batch` of each (1 to 10,000), and expired sessions with their locks. Also removes the rows of all locks that were not used for ten days, and looks for them
-    /// `batch` rows at a time. The cleaner does this in the background, see [`Builder::clean_every`].
-    ///
-    /// Fences of a lock rise even after its row was removed, unless the database's clock is set back by more than ten days.
-    ///
-    /// A client runs one cleaning at a time: a concurrent call waits for its turn, however long that takes.
-    ///
-    /// # Errors
-    ///
-    /// A batch out of range; a database out of reach.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future stops the cleaning after the current batch.
-    pub async fn clean(&self, batch: u32) -> Result<Cleaned, Error> {
-        let rows = self.clean_records(batch).await?;
-        Ok(Cleaned {
-            locks: self.clean_locks(batch).await?,
-            ..rows
-        })
-    }
-
-    /// Removes all expired rows, in as many batches as needed. (It looks at the rows of locks once.)
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`clean`](Self::clean). Rows that were removed before an error stay removed.
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`clean`](Self::clean).
-    pub async fn clean_all(&self, batch: u32) -> Result<Cleaned, Error> {
-        let mut all = Cleaned::default();
-        loop {
-            let rows = self.clean_records(batch).await?;
-            all.outcomes += rows.outcomes;
-            all.records += rows.records;
-            all.tokens += rows.tokens;
-            all.sessions += rows.sessions;
-            let most = rows.outcomes.max(rows.records);
-            let most = most.max(rows.tokens).max(rows.sessions);
-            if most < u64::from(batch) {
-                break;
-            }
-        }
-        all.locks = self.clean_locks(batch).await?;
-        Ok(all)
-    }
-
-    async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
-        check_batch(batch)?;
-        let clean = async move |store: &mut dyn Store| store.clean(batch).await;
-        let head = self.core.wish(None, "clean");
-        let rows = self.core.clean(head, clean).await?;
-        Ok(Cleaned {
-            outcomes: rows.outcomes,
-            records: rows.records,
-            tokens: rows.tokens,
-            sessions: rows.sessions,
-            locks: 0,
-        })
-    }
-
-    async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
-        check_batch(batch)?;
-        let timeout = self.core.settings.operation_timeout;
-        let walk = |reply| Walk::task(batch, timeout, reply);
-        self.core.errand(ErrandKind::Cleaning, walk).await
     }
 
     /// Waits until all releases and drops so far have reached the database, and until the client's own tasks have ended (those of
@@ -398,31 +249,4 @@ impl Rowlock {
     pub fn applied_migrations(&self) -> &[String] {
         &self.applied
     }
-}
-
-/// The numbers of rows that a cleaning removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Cleaned {
-    /// Outcomes past their retention, whose keys are still remembered.
-    pub outcomes: u64,
-    /// Records.
-    pub records: u64,
-    /// Expired form tokens that were not used.
-    pub tokens: u64,
-    /// Rows of locks that were not used for ten days.
-    pub locks: u64,
-    /// Expired sessions, and the locks that they left behind. (These were free for other holders before.)
-    pub sessions: u64,
-}
-
-/// Refuses a batch of 0, with which a cleaning would not end, and large batches.
-fn check_batch(batch: u32) -> Result<(), Error> {
-    if (1..=10_000).contains(&batch) {
-        return Ok(());
-    }
-    Err(Error::InvalidSetting {
-        setting: "batch",
-        reason: "1 to 10000 rows are allowed",
-    })
 }

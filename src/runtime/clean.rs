@@ -170,7 +170,7 @@ mod tests {
     use crate::store::Connector;
     use crate::store::clean::CleanStore;
     use crate::store::form_token::{FormTokenStore, TokenAsk};
-    use crate::store::lease::{LeaseStore, RowAsk};
+    use crate::store::lock_row::{LockRowStore, RowAsk};
     use crate::store::schema::SchemaStore;
     use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 

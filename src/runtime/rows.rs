@@ -9,7 +9,7 @@ use super::head::{Fate, Head, Manner};
 use super::{ASIDE_LIMIT, Core, alone};
 use crate::model::{Error, LockInfo, Name, Subject};
 use crate::store::Store;
-use crate::store::lease::RowAsk;
+use crate::store::lock_row::RowAsk;
 use crate::store::row::LockRow;
 
 /// How many names a client remembers to have rows.

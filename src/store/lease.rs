@@ -1,4 +1,4 @@
-//! Leases: the verbs that a lane sends for locks, with their asks and outcomes.
+//! Leases: the verbs that a lane sends, with their asks and outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::row::LockRow;
 use super::session::{LeftBehind, SessionStore};
 use crate::model::Name;
 
-/// The verbs for leases, and for the rows of locks.
+/// The verbs for leases.
 #[async_trait]
 pub(crate) trait LeaseStore: SessionStore + Send {
     /// Grants a lease on each name without a live one, under the next fence:
@@ -67,44 +67,6 @@ pub(crate) trait LeaseStore: SessionStore + Send {
         name: &Name,
         limit: Duration,
     ) -> Result<Option<LockRow>, Fault>;
-
-    /// The live holder of one name.
-    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault>;
-
-    /// The live holders of all names, by name.
-    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault>;
-
-    /// The row of a name, as [`RowAsk`] wants it.
-    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
-        let row = self.lock_row_as_it_is(name, ask).await?;
-        let left = row.as_ref().and_then(LockRow::left_behind);
-        let Some(left) = left.filter(|_| ask == RowAsk::Make) else {
-            return Ok(row);
-        };
-        self.session_bury(&[left]).await?;
-        let row = self.lock_row_as_it_is(name, RowAsk::Look).await?;
-        Ok(row.map(|row| LockRow {
-            buried: row.grant_id.is_none(),
-            ..row
-        }))
-    }
-
-    /// [`lock_row`](Self::lock_row), but it leaves the locks of sessions alone.
-    async fn lock_row_as_it_is(
-        &mut self,
-        name: &Name,
-        ask: RowAsk,
-    ) -> Result<Option<LockRow>, Fault>;
-}
-
-/// How to get the row of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RowAsk {
-    /// Read it as it is.
-    Look,
-    /// Make it when it is missing: free, with the clock as its fence. Free it when its lease has expired, unless a transaction has
-    /// it locked: that transaction may have the lease pinned.
-    Make,
 }
 
 #[derive(Debug, Clone)]

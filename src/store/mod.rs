@@ -25,6 +25,7 @@ mod grants;
 pub(crate) mod in_tx;
 mod json;
 pub(crate) mod lease;
+pub(crate) mod lock_row;
 pub(crate) mod migrate;
 pub(crate) mod migration_sql;
 #[cfg(feature = "mysql")]
@@ -58,6 +59,7 @@ use fault::Fault;
 use form_token::FormTokenStore;
 use in_tx::InTxStore;
 use lease::LeaseStore;
+use lock_row::LockRowStore;
 use migrate::MigrateFault;
 use record::RecordStore;
 use record_admin::RecordAdminStore;
@@ -180,6 +182,7 @@ pub(crate) trait Call {
 /// The verbs that rowlock sends on connections of its own.
 pub(crate) trait Store:
     LeaseStore
+    + LockRowStore
     + RecordStore
     + RecordAdminStore
     + StepStore
@@ -193,6 +196,7 @@ pub(crate) trait Store:
 
 impl<T> Store for T where
     T: LeaseStore
+        + LockRowStore
         + RecordStore
         + RecordAdminStore
         + StepStore

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
-use super::lease::{row_columns, row_ends};
+use super::lock_row::{row_columns, row_ends};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{

@@ -12,52 +12,19 @@
 //! SET runs from left to right: an expression that reads a column stands before the one that overwrites it. `NOW(6)` would be
 //! the time at which the statement began; `SYSDATE(6)` is the time at which it is read.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::MySqlRow;
-use sqlx::{AssertSqlSafe, FromRow, MySqlConnection};
+use sqlx::{AssertSqlSafe, MySqlConnection};
 
-use super::connect::{fill, quoted, read_alone, write_and_read};
+use super::connect::{fill, quoted, write_and_read};
 use super::in_tx::{hex, text};
-use crate::model::{FaultKind, Name};
-use crate::store::classify::classify;
+use super::lock_row::{Rows, found, is_duplicate, read, read_text, row_columns, row_ends};
+use crate::model::Name;
 use crate::store::fault::Fault;
-use crate::store::lease::{
-    Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, RowAsk, TakeAsk, Taken,
-};
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, to_micros};
-
-/// When the lock in a row `l` ends, by its own expiry or with its session `s`.
-macro_rules! row_ends {
-    () => {
-        "IF(l.session_id IS NULL, l.expires_at,
-            LEAST(l.expires_at, COALESCE(s.expires_at, l.acquired_at)))"
-    };
-}
-pub(super) use row_ends;
-
-/// The columns of a lock's row `l`, with its session `s`, when it is `$now`.
-macro_rules! row_columns {
-    ($now:literal) => {
-        concat!(
-            " l.name, l.grant_id, l.fence, l.holder,
-              TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
-              TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ",
-            row_ends!(),
-            "),
-              TIMESTAMPDIFF(MICROSECOND, ",
-            $now,
-            ", ",
-            row_ends!(),
-            "),
-              l.session_id"
-        )
-    };
-}
-pub(super) use row_columns;
 
 const TAKE: &str = "
 UPDATE (
@@ -156,65 +123,6 @@ STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
     l.session_id = NULL";
 
-/// [`READ`] for a single ask.
-const READ_ONE: &str = concat!(
-    "
-SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name = ?"
-);
-
-const READ: &str = concat!(
-    "
-SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
-FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
-STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
-LEFT JOIN rowlock_session s ON s.id = l.session_id"
-);
-
-const FREE_LAPSED: &str = "
-UPDATE (
-    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
-    WHERE f.name = ? AND f.expires_at <= SYSDATE(6)
-    LIMIT 1
-    FOR UPDATE SKIP LOCKED
-) t
-STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
-    l.session_id = NULL";
-
-/// The error for a duplicate is caught.
-const MAKE_ROW: &str = "
-INSERT INTO rowlock_lock (name, fence)
-VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))";
-
-const INSPECT: &str = concat!(
-    "
-SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name = ? AND ",
-    row_ends!(),
-    " > SYSDATE(6)"
-);
-
-const LIST: &str = concat!(
-    "
-SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE ",
-    row_ends!(),
-    " > SYSDATE(6)
-ORDER BY l.name"
-);
-
 /// Locks the row of a name that has a grant, or whose row is damaged.
 const LOCK_HELD: &str = concat!(
     "
@@ -233,9 +141,6 @@ WHERE name = ?";
 
 /// The session's client looks at its locks then.
 const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = ?";
-
-/// Rows by name, as READ finds them.
-type Rows = HashMap<Vec<u8>, LockRow>;
 
 /// The statement that takes, and the statement that reads back.
 fn take_text(asks: &[TakeAsk]) -> (String, String) {
@@ -355,43 +260,6 @@ impl LeaseStore for MySqlConnection {
         tx.commit().await?;
         Ok(held)
     }
-
-    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
-        let inspect = fill(INSPECT, &[hex(name.as_bytes())]);
-        let rows = read_alone(self, &inspect).await?;
-        Ok(rows.first().map(lock_row).transpose()?)
-    }
-
-    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
-        let rows = read_alone(self, LIST).await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(lock_row).collect();
-        Ok(rows?)
-    }
-
-    async fn lock_row_as_it_is(
-        &mut self,
-        name: &Name,
-        ask: RowAsk,
-    ) -> Result<Option<LockRow>, Fault> {
-        let make = ask == RowAsk::Make;
-        let mut found = read(self, std::iter::once(name)).await?;
-        if found.is_empty() && make {
-            let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
-            match make.execute(&mut *self).await {
-                Err(error) if is_duplicate(&error) => {}
-                other => other.map(|_| ())?,
-            }
-            found = read(self, std::iter::once(name)).await?;
-        }
-        if make && found.values().any(LockRow::has_lapsed) {
-            sqlx::query(FREE_LAPSED)
-                .bind(name.as_bytes())
-                .execute(&mut *self)
-                .await?;
-            found = read(self, std::iter::once(name)).await?;
-        }
-        Ok(found.remove(name.as_bytes()))
-    }
 }
 
 /// Inserts all rows at once; one by one, when another session inserts one of them at the same time.
@@ -419,37 +287,6 @@ async fn make_together(
     let make = fill(MAKE, &[quoted(&json::takes(missing.iter().copied()))]);
     let read = read_text(missing.iter().map(|ask| &ask.name));
     found(&write_and_read(conn, &make, &read).await?)
-}
-
-fn is_duplicate(error: &sqlx::Error) -> bool {
-    classify(error) == FaultKind::Duplicate
-}
-
-async fn read<'a>(
-    conn: &mut MySqlConnection,
-    names: impl Iterator<Item = &'a Name>,
-) -> Result<Rows, sqlx::Error> {
-    found(&read_alone(conn, &read_text(names)).await?)
-}
-
-fn read_text<'a>(names: impl Iterator<Item = &'a Name>) -> String {
-    let names: Vec<&Name> = names.collect();
-    match names[..] {
-        [name] => fill(READ_ONE, &[hex(name.as_bytes())]),
-        _ => fill(READ, &[quoted(&json::names(names))]),
-    }
-}
-
-fn found(rows: &[MySqlRow]) -> Result<Rows, sqlx::Error> {
-    let rows = rows.iter().map(|row| {
-        let columns = LockColumns::from_row(row)?;
-        Ok((columns.0.clone(), LockRow::from(columns)))
-    });
-    rows.collect()
-}
-
-fn lock_row(row: &MySqlRow) -> Result<LockRow, sqlx::Error> {
-    Ok(LockRow::from(LockColumns::from_row(row)?))
 }
 
 #[cfg(test)]

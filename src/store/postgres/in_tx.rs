@@ -27,7 +27,7 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-use super::lease::{row_columns, row_ends};
+use super::lock_row::{row_columns, row_ends};
 use super::{in_callers, query, query_as, query_scalar};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;

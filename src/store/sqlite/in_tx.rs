@@ -14,11 +14,11 @@ use sqlx::SqliteConnection;
 use time::UtcDateTime;
 use uuid::Uuid;
 
-use super::lease::{row_columns, row_ends};
+use super::lock_row::{row_columns, row_ends};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
-use crate::store::lease::{LeaseStore, RowAsk};
+use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::row::LockRow;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::{json, micros};

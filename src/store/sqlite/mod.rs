@@ -6,6 +6,7 @@ mod fault;
 mod form_token;
 mod in_tx;
 mod lease;
+mod lock_row;
 mod record;
 mod record_admin;
 mod record_in_tx;

@@ -38,6 +38,7 @@ use crate::runtime::verbs::release::{self, Release};
 use crate::runtime::verbs::take::{Acquired, Take};
 use crate::runtime::{Core, Settings, alone};
 use crate::store::lease::{Freed, LeaseStore, TakeAsk, Taken};
+use crate::store::lock_row::LockRowStore;
 use crate::store::row::LockRow;
 use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 use crate::store::{Connector, Store};

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::runtime::job::Next;
+use crate::store::lock_row::LockRowStore;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -1,0 +1,50 @@
+//! The rows of locks: the verbs that read and make them.
+
+use async_trait::async_trait;
+
+use super::fault::Fault;
+use super::row::LockRow;
+use super::session::SessionStore;
+use crate::model::Name;
+
+/// The verbs for the rows of locks.
+#[async_trait]
+pub(crate) trait LockRowStore: SessionStore + Send {
+    /// The live holder of one name.
+    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault>;
+
+    /// The live holders of all names, by name.
+    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault>;
+
+    /// The row of a name, as [`RowAsk`] wants it.
+    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
+        let row = self.lock_row_as_it_is(name, ask).await?;
+        let left = row.as_ref().and_then(LockRow::left_behind);
+        let Some(left) = left.filter(|_| ask == RowAsk::Make) else {
+            return Ok(row);
+        };
+        self.session_bury(&[left]).await?;
+        let row = self.lock_row_as_it_is(name, RowAsk::Look).await?;
+        Ok(row.map(|row| LockRow {
+            buried: row.grant_id.is_none(),
+            ..row
+        }))
+    }
+
+    /// [`lock_row`](Self::lock_row), but it leaves the locks of sessions alone.
+    async fn lock_row_as_it_is(
+        &mut self,
+        name: &Name,
+        ask: RowAsk,
+    ) -> Result<Option<LockRow>, Fault>;
+}
+
+/// How to get the row of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowAsk {
+    /// Read it as it is.
+    Look,
+    /// Make it when it is missing: free, with the clock as its fence. Free it when its lease has expired, unless a transaction has
+    /// it locked: that transaction may have the lease pinned.
+    Make,
+}

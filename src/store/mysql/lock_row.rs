@@ -1,0 +1,178 @@
+//! The rows of locks: the statements that read and make them.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use sqlx::mysql::MySqlRow;
+use sqlx::{FromRow, MySqlConnection};
+
+use super::connect::{fill, quoted, read_alone};
+use super::in_tx::hex;
+use crate::model::{FaultKind, Name};
+use crate::store::classify::classify;
+use crate::store::fault::Fault;
+use crate::store::json;
+use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::row::{LockColumns, LockRow};
+
+/// When the lock in a row `l` ends, by its own expiry or with its session `s`.
+macro_rules! row_ends {
+    () => {
+        "IF(l.session_id IS NULL, l.expires_at,
+            LEAST(l.expires_at, COALESCE(s.expires_at, l.acquired_at)))"
+    };
+}
+pub(super) use row_ends;
+
+/// The columns of a lock's row `l`, with its session `s`, when it is `$now`.
+macro_rules! row_columns {
+    ($now:literal) => {
+        concat!(
+            " l.name, l.grant_id, l.fence, l.holder,
+              TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),
+              TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ",
+            row_ends!(),
+            "),
+              TIMESTAMPDIFF(MICROSECOND, ",
+            $now,
+            ", ",
+            row_ends!(),
+            "),
+              l.session_id"
+        )
+    };
+}
+pub(super) use row_columns;
+
+/// [`READ`] for a single ask.
+const READ_ONE: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ?"
+);
+
+const READ: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
+FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
+LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
+
+const FREE_LAPSED: &str = "
+UPDATE (
+    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
+    WHERE f.name = ? AND f.expires_at <= SYSDATE(6)
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
+    l.session_id = NULL";
+
+/// The error for a duplicate is caught.
+const MAKE_ROW: &str = "
+INSERT INTO rowlock_lock (name, fence)
+VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))";
+
+const INSPECT: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ? AND ",
+    row_ends!(),
+    " > SYSDATE(6)"
+);
+
+const LIST: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE ",
+    row_ends!(),
+    " > SYSDATE(6)
+ORDER BY l.name"
+);
+
+/// Rows by name, as READ finds them.
+pub(super) type Rows = HashMap<Vec<u8>, LockRow>;
+
+#[async_trait]
+impl LockRowStore for MySqlConnection {
+    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
+        let inspect = fill(INSPECT, &[hex(name.as_bytes())]);
+        let rows = read_alone(self, &inspect).await?;
+        Ok(rows.first().map(lock_row).transpose()?)
+    }
+
+    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
+        let rows = read_alone(self, LIST).await?;
+        let rows: Result<_, sqlx::Error> = rows.iter().map(lock_row).collect();
+        Ok(rows?)
+    }
+
+    async fn lock_row_as_it_is(
+        &mut self,
+        name: &Name,
+        ask: RowAsk,
+    ) -> Result<Option<LockRow>, Fault> {
+        let make = ask == RowAsk::Make;
+        let mut found = read(self, std::iter::once(name)).await?;
+        if found.is_empty() && make {
+            let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
+            match make.execute(&mut *self).await {
+                Err(error) if is_duplicate(&error) => {}
+                other => other.map(|_| ())?,
+            }
+            found = read(self, std::iter::once(name)).await?;
+        }
+        if make && found.values().any(LockRow::has_lapsed) {
+            sqlx::query(FREE_LAPSED)
+                .bind(name.as_bytes())
+                .execute(&mut *self)
+                .await?;
+            found = read(self, std::iter::once(name)).await?;
+        }
+        Ok(found.remove(name.as_bytes()))
+    }
+}
+
+pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
+    classify(error) == FaultKind::Duplicate
+}
+
+pub(super) async fn read<'a>(
+    conn: &mut MySqlConnection,
+    names: impl Iterator<Item = &'a Name>,
+) -> Result<Rows, sqlx::Error> {
+    found(&read_alone(conn, &read_text(names)).await?)
+}
+
+pub(super) fn read_text<'a>(names: impl Iterator<Item = &'a Name>) -> String {
+    let names: Vec<&Name> = names.collect();
+    match names[..] {
+        [name] => fill(READ_ONE, &[hex(name.as_bytes())]),
+        _ => fill(READ, &[quoted(&json::names(names))]),
+    }
+}
+
+pub(super) fn found(rows: &[MySqlRow]) -> Result<Rows, sqlx::Error> {
+    let rows = rows.iter().map(|row| {
+        let columns = LockColumns::from_row(row)?;
+        Ok((columns.0.clone(), LockRow::from(columns)))
+    });
+    rows.collect()
+}
+
+pub(super) fn lock_row(row: &MySqlRow) -> Result<LockRow, sqlx::Error> {
+    Ok(LockRow::from(LockColumns::from_row(row)?))
+}

@@ -1,0 +1,128 @@
+//! The rows of locks: the statements that read and make them.
+
+use async_trait::async_trait;
+use sqlx::PgConnection;
+
+use super::{query, query_as};
+use crate::model::Name;
+use crate::store::fault::Fault;
+use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::row::{LockColumns, LockRow};
+
+/// When the lock in a row `l` ends, by its own expiry or with its session `s`.
+macro_rules! row_ends {
+    () => {
+        "CASE WHEN l.session_id IS NULL THEN l.expires_at
+              ELSE LEAST(l.expires_at, COALESCE(s.expires_at, l.acquired_at)) END"
+    };
+}
+pub(super) use row_ends;
+
+/// The columns of a lock's row `l`, with its session `s`.
+macro_rules! row_columns {
+    () => {
+        concat!(
+            " l.name, l.grant_id, l.fence, l.holder,
+              (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
+              (extract(epoch FROM ",
+            row_ends!(),
+            ") * 1000000)::bigint,
+              (extract(epoch FROM ",
+            row_ends!(),
+            " - clock_timestamp()) * 1000000)::bigint,
+              l.session_id"
+        )
+    };
+}
+pub(super) use row_columns;
+
+const INSPECT: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = $1 AND ",
+    row_ends!(),
+    " > clock_timestamp()"
+);
+
+const ROW: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = $1"
+);
+
+const MAKE_ROW: &str = "
+INSERT INTO rowlock_lock (name, fence)
+VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+ON CONFLICT (name) DO NOTHING";
+
+const FREE_LAPSED: &str = "
+UPDATE rowlock_lock
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+WHERE name = (
+    SELECT name FROM rowlock_lock
+    WHERE name = $1 AND expires_at <= clock_timestamp()
+    FOR UPDATE SKIP LOCKED
+)";
+
+const LIST: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE ",
+    row_ends!(),
+    " > clock_timestamp()
+ORDER BY l.name"
+);
+
+#[async_trait]
+impl LockRowStore for PgConnection {
+    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
+        Ok(one(self, INSPECT, name).await?)
+    }
+
+    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
+        let rows: Vec<LockColumns> = query_as(LIST).fetch_all(self).await?;
+        Ok(rows.into_iter().map(LockRow::from).collect())
+    }
+
+    async fn lock_row_as_it_is(
+        &mut self,
+        name: &Name,
+        ask: RowAsk,
+    ) -> Result<Option<LockRow>, Fault> {
+        let found = one(self, ROW, name).await?;
+        if ask == RowAsk::Look || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
+            return Ok(found);
+        }
+        let change = if found.is_some() {
+            FREE_LAPSED
+        } else {
+            MAKE_ROW
+        };
+        query(change)
+            .bind(name.as_bytes())
+            .execute(&mut *self)
+            .await?;
+        Ok(one(self, ROW, name).await?)
+    }
+}
+
+pub(super) async fn one(
+    conn: &mut PgConnection,
+    sql: &'static str,
+    name: &Name,
+) -> Result<Option<LockRow>, sqlx::Error> {
+    let row: Option<LockColumns> = query_as(sql)
+        .bind(name.as_bytes())
+        .fetch_optional(conn)
+        .await?;
+    Ok(row.map(LockRow::from))
+}

@@ -1,0 +1,137 @@
+//! The rows of locks: the statements that read and make them.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+use crate::model::Name;
+use crate::store::fault::Fault;
+use crate::store::json;
+use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::row::{LockColumns, LockRow};
+
+/// When the lock in a row `l` ends, by its own expiry or with its session `s`.
+macro_rules! row_ends {
+    () => {
+        "iif(l.session_id IS NULL, l.expires_at, min(l.expires_at, coalesce(s.expires_at, l.acquired_at)))"
+    };
+}
+pub(super) use row_ends;
+
+/// The columns of a lock's row `l`, with its session `s`. `$less` is what the time left is reported short.
+macro_rules! row_columns {
+    () => {
+        row_columns!(" - 1000")
+    };
+    ($less:literal) => {
+        concat!(
+            " l.name, l.grant_id, l.fence, l.holder, l.acquired_at, ",
+            row_ends!(),
+            ", ",
+            row_ends!(),
+            " - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000",
+            $less,
+            ", l.session_id"
+        )
+    };
+}
+pub(super) use row_columns;
+
+const READ: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM json_each(?1) a CROSS JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)
+LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
+
+const MAKE_ROW: &str = "
+INSERT INTO rowlock_lock (name, fence)
+VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+ON CONFLICT (name) DO NOTHING";
+
+const FREE_LAPSED: &str = "
+UPDATE rowlock_lock
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+WHERE name = ?1 AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+
+const INSPECT: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ?1 AND ",
+    row_ends!(),
+    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000"
+);
+
+const LIST: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE ",
+    row_ends!(),
+    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+ORDER BY l.name"
+);
+
+pub(super) type Rows = HashMap<Vec<u8>, LockRow>;
+
+#[async_trait]
+impl LockRowStore for SqliteConnection {
+    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
+        let row: Option<LockColumns> = sqlx::query_as(INSPECT)
+            .bind(name.as_bytes())
+            .fetch_optional(self)
+            .await?;
+        Ok(row.map(LockRow::from))
+    }
+
+    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
+        let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
+        Ok(rows.into_iter().map(LockRow::from).collect())
+    }
+
+    async fn lock_row_as_it_is(
+        &mut self,
+        name: &Name,
+        ask: RowAsk,
+    ) -> Result<Option<LockRow>, Fault> {
+        let make = ask == RowAsk::Make;
+        let mut found = read(self, std::iter::once(name)).await?;
+        if found.is_empty() && make {
+            sqlx::query(MAKE_ROW)
+                .bind(name.as_bytes())
+                .execute(&mut *self)
+                .await?;
+            found = read(self, std::iter::once(name)).await?;
+        }
+        if make && found.values().any(LockRow::has_lapsed) {
+            sqlx::query(FREE_LAPSED)
+                .bind(name.as_bytes())
+                .execute(&mut *self)
+                .await?;
+            found = read(self, std::iter::once(name)).await?;
+        }
+        Ok(found.remove(name.as_bytes()))
+    }
+}
+
+pub(super) async fn read<'a>(
+    conn: &mut SqliteConnection,
+    names: impl Iterator<Item = &'a Name>,
+) -> Result<Rows, sqlx::Error> {
+    let rows: Vec<LockColumns> = sqlx::query_as(READ)
+        .bind(json::names(names))
+        .fetch_all(conn)
+        .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.0.clone(), LockRow::from(row)))
+        .collect())
+}
