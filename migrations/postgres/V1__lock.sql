@@ -9,6 +9,9 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     acquired_at timestamptz,
     expires_at  timestamptz,
     session_id  uuid,
+    waiters       bigint       NOT NULL DEFAULT 0,
+    next_position bigint       NOT NULL DEFAULT 1,
+    passed        bigint       NOT NULL DEFAULT 0,
     CONSTRAINT rowlock_lock_name CHECK (octet_length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (

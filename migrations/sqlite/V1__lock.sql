@@ -8,6 +8,9 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     acquired_at INTEGER,
     expires_at  INTEGER,
     session_id  BLOB,
+    waiters       INTEGER NOT NULL DEFAULT 0,
+    next_position INTEGER NOT NULL DEFAULT 1,
+    passed        INTEGER NOT NULL DEFAULT 0,
     CONSTRAINT rowlock_lock_name CHECK (length(name) BETWEEN 1 AND 255),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (

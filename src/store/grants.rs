@@ -3,13 +3,14 @@
 use super::brands;
 
 /// Every table of rowlock's.
-pub(super) const TABLES: [&str; 7] = [
+pub(super) const TABLES: [&str; 8] = [
     "rowlock_lock",
     "rowlock_database",
     "rowlock_idempotency",
     "rowlock_idempotency_step",
     "rowlock_form_token",
     "rowlock_session",
+    "rowlock_waiter",
     "rowlock_schema_history",
 ];
 

@@ -32,6 +32,7 @@ pub(crate) mod migration_sql;
 pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod record_admin;
 pub(crate) mod record_in_tx;

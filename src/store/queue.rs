@@ -1,0 +1,172 @@
+//! The queue of a name: the verbs, with their asks and outcomes.
+//!
+//! A waiter is a row in `rowlock_waiter`, at a position. It belongs to the session of its client: a waiter whose session has expired is
+//! passed over. The lock's row has the numbers of the queue: `waiters` (how many rows there are), `next_position` (the next one to give) and
+//! `passed` (every waiter is after this position).
+//!
+//! Every verb but [`queue_look`](QueueStore::queue_look) locks the lock's row first, and reads the waiters after that, in a statement
+//! whose snapshot is newer than the row lock. So it decides from the newest state, and positions are granted in their order.
+//!
+//! A transaction of the application's may have the row locked, for a pin. The verbs wait for the row for a few milliseconds only, and then
+//! answer `Locked`: nothing has changed.
+//!
+//! A name is *passed on* to the first waiter by the statement that releases it: the waiter gets the row with its own grant id, the next
+//! fence, and an expiry after the *window*. It holds the lock only after [`queue_confirm`](QueueStore::queue_confirm). If it does not confirm in the window, the next
+//! one who passes the name on gives it to the next waiter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::row::LockRow;
+use crate::model::Name;
+
+/// How long a waiter has to confirm a grant that was passed on to it.
+pub(crate) const WINDOW: Duration = Duration::from_secs(2);
+
+/// The verbs for the queue of a name.
+#[async_trait]
+pub(crate) trait QueueStore {
+    /// Grants the name, if it is free and has no waiter; otherwise puts a waiter at the end of its queue. Makes a missing row.
+    ///
+    /// When an earlier sending of this ask was granted the name, or has a waiter, this finds it.
+    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault>;
+
+    /// Turns a grant that was passed on to this waiter into a lease, or into a lock of its session: the row expires after the asked TTL. The commit is
+    /// durable. `None`: the window is over, or the name was never passed on to it.
+    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Confirmed, Fault>;
+
+    /// Passes a name on to its first waiter whose session is live, and removes the waiters before it. Frees the name when there is none.
+    ///
+    /// Does so if the row has the grant of the ask, live or expired; if its grant has expired; or if the row is free and has waiters. A waiter of the ask
+    /// is removed first. The commit need not be durable: nobody holds the name before a durable confirm.
+    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Passed, Fault>;
+
+    /// Looks at the rows of the names for which a client waits: one answer per ask, in their order. Locks nothing.
+    async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
+
+    /// All waiters, by name and position, whose sessions are live.
+    async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault>;
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct JoinAsk {
+    pub(crate) name: Name,
+    /// The id for the new grant: fresh for every acquire.
+    pub(crate) grant_id: Uuid,
+    /// The session that the waiter belongs to. It was opened before.
+    pub(crate) session: Uuid,
+    /// The grant belongs to that session too.
+    pub(crate) in_session: bool,
+    /// The TTL of the row when it is granted at once.
+    pub(crate) ttl: Duration,
+    /// A text for people.
+    pub(crate) holder: Arc<str>,
+    /// The longest queue that the ask may join.
+    pub(crate) most: u32,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Joined {
+    Granted {
+        fence: i64,
+    },
+    Queued {
+        position: i64,
+        /// How many waiters are before it, as far as their rows tell.
+        before: u32,
+        /// The name is free, or its grant has expired: it has to be passed on.
+        pass: bool,
+    },
+    /// The queue is as long as the ask allows; with the row.
+    Full(LockRow),
+    /// A transaction has the row locked.
+    Locked,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ConfirmAsk {
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    /// From now on, by the database's clock.
+    pub(crate) ttl: Duration,
+    /// The session that the lock belongs to from now on, if it belongs to one.
+    pub(crate) session: Option<Uuid>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Confirmed {
+    Held {
+        fence: i64,
+    },
+    /// The name was not passed on to this waiter, or its window is over.
+    Gone,
+    /// A transaction has the row locked.
+    Locked,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct PassAsk {
+    pub(crate) name: Name,
+    /// The grant that ends, or the waiter that leaves: then with its position. `None`: the name is passed on only if it is free or its
+    /// grant has expired.
+    pub(crate) of: Option<(Uuid, Option<i64>)>,
+}
+
+/// What passing on did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// Nothing was to be done: the row has another grant, which is live, or is free without waiters. (A waiter was removed all the same.)
+    No,
+    Done {
+        /// The grant of the ask was live until now.
+        was_live: bool,
+        /// The waiter that has the name now. `None`: the name is free.
+        next: Option<Next>,
+    },
+    /// A transaction has the row locked.
+    Locked,
+}
+
+/// The waiter that a name was passed on to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Next {
+    pub(crate) grant_id: Uuid,
+    pub(crate) session: Uuid,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct LookAsk {
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    pub(crate) position: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// The name was passed on to this waiter.
+    Granted,
+    /// It waits. `pass`: the name is free, or its grant has expired. Otherwise the time that the grant has left (of a session's lock: the session).
+    Waiting {
+        pass: bool,
+        remaining: Duration,
+    },
+    /// Its row is gone: it was passed over, or its window is over.
+    Gone,
+}
+
+/// A waiter, as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WaiterRow {
+    pub(crate) name: Vec<u8>,
+    pub(crate) position: i64,
+    pub(crate) holder: String,
+    pub(crate) session: Uuid,
+    /// Microseconds since 1970-01-01 UTC.
+    pub(crate) joined_at: i64,
+    /// Microseconds.
+    pub(crate) waited: i64,
+}
