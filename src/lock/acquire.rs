@@ -210,6 +210,7 @@ impl Lock {
                 ttl: self.lease(),
                 holder: Arc::clone(holder),
                 session: session.as_ref().map(|session| session.grant.id),
+                barging: false,
             };
             let reply = |reply| Take::task(core, ask, max_hold, session.clone(), reply, give_up);
             let acquired = core.answer(reply).await?;

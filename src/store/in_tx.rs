@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::row::LockRow;
+use super::row::{LockRow, count};
 use crate::model::Name;
 
 /// The verbs for locks in the caller's transaction.
@@ -55,12 +55,23 @@ pub(crate) type ToldColumns = (
     Option<i64>,
     Option<i64>,
     Option<Uuid>,
+    Option<i64>,
 );
 
 impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
     fn from(columns: Option<ToldColumns>) -> Self {
-        let Some((id, name, grant_id, fence, holder, acquired_at, expires_at, remaining, session)) =
-            columns
+        let Some((
+            id,
+            name,
+            grant_id,
+            fence,
+            holder,
+            acquired_at,
+            expires_at,
+            remaining,
+            session,
+            waiters,
+        )) = columns
         else {
             return Self {
                 database: None,
@@ -76,6 +87,7 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
             expires_at,
             remaining,
             session,
+            waiters: count(waiters.unwrap_or_default()),
             buried: false,
         });
         Self {

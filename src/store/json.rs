@@ -11,7 +11,7 @@ use super::session::LeftBehind;
 use super::to_micros;
 use crate::model::{Name, Outcome, RecordKey};
 
-/// `[[name, grant_id, ttl, holder, session or null], …]`
+/// `[[name, grant_id, ttl, holder, session or null, barging], …]`
 pub(crate) fn takes<'a>(asks: impl IntoIterator<Item = &'a TakeAsk>) -> String {
     array(asks.into_iter().map(|ask| {
         json!([
@@ -19,7 +19,8 @@ pub(crate) fn takes<'a>(asks: impl IntoIterator<Item = &'a TakeAsk>) -> String {
             ask.grant_id.simple().to_string(),
             to_micros(ask.ttl),
             &*ask.holder,
-            ask.session.map(|id| id.simple().to_string())
+            ask.session.map(|id| id.simple().to_string()),
+            i32::from(ask.barging)
         ])
     }))
 }

@@ -14,11 +14,11 @@ use crate::model::Name;
 /// The verbs for leases.
 #[async_trait]
 pub(crate) trait LeaseStore: SessionStore + Send {
-    /// Grants a lease on each name without a live one, under the next fence:
+    /// Grants a lease on each name without a live one and without waiters (or with waiters, if the ask is barging), under the next fence:
     /// `max(previous + 1, microseconds of the clock)`.
     ///
-    /// One outcome per ask, in the order of the asks. A name that is held, or whose row another transaction has locked, is `Busy`.
-    /// When the reported holder is the ask's own grant, an earlier sending of this ask took it.
+    /// One outcome per ask, in the order of the asks. A name that is held or has waiters, or whose row another transaction has locked,
+    /// is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this ask took it.
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         let mut taken = self.lease_take_free(asks).await?;
         let is_left = |taken: &Taken| taken.left_behind().is_some();
@@ -54,7 +54,8 @@ pub(crate) trait LeaseStore: SessionStore + Send {
     /// One outcome per ask, in the order of the asks.
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault>;
 
-    /// Frees leases that are live and still belong to the asked grants. A release need not survive a crash of the server: a lost
+    /// Frees leases that are live and still belong to the asked grants. A name with waiters is passed on
+    /// ([`queue_pass`](super::queue::QueueStore::queue_pass)). A release need not survive a crash of the server: a lost
     /// release only leaves a row that expires.
     ///
     /// One outcome per ask, in the order of the asks.
@@ -80,6 +81,8 @@ pub(crate) struct TakeAsk {
     pub(crate) holder: Arc<str>,
     /// The session that the lock belongs to. It was opened before.
     pub(crate) session: Option<Uuid>,
+    /// Take the name even if it has waiters.
+    pub(crate) barging: bool,
 }
 
 impl TakeAsk {
@@ -102,7 +105,8 @@ pub(crate) enum Taken {
 impl Taken {
     /// Not granted; with the row as it was read afterwards.
     pub(super) fn busy(row: Option<LockRow>) -> Self {
-        Self::Busy(row.filter(|row| row.is_live() || row.left_behind().is_some()))
+        let tells = |row: &LockRow| row.is_live() || row.is_stuck() || row.left_behind().is_some();
+        Self::Busy(row.filter(tells))
     }
 
     fn left_behind(&self) -> Option<LeftBehind> {
@@ -137,6 +141,11 @@ pub(crate) struct ReleaseAsk {
 }
 
 impl ReleaseAsk {
+    /// Whether the row has the live grant of this ask, and waiters: only passing it on releases it.
+    pub(super) fn is_awaited(&self, row: &LockRow) -> bool {
+        row.is_of(self.grant_id) && row.is_live() && row.waiters > 0
+    }
+
     /// The outcome of an ask whose row was not freed. `None`: there is no row.
     pub(super) fn freed(&self, row: Option<&LockRow>) -> Freed {
         match row {
@@ -150,7 +159,7 @@ impl ReleaseAsk {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freed {
-    /// The grant was held until now. The name is free.
+    /// The grant was held until now. The name is free, or was passed on to a waiter.
     Released,
     /// The row is free and has this grant's fence: an earlier sending released it.
     WasFree,

@@ -21,6 +21,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
+use super::lease::{Freed, ReleaseAsk};
 use super::row::LockRow;
 use crate::model::Name;
 
@@ -32,7 +33,9 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(2);
 pub(crate) trait QueueStore {
     /// Grants the name, if it is free and has no waiter; otherwise puts a waiter at the end of its queue. Makes a missing row.
     ///
-    /// When an earlier sending of this ask was granted the name, or has a waiter, this finds it.
+    /// When an earlier sending of this ask was granted the name, or has a waiter, this finds it. A live grant that it finds may have been
+    /// passed on to its waiter meanwhile, so this gives it the asked TTL and session, as `queue_confirm` does, and never moves its
+    /// expiry back.
     async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault>;
 
     /// Turns a grant that was passed on to this waiter into a lease, or into a lock of its session: the row expires after the asked TTL. The commit is
@@ -150,12 +153,26 @@ pub(crate) enum Looked {
     /// The name was passed on to this waiter.
     Granted,
     /// It waits. `pass`: the name is free, or its grant has expired. Otherwise the time that the grant has left (of a session's lock: the session).
-    Waiting {
-        pass: bool,
-        remaining: Duration,
-    },
+    Waiting { pass: bool, remaining: Duration },
     /// Its row is gone: it was passed over, or its window is over.
     Gone,
+}
+
+/// Releases the grant of an ask whose name has waiters.
+pub(super) async fn release(
+    store: &mut (impl QueueStore + Send + ?Sized),
+    ask: &ReleaseAsk,
+) -> Result<Freed, Fault> {
+    let pass = PassAsk {
+        name: ask.name.clone(),
+        of: Some((ask.grant_id, None)),
+    };
+    Ok(match store.queue_pass(&pass).await? {
+        Passed::Done { was_live: true, .. } => Freed::Released,
+        Passed::Done { .. } => Freed::Expired,
+        Passed::No => Freed::Superseded,
+        Passed::Locked => Freed::Locked,
+    })
 }
 
 /// A waiter, as operators see it.

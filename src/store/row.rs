@@ -23,6 +23,8 @@ pub(crate) struct LockRow {
     pub(crate) remaining: Option<i64>,
     /// The session that the lock belongs to, if it belongs to one.
     pub(crate) session: Option<Uuid>,
+    /// How many waiters its queue has. Some of them may not live any more.
+    pub(crate) waiters: u32,
     /// This look freed the row: a session that had ended had left it behind.
     pub(crate) buried: bool,
 }
@@ -37,11 +39,13 @@ pub(crate) type LockColumns = (
     Option<i64>,
     Option<i64>,
     Option<Uuid>,
+    i64,
 );
 
 impl From<LockColumns> for LockRow {
     fn from(columns: LockColumns) -> Self {
-        let (name, grant_id, fence, holder, acquired_at, expires_at, remaining, session) = columns;
+        let (name, grant_id, fence, holder, acquired_at, expires_at, remaining, session, waiters) =
+            columns;
         Self {
             name,
             grant_id,
@@ -51,9 +55,15 @@ impl From<LockColumns> for LockRow {
             expires_at,
             remaining,
             session,
+            waiters: count(waiters),
             buried: false,
         }
     }
+}
+
+/// A number of waiters from the database.
+pub(in crate::store) fn count(waiters: i64) -> u32 {
+    u32::try_from(waiters.max(0)).unwrap_or(u32::MAX)
 }
 
 impl LockRow {
@@ -69,6 +79,11 @@ impl LockRow {
     /// Whether the row has an expired lease.
     pub(crate) fn has_lapsed(&self) -> bool {
         self.grant_id.is_some() && !self.is_live()
+    }
+
+    /// Whether the name has waiters and no live grant: it has to be passed on.
+    pub(crate) fn is_stuck(&self) -> bool {
+        !self.is_live() && self.waiters > 0
     }
 
     /// The lock that a session has left behind: the session is not live, as far as the statement saw it.
@@ -136,6 +151,7 @@ mod tests {
             expires_at: Some(2),
             remaining: Some(-5),
             session: None,
+            waiters: 0,
             buried: false,
         }
     }

@@ -53,6 +53,7 @@ impl House {
             ttl,
             holder: "test".into(),
             session: None,
+            barging: false,
         };
         let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
         let taken = conn.lease_take(std::slice::from_ref(&ask)).await.unwrap();

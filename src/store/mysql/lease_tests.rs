@@ -41,6 +41,7 @@ fn a_batch_that_is_admitted_leaves_in_one_record() {
             ttl,
             holder: Arc::clone(&holder),
             session: None,
+            barging: false,
         });
         let (take, read) = take_text(&takes);
         let rest = holder.len() + TakeAsk::IN_SESSION;
@@ -50,6 +51,7 @@ fn a_batch_that_is_admitted_leaves_in_one_record() {
             ttl: FOR_EVER,
             holder: Arc::clone(&holder),
             session: Some(Uuid::max()),
+            barging: false,
         });
         let (take_in_session, read_in_session) = take_text(&in_session);
         for size in [

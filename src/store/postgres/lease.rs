@@ -183,6 +183,7 @@ type TakeColumns = (
     Option<i64>,
     Option<i64>,
     Option<Uuid>,
+    Option<i64>,
 );
 
 #[async_trait]
@@ -282,9 +283,20 @@ impl LeaseStore for PgConnection {
 fn taken(row: TakeColumns) -> Taken {
     match row {
         (Some(fence), ..) => Taken::Granted { fence },
-        (None, Some(name), grant_id, Some(fence), holder, acquired, expires, left, session) => {
+        (
+            None,
+            Some(name),
+            grant_id,
+            Some(fence),
+            holder,
+            acquired,
+            expires,
+            left,
+            session,
+            Some(waiters),
+        ) => {
             let columns = (
-                name, grant_id, fence, holder, acquired, expires, left, session,
+                name, grant_id, fence, holder, acquired, expires, left, session, waiters,
             );
             Taken::busy(Some(LockRow::from(columns)))
         }

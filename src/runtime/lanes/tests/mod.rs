@@ -88,6 +88,7 @@ impl Bench {
             ttl: TTL,
             holder: "test".into(),
             session: None,
+            barging: false,
         };
         let give_up = Moment::now() + PATIENCE;
         let take = Take::task(&self.core, ask, None, None, reply, give_up);

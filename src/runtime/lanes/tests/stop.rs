@@ -14,6 +14,7 @@ pub(super) async fn held(core: &Arc<Core>, name: &str) -> Guard {
         ttl: TTL,
         holder: "test".into(),
         session: None,
+        barging: false,
     };
     let give_up = Moment::now() + PATIENCE;
     let take = |reply| Take::task(core, ask, None, None, reply, give_up);
