@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::lease::{Freed, ReleaseAsk};
+use super::micros;
 use super::row::LockRow;
 use crate::model::Name;
 
@@ -158,6 +159,20 @@ pub(crate) enum Looked {
     Gone,
 }
 
+/// Whether the name was passed on to this waiter, whether it waits, and the time that the name's grant has left.
+impl From<(bool, bool, i64)> for Looked {
+    fn from((granted, waits, left): (bool, bool, i64)) -> Self {
+        match (granted, waits) {
+            (true, _) => Self::Granted,
+            (false, true) => Self::Waiting {
+                pass: left <= 0,
+                remaining: micros(left),
+            },
+            (false, false) => Self::Gone,
+        }
+    }
+}
+
 /// Releases the grant of an ask whose name has waiters.
 pub(super) async fn release(
     store: &mut (impl QueueStore + Send + ?Sized),
@@ -186,4 +201,20 @@ pub(crate) struct WaiterRow {
     pub(crate) joined_at: i64,
     /// Microseconds.
     pub(crate) waited: i64,
+}
+
+/// A waiter's columns, in the order of [`WaiterRow`].
+pub(super) type WaiterColumns = (Vec<u8>, i64, String, Uuid, i64, i64);
+
+impl From<WaiterColumns> for WaiterRow {
+    fn from((name, position, holder, session, joined_at, waited): WaiterColumns) -> Self {
+        Self {
+            name,
+            position,
+            holder,
+            session,
+            joined_at,
+            waited,
+        }
+    }
 }

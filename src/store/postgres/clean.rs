@@ -51,9 +51,10 @@ WITH seen AS MATERIALIZED (
     SELECT name FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2
 ), idle AS (
     SELECT l.name FROM seen s JOIN rowlock_lock l ON l.name = s.name
-    WHERE (l.grant_id IS NULL AND l.expires_at IS NULL
-           AND l.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $3)
-       OR l.expires_at < clock_timestamp() - $3 * interval '1 microsecond'
+    WHERE ((l.grant_id IS NULL AND l.expires_at IS NULL
+            AND l.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $3)
+           OR l.expires_at < clock_timestamp() - $3 * interval '1 microsecond')
+      AND l.waiters = 0
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), gone AS (

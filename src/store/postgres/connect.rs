@@ -122,7 +122,9 @@ impl Connector for Postgres {
 
     const LANES: usize = 2;
 
-    const REQUEST: RequestLimit = RequestLimit::of(4_096, 40, 1);
+    const REQUEST: RequestLimit = RequestLimit::of(4_096, 49, 1);
+
+    const RENEWALS: RequestLimit = RequestLimit::of(4_096, 40, 1);
 
     fn from_options(options: PgConnectOptions) -> Result<Self, Error> {
         Ok(Self::of(vec![options]))

@@ -19,6 +19,7 @@ use super::{query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::queue;
 use crate::store::row::LockRow;
 use crate::store::{micros, to_micros};
 
@@ -34,7 +35,7 @@ SET grant_id = $2,
     session_id = $5
 WHERE name = (
     SELECT name FROM rowlock_lock
-    WHERE name = $1 AND (expires_at IS NULL OR expires_at <= clock_timestamp())
+    WHERE name = $1 AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND (waiters = 0 OR $6)
     FOR UPDATE SKIP LOCKED
 )
 RETURNING fence";
@@ -44,12 +45,12 @@ RETURNING fence";
 const TAKE: &str = concat!(
     "
 WITH ask AS (
-    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[], $5::uuid[])
-        WITH ORDINALITY AS a (name, grant_id, ttl, holder, session_id, n)
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[], $5::uuid[], $6::boolean[])
+        WITH ORDINALITY AS a (name, grant_id, ttl, holder, session_id, barging, n)
     LIMIT cardinality($1)
 ), free AS (
     SELECT l.name FROM ask a JOIN rowlock_lock l ON l.name = a.name
-    WHERE l.expires_at IS NULL OR l.expires_at <= clock_timestamp()
+    WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND (l.waiters = 0 OR a.barging)
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), took AS (
@@ -111,16 +112,19 @@ WITH ask AS (
 )
 SELECT n, (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint FROM known";
 
-/// [`RELEASE`] for a single ask whose lease is still live.
+/// [`RELEASE`] for a single ask whose lease is still live. A name with waiters stays as it is, and the answer tells: that saves a
+/// look, where the next statement has to pass the name on.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+SET grant_id = CASE WHEN waiters > 0 THEN grant_id END, holder = CASE WHEN waiters > 0 THEN holder END,
+    acquired_at = CASE WHEN waiters > 0 THEN acquired_at END, expires_at = CASE WHEN waiters > 0 THEN expires_at END,
+    session_id = CASE WHEN waiters > 0 THEN session_id END
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()
     FOR UPDATE SKIP LOCKED
 )
-RETURNING set_config('synchronous_commit', 'off', true)";
+RETURNING waiters > 0, set_config('synchronous_commit', 'off', true)";
 
 /// The commit of a pure release need not wait for the disk, because a lost release only leaves a row that expires.
 /// `set_config(…, true)` is SET LOCAL, for this statement's own transaction.
@@ -131,7 +135,7 @@ WITH ask AS (
     LIMIT cardinality($1)
 ), mine AS (
     SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name AND a.grant_id = l.grant_id
-    WHERE l.expires_at > clock_timestamp()
+    WHERE l.expires_at > clock_timestamp() AND l.waiters = 0
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), freed AS (
@@ -145,6 +149,7 @@ SELECT f.name IS NOT NULL,
        l.grant_id IS NOT DISTINCT FROM a.grant_id,
        l.grant_id IS NULL AND l.fence IS NOT DISTINCT FROM a.fence,
        l.expires_at > clock_timestamp(),
+       COALESCE(l.waiters, 0),
        set_config('synchronous_commit', 'off', true)
 FROM ask a
 LEFT JOIN freed f ON f.name = a.name
@@ -186,6 +191,9 @@ type TakeColumns = (
     Option<i64>,
 );
 
+/// The row was freed; it has the grant; it is free, with the grant's fence; its grant is live; its waiters; and the setting.
+type ReleaseColumns = (bool, bool, bool, Option<bool>, i64, String);
+
 #[async_trait]
 impl LeaseStore for PgConnection {
     async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
@@ -196,6 +204,7 @@ impl LeaseStore for PgConnection {
                 .bind(to_micros(ask.ttl))
                 .bind(&*ask.holder)
                 .bind(ask.session)
+                .bind(ask.barging)
                 .fetch_optional(&mut *self)
                 .await?;
             if let Some(fence) = fence {
@@ -208,6 +217,7 @@ impl LeaseStore for PgConnection {
             .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
             .bind(asks.iter().map(|a| &*a.holder).collect::<Vec<_>>())
             .bind(asks.iter().map(|a| a.session).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.barging).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
         Ok(rows.into_iter().map(taken).collect())
@@ -235,31 +245,35 @@ impl LeaseStore for PgConnection {
 
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
         if let [ask] = asks {
-            let one = query(RELEASE_ONE)
+            let one: Option<(bool, String)> = query_as(RELEASE_ONE)
                 .bind(ask.name.as_bytes())
-                .bind(ask.grant_id);
-            if one.fetch_optional(&mut *self).await?.is_some() {
-                return Ok(vec![Freed::Released]);
+                .bind(ask.grant_id)
+                .fetch_optional(&mut *self)
+                .await?;
+            match one {
+                Some((false, _)) => return Ok(vec![Freed::Released]),
+                Some((true, _)) => return Ok(vec![queue::release(self, ask).await?]),
+                None => {}
             }
         }
-        let rows: Vec<(bool, bool, bool, Option<bool>, String)> = query_as(RELEASE)
+        let rows: Vec<ReleaseColumns> = query_as(RELEASE)
             .bind(names(asks.iter().map(|a| &a.name)))
             .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
             .bind(asks.iter().map(|a| a.fence).collect::<Vec<_>>())
-            .fetch_all(self)
+            .fetch_all(&mut *self)
             .await?;
-        Ok(rows
-            .into_iter()
-            .map(
-                |(freed, mine, was_free, live, _)| match (freed, mine, live) {
-                    (true, ..) => Freed::Released,
-                    (false, true, Some(true)) => Freed::Locked,
-                    (false, true, _) => Freed::Expired,
-                    (false, false, _) if was_free => Freed::WasFree,
-                    (false, false, _) => Freed::Superseded,
-                },
-            )
-            .collect())
+        let mut outcomes = Vec::with_capacity(asks.len());
+        for (ask, (freed, mine, was_free, live, waiters, _)) in asks.iter().zip(rows) {
+            outcomes.push(match (freed, mine, live) {
+                (true, ..) => Freed::Released,
+                (false, true, Some(true)) if waiters > 0 => queue::release(self, ask).await?,
+                (false, true, Some(true)) => Freed::Locked,
+                (false, true, _) => Freed::Expired,
+                (false, false, _) if was_free => Freed::WasFree,
+                (false, false, _) => Freed::Superseded,
+            });
+        }
+        Ok(outcomes)
     }
 
     /// Limits the wait for the row on the server. Otherwise the server would go on after the caller has gone, and free the name minutes

@@ -47,7 +47,7 @@ WHERE l.name = $1 AND ",
     " > clock_timestamp()"
 );
 
-const ROW: &str = concat!(
+pub(super) const ROW: &str = concat!(
     "
 SELECT",
     row_columns!(),
@@ -102,17 +102,22 @@ impl LockRowStore for PgConnection {
         if ask == RowAsk::Look || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
             return Ok(found);
         }
-        let change = if found.is_some() {
-            FREE_LAPSED
+        if found.is_some() {
+            query(FREE_LAPSED)
+                .bind(name.as_bytes())
+                .execute(&mut *self)
+                .await?;
         } else {
-            MAKE_ROW
-        };
-        query(change)
-            .bind(name.as_bytes())
-            .execute(&mut *self)
-            .await?;
+            make_row(self, name).await?;
+        }
         Ok(one(self, ROW, name).await?)
     }
+}
+
+/// Makes the row of a name, free, unless it is there.
+pub(super) async fn make_row(conn: &mut PgConnection, name: &Name) -> Result<(), sqlx::Error> {
+    query(MAKE_ROW).bind(name.as_bytes()).execute(conn).await?;
+    Ok(())
 }
 
 pub(super) async fn one(

@@ -12,6 +12,7 @@ mod lock_row;
 mod look;
 mod own_connection;
 mod pooler;
+mod queue;
 mod record;
 mod record_admin;
 mod record_in_tx;

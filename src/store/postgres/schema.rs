@@ -25,11 +25,18 @@ pub(crate) fn migrations() -> Migrations {
     }
 }
 
+/// Every function of rowlock's. Where an administrator has not taken it away, every user has the right to run it.
+const FUNCTIONS: [&str; 2] = ["rowlock_join_v1", "rowlock_pass_v1"];
+
 /// The statements that give `user` all rights that rowlock needs at run time.
 pub(crate) fn grants(user: &str, database: &str) -> String {
     let (user, database) = (identifier(user, '"'), identifier(database, '"'));
     let tables = TABLES.join(", ");
-    format!("GRANT CONNECT ON DATABASE {database} TO {user}; GRANT {RIGHTS} ON {tables} TO {user};")
+    let functions = FUNCTIONS.join(", ");
+    format!(
+        "GRANT CONNECT ON DATABASE {database} TO {user}; GRANT {RIGHTS} ON {tables} TO {user}; \
+         GRANT EXECUTE ON FUNCTION {functions} TO {user};"
+    )
 }
 
 /// Any constant will do, if every rowlock client uses the same one ("rowlock" in ASCII).
@@ -38,16 +45,19 @@ const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;
 
-/// Every column of every table.
-const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, d.one, d.id, \
+/// Every column of every table, and every function. The server checks the right to run a function before it finds that there is no row.
+const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
+     l.waiters, l.next_position, l.passed, d.one, d.id, \
      r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
      r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
      r.retain_until, r.forget_at, r.clean_at, \
      s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
      t.scope, t.token, t.issued_at, t.expires_at, \
-     o.id, o.holder, o.opened_at, o.expires_at, o.forced \
+     o.id, o.holder, o.opened_at, o.expires_at, o.forced, \
+     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, \
+     rowlock_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_pass_v1(NULL, NULL, NULL, NULL) \
      FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \
-     rowlock_session o WHERE 1 = 0";
+     rowlock_session o, rowlock_waiter w WHERE 1 = 0";
 
 #[async_trait]
 impl SchemaStore for PgConnection {
@@ -123,7 +133,8 @@ mod tests {
             text,
             format!(
                 "GRANT CONNECT ON DATABASE shop TO \"Shop App\"; \
-                 GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO \"Shop App\";"
+                 GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO \"Shop App\"; \
+                 GRANT EXECUTE ON FUNCTION rowlock_join_v1, rowlock_pass_v1 TO \"Shop App\";"
             )
         );
     }

@@ -18,6 +18,7 @@ use super::lock_row::{Rows, read, row_columns, row_ends};
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::queue;
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, to_micros};
 
@@ -35,7 +36,8 @@ SET grant_id = excluded.grant_id,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at,
     session_id = excluded.session_id
-WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at
+WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at)
+  AND (waiters = 0 OR EXISTS (SELECT 1 FROM json_each(?1) a WHERE a.value ->> 5 AND unhex(a.value ->> 0) = excluded.name))
 RETURNING name, fence";
 
 /// [`TAKE`] for a single ask.
@@ -51,7 +53,7 @@ SET grant_id = excluded.grant_id,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at,
     session_id = excluded.session_id
-WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at
+WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at) AND (waiters = 0 OR ?6)
 RETURNING fence";
 
 const RENEW: &str = "
@@ -75,6 +77,7 @@ FROM (
 ) ask
 WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
   AND rowlock_lock.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+  AND rowlock_lock.waiters = 0
 RETURNING name";
 
 /// [`RELEASE`] for a single ask.
@@ -82,7 +85,8 @@ const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
 SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 WHERE name = ?1 AND grant_id = ?2
-  AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+  AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+  AND waiters = 0";
 
 /// A row with a grant, live or expired, or a damaged row.
 const HELD: &str = concat!(
@@ -154,16 +158,18 @@ impl LeaseStore for SqliteConnection {
             return Ok(vec![Freed::Released; asks.len()]);
         }
         let rows = read(self, asks.iter().map(|ask| &ask.name)).await?;
-        Ok(asks
-            .iter()
-            .map(|ask| {
-                if freed.iter().any(|name| name == ask.name.as_bytes()) {
-                    Freed::Released
-                } else {
-                    ask.freed(rows.get(ask.name.as_bytes()))
-                }
-            })
-            .collect())
+        let mut outcomes = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let row = rows.get(ask.name.as_bytes());
+            outcomes.push(if freed.iter().any(|name| name == ask.name.as_bytes()) {
+                Freed::Released
+            } else if row.is_some_and(|row| ask.is_awaited(row)) {
+                queue::release(self, ask).await?
+            } else {
+                ask.freed(row)
+            });
+        }
+        Ok(outcomes)
     }
 
     async fn lease_force_release(
@@ -202,6 +208,7 @@ async fn grant(
             .bind(to_micros(ask.ttl))
             .bind(&*ask.holder)
             .bind(ask.session)
+            .bind(ask.barging)
             .fetch_all(conn)
             .await?;
         let name = ask.name.as_bytes();

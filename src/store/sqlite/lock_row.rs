@@ -105,10 +105,7 @@ impl LockRowStore for SqliteConnection {
         let make = ask == RowAsk::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
-            sqlx::query(MAKE_ROW)
-                .bind(name.as_bytes())
-                .execute(&mut *self)
-                .await?;
+            make_row(self, name).await?;
             found = read(self, std::iter::once(name)).await?;
         }
         if make && found.values().any(LockRow::has_lapsed) {
@@ -120,6 +117,13 @@ impl LockRowStore for SqliteConnection {
         }
         Ok(found.remove(name.as_bytes()))
     }
+}
+
+/// Makes the row of a name, free, unless it is there.
+pub(super) async fn make_row(conn: &mut SqliteConnection, name: &Name) -> Result<(), sqlx::Error> {
+    let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
+    make.execute(conn).await?;
+    Ok(())
 }
 
 pub(super) async fn read<'a>(

@@ -1,0 +1,186 @@
+//! The queue of a name: the statements.
+//!
+//! Joining and passing on are functions, which the migrations make (`V8__waiter.sql`, which says why). Each fails with 55P03 when the row
+//! stays locked; then nothing has happened.
+
+use async_trait::async_trait;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::lock_row::{ROW, make_row, one, row_ends};
+use super::{query_as, query_scalar};
+use crate::model::FaultKind;
+use crate::store::fault::Fault;
+use crate::store::queue::{
+    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
+    WINDOW, WaiterColumns, WaiterRow,
+};
+use crate::store::row::count;
+use crate::store::session::{LeftBehind, SessionStore};
+use crate::store::{micros, to_micros};
+
+const JOIN: &str = "
+SELECT status, number, ahead, pass FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
+
+const PASS: &str = "
+SELECT status, was_live, next_grant, next_session, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
+
+/// The first condition sets the limit on waiting for the row, for this transaction. It reads no column, so the server evaluates it before
+/// it looks for the row.
+const CONFIRM: &str = "
+UPDATE rowlock_lock
+SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4
+WHERE (SELECT set_config('lock_timeout', '20', true)) IS NOT NULL
+  AND name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()
+RETURNING fence";
+
+/// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left.
+const LOOK: &str = concat!(
+    "
+WITH ask AS (
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
+        WITH ORDINALITY AS a (name, grant_id, position, n)
+    LIMIT cardinality($1)
+)
+SELECT COALESCE(l.grant_id = a.grant_id AND l.expires_at > clock_timestamp(), false),
+       l.name IS NOT NULL AND w.name IS NOT NULL,
+       COALESCE((extract(epoch FROM ",
+    row_ends!(),
+    " - clock_timestamp()) * 1000000)::bigint, 0)
+FROM ask a
+LEFT JOIN rowlock_lock l ON l.name = a.name
+LEFT JOIN rowlock_session s ON s.id = l.session_id
+LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.grant_id = a.grant_id
+ORDER BY a.n"
+);
+
+const LIST: &str = "
+SELECT w.name, w.position, w.holder, w.session_id,
+       (extract(epoch FROM w.joined_at) * 1000000)::bigint,
+       (extract(epoch FROM clock_timestamp() - w.joined_at) * 1000000)::bigint
+FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
+WHERE s.expires_at > clock_timestamp()
+ORDER BY w.name, w.position";
+
+/// The status, the fence or the position, the waiters before it, and whether the name has to be passed on.
+type JoinColumns = (i32, Option<i64>, Option<i64>, Option<bool>);
+
+/// The status, whether the grant was live, the next grant and its session, and the session that has to end first.
+type PassColumns = (i32, Option<bool>, Option<Uuid>, Option<Uuid>, Option<Uuid>);
+
+#[async_trait]
+impl QueueStore for PgConnection {
+    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault> {
+        let Some(mut row) = unlocked(join(self, ask).await)? else {
+            return Ok(Joined::Locked);
+        };
+        if row.0 == 0 {
+            make_row(self, &ask.name).await?;
+            let Some(again) = unlocked(join(self, ask).await)? else {
+                return Ok(Joined::Locked);
+            };
+            row = again;
+        }
+        Ok(match row {
+            (1, Some(fence), ..) => Joined::Granted { fence },
+            (2, Some(position), before, pass) => Joined::Queued {
+                position,
+                before: count(before.unwrap_or_default()),
+                pass: pass.unwrap_or_default(),
+            },
+            (3, ..) => match one(self, ROW, &ask.name).await? {
+                Some(row) => Joined::Full(row),
+                None => Joined::Locked,
+            },
+            // The cleaner has removed the new row.
+            _ => Joined::Locked,
+        })
+    }
+
+    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Confirmed, Fault> {
+        let fence: Result<Option<i64>, sqlx::Error> = query_scalar(CONFIRM)
+            .bind(ask.name.as_bytes())
+            .bind(ask.grant_id)
+            .bind(to_micros(ask.ttl))
+            .bind(ask.session)
+            .fetch_optional(self)
+            .await;
+        Ok(match unlocked(fence)? {
+            Some(Some(fence)) => Confirmed::Held { fence },
+            Some(None) => Confirmed::Gone,
+            None => Confirmed::Locked,
+        })
+    }
+
+    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Passed, Fault> {
+        let Some(mut row) = unlocked(pass(self, ask).await)? else {
+            return Ok(Passed::Locked);
+        };
+        if let (2, .., Some(session)) = row {
+            let name = ask.name.clone();
+            self.session_bury(&[LeftBehind { name, session }]).await?;
+            let Some(again) = unlocked(pass(self, ask).await)? else {
+                return Ok(Passed::Locked);
+            };
+            row = again;
+        }
+        Ok(match row {
+            (1, was_live, next, session, _) => Passed::Done {
+                was_live: was_live.unwrap_or_default(),
+                next: next
+                    .zip(session)
+                    .map(|(grant_id, session)| Next { grant_id, session }),
+            },
+            // Ending the session has skipped the row: a transaction has locked it.
+            (2, ..) => Passed::Locked,
+            _ => Passed::No,
+        })
+    }
+
+    async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
+        let rows: Vec<(bool, bool, i64)> = query_as(LOOK)
+            .bind(asks.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.position).collect::<Vec<_>>())
+            .fetch_all(self)
+            .await?;
+        Ok(rows.into_iter().map(Looked::from).collect())
+    }
+
+    async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
+        let rows: Vec<WaiterColumns> = query_as(LIST).fetch_all(self).await?;
+        Ok(rows.into_iter().map(WaiterRow::from).collect())
+    }
+}
+
+async fn join(conn: &mut PgConnection, ask: &JoinAsk) -> Result<JoinColumns, sqlx::Error> {
+    query_as(JOIN)
+        .bind(ask.name.as_bytes())
+        .bind(ask.grant_id)
+        .bind(ask.session)
+        .bind(ask.in_session)
+        .bind(to_micros(ask.ttl))
+        .bind(&*ask.holder)
+        .bind(i64::from(ask.most))
+        .fetch_one(conn)
+        .await
+}
+
+async fn pass(conn: &mut PgConnection, ask: &PassAsk) -> Result<PassColumns, sqlx::Error> {
+    query_as(PASS)
+        .bind(ask.name.as_bytes())
+        .bind(ask.of.map(|(grant_id, _)| grant_id))
+        .bind(ask.of.and_then(|(_, position)| position))
+        .bind(to_micros(WINDOW))
+        .fetch_one(conn)
+        .await
+}
+
+/// `None`: the row stayed locked, and nothing has happened.
+fn unlocked<T>(answer: Result<T, sqlx::Error>) -> Result<Option<T>, Fault> {
+    match answer.map_err(Fault::from) {
+        Ok(answer) => Ok(Some(answer)),
+        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}

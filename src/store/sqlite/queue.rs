@@ -1,0 +1,368 @@
+//! The queue of a name: the statements. Their times follow the rules of `lease.rs`.
+//!
+//! A writer has the whole file to itself, so a decision is a transaction that begins with the write lock: it reads the row, and then
+//! changes the row and the waiters. When the file stays busy, nothing has happened.
+
+use async_trait::async_trait;
+use sqlx::{Row, SqliteConnection};
+use uuid::Uuid;
+
+use super::lock_row::{make_row, read, row_ends};
+use super::record::in_a_transaction;
+use crate::model::{FaultKind, Name};
+use crate::store::fault::Fault;
+use crate::store::queue::{
+    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
+    WINDOW, WaiterColumns, WaiterRow,
+};
+use crate::store::row::count;
+use crate::store::session::{LeftBehind, SessionStore};
+use crate::store::to_micros;
+
+const STATE: &str = "
+SELECT l.grant_id, l.fence, coalesce(l.expires_at > now.us, FALSE), l.session_id,
+       l.session_id IS NOT NULL AND coalesce(s.expires_at <= now.us, TRUE),
+       l.waiters, l.next_position, l.passed, now.us
+FROM rowlock_lock l
+LEFT JOIN rowlock_session s ON s.id = l.session_id,
+     (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE l.name = ?1";
+
+const GRANT: &str = "
+UPDATE rowlock_lock
+SET grant_id = ?2, fence = max(fence + 1, ?3 + 1000), holder = ?4, acquired_at = ?3, expires_at = ?3 + ?5 + 1000,
+    session_id = ?6
+WHERE name = ?1
+RETURNING fence";
+
+/// For a grant that an earlier sending made. It may have been passed on: then it has to be confirmed.
+const KEEP: &str = "
+UPDATE rowlock_lock SET expires_at = max(expires_at, ?2 + ?3 + 1000), session_id = ?4 WHERE name = ?1";
+
+const FIND: &str = "
+SELECT position FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND grant_id = ?3";
+
+const COUNT: &str =
+    "SELECT count(*) FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND position < ?3";
+
+const ADD: &str = "
+INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+
+const ADDED: &str = "
+UPDATE rowlock_lock SET waiters = waiters + 1, next_position = next_position + 1 WHERE name = ?1";
+
+const CONFIRM: &str = "
+UPDATE rowlock_lock
+SET expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 + 1000, session_id = ?4
+WHERE name = ?1 AND grant_id = ?2
+  AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+RETURNING fence";
+
+const LEAVE: &str =
+    "DELETE FROM rowlock_waiter WHERE name = ?1 AND position = ?2 AND grant_id = ?3";
+
+const LEFT: &str = "UPDATE rowlock_lock SET waiters = waiters - 1 WHERE name = ?1";
+
+/// CROSS JOIN keeps the sessions from becoming the outer loop.
+const FIRST: &str = "
+SELECT w.position, w.grant_id, w.session_id, w.holder
+FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
+WHERE w.name = ?1 AND w.position > ?2 AND s.expires_at > ?3
+ORDER BY w.position LIMIT 1";
+
+/// Removes the waiters up to a position.
+const CONSUME: &str =
+    "DELETE FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND position <= ?3";
+
+const CONSUMED: &str =
+    "UPDATE rowlock_lock SET waiters = waiters - ?2, passed = ?3 WHERE name = ?1";
+
+const FREE: &str = "
+UPDATE rowlock_lock
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+WHERE name = ?1";
+
+/// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left.
+const LOOK: &str = concat!(
+    "
+SELECT coalesce(l.grant_id = ?2 AND l.expires_at > now.us, FALSE),
+       EXISTS (SELECT 1 FROM rowlock_waiter w WHERE w.name = ?1 AND w.position = ?3 AND w.grant_id = ?2),
+       coalesce(",
+    row_ends!(),
+    " - now.us - 1000, 0)
+FROM rowlock_lock l
+LEFT JOIN rowlock_session s ON s.id = l.session_id,
+     (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE l.name = ?1"
+);
+
+const LIST: &str = "
+SELECT w.name, w.position, w.holder, w.session_id, w.joined_at, now.us - w.joined_at
+FROM rowlock_waiter w
+CROSS JOIN rowlock_session s ON s.id = w.session_id,
+     (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE s.expires_at > now.us
+ORDER BY w.name, w.position";
+
+/// A lock's row, by the clock `now`.
+#[derive(Debug)]
+struct State {
+    grant_id: Option<Uuid>,
+    fence: i64,
+    is_live: bool,
+    session_id: Option<Uuid>,
+    /// The lock belongs to a session that is not live.
+    is_left: bool,
+    waiters: i64,
+    next_position: i64,
+    passed: i64,
+    now: i64,
+}
+
+/// What a transaction found.
+enum Found<T> {
+    Done(T),
+    /// There is no row.
+    NoRow,
+    /// The lock belongs to this session, which is not live.
+    LeftBehind(Uuid),
+}
+
+#[async_trait]
+impl QueueStore for SqliteConnection {
+    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault> {
+        let joined = in_a_transaction(self, async |conn| join(conn, ask).await).await;
+        Ok(match unlocked(joined)? {
+            Some(Some(joined)) => joined,
+            Some(None) => {
+                let row = read(self, std::iter::once(&ask.name)).await?;
+                row.into_values()
+                    .next()
+                    .map_or(Joined::Locked, Joined::Full)
+            }
+            None => Joined::Locked,
+        })
+    }
+
+    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Confirmed, Fault> {
+        let fence: Result<Vec<i64>, sqlx::Error> = sqlx::query_scalar(CONFIRM)
+            .bind(ask.name.as_bytes())
+            .bind(ask.grant_id)
+            .bind(to_micros(ask.ttl))
+            .bind(ask.session)
+            .fetch_all(self)
+            .await;
+        Ok(match unlocked(fence.map_err(Fault::from))? {
+            Some(fences) => match fences[..] {
+                [fence] => Confirmed::Held { fence },
+                _ => Confirmed::Gone,
+            },
+            None => Confirmed::Locked,
+        })
+    }
+
+    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Passed, Fault> {
+        for _ in 0..2 {
+            let passed = in_a_transaction(self, async |conn| pass(conn, ask).await).await;
+            match unlocked(passed)? {
+                Some(Found::Done(passed)) => return Ok(passed),
+                Some(Found::NoRow) => return Ok(Passed::No),
+                Some(Found::LeftBehind(session)) => {
+                    let name = ask.name.clone();
+                    self.session_bury(&[LeftBehind { name, session }]).await?;
+                }
+                None => return Ok(Passed::Locked),
+            }
+        }
+        Ok(Passed::Locked)
+    }
+
+    async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
+        let mut looked = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let row: Option<(bool, bool, i64)> = sqlx::query_as(LOOK)
+                .bind(ask.name.as_bytes())
+                .bind(ask.grant_id)
+                .bind(ask.position)
+                .fetch_optional(&mut *self)
+                .await?;
+            looked.push(row.map_or(Looked::Gone, Looked::from));
+        }
+        Ok(looked)
+    }
+
+    async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
+        let rows: Vec<WaiterColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
+        Ok(rows.into_iter().map(WaiterRow::from).collect())
+    }
+}
+
+/// `None`: the queue is full.
+async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joined>, sqlx::Error> {
+    let name = ask.name.as_bytes();
+    let mut found = state(conn, &ask.name).await?;
+    if found.is_none() {
+        make_row(conn, &ask.name).await?;
+        found = state(conn, &ask.name).await?;
+    }
+    let Some(row) = found else {
+        return Err(sqlx::Error::RowNotFound);
+    };
+    let session = ask.in_session.then_some(ask.session);
+    if row.is_live && row.grant_id == Some(ask.grant_id) {
+        let keep = sqlx::query(KEEP).bind(name).bind(row.now);
+        let keep = keep.bind(to_micros(ask.ttl)).bind(session);
+        keep.execute(conn).await?;
+        return Ok(Some(Joined::Granted { fence: row.fence }));
+    }
+    if !row.is_live && row.waiters == 0 {
+        let fence = grant(
+            conn,
+            name,
+            (ask.grant_id, &ask.holder),
+            (row.now, to_micros(ask.ttl)),
+            session,
+        );
+        let fence = fence.await?;
+        return Ok(Some(Joined::Granted { fence }));
+    }
+    let pass = !row.is_live || row.is_left;
+    let waiting: Option<i64> = sqlx::query_scalar(FIND)
+        .bind(name)
+        .bind(row.passed)
+        .bind(ask.grant_id)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(position) = waiting {
+        let before: i64 = sqlx::query_scalar(COUNT)
+            .bind(name)
+            .bind(row.passed)
+            .bind(position)
+            .fetch_one(conn)
+            .await?;
+        return Ok(Some(Joined::Queued {
+            position,
+            before: count(before),
+            pass,
+        }));
+    }
+    if row.waiters >= i64::from(ask.most) {
+        return Ok(None);
+    }
+    sqlx::query(ADD)
+        .bind(name)
+        .bind(row.next_position)
+        .bind(ask.grant_id)
+        .bind(ask.session)
+        .bind(&*ask.holder)
+        .bind(row.now)
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query(ADDED).bind(name).execute(conn).await?;
+    Ok(Some(Joined::Queued {
+        position: row.next_position,
+        before: count(row.waiters),
+        pass,
+    }))
+}
+
+async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found<Passed>, sqlx::Error> {
+    let name = ask.name.as_bytes();
+    let Some(mut row) = state(conn, &ask.name).await? else {
+        return Ok(Found::NoRow);
+    };
+    if let Some((grant_id, Some(position))) = ask.of {
+        let leave = sqlx::query(LEAVE).bind(name).bind(position).bind(grant_id);
+        if leave.execute(&mut *conn).await?.rows_affected() > 0 {
+            sqlx::query(LEFT).bind(name).execute(&mut *conn).await?;
+            row.waiters -= 1;
+        }
+    }
+    let is_mine = row.grant_id.is_some() && row.grant_id == ask.of.map(|of| of.0);
+    if row.is_live && !is_mine {
+        let left = row.session_id.filter(|_| row.is_left);
+        return Ok(left.map_or(Found::Done(Passed::No), Found::LeftBehind));
+    }
+    if row.grant_id.is_none() && row.waiters == 0 {
+        return Ok(Found::Done(Passed::No));
+    }
+    let first: Option<(i64, Uuid, Uuid, String)> = sqlx::query_as(FIRST)
+        .bind(name)
+        .bind(row.passed)
+        .bind(row.now)
+        .fetch_optional(&mut *conn)
+        .await?;
+    let passed = first
+        .as_ref()
+        .map_or(row.next_position - 1, |first| first.0);
+    let consume = sqlx::query(CONSUME)
+        .bind(name)
+        .bind(row.passed)
+        .bind(passed);
+    let consumed = consume.execute(&mut *conn).await?.rows_affected();
+    sqlx::query(CONSUMED)
+        .bind(name)
+        .bind(consumed.cast_signed())
+        .bind(passed)
+        .execute(&mut *conn)
+        .await?;
+    let next = if let Some((_, grant_id, session, holder)) = first {
+        let window = (row.now, to_micros(WINDOW));
+        grant(conn, name, (grant_id, &holder), window, None).await?;
+        Some(Next { grant_id, session })
+    } else {
+        sqlx::query(FREE).bind(name).execute(conn).await?;
+        None
+    };
+    Ok(Found::Done(Passed::Done {
+        was_live: is_mine && row.is_live,
+        next,
+    }))
+}
+
+async fn state(conn: &mut SqliteConnection, name: &Name) -> Result<Option<State>, sqlx::Error> {
+    let row = sqlx::query(STATE).bind(name.as_bytes());
+    let Some(row) = row.fetch_optional(conn).await? else {
+        return Ok(None);
+    };
+    Ok(Some(State {
+        grant_id: row.try_get(0)?,
+        fence: row.try_get(1)?,
+        is_live: row.try_get(2)?,
+        session_id: row.try_get(3)?,
+        is_left: row.try_get(4)?,
+        waiters: row.try_get(5)?,
+        next_position: row.try_get(6)?,
+        passed: row.try_get(7)?,
+        now: row.try_get(8)?,
+    }))
+}
+
+/// Grants the row to a grant id and its holder, from a time on and for so long. Returns the fence.
+async fn grant(
+    conn: &mut SqliteConnection,
+    name: &[u8],
+    (grant_id, holder): (Uuid, &str),
+    (now, ttl): (i64, i64),
+    session: Option<Uuid>,
+) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar(GRANT)
+        .bind(name)
+        .bind(grant_id)
+        .bind(now)
+        .bind(holder)
+        .bind(ttl)
+        .bind(session)
+        .fetch_one(conn)
+        .await
+}
+
+/// `None`: the file stayed busy, and nothing has happened.
+fn unlocked<T>(answer: Result<T, Fault>) -> Result<Option<T>, Fault> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
