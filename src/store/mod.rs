@@ -33,6 +33,8 @@ pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod queue;
+#[cfg(test)]
+pub(crate) mod queue_cases;
 pub(crate) mod record;
 pub(crate) mod record_admin;
 pub(crate) mod record_in_tx;

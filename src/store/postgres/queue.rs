@@ -17,7 +17,7 @@ use crate::store::queue::{
 };
 use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
-use crate::store::{micros, to_micros};
+use crate::store::to_micros;
 
 const JOIN: &str = "
 SELECT status, number, ahead, pass FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
@@ -184,3 +184,7 @@ fn unlocked<T>(answer: Result<T, sqlx::Error>) -> Result<Option<T>, Fault> {
         Err(fault) => Err(fault),
     }
 }
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

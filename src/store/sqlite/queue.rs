@@ -170,7 +170,10 @@ impl QueueStore for SqliteConnection {
                 Some(Found::NoRow) => return Ok(Passed::No),
                 Some(Found::LeftBehind(session)) => {
                     let name = ask.name.clone();
-                    self.session_bury(&[LeftBehind { name, session }]).await?;
+                    let buried = self.session_bury(&[LeftBehind { name, session }]).await;
+                    if unlocked(buried)?.is_none() {
+                        return Ok(Passed::Locked);
+                    }
                 }
                 None => return Ok(Passed::Locked),
             }
@@ -366,3 +369,7 @@ fn unlocked<T>(answer: Result<T, Fault>) -> Result<Option<T>, Fault> {
         Err(fault) => Err(fault),
     }
 }
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,0 +1,210 @@
+//! The queue on a server: `ROWLOCK_TEST_POSTGRES_URL`. Each test has a schema of its own.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgListener};
+use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
+
+use super::*;
+use crate::store::queue_cases::{Client, Place, Waits, queue_cases};
+use crate::store::schema::SchemaStore;
+
+#[derive(Clone)]
+struct Schema(PgConnectOptions);
+
+impl Schema {
+    async fn new() -> Self {
+        let url = std::env::var("ROWLOCK_TEST_POSTGRES_URL")
+            .expect("ROWLOCK_TEST_POSTGRES_URL has the URL of a server for tests");
+        let options = PgConnectOptions::from_str(&url).unwrap();
+        let name = format!("queue {}", Uuid::new_v4().simple());
+        let mut conn = options.connect().await.unwrap();
+        Self::run(&mut conn, &format!("CREATE SCHEMA \"{name}\"")).await;
+        let schema = Self(options.options([("search_path", format!("\"{name}\""))]));
+        let mut conn = schema.connect().await;
+        SchemaStore::migrate(&mut conn).await.unwrap();
+        conn.check_tables().await.unwrap();
+        schema
+    }
+}
+
+impl Place for Schema {
+    type Verbs = PgConnection;
+
+    const AGO: &'static str = "clock_timestamp() - interval '1 minute'";
+    const LONG_AGO: &'static str = "clock_timestamp() - interval '11 days'";
+    const OLD_FENCE: &'static str =
+        "(extract(epoch FROM clock_timestamp() - interval '11 days') * 1000000)::bigint";
+    const LOCK: &'static str = "BEGIN; SELECT * FROM rowlock_lock FOR SHARE";
+
+    async fn connect(&self) -> PgConnection {
+        self.0.connect().await.unwrap()
+    }
+
+    async fn run(conn: &mut PgConnection, sql: &str) {
+        sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(conn)
+            .await
+            .unwrap();
+    }
+
+    async fn numbers(conn: &mut PgConnection, sql: &str) -> Vec<i64> {
+        let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(conn).await;
+        rows.unwrap().iter().map(|row| row.get(0)).collect()
+    }
+}
+
+queue_cases!(Schema::new());
+
+/// A client with its process on the server.
+async fn process(client: &mut Client<Schema>) -> i64 {
+    Schema::numbers(&mut client.conn, "SELECT pg_backend_pid()::bigint").await[0]
+}
+
+/// Returns when the process waits for a lock.
+async fn is_blocked(watcher: &mut Client<Schema>, process: i64) {
+    let waits = format!("SELECT cardinality(pg_blocking_pids({process}))::bigint");
+    for _ in 0..200 {
+        if Schema::numbers(&mut watcher.conn, &waits).await[0] > 0 {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_next_waiter_is_notified() {
+    let place = Schema::new().await;
+    let (mut holder, mut client) = (Client::new(&place).await, Client::new(&place).await);
+    let url = std::env::var("ROWLOCK_TEST_POSTGRES_URL").unwrap();
+    let mut listener = PgListener::connect(&url).await.unwrap();
+    let channel = format!("rowlock_{}", client.session.simple());
+    listener.listen(&channel).await.unwrap();
+    let held = holder.hold("a").await;
+    let waits = client.wait("a").await;
+    holder.release(held.ask.grant_id, "a", held.fence).await;
+    let told = tokio::time::timeout(Duration::from_secs(10), listener.recv());
+    let told = told.await.unwrap().unwrap();
+    assert_eq!(told.channel(), channel);
+    assert_eq!(told.payload(), waits.ask.grant_id.simple().to_string());
+}
+
+/// The snapshot of a single statement would be older than the waiter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_waits_for_a_join_sees_its_waiter() {
+    let place = Schema::new().await;
+    let (mut holder, mut client) = (Client::new(&place).await, Client::new(&place).await);
+    let mut watcher = Client::new(&place).await;
+    let mut late = 0;
+    for n in 0..20 {
+        let name = format!("name {n}");
+        let held = holder.hold(&name).await;
+        client.run("BEGIN").await;
+        let waits = client.wait(&name).await;
+        let pid = process(&mut holder).await;
+        let releasing = tokio::spawn(async move {
+            let passed = holder.pass(&name, Some((held.ask.grant_id, None))).await;
+            (holder, passed, name, held)
+        });
+        is_blocked(&mut watcher, pid).await;
+        client.run("COMMIT").await;
+        let (back, mut passed, name, held) = releasing.await.unwrap();
+        holder = back;
+        if passed == Passed::Locked {
+            late += 1;
+            passed = holder.pass(&name, Some((held.ask.grant_id, None))).await;
+        }
+        assert!(client.is_next(&passed, &waits), "{passed:?}");
+        watcher.check().await;
+    }
+    assert!(late < 20, "none waited");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_sending_that_waits_for_the_first_finds_its_waiter() {
+    let place = Schema::new().await;
+    let (mut first, mut second) = (Client::new(&place).await, Client::new(&place).await);
+    let mut watcher = Client::new(&place).await;
+    for n in 0..20 {
+        let name = format!("name {n}");
+        watcher.hold(&name).await;
+        first.run("BEGIN").await;
+        let Waits { ask, position } = first.wait(&name).await;
+        let pid = process(&mut second).await;
+        let sent = ask.clone();
+        let sending = tokio::spawn(async move {
+            let joined = second.join(&sent).await;
+            (second, joined)
+        });
+        is_blocked(&mut watcher, pid).await;
+        first.run("COMMIT").await;
+        let (back, mut joined) = sending.await.unwrap();
+        second = back;
+        if matches!(joined, Joined::Locked) {
+            joined = second.join(&ask).await;
+        }
+        assert!(
+            matches!(joined, Joined::Queued { position: found, before: 0, .. } if found == position),
+            "{joined:?}"
+        );
+        assert_eq!(watcher.row(&name).await.waiters, 1);
+        watcher.check().await;
+    }
+}
+
+/// As behind a pooler, where each verb has a transaction of its own.
+#[tokio::test]
+async fn a_transaction_around_a_verb_is_left_as_it_was() {
+    let place = Schema::new().await;
+    let (mut client, mut other) = (Client::new(&place).await, Client::new(&place).await);
+    let held = client.hold("a").await;
+    client.run("BEGIN").await;
+    client.wait("a").await;
+    client.pass("a", Some((held.ask.grant_id, None))).await;
+    let limit = "SELECT setting::bigint FROM pg_settings WHERE name = 'lock_timeout'";
+    assert_eq!(Schema::numbers(&mut client.conn, limit).await, [0]);
+    client.run("COMMIT").await;
+    other.run(Schema::LOCK).await;
+    client.run("BEGIN").await;
+    assert_eq!(client.pass("a", None).await, Passed::Locked);
+    client.run("COMMIT").await;
+    other.run("ROLLBACK").await;
+    client.hold("b").await;
+    assert_eq!(other.row("b").await.waiters, 0);
+}
+
+#[tokio::test]
+async fn a_user_needs_the_right_to_run_the_functions() {
+    let place = Schema::new().await;
+    let mut owner = place.connect().await;
+    let user = format!("queue_{}", Uuid::new_v4().simple());
+    let make = format!(
+        "REVOKE EXECUTE ON FUNCTION rowlock_join_v1, rowlock_pass_v1 FROM PUBLIC;
+         CREATE ROLE {user} LOGIN PASSWORD 'pw';
+         DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO {user}', current_schema()); END $$"
+    );
+    Schema::run(&mut owner, &make).await;
+    let grants = crate::store::grants::grants(&format!("postgres://{user}@host/postgres"));
+    let (tables, functions) = grants.split_once("GRANT EXECUTE").unwrap();
+    Schema::run(&mut owner, tables).await;
+    let theirs = Schema(place.0.clone().username(&user).password("pw"));
+    let mut conn = theirs.connect().await;
+    let fault = conn.check_tables().await.unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Denied, "{fault:?}");
+    Schema::run(&mut owner, &format!("GRANT EXECUTE{functions}")).await;
+    conn.check_tables().await.unwrap();
+    let mut client = Client::new(&theirs).await;
+    let held = client.hold("a").await;
+    let waits = client.wait("a").await;
+    client.release(held.ask.grant_id, "a", held.fence).await;
+    assert!(matches!(
+        client.confirm(&waits).await,
+        Confirmed::Held { .. }
+    ));
+    drop((client, conn));
+    Schema::run(
+        &mut owner,
+        &format!("DROP OWNED BY {user}; DROP ROLE {user}"),
+    )
+    .await;
+}

@@ -1,0 +1,285 @@
+//! What every brand promises of the queue: each brand's `queue_tests.rs` runs all of these cases.
+
+pub(crate) mod joining;
+pub(crate) mod locked;
+pub(crate) mod passing;
+pub(crate) mod rows;
+pub(crate) mod stress;
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::model::{FaultKind, Name};
+use crate::store::clean::CleanStore;
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, TakeAsk, Taken};
+use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::queue::{
+    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
+};
+use crate::store::row::LockRow;
+use crate::store::session::{OpenAsk, SessionStore};
+
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+/// The verbs that the cases need.
+pub(crate) trait Verbs:
+    LeaseStore + LockRowStore + QueueStore + CleanStore + 'static
+{
+}
+
+impl<T: LeaseStore + LockRowStore + QueueStore + CleanStore + 'static> Verbs for T {}
+
+/// An empty database of a brand's.
+pub(crate) trait Place: Clone + Send + Sync + 'static {
+    type Verbs: Verbs;
+
+    /// The time of a minute ago, in SQL.
+    const AGO: &'static str;
+
+    /// The time of eleven days ago, in SQL.
+    const LONG_AGO: &'static str;
+
+    /// The fence of eleven days ago, in SQL.
+    const OLD_FENCE: &'static str;
+
+    /// How a transaction begins that locks the row of every name. (SQLite: that locks the file.)
+    const LOCK: &'static str;
+
+    fn connect(&self) -> impl Future<Output = Self::Verbs> + Send;
+
+    fn run(conn: &mut Self::Verbs, sql: &str) -> impl Future<Output = ()> + Send;
+
+    fn numbers(conn: &mut Self::Verbs, sql: &str) -> impl Future<Output = Vec<i64>> + Send;
+}
+
+/// A client with a session.
+pub(crate) struct Client<P: Place> {
+    pub(crate) conn: P::Verbs,
+    pub(crate) session: Uuid,
+}
+
+impl<P: Place> Client<P> {
+    pub(crate) async fn new(place: &P) -> Self {
+        let mut conn = place.connect().await;
+        let session = Uuid::new_v4();
+        let open = OpenAsk {
+            id: session,
+            ttl: TTL,
+            holder: session.to_string().into(),
+        };
+        // SQLite's file may be busy.
+        let opened = loop {
+            match conn.session_open(&open).await {
+                Err(fault) if fault.kind == FaultKind::LockTimeout => {}
+                opened => break opened.unwrap(),
+            }
+        };
+        assert!(opened.is_some());
+        Self { conn, session }
+    }
+
+    pub(crate) fn ask(&self, name: &str) -> JoinAsk {
+        JoinAsk {
+            name: named(name),
+            grant_id: Uuid::new_v4(),
+            session: self.session,
+            in_session: false,
+            ttl: TTL,
+            holder: "client".into(),
+            most: 100,
+        }
+    }
+
+    pub(crate) async fn join(&mut self, ask: &JoinAsk) -> Joined {
+        self.conn.queue_join(ask).await.unwrap()
+    }
+
+    /// Joins, and is granted the name at once.
+    pub(crate) async fn hold(&mut self, name: &str) -> Held {
+        let ask = self.ask(name);
+        let Joined::Granted { fence } = self.join(&ask).await else {
+            panic!("{name} is held");
+        };
+        Held { ask, fence }
+    }
+
+    /// Joins, and has to wait.
+    pub(crate) async fn wait(&mut self, name: &str) -> Waits {
+        let ask = self.ask(name);
+        let Joined::Queued { position, .. } = self.join(&ask).await else {
+            panic!("{name} is free");
+        };
+        Waits { ask, position }
+    }
+
+    pub(crate) async fn pass(&mut self, name: &str, of: Option<(Uuid, Option<i64>)>) -> Passed {
+        let name = named(name);
+        self.conn.queue_pass(&PassAsk { name, of }).await.unwrap()
+    }
+
+    pub(crate) async fn look(&mut self, waits: &Waits) -> Looked {
+        let ask = LookAsk {
+            name: waits.ask.name.clone(),
+            grant_id: waits.ask.grant_id,
+            position: waits.position,
+        };
+        let looked = self.conn.queue_look(&[ask]).await.unwrap();
+        assert_eq!(looked.len(), 1);
+        looked[0].clone()
+    }
+
+    pub(crate) async fn confirm(&mut self, waits: &Waits) -> Confirmed {
+        let ask = ConfirmAsk {
+            name: waits.ask.name.clone(),
+            grant_id: waits.ask.grant_id,
+            ttl: TTL,
+            session: None,
+        };
+        self.conn.queue_confirm(&ask).await.unwrap()
+    }
+
+    pub(crate) async fn row(&mut self, name: &str) -> LockRow {
+        let row = self
+            .conn
+            .lock_row(&named(name), RowAsk::Look)
+            .await
+            .unwrap();
+        row.expect("it has a row")
+    }
+
+    pub(crate) async fn run(&mut self, sql: &str) {
+        P::run(&mut self.conn, sql).await;
+    }
+
+    /// Lets every grant expire.
+    pub(crate) async fn expire_grants(&mut self) {
+        let sql = format!(
+            "UPDATE rowlock_lock SET expires_at = {} WHERE grant_id IS NOT NULL",
+            P::AGO
+        );
+        self.run(&sql).await;
+    }
+
+    /// Lets the session of this client expire.
+    pub(crate) async fn expire(&mut self) {
+        let sql = format!(
+            "UPDATE rowlock_session SET expires_at = {} WHERE holder = '{}'",
+            P::AGO,
+            self.session
+        );
+        self.run(&sql).await;
+    }
+
+    /// The lock's `waiters` are the rows of its waiters, and all of these have positions between `passed` and `next_position`.
+    pub(crate) async fn check(&mut self) {
+        let wrong = P::numbers(&mut self.conn, WRONG).await;
+        assert_eq!(wrong, [0], "queues that do not fit their rows");
+    }
+
+    /// Whether the next waiter is this one.
+    pub(crate) fn is_next(&self, passed: &Passed, waits: &Waits) -> bool {
+        let next = Next {
+            grant_id: waits.ask.grant_id,
+            session: self.session,
+        };
+        matches!(passed, Passed::Done { next: Some(found), .. } if *found == next)
+    }
+
+    pub(crate) async fn take(&mut self, name: &str, barging: bool) -> Taken {
+        let ask = TakeAsk {
+            name: named(name),
+            grant_id: Uuid::new_v4(),
+            ttl: TTL,
+            holder: "taker".into(),
+            session: None,
+            barging,
+        };
+        let taken = self.conn.lease_take(&[ask]).await.unwrap();
+        taken.into_iter().next().expect("one outcome")
+    }
+
+    pub(crate) async fn release(&mut self, grant_id: Uuid, name: &str, fence: i64) -> Freed {
+        let ask = ReleaseAsk {
+            name: named(name),
+            grant_id,
+            fence,
+        };
+        match self.conn.lease_release(&[ask]).await {
+            Err(fault) if fault.kind == FaultKind::LockTimeout => Freed::Locked,
+            freed => freed.unwrap()[0],
+        }
+    }
+}
+
+/// How many rows of locks do not fit their queues.
+pub(crate) const WRONG: &str = "
+SELECT count(*) FROM rowlock_lock l
+WHERE l.waiters <> (SELECT count(*) FROM rowlock_waiter w WHERE w.name = l.name)
+   OR EXISTS (SELECT 1 FROM rowlock_waiter w
+              WHERE w.name = l.name AND (w.position <= l.passed OR w.position >= l.next_position))";
+
+pub(crate) fn named(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+pub(crate) struct Held {
+    pub(crate) ask: JoinAsk,
+    pub(crate) fence: i64,
+}
+
+pub(crate) struct Waits {
+    pub(crate) ask: JoinAsk,
+    pub(crate) position: i64,
+}
+
+/// Makes a test of each case.
+macro_rules! queue_cases {
+    ($place:expr) => {
+        queue_cases! { $place;
+            joining {
+                a_free_name_is_granted
+                a_held_name_is_waited_for
+                a_join_that_was_sent_twice_finds_its_grant
+                a_join_that_was_sent_twice_finds_its_waiter
+                a_grant_that_is_found_needs_no_confirm
+                a_queue_has_its_limit
+            }
+            passing {
+                a_name_is_passed_on_in_order
+                dead_waiters_are_passed_over
+                a_waiter_leaves
+                a_waiter_leaves_when_it_was_just_granted_the_name
+                a_confirm_in_time_holds
+                a_confirm_that_is_too_late_holds_nothing
+                a_window_that_is_over_is_passed_on
+                only_what_is_due_is_passed_on
+                the_lock_of_an_expired_session_is_passed_on
+                a_session_that_lives_keeps_its_lock
+            }
+            rows {
+                a_release_passes_on
+                a_batch_of_releases_passes_on
+                a_take_overtakes_no_waiter
+                a_barging_take_does
+                no_row_with_waiters_is_cleaned
+                live_waiters_are_listed
+            }
+            locked {
+                a_locked_row_is_given_up_soon
+            }
+            stress {
+                many_clients_keep_the_queue_in_order
+            }
+        }
+    };
+    ($place:expr; $($room:ident { $($case:ident)* })*) => {
+        $($(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                $crate::store::queue_cases::$room::$case(&$place.await).await;
+            }
+        )*)*
+    };
+}
+pub(crate) use queue_cases;

@@ -1,0 +1,280 @@
+//! Passing a name on.
+
+use std::time::Duration;
+
+use super::*;
+
+pub(crate) async fn a_name_is_passed_on_in_order<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        waiting.push(client.wait("a").await);
+    }
+    let (mut last, mut fence) = (held.ask.grant_id, held.fence);
+    for (n, waits) in waiting.iter().enumerate() {
+        let looked = client.look(waits).await;
+        assert!(
+            matches!(looked, Looked::Waiting { pass: false, .. }),
+            "{looked:?}"
+        );
+        let passed = client.pass("a", Some((last, None))).await;
+        assert!(client.is_next(&passed, waits), "{passed:?}");
+        assert!(matches!(passed, Passed::Done { was_live: true, .. }));
+        assert_eq!(client.look(waits).await, Looked::Granted);
+        let confirmed = client.confirm(waits).await;
+        let Confirmed::Held { fence: next } = confirmed else {
+            panic!("{confirmed:?}");
+        };
+        assert!(next > fence);
+        let row = client.row("a").await;
+        assert_eq!((row.fence, row.waiters as usize), (next, 2 - n));
+        client.check().await;
+        (last, fence) = (waits.ask.grant_id, next);
+    }
+    let passed = client.pass("a", Some((last, None))).await;
+    let free = Passed::Done {
+        was_live: true,
+        next: None,
+    };
+    assert_eq!(passed, free);
+    let row = client.row("a").await;
+    assert_eq!((row.grant_id, row.fence), (None, fence));
+    // Sent again, it finds nothing to do.
+    assert_eq!(client.pass("a", Some((last, None))).await, Passed::No);
+    let places = P::numbers(
+        &mut client.conn,
+        "SELECT passed - next_position FROM rowlock_lock",
+    );
+    assert_eq!(places.await, [-1]);
+    client.hold("a").await;
+}
+
+pub(crate) async fn dead_waiters_are_passed_over<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let mut dead = Client::new(place).await;
+    let held = client.hold("a").await;
+    let (first, second) = (dead.wait("a").await, dead.wait("a").await);
+    let third = client.wait("a").await;
+    let fourth = dead.wait("a").await;
+    dead.expire().await;
+    let passed = client.pass("a", Some((held.ask.grant_id, None))).await;
+    assert!(client.is_next(&passed, &third), "{passed:?}");
+    assert_eq!(client.row("a").await.waiters, 1);
+    client.check().await;
+    for waits in [&first, &second] {
+        assert_eq!(dead.look(waits).await, Looked::Gone);
+    }
+    let looked = dead.look(&fourth).await;
+    assert!(matches!(looked, Looked::Waiting { .. }), "{looked:?}");
+    // No waiter lives.
+    let passed = client.pass("a", Some((third.ask.grant_id, None))).await;
+    assert!(
+        matches!(passed, Passed::Done { next: None, .. }),
+        "{passed:?}"
+    );
+    let row = client.row("a").await;
+    assert_eq!((row.grant_id, row.waiters), (None, 0));
+    client.check().await;
+    client.hold("a").await;
+}
+
+pub(crate) async fn a_waiter_leaves<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let (first, second) = (client.wait("a").await, client.wait("a").await);
+    let leave = Some((first.ask.grant_id, Some(first.position)));
+    assert_eq!(client.pass("a", leave).await, Passed::No);
+    assert_eq!(client.look(&first).await, Looked::Gone);
+    let row = client.row("a").await;
+    assert!(row.is_of(held.ask.grant_id) && row.is_live());
+    assert_eq!(row.waiters, 1);
+    client.check().await;
+    // Sent twice.
+    assert_eq!(client.pass("a", leave).await, Passed::No);
+    client.check().await;
+    let passed = client.pass("a", Some((held.ask.grant_id, None))).await;
+    assert!(client.is_next(&passed, &second), "{passed:?}");
+    // The last waiter leaves a name whose grant has expired.
+    let third = client.wait("a").await;
+    client.expire_grants().await;
+    let leave = Some((third.ask.grant_id, Some(third.position)));
+    let passed = client.pass("a", leave).await;
+    let free = Passed::Done {
+        was_live: false,
+        next: None,
+    };
+    assert_eq!(passed, free);
+    client.check().await;
+}
+
+pub(crate) async fn a_waiter_leaves_when_it_was_just_granted_the_name<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let (first, second) = (client.wait("a").await, client.wait("a").await);
+    client.pass("a", Some((held.ask.grant_id, None))).await;
+    let leave = Some((first.ask.grant_id, Some(first.position)));
+    let passed = client.pass("a", leave).await;
+    assert!(client.is_next(&passed, &second), "{passed:?}");
+    assert!(matches!(passed, Passed::Done { was_live: true, .. }));
+    client.check().await;
+}
+
+pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let waits = client.wait("a").await;
+    assert_eq!(
+        client.confirm(&waits).await,
+        Confirmed::Gone,
+        "not granted yet"
+    );
+    client.pass("a", Some((held.ask.grant_id, None))).await;
+    let row = client.row("a").await;
+    let left = row.remaining.unwrap();
+    assert!((1..=2_000_000).contains(&left), "{left}");
+    let ask = ConfirmAsk {
+        name: named("a"),
+        grant_id: waits.ask.grant_id,
+        ttl: TTL,
+        session: Some(client.session),
+    };
+    for _ in 0..2 {
+        let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
+        assert_eq!(confirmed, Confirmed::Held { fence: row.fence });
+        let row = client.row("a").await;
+        assert!(row.remaining.unwrap() > 20_000_000, "{row:?}");
+        assert_eq!(row.session, Some(client.session));
+    }
+}
+
+pub(crate) async fn a_confirm_that_is_too_late_holds_nothing<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let waits = client.wait("a").await;
+    client.pass("a", Some((held.ask.grant_id, None))).await;
+    client.expire_grants().await;
+    assert_eq!(client.confirm(&waits).await, Confirmed::Gone);
+    assert_eq!(client.look(&waits).await, Looked::Gone);
+    assert!(!client.row("a").await.is_live());
+}
+
+pub(crate) async fn a_window_that_is_over_is_passed_on<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let (first, second) = (client.wait("a").await, client.wait("a").await);
+    client.pass("a", Some((held.ask.grant_id, None))).await;
+    assert_eq!(
+        client.pass("a", None).await,
+        Passed::No,
+        "the window is open"
+    );
+    client.expire_grants().await;
+    let looked = client.look(&second).await;
+    let due = Looked::Waiting {
+        pass: true,
+        remaining: Duration::ZERO,
+    };
+    assert_eq!(looked, due);
+    let passed = client.pass("a", None).await;
+    assert!(client.is_next(&passed, &second), "{passed:?}");
+    assert!(matches!(
+        passed,
+        Passed::Done {
+            was_live: false,
+            ..
+        }
+    ));
+    assert_eq!(client.confirm(&first).await, Confirmed::Gone);
+    // The late one's release finds that the name has another grant.
+    let passed = client.pass("a", Some((first.ask.grant_id, None))).await;
+    assert_eq!(passed, Passed::No);
+    assert!(matches!(
+        client.confirm(&second).await,
+        Confirmed::Held { .. }
+    ));
+}
+
+pub(crate) async fn only_what_is_due_is_passed_on<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    assert_eq!(client.pass("a", None).await, Passed::No, "no row");
+    let held = client.hold("a").await;
+    assert_eq!(client.pass("a", None).await, Passed::No, "held");
+    let stranger = Some((Uuid::new_v4(), None));
+    assert_eq!(client.pass("a", stranger).await, Passed::No);
+    client.release(held.ask.grant_id, "a", held.fence).await;
+    assert_eq!(client.pass("a", None).await, Passed::No, "free");
+    assert_eq!(client.pass("a", stranger).await, Passed::No);
+    client.hold("a").await;
+    client.expire_grants().await;
+    let free = Passed::Done {
+        was_live: false,
+        next: None,
+    };
+    assert_eq!(client.pass("a", None).await, free);
+    assert_eq!(client.row("a").await.grant_id, None);
+}
+
+pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let mut holder = Client::new(place).await;
+    let ask = JoinAsk {
+        in_session: true,
+        ttl: crate::store::lease::FOR_EVER,
+        ..holder.ask("a")
+    };
+    assert!(matches!(holder.join(&ask).await, Joined::Granted { .. }));
+    holder.expire().await;
+    let ask = client.ask("a");
+    let joined = client.join(&ask).await;
+    let Joined::Queued {
+        position,
+        pass: true,
+        ..
+    } = joined
+    else {
+        panic!("{joined:?}");
+    };
+    let waits = Waits { ask, position };
+    let looked = client.look(&waits).await;
+    assert!(
+        matches!(looked, Looked::Waiting { pass: true, .. }),
+        "{looked:?}"
+    );
+    let passed = client.pass("a", None).await;
+    assert!(client.is_next(&passed, &waits), "{passed:?}");
+    assert_eq!(client.row("a").await.session, None);
+    client.check().await;
+    // Its session has ended for good: no renewal in flight revives it.
+    let ended = format!(
+        "SELECT count(*) FROM rowlock_session WHERE holder = '{}' AND expires_at IS NOT NULL",
+        holder.session
+    );
+    assert_eq!(P::numbers(&mut client.conn, &ended).await, [0]);
+}
+
+pub(crate) async fn a_session_that_lives_keeps_its_lock<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let mut holder = Client::new(place).await;
+    let ask = JoinAsk {
+        in_session: true,
+        ttl: crate::store::lease::FOR_EVER,
+        ..holder.ask("a")
+    };
+    holder.join(&ask).await;
+    let waits = client.wait("a").await;
+    assert_eq!(client.pass("a", None).await, Passed::No);
+    let looked = client.look(&waits).await;
+    let Looked::Waiting {
+        pass: false,
+        remaining,
+    } = looked
+    else {
+        panic!("{looked:?}");
+    };
+    assert!(
+        remaining <= TTL,
+        "the session's time, not the row's: {remaining:?}"
+    );
+    assert!(client.row("a").await.is_live());
+}

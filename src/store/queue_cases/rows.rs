@@ -1,0 +1,164 @@
+//! What the other verbs do with the row of a name that has waiters.
+
+use super::*;
+
+pub(crate) async fn a_release_passes_on<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let waits = client.wait("a").await;
+    let freed = client.release(held.ask.grant_id, "a", held.fence).await;
+    assert_eq!(freed, Freed::Released);
+    assert_eq!(client.look(&waits).await, Looked::Granted);
+    let Confirmed::Held { fence } = client.confirm(&waits).await else {
+        panic!("it was passed on");
+    };
+    let late = client.release(held.ask.grant_id, "a", held.fence).await;
+    assert_eq!(late, Freed::Superseded);
+    let freed = client.release(waits.ask.grant_id, "a", fence).await;
+    assert_eq!(freed, Freed::Released);
+    assert_eq!(client.row("a").await.grant_id, None);
+    // A grant that has expired is not passed on by its release.
+    let held = client.hold("a").await;
+    client.wait("a").await;
+    client.expire_grants().await;
+    let freed = client.release(held.ask.grant_id, "a", held.fence).await;
+    assert_eq!(freed, Freed::Expired);
+    client.check().await;
+}
+
+pub(crate) async fn a_batch_of_releases_passes_on<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let mut asks = Vec::new();
+    for name in ["a", "b", "c"] {
+        let held = client.hold(name).await;
+        asks.push(ReleaseAsk {
+            name: named(name),
+            grant_id: held.ask.grant_id,
+            fence: held.fence,
+        });
+    }
+    let waits = client.wait("b").await;
+    let freed = client.conn.lease_release(&asks).await.unwrap();
+    assert_eq!(freed, [Freed::Released; 3]);
+    assert_eq!(client.look(&waits).await, Looked::Granted);
+    for name in ["a", "c"] {
+        assert_eq!(client.row(name).await.grant_id, None);
+    }
+    let freed = client.conn.lease_release(&asks).await.unwrap();
+    assert_eq!(freed, [Freed::WasFree, Freed::Superseded, Freed::WasFree]);
+    client.check().await;
+}
+
+/// A free name with a waiter, and one without.
+async fn free_with_a_waiter<P: Place>(client: &mut Client<P>) -> Waits {
+    client.hold("a").await;
+    let held = client.hold("b").await;
+    let waits = client.wait("a").await;
+    client.release(held.ask.grant_id, "b", held.fence).await;
+    client.expire_grants().await;
+    waits
+}
+
+fn takes(barging: bool) -> Vec<TakeAsk> {
+    let take = |name| TakeAsk {
+        name: named(name),
+        grant_id: Uuid::new_v4(),
+        ttl: TTL,
+        holder: "taker".into(),
+        session: None,
+        barging,
+    };
+    vec![take("a"), take("b")]
+}
+
+pub(crate) async fn a_take_overtakes_no_waiter<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let waits = free_with_a_waiter(&mut client).await;
+    let taken = client.take("a", false).await;
+    assert!(
+        matches!(&taken, Taken::Busy(Some(row)) if row.is_stuck()),
+        "{taken:?}"
+    );
+    let taken = client.conn.lease_take(&takes(false)).await.unwrap();
+    assert!(
+        matches!(&taken[0], Taken::Busy(Some(row)) if row.is_stuck()),
+        "{taken:?}"
+    );
+    assert!(matches!(taken[1], Taken::Granted { .. }), "{taken:?}");
+    let passed = client.pass("a", None).await;
+    assert!(client.is_next(&passed, &waits), "{passed:?}");
+}
+
+pub(crate) async fn a_barging_take_does<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let waits = free_with_a_waiter(&mut client).await;
+    let taken = client.take("a", true).await;
+    assert!(matches!(taken, Taken::Granted { .. }), "{taken:?}");
+    let taken = client.take("a", true).await;
+    assert!(
+        matches!(taken, Taken::Busy(Some(_))),
+        "it is held: {taken:?}"
+    );
+    client.expire_grants().await;
+    let mut asks = takes(false);
+    asks[0].barging = true;
+    let taken = client.conn.lease_take(&asks).await.unwrap();
+    let [Taken::Granted { fence }, Taken::Granted { .. }] = taken[..] else {
+        panic!("{taken:?}");
+    };
+    assert_eq!(client.row("a").await.waiters, 1);
+    // The waiter comes after it.
+    let freed = client.release(asks[0].grant_id, "a", fence).await;
+    assert_eq!(freed, Freed::Released);
+    assert!(
+        matches!(client.confirm(&waits).await, Confirmed::Held { fence: next } if next > fence)
+    );
+}
+
+pub(crate) async fn no_row_with_waiters_is_cleaned<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    for name in ["a", "b", "c", "d"] {
+        client.hold(name).await;
+    }
+    client.wait("a").await;
+    client.wait("b").await;
+    let old = format!(
+        "UPDATE rowlock_lock SET expires_at = {}, fence = {}",
+        P::LONG_AGO,
+        P::OLD_FENCE
+    );
+    client.run(&old).await;
+    // `b` and `d` are free, the others have an expired grant.
+    let free = "UPDATE rowlock_lock SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL \
+                WHERE waiters = 1 AND name > (SELECT name FROM rowlock_lock ORDER BY name LIMIT 1) \
+                   OR name = (SELECT name FROM rowlock_lock ORDER BY name DESC LIMIT 1)";
+    client.run(free).await;
+    let cleaned = client.conn.lock_clean(b"", 10).await.unwrap();
+    assert_eq!(cleaned.removed, 2);
+    assert_eq!(client.row("a").await.waiters, 1);
+    assert_eq!(client.row("b").await.waiters, 1);
+    client.check().await;
+}
+
+pub(crate) async fn live_waiters_are_listed<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let mut dead = Client::new(place).await;
+    for name in ["b", "a"] {
+        client.hold(name).await;
+        client.wait(name).await;
+        dead.wait(name).await;
+        client.wait(name).await;
+    }
+    dead.expire().await;
+    let rows = client.conn.queue_list().await.unwrap();
+    let found: Vec<(&[u8], i64)> = rows
+        .iter()
+        .map(|row| (&row.name[..], row.position))
+        .collect();
+    assert_eq!(found, [(&b"a"[..], 1), (b"a", 3), (b"b", 1), (b"b", 3)]);
+    for row in &rows {
+        assert_eq!((row.session, &*row.holder), (client.session, "client"));
+        assert!((0..10_000_000).contains(&row.waited), "{row:?}");
+        assert!(row.joined_at > 1_500_000_000_000_000, "{row:?}");
+    }
+}

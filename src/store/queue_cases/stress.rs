@@ -1,0 +1,146 @@
+//! Many clients at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use tokio::task::JoinSet;
+
+use super::*;
+
+const CLIENTS: usize = 8;
+const NAMES: [&str; 3] = ["a", "aa", "b"];
+const TIME: Duration = Duration::from_secs(5);
+
+/// No waiter waits longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One name is held once.
+type Holders = Arc<[AtomicBool; 3]>;
+
+/// What a waiter was granted: the number of its name, its position and its fence.
+type Granted = (usize, i64, i64);
+
+pub(crate) async fn many_clients_keep_the_queue_in_order<P: Place>(place: &P) {
+    let holders = Holders::default();
+    let end = Instant::now() + TIME;
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(client(place.clone(), Arc::clone(&holders), end));
+    }
+    let mut watcher = Client::new(place).await;
+    while Instant::now() < end {
+        watcher.check().await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut granted: Vec<Granted> = clients.join_all().await.into_iter().flatten().collect();
+    watcher.check().await;
+    let left = P::numbers(&mut watcher.conn, "SELECT count(*) FROM rowlock_waiter").await;
+    assert_eq!(left, [0]);
+    granted.sort_unstable();
+    assert!(
+        granted.len() > 20,
+        "only {} waiters had a turn",
+        granted.len()
+    );
+    for pair in granted.windows(2) {
+        if let [
+            (name, position, fence),
+            (next_name, next_position, next_fence),
+        ] = pair
+            && name == next_name
+        {
+            assert!(
+                position < next_position && fence < next_fence,
+                "{}: {pair:?}",
+                NAMES[*name]
+            );
+        }
+    }
+}
+
+async fn client<P: Place>(place: P, holders: Holders, end: Instant) -> Vec<Granted> {
+    let mut client = Client::new(&place).await;
+    let mut granted = Vec::new();
+    while Instant::now() < end {
+        let n = rand::rng().random_range(0..NAMES.len());
+        let ask = client.ask(NAMES[n]);
+        let (fence, position) = match client.join(&ask).await {
+            Joined::Granted { fence } => (fence, None),
+            Joined::Queued { position, .. } => {
+                let waits = Waits {
+                    ask: ask.clone(),
+                    position,
+                };
+                let leaves = rand::rng().random_bool(0.15);
+                match turn(&mut client, &waits, leaves).await {
+                    Some(fence) => (fence, Some(position)),
+                    None => continue,
+                }
+            }
+            Joined::Full(row) => panic!("{row:?}"),
+            Joined::Locked => continue,
+        };
+        assert!(
+            !holders[n].swap(true, Ordering::SeqCst),
+            "{} is held twice",
+            NAMES[n]
+        );
+        granted.extend(position.map(|position| (n, position, fence)));
+        if rand::rng().random_bool(0.3) {
+            let pause = rand::rng().random_range(0..4);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        assert!(holders[n].swap(false, Ordering::SeqCst));
+        loop {
+            match client.release(ask.grant_id, NAMES[n], fence).await {
+                Freed::Released => break,
+                Freed::Locked => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    granted
+}
+
+/// Waits for a turn. `None`: it left.
+async fn turn<P: Place>(client: &mut Client<P>, waits: &Waits, leaves: bool) -> Option<i64> {
+    let name = waits.ask.name.as_str();
+    let began = Instant::now();
+    let mut last = Instant::now();
+    loop {
+        // A client that stood still for as long as the window may have lost its turn.
+        let still = last.elapsed();
+        last = Instant::now();
+        assert!(
+            began.elapsed() < PATIENCE,
+            "a waiter of {name} was forgotten"
+        );
+        if leaves && began.elapsed() > Duration::from_millis(2) {
+            let of = Some((waits.ask.grant_id, Some(waits.position)));
+            if client.pass(name, of).await == Passed::Locked {
+                continue;
+            }
+            return None;
+        }
+        match client.look(waits).await {
+            Looked::Granted => match client.confirm(waits).await {
+                Confirmed::Held { fence } => return Some(fence),
+                Confirmed::Locked => {}
+                Confirmed::Gone => assert!(still > Duration::from_secs(1), "its turn was lost"),
+            },
+            Looked::Waiting { pass: true, .. } => {
+                client.pass(name, None).await;
+            }
+            Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
+            Looked::Gone => {
+                assert!(
+                    still > Duration::from_secs(1),
+                    "a waiter of {name} was lost"
+                );
+                return None;
+            }
+        }
+    }
+}
