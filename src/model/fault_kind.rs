@@ -34,7 +34,7 @@ pub(crate) enum FaultKind {
     Denied,
     /// A table is missing.
     NoSuchTable,
-    /// A table has no such column.
+    /// A table has no such column, or a function of rowlock's is missing.
     NoSuchColumn,
     /// The statement is larger than the server accepts. Nothing was done, and the connection is closed.
     TooLarge,

@@ -33,7 +33,8 @@ fn of_code(code: &str) -> FaultKind {
         "25006" => FaultKind::ReadOnly,
         "3D000" => FaultKind::NoSuchDatabase,
         "42P01" => FaultKind::NoSuchTable,
-        "42703" => FaultKind::NoSuchColumn,
+        // undefined_column, undefined_function: rowlock has functions of its own
+        "42703" | "42883" => FaultKind::NoSuchColumn,
         // insufficient_privilege; invalid_schema_name, when there is no schema to create in
         "42501" | "3F000" => FaultKind::Denied,
         _ if code.starts_with("08") => FaultKind::Disconnected,
@@ -87,6 +88,7 @@ mod tests {
         ("42501", "insufficient_privilege", K::Denied),
         ("42601", "syntax_error", K::Other),
         ("42703", "undefined_column", K::NoSuchColumn),
+        ("42883", "undefined_function", K::NoSuchColumn),
         ("42P01", "undefined_table", K::NoSuchTable),
         ("53100", "disk_full", K::Other),
         ("53200", "out_of_memory", K::Interrupted),

@@ -90,7 +90,7 @@ async fn the_next_waiter_is_notified() {
 }
 
 /// The snapshot of a single statement would be older than the waiter.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_release_that_waits_for_a_join_sees_its_waiter() {
     let place = Schema::new().await;
     let (mut holder, mut client) = (Client::new(&place).await, Client::new(&place).await);
@@ -102,17 +102,14 @@ async fn a_release_that_waits_for_a_join_sees_its_waiter() {
         client.run("BEGIN").await;
         let waits = client.wait(&name).await;
         let pid = process(&mut holder).await;
-        let releasing = tokio::spawn(async move {
-            let passed = holder.pass(&name, Some((held.ask.grant_id, None))).await;
-            (holder, passed, name, held)
+        let of = Some((held.ask.grant_id, None));
+        let (mut passed, ()) = tokio::join!(holder.pass(&name, of), async {
+            is_blocked(&mut watcher, pid).await;
+            client.run("COMMIT").await;
         });
-        is_blocked(&mut watcher, pid).await;
-        client.run("COMMIT").await;
-        let (back, mut passed, name, held) = releasing.await.unwrap();
-        holder = back;
         if passed == Passed::Locked {
             late += 1;
-            passed = holder.pass(&name, Some((held.ask.grant_id, None))).await;
+            passed = holder.pass(&name, of).await;
         }
         assert!(client.is_next(&passed, &waits), "{passed:?}");
         watcher.check().await;
@@ -120,7 +117,7 @@ async fn a_release_that_waits_for_a_join_sees_its_waiter() {
     assert!(late < 20, "none waited");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_second_sending_that_waits_for_the_first_finds_its_waiter() {
     let place = Schema::new().await;
     let (mut first, mut second) = (Client::new(&place).await, Client::new(&place).await);
@@ -131,15 +128,10 @@ async fn a_second_sending_that_waits_for_the_first_finds_its_waiter() {
         first.run("BEGIN").await;
         let Waits { ask, position } = first.wait(&name).await;
         let pid = process(&mut second).await;
-        let sent = ask.clone();
-        let sending = tokio::spawn(async move {
-            let joined = second.join(&sent).await;
-            (second, joined)
+        let (mut joined, ()) = tokio::join!(second.join(&ask), async {
+            is_blocked(&mut watcher, pid).await;
+            first.run("COMMIT").await;
         });
-        is_blocked(&mut watcher, pid).await;
-        first.run("COMMIT").await;
-        let (back, mut joined) = sending.await.unwrap();
-        second = back;
         if matches!(joined, Joined::Locked) {
             joined = second.join(&ask).await;
         }
