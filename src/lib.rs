@@ -51,8 +51,9 @@
 //! # Tables
 //!
 //! Connecting creates or updates the tables `rowlock_lock`, `rowlock_database`, `rowlock_idempotency`,
-//! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] returns the SQL for a DBA. At run
-//! time rowlock needs only SELECT, INSERT, UPDATE and DELETE on them.
+//! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session`, `rowlock_waiter` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] returns the SQL for a DBA. At run
+//! time rowlock needs only SELECT, INSERT, UPDATE and DELETE on them. On PostgreSQL, connecting also creates the functions
+//! `rowlock_join_v1` and `rowlock_pass_v1`, which every user may run unless an administrator has changed that.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),

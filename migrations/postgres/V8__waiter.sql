@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
 -- (manual, section 38.7): a statement that reads the waiters is newer than the lock on the row. Both run as their caller, and
 -- find the tables by its search path. They wait for a locked row for 20 ms (two such waits at most), and then fail
 -- with 55P03. lock_timeout has its old value again at the commit, which may wait for other commits that notify.
--- No sequential scan: a plan that was made while the table was empty would read all waiters.
+-- No sequential scan: a session keeps a plan that was made while the table was small, and would read all waiters with it.
 
 -- Grants a free name without waiters, or makes a waiter. status: 0 the name has no row; 1 granted, number is the fence; 2 waiting, number is the
 -- position; 3 the queue is full. Only a grant waits for the disk: a waiter that a crash has removed joins again.

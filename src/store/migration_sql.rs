@@ -24,7 +24,7 @@ pub fn migration_sql(engine: Engine) -> Result<String, Error> {
     let Migrations { runner, now } = migrations(engine)?;
     let mut sql = format!(
         "-- rowlock: the tables for {}, for an empty database.\n\
-         -- At run time rowlock needs SELECT, INSERT, UPDATE and DELETE on them, and no more.\n\n\
+         -- At run time rowlock needs SELECT, INSERT, UPDATE and DELETE on them, EXECUTE on its functions (PostgreSQL), and no more.\n\n\
          CREATE TABLE {HISTORY_TABLE} (\n    version int4 NOT NULL PRIMARY KEY,\n    \
          name varchar(255),\n    applied_on varchar(255),\n    checksum varchar(255)\n);\n",
         engine.name()

@@ -14,6 +14,11 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
     let first = client.wait("a").await;
     client.pass("a", Some((held.ask.grant_id, None))).await;
     let second = client.wait("a").await;
+    // A later confirm is not too late then.
+    assert!(matches!(
+        client.confirm(&first).await,
+        Confirmed::Held { .. }
+    ));
     let ask = client.ask("a");
     other.run(P::LOCK).await;
 
