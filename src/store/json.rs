@@ -6,6 +6,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::lease::{ReleaseAsk, RenewAsk, TakeAsk};
+#[cfg(feature = "mysql")]
+use super::queue::LookAsk;
 use super::record::{ClaimAsk, EndColumns, FinishAsk, KeepAsk};
 use super::session::LeftBehind;
 use super::to_micros;
@@ -42,6 +44,18 @@ pub(crate) fn releases(asks: &[ReleaseAsk]) -> String {
         asks.iter()
             .map(|ask| json!([hex(&ask.name), ask.grant_id.simple().to_string()])),
     )
+}
+
+/// `[[name, grant_id, position], …]`
+#[cfg(feature = "mysql")]
+pub(crate) fn looks(asks: &[LookAsk]) -> String {
+    array(asks.iter().map(|ask| {
+        json!([
+            hex(&ask.name),
+            ask.grant_id.simple().to_string(),
+            ask.position
+        ])
+    }))
 }
 
 /// `[[name, session], …]`

@@ -166,7 +166,15 @@ pub(super) async fn read_alone(
     conn: &mut MySqlConnection,
     read: &str,
 ) -> Result<Vec<MySqlRow>, sqlx::Error> {
-    let text = format!("START TRANSACTION; {read}; COMMIT");
+    in_one_transaction(conn, read).await
+}
+
+/// Runs statements in a transaction of their own, in one round trip. Returns the rows of all of them.
+pub(super) async fn in_one_transaction(
+    conn: &mut MySqlConnection,
+    statements: &str,
+) -> Result<Vec<MySqlRow>, sqlx::Error> {
+    let text = format!("START TRANSACTION; {statements}; COMMIT");
     let found = sqlx::raw_sql(AssertSqlSafe(text))
         .fetch_all(&mut *conn)
         .await;

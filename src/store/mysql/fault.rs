@@ -13,6 +13,16 @@ pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
     Some(of(error.number(), state, error.message()))
 }
 
+/// Whether a statement has waited for a locked row until its limit: `innodb_lock_wait_timeout`, or its own
+/// (`ER_QUERY_TIMEOUT`, `ER_STATEMENT_TIMEOUT`).
+pub(super) fn is_lock_time_out(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    let error = error.and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
+    error.is_some_and(|error| {
+        matches!(error.number(), 1969 | 3024) || of_number(error.number()) == FaultKind::LockTimeout
+    })
+}
+
 fn of(number: u16, state: &str, message: &str) -> FaultKind {
     // Galera reports cluster trouble under the number of the statement that met it.
     if message.contains("Primary Component") || message.contains("WSREP has not yet prepared") {

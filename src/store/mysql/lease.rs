@@ -24,7 +24,7 @@ use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::row::{LockColumns, LockRow};
-use crate::store::{json, micros, to_micros};
+use crate::store::{json, micros, queue, to_micros};
 
 const TAKE: &str = "
 UPDATE (
@@ -35,10 +35,11 @@ UPDATE (
         grant_id   CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
         ttl        BIGINT                             PATH '$[2]',
         holder     VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]',
-        session_id CHAR(32)     CHARACTER SET ascii   PATH '$[4]'
+        session_id CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
+        barging    BIGINT                             PATH '$[5]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
-    WHERE f.expires_at IS NULL OR f.expires_at <= SYSDATE(6)
+    WHERE (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6)) AND (f.waiters = 0 OR a.barging)
     LIMIT 1000000
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
@@ -55,6 +56,7 @@ const TAKE_ONE: &str = "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
     WHERE f.name = ? AND (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6))
+      AND (f.waiters = 0 OR ?)
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ) t
@@ -103,7 +105,7 @@ UPDATE (
         grant_id CHAR(32)     CHARACTER SET ascii PATH '$[1]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
-    WHERE f.grant_id = UNHEX(a.grant_id) AND f.expires_at > SYSDATE(6)
+    WHERE f.grant_id = UNHEX(a.grant_id) AND f.expires_at > SYSDATE(6) AND f.waiters = 0
     LIMIT 1000000
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
@@ -115,7 +117,7 @@ SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NUL
 const RELEASE_ONE: &str = "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
-    WHERE f.name = ? AND f.grant_id = ? AND f.expires_at > SYSDATE(6)
+    WHERE f.name = ? AND f.grant_id = ? AND f.expires_at > SYSDATE(6) AND f.waiters = 0
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ) t
@@ -149,6 +151,7 @@ fn take_text(asks: &[TakeAsk]) -> (String, String) {
             TAKE_ONE,
             &[
                 hex(ask.name.as_bytes()),
+                i32::from(ask.barging).to_string(),
                 hex(ask.grant_id.as_bytes()),
                 text(&ask.holder),
                 to_micros(ask.ttl).to_string(),
@@ -234,7 +237,14 @@ impl LeaseStore for MySqlConnection {
                 other => other,
             }
         };
-        Ok(asks.iter().map(freed).collect())
+        let mut outcomes: Vec<Freed> = asks.iter().map(freed).collect();
+        for (ask, outcome) in asks.iter().zip(&mut outcomes) {
+            let row = after.get(ask.name.as_bytes());
+            if row.is_some_and(|row| ask.is_awaited(row)) {
+                *outcome = queue::release(self, ask).await?;
+            }
+        }
+        Ok(outcomes)
     }
 
     /// Waits for the row, because the caller of a forced release wants it done.

@@ -38,7 +38,7 @@ macro_rules! row_columns {
             ", ",
             row_ends!(),
             "),
-              l.session_id"
+              l.session_id, l.waiters"
         )
     };
 }
@@ -128,11 +128,7 @@ impl LockRowStore for MySqlConnection {
         let make = ask == RowAsk::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
-            let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
-            match make.execute(&mut *self).await {
-                Err(error) if is_duplicate(&error) => {}
-                other => other.map(|_| ())?,
-            }
+            make_row(self, name).await?;
             found = read(self, std::iter::once(name)).await?;
         }
         if make && found.values().any(LockRow::has_lapsed) {
@@ -143,6 +139,15 @@ impl LockRowStore for MySqlConnection {
             found = read(self, std::iter::once(name)).await?;
         }
         Ok(found.remove(name.as_bytes()))
+    }
+}
+
+/// Makes a row that is missing: free, with the clock as its fence.
+pub(super) async fn make_row(conn: &mut MySqlConnection, name: &Name) -> Result<(), sqlx::Error> {
+    let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
+    match make.execute(conn).await {
+        Err(error) if is_duplicate(&error) => Ok(()),
+        other => other.map(|_| ()),
     }
 }
 

@@ -7,6 +7,7 @@ mod form_token;
 mod in_tx;
 mod lease;
 mod lock_row;
+mod queue;
 mod record;
 mod record_admin;
 mod record_in_tx;

@@ -1,0 +1,390 @@
+//! The queue of a name: the statements.
+//!
+//! Each verb is a transaction in one text, one round trip. Its first statement locks the lock's row and keeps what it finds in user
+//! variables, for the statements after it. `MAX(…)` returns a row even when the lock's row is missing, so no variable keeps a value of an
+//! earlier text. Each later statement has a snapshot of its own, newer than the row lock (READ COMMITTED; see both manuals,
+//! "Consistent Nonlocking Reads").
+//!
+//! - Both servers compute all right sides of a SET before they assign one: a value that depends on another one has a SET of its own.
+//! - `ROW_COUNT()` is how many rows the statement before has changed.
+//! - STRAIGHT_JOIN and FORCE INDEX make the pick read the waiters in their order, up to the first one whose session is live. Otherwise
+//!   both servers read and sort all of them.
+//! - The waiters before the winner are removed by `position < winner`. Such a range ends at the winner's own row. A range that reaches the
+//!   last waiter of the name would wait for transactions on the next name ("`InnoDB` Record Locks").
+//! - A range with `position > passed` skips the index entries of removed waiters, which old snapshots keep.
+
+use async_trait::async_trait;
+use sqlx::mysql::MySqlRow;
+use sqlx::{FromRow, MySqlConnection, Row};
+use uuid::Uuid;
+
+use super::connect::{fill, in_one_transaction, quoted, read_alone};
+use super::fault::is_lock_time_out;
+use super::in_tx::{hex, text};
+use super::lock_row::{make_row, row_columns, row_ends};
+use crate::model::FaultKind;
+use crate::store::fault::Fault;
+use crate::store::queue::{
+    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
+    WINDOW, WaiterRow,
+};
+use crate::store::row::{LockColumns, LockRow};
+use crate::store::session::SessionStore;
+use crate::store::{json, micros, to_micros};
+
+/// The SELECT that locks the row: it waits for 20 ms. MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix,
+/// in seconds. (The limit of `innodb_lock_wait_timeout` is a whole second at least, on MySQL.)
+macro_rules! wait {
+    () => {
+        "/*M! SET STATEMENT max_statement_time = 0.020 FOR */ SELECT /*+ MAX_EXECUTION_TIME(20) */"
+    };
+}
+
+/// The row as it is now, with `$more` columns.
+macro_rules! row_with {
+    ($more:literal) => {
+        concat!(
+            "SELECT",
+            row_columns!("SYSDATE(6)"),
+            $more,
+            "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = {name}"
+        )
+    };
+}
+
+/// Passed on to it before: this sending confirms it.
+const JOIN: &str = concat!(
+    wait!(),
+    " MAX(waiters), MAX(next_position),
+       MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
+       MAX(COALESCE(grant_id = {grant}, FALSE) AND expires_at > SYSDATE(6)
+           OR waiters = 0 AND (expires_at IS NULL OR expires_at <= SYSDATE(6)))
+  INTO @rl_waiters, @rl_position, @rl_mine, @rl_take
+  FROM rowlock_lock WHERE name = {name} FOR UPDATE;
+SELECT MAX(position), NOT @rl_take AND MAX(position) IS NULL AND @rl_waiters < {most}
+  INTO @rl_had, @rl_queue
+  FROM rowlock_waiter WHERE @rl_waiters > 0 AND name = {name} AND grant_id = {grant};
+INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at)
+  SELECT {name}, @rl_position, {grant}, {session}, {holder}, SYSDATE(6) FROM DUAL WHERE @rl_queue;
+UPDATE rowlock_lock
+  SET fence = IF(@rl_take AND NOT @rl_mine,
+          GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))), fence),
+      acquired_at = IF(@rl_take AND NOT @rl_mine, SYSDATE(6), acquired_at),
+      expires_at = IF(@rl_take,
+          GREATEST(COALESCE(expires_at, SYSDATE(6)), SYSDATE(6) + INTERVAL {ttl} MICROSECOND), expires_at),
+      grant_id = IF(@rl_take, {grant}, grant_id),
+      session_id = IF(@rl_take, {lock_session}, session_id),
+      holder = IF(@rl_take, {holder}, holder),
+      waiters = waiters + @rl_queue,
+      next_position = next_position + @rl_queue
+  WHERE name = {name} AND (@rl_take OR @rl_queue);
+",
+    row_with!(
+        ",
+       CAST(@rl_take AS SIGNED) AS taken,
+       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at,
+       CAST(IF(@rl_had IS NULL, @rl_waiters, (SELECT COUNT(*) FROM rowlock_waiter w
+           WHERE w.name = {name} AND w.position > l.passed AND w.position < @rl_had)) AS SIGNED) AS ahead"
+    )
+);
+
+/// Waiters that a lock row had which was removed by hand: their positions are given again.
+const FORGET: &str = concat!(
+    wait!(),
+    " MAX(next_position) INTO @rl_position FROM rowlock_lock WHERE name = {name} FOR UPDATE;
+DELETE FROM rowlock_waiter WHERE name = {name} AND position >= @rl_position"
+);
+
+/// A grant in its window has an expiry of `acquired_at` and the window. Otherwise this is a second sending, and the expiry never moves back.
+const CONFIRM: &str = concat!(
+    wait!(),
+    " MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE))
+  INTO @rl_mine
+  FROM rowlock_lock WHERE name = {name} FOR UPDATE;
+UPDATE rowlock_lock
+  SET expires_at = IF(expires_at <= acquired_at + INTERVAL {window} MICROSECOND,
+          SYSDATE(6) + INTERVAL {ttl} MICROSECOND,
+          GREATEST(expires_at, SYSDATE(6) + INTERVAL {ttl} MICROSECOND)),
+      session_id = {lock_session}
+  WHERE name = {name} AND @rl_mine;
+SELECT fence FROM rowlock_lock WHERE name = {name} AND @rl_mine"
+);
+
+/// A row that is free and has waiters has no expiry.
+const DUE: &str = concat!(
+    wait!(),
+    " MAX(waiters), MAX(passed),
+       MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
+       MAX(COALESCE(grant_id = {grant} OR expires_at <= SYSDATE(6), FALSE)), MAX(grant_id IS NULL),
+       NULL, NULL, NULL, NULL
+  INTO @rl_waiters, @rl_passed, @rl_mine, @rl_due, @rl_free,
+       @rl_position, @rl_grant, @rl_session, @rl_holder
+  FROM rowlock_lock WHERE name = {name} FOR UPDATE;
+"
+);
+
+/// Removes the waiter of the ask.
+const LEAVE: &str = "\
+DELETE FROM rowlock_waiter WHERE name = {name} AND position = {left} AND grant_id = {grant};
+SET @rl_gone = ROW_COUNT();
+SET @rl_waiters = GREATEST(@rl_waiters - @rl_gone, 0);
+UPDATE rowlock_lock SET waiters = @rl_waiters WHERE name = {name} AND @rl_gone > 0;
+";
+
+/// SET runs from left to right in an UPDATE: the expiry is the new `acquired_at` and the window.
+const PASS: &str = concat!(
+    "\
+SET @rl_due = @rl_due OR @rl_free AND @rl_waiters > 0;
+SELECT w.position, w.grant_id, w.session_id, w.holder
+  INTO @rl_position, @rl_grant, @rl_session, @rl_holder
+  FROM rowlock_waiter w FORCE INDEX (PRIMARY)
+  STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
+  WHERE @rl_due AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
+    AND s.expires_at > SYSDATE(6)
+  ORDER BY w.position LIMIT 1;
+DELETE FROM rowlock_waiter
+  WHERE @rl_due AND @rl_waiters > 0 AND name = {name} AND position > @rl_passed
+    AND position < COALESCE(@rl_position, 9223372036854775807);
+SET @rl_gone = ROW_COUNT();
+DELETE FROM rowlock_waiter WHERE name = {name} AND position = @rl_position;
+UPDATE rowlock_lock
+  SET waiters = IF(@rl_position IS NULL, 0, GREATEST(waiters - @rl_gone - ROW_COUNT(), 0)),
+      fence = IF(@rl_position IS NULL, fence,
+          GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))),
+      grant_id = @rl_grant, session_id = NULL, holder = @rl_holder,
+      acquired_at = IF(@rl_position IS NULL, NULL, SYSDATE(6)),
+      expires_at = acquired_at + INTERVAL {window} MICROSECOND,
+      passed = COALESCE(@rl_position, next_position - 1)
+  WHERE @rl_due AND name = {name};
+",
+    row_with!(
+        ",
+       CAST(@rl_due AS SIGNED) AS due,
+       CAST(@rl_mine AS SIGNED) AS was_live,
+       CAST(@rl_grant AS BINARY(16)) AS next_grant,
+       CAST(@rl_session AS BINARY(16)) AS next_session"
+    )
+);
+
+const LOOK: &str = concat!(
+    "
+SELECT COALESCE(l.grant_id = UNHEX(a.grant_id) AND l.expires_at > SYSDATE(6), FALSE),
+       w.position IS NOT NULL,
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), ",
+    row_ends!(),
+    ")
+FROM JSON_TABLE(?, '$[*]' COLUMNS (
+    number   FOR ORDINALITY,
+    name     VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+    grant_id CHAR(32)     CHARACTER SET ascii PATH '$[1]',
+    position BIGINT                           PATH '$[2]'
+)) a
+LEFT JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
+LEFT JOIN rowlock_session s ON s.id = l.session_id
+LEFT JOIN rowlock_waiter w FORCE INDEX (PRIMARY)
+       ON w.name = l.name AND w.position = a.position AND w.position > l.passed
+      AND w.grant_id = UNHEX(a.grant_id)
+ORDER BY a.number"
+);
+
+const LIST: &str = "
+SELECT w.name, w.position, w.holder, w.session_id,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', w.joined_at),
+       TIMESTAMPDIFF(MICROSECOND, w.joined_at, SYSDATE(6))
+FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
+WHERE s.expires_at > SYSDATE(6)
+ORDER BY w.name, w.position";
+
+/// A waiter's columns, in the order of [`LIST`].
+type WaiterColumns = (Vec<u8>, i64, String, Uuid, i64, i64);
+
+#[async_trait]
+impl QueueStore for MySqlConnection {
+    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault> {
+        let join = join_text(ask);
+        let mut rows = match transact(self, &join).await {
+            Err(fault) if fault.kind == FaultKind::Duplicate => {
+                let forget = with(FORGET, &[("name", hex(ask.name.as_bytes()))]);
+                transact(self, &forget).await?;
+                transact(self, &join).await?
+            }
+            rows => rows?,
+        };
+        if rows.as_ref().is_some_and(Vec::is_empty) {
+            make_row(self, &ask.name).await?;
+            rows = transact(self, &join).await?;
+        }
+        // Without a row: the row was removed between the two statements. Nothing has changed, as in a transaction's way.
+        let Some(row) = rows.and_then(|mut rows| rows.pop()) else {
+            return Ok(Joined::Locked);
+        };
+        Ok(joined(&row)?)
+    }
+
+    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Confirmed, Fault> {
+        let Some(rows) = transact(self, &confirm_text(ask)).await? else {
+            return Ok(Confirmed::Locked);
+        };
+        let fence = rows.first().map(|row| row.try_get(0)).transpose()?;
+        Ok(fence.map_or(Confirmed::Gone, |fence| Confirmed::Held { fence }))
+    }
+
+    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Passed, Fault> {
+        let pass = pass_text(ask);
+        for may_bury in [true, false] {
+            let Some(rows) = transact(self, &pass).await? else {
+                return Ok(Passed::Locked);
+            };
+            let Some(row) = rows.first() else {
+                return Ok(Passed::No);
+            };
+            if let Some(passed) = passed(row)? {
+                return Ok(passed);
+            }
+            let left = LockRow::from(LockColumns::from_row(row)?).left_behind();
+            let Some(left) = left.filter(|_| may_bury) else {
+                break;
+            };
+            self.session_bury(&[left]).await?;
+        }
+        Ok(Passed::No)
+    }
+
+    async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
+        let look = fill(LOOK, &[quoted(&json::looks(asks))]);
+        let rows = read_alone(self, &look).await?;
+        let looked: Result<_, sqlx::Error> = rows.iter().map(looked).collect();
+        Ok(looked?)
+    }
+
+    async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
+        let rows = read_alone(self, LIST).await?;
+        let rows: Result<_, sqlx::Error> = rows.iter().map(waiter).collect();
+        Ok(rows?)
+    }
+}
+
+/// Runs the text; `None`, and nothing has changed, when another transaction has a row locked.
+async fn transact(conn: &mut MySqlConnection, text: &str) -> Result<Option<Vec<MySqlRow>>, Fault> {
+    match in_one_transaction(conn, text).await {
+        Ok(rows) => Ok(Some(rows)),
+        Err(error) if is_lock_time_out(&error) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn join_text(ask: &JoinAsk) -> String {
+    let session = hex(ask.session.as_bytes());
+    let lock_session = if ask.in_session { &session } else { "NULL" };
+    let lock_session = String::from(lock_session);
+    with(
+        JOIN,
+        &[
+            ("name", hex(ask.name.as_bytes())),
+            ("grant", hex(ask.grant_id.as_bytes())),
+            ("holder", text(&ask.holder)),
+            ("ttl", to_micros(ask.ttl).to_string()),
+            ("most", ask.most.to_string()),
+            ("lock_session", lock_session),
+            ("session", session),
+        ],
+    )
+}
+
+fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
+    let found = LockRow::from(LockColumns::from_row(row)?);
+    if row.try_get::<i64, _>("taken")? == 1 {
+        return Ok(Joined::Granted { fence: found.fence });
+    }
+    let Some(position) = row.try_get("queued_at")? else {
+        return Ok(Joined::Full(found));
+    };
+    let before: i64 = row.try_get("ahead")?;
+    Ok(Joined::Queued {
+        position,
+        before: u32::try_from(before).unwrap_or(u32::MAX),
+        pass: !found.is_live(),
+    })
+}
+
+fn confirm_text(ask: &ConfirmAsk) -> String {
+    let session = ask.session.map(|id| hex(id.as_bytes()));
+    with(
+        CONFIRM,
+        &[
+            ("name", hex(ask.name.as_bytes())),
+            ("grant", hex(ask.grant_id.as_bytes())),
+            ("ttl", to_micros(ask.ttl).to_string()),
+            ("window", to_micros(WINDOW).to_string()),
+            ("lock_session", session.unwrap_or_else(|| "NULL".into())),
+        ],
+    )
+}
+
+fn pass_text(ask: &PassAsk) -> String {
+    let grant = ask.of.map(|(grant_id, _)| hex(grant_id.as_bytes()));
+    let left = ask.of.and_then(|(_, position)| position);
+    let leave = if left.is_some() { LEAVE } else { "" };
+    with(
+        &[DUE, leave, PASS].concat(),
+        &[
+            ("name", hex(ask.name.as_bytes())),
+            ("grant", grant.unwrap_or_else(|| "NULL".into())),
+            ("window", to_micros(WINDOW).to_string()),
+            ("left", left.unwrap_or_default().to_string()),
+        ],
+    )
+}
+
+/// `None`: nothing was to be done.
+fn passed(row: &MySqlRow) -> Result<Option<Passed>, sqlx::Error> {
+    if row.try_get::<i64, _>("due")? == 0 {
+        return Ok(None);
+    }
+    let next: Option<(Uuid, Uuid)> = row
+        .try_get::<Option<Uuid>, _>("next_grant")?
+        .zip(row.try_get("next_session")?);
+    Ok(Some(Passed::Done {
+        was_live: row.try_get::<i64, _>("was_live")? == 1,
+        next: next.map(|(grant_id, session)| Next { grant_id, session }),
+    }))
+}
+
+fn looked(row: &MySqlRow) -> Result<Looked, sqlx::Error> {
+    let (granted, waits, left): (i64, i64, Option<i64>) = FromRow::from_row(row)?;
+    let left = left.unwrap_or(0);
+    Ok(match (granted, waits) {
+        (1, _) => Looked::Granted,
+        (_, 1) => Looked::Waiting {
+            pass: left <= 0,
+            remaining: micros(left),
+        },
+        _ => Looked::Gone,
+    })
+}
+
+fn waiter(row: &MySqlRow) -> Result<WaiterRow, sqlx::Error> {
+    let (name, position, holder, session, joined_at, waited) = WaiterColumns::from_row(row)?;
+    Ok(WaiterRow {
+        name,
+        position,
+        holder,
+        session,
+        joined_at,
+        waited,
+    })
+}
+
+/// `sql` with its names in braces replaced by the literals, which have no braces.
+fn with(sql: &str, literals: &[(&str, String)]) -> String {
+    let replace = |sql: String, (name, literal): &(&str, String)| {
+        sql.replace(&format!("{{{name}}}"), literal)
+    };
+    literals.iter().fold(sql.to_owned(), replace)
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;
