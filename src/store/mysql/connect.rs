@@ -79,7 +79,7 @@ impl Connector for MySql {
 
     const LANES: usize = 2;
 
-    const REQUEST: RequestLimit = RequestLimit::of(2_048, 64, 4);
+    const REQUEST: RequestLimit = RequestLimit::of(2_200, 66, 4);
     /// A renewal reads nothing back.
     const RENEWALS: RequestLimit = RequestLimit::of(1_024, 54, 2);
 

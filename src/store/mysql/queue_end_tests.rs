@@ -1,6 +1,28 @@
-//! How waits end: grants, windows, releases and locked rows.
+//! What ends a wait, or prevents it.
 
 use super::*;
+
+pub(super) async fn a_full_queue_is_not_joined(bench: &Bench) {
+    let (mut conn, name) = (bench.conn().await, name("a"));
+    let mut none = join(&name, conn.session().await);
+    none.most = 0;
+    let joined = conn.queue_join(&none).await.unwrap();
+    assert!(matches!(joined, Joined::Granted { .. }), "it is free");
+    let mut one = join(&name, none.session);
+    one.most = 1;
+    let joined = conn.queue_join(&one).await.unwrap();
+    assert!(matches!(joined, Joined::Queued { .. }));
+    let again = conn.queue_join(&one).await.unwrap();
+    assert!(matches!(again, Joined::Queued { position: 1, .. }));
+    let mut two = join(&name, none.session);
+    two.most = 1;
+    let joined = conn.queue_join(&two).await.unwrap();
+    let Joined::Full(row) = joined else {
+        panic!("{joined:?}");
+    };
+    assert!(row.is_of(none.grant_id) && row.waiters == 1);
+    assert_eq!(conn.numbers(&name).await, [1, 1, 2, 0]);
+}
 
 pub(super) async fn dead_waiters_are_passed_over(bench: &Bench) {
     let (mut conn, name) = (bench.conn().await, name("a"));
