@@ -26,11 +26,11 @@ use crate::model::FaultKind;
 use crate::store::fault::Fault;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
-    WINDOW, WaiterRow,
+    WINDOW, WaiterColumns, WaiterRow,
 };
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::session::SessionStore;
-use crate::store::{json, micros, to_micros};
+use crate::store::{json, to_micros};
 
 /// The SELECT that locks the row: it waits for 20 ms. MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix,
 /// in seconds. (The limit of `innodb_lock_wait_timeout` is a whole second at least, on MySQL.)
@@ -197,9 +197,6 @@ FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
 WHERE s.expires_at > SYSDATE(6)
 ORDER BY w.name, w.position";
 
-/// A waiter's columns, in the order of [`LIST`].
-type WaiterColumns = (Vec<u8>, i64, String, Uuid, i64, i64);
-
 #[async_trait]
 impl QueueStore for MySqlConnection {
     async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault> {
@@ -353,28 +350,12 @@ fn passed(row: &MySqlRow) -> Result<Option<Passed>, sqlx::Error> {
 }
 
 fn looked(row: &MySqlRow) -> Result<Looked, sqlx::Error> {
-    let (granted, waits, left): (i64, i64, Option<i64>) = FromRow::from_row(row)?;
-    let left = left.unwrap_or(0);
-    Ok(match (granted, waits) {
-        (1, _) => Looked::Granted,
-        (_, 1) => Looked::Waiting {
-            pass: left <= 0,
-            remaining: micros(left),
-        },
-        _ => Looked::Gone,
-    })
+    let (granted, waits, left): (bool, bool, Option<i64>) = FromRow::from_row(row)?;
+    Ok(Looked::from((granted, waits, left.unwrap_or(0))))
 }
 
 fn waiter(row: &MySqlRow) -> Result<WaiterRow, sqlx::Error> {
-    let (name, position, holder, session, joined_at, waited) = WaiterColumns::from_row(row)?;
-    Ok(WaiterRow {
-        name,
-        position,
-        holder,
-        session,
-        joined_at,
-        waited,
-    })
+    Ok(WaiterRow::from(WaiterColumns::from_row(row)?))
 }
 
 /// `sql` with its names in braces replaced by the literals, which have no braces.

@@ -8,12 +8,12 @@ use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 use super::super::connect::MySql;
 use super::*;
 use crate::model::Name;
-use crate::store::Connector;
 use crate::store::clean::CleanStore;
 use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::schema::SchemaStore;
 use crate::store::session::OpenAsk;
+use crate::store::{Connector, micros};
 
 const TTL: Duration = Duration::from_secs(30);
 
