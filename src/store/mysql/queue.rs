@@ -40,7 +40,7 @@ macro_rules! wait {
     };
 }
 
-/// The row as it is now, with `$more` columns.
+/// The row as it is now, with `$more` columns; none, when it was missing at first: another connection may have made it meanwhile.
 macro_rules! row_with {
     ($more:literal) => {
         concat!(
@@ -49,7 +49,7 @@ macro_rules! row_with {
             $more,
             "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name = {name}"
+WHERE l.name = {name} AND @rl_waiters IS NOT NULL"
         )
     };
 }
