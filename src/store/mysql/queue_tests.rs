@@ -142,6 +142,32 @@ async fn a_second_confirm_moves_no_expiry_back(place: &Database) {
     }
 }
 
+/// After the error of a time-out the server leaves the transaction open. What this connection writes would then be seen by no other one.
+async fn a_verb_that_gives_up_leaves_no_transaction_open(place: &Database) {
+    let (mut client, mut other) = (Client::new(place).await, Client::new(place).await);
+    let held = client.hold("a").await;
+    let waits = client.wait("a").await;
+    let ask = client.ask("a");
+    for verb in 0..4 {
+        other.run(Database::LOCK).await;
+        let is_locked = match verb {
+            0 => matches!(client.join(&ask).await, Joined::Locked),
+            1 => client.confirm(&waits).await == Confirmed::Locked,
+            2 => client.pass("a", None).await == Passed::Locked,
+            _ => {
+                let freed = client.release(held.ask.grant_id, "a", held.fence).await;
+                freed == crate::store::lease::Freed::Locked
+            }
+        };
+        assert!(is_locked, "{verb}");
+        let write = format!("UPDATE rowlock_session SET forced = {}", verb + 1);
+        client.run(&write).await;
+        other.run("ROLLBACK").await;
+        let seen = "SELECT forced FROM rowlock_session LIMIT 1";
+        assert_eq!(Database::numbers(&mut other.conn, seen).await, [verb + 1]);
+    }
+}
+
 /// A transaction has the lock of an expired session pinned: it stays with its holder.
 async fn a_pinned_lock_of_an_expired_session_is_not_passed_on(place: &Database) {
     let (mut holder, mut client) = (Client::new(place).await, Client::new(place).await);
@@ -263,6 +289,7 @@ on_both! {
     a_second_sending_waits_for_the_first
     a_release_that_waits_for_a_join_sees_its_waiter
     a_second_confirm_moves_no_expiry_back
+    a_verb_that_gives_up_leaves_no_transaction_open
     a_pinned_lock_of_an_expired_session_is_not_passed_on
     the_last_waiter_leaves_a_free_name
     positions_that_were_forgotten_are_given_again
