@@ -18,10 +18,11 @@
 //! - [`silent_server`]: a server that accepts connections and never answers.
 //! - [`starved`]: a pooler that has no connection left for rowlock.
 //!
-//! [`proxy`] stands between a client and its server, where the network is what fails.
+//! [`crew`] kills and pauses processes at random. [`proxy`] stands between a client and its server, where the network is what fails.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod campaign;
+mod crew;
 mod cut;
 mod dead_holder;
 mod history;
