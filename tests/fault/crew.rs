@@ -93,9 +93,11 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
         Some((is_current.then_some(slot), event))
     }
 
-    /// Lets every process go on whose pause is over.
+    /// Lets every process go on whose pause is over. Panics when a process has ended by itself: its last words are on the standard error.
     pub(crate) fn wake(&mut self) {
         for worker in &mut self.workers {
+            let ended = worker.child.try_wait().unwrap();
+            assert!(ended.is_none(), "a process has ended by itself: {ended:?}");
             if worker
                 .paused_until
                 .is_some_and(|until| until <= Instant::now())

@@ -205,4 +205,12 @@ fn open_acquires() {
         .then(2, 20, 30, Ask::Inspect, Answer::Held(late))
         .open(3, 40, Ask::Acquire)
         .refused();
+    // A grant that its acquire did not return is from before the acquire's answer.
+    let released_later = |story: Story| story.released(2, 60, 70, FIRST);
+    let then_seen = |story: Story| story.then(4, 80, 90, Ask::Inspect, Answer::Held(late));
+    then_seen(released_later(story().open(3, 40, Ask::Acquire))).accepted();
+    let busy = story().then(3, 40, 50, Ask::Acquire, Answer::Busy(None));
+    then_seen(released_later(busy)).refused();
+    let busy = released().then(3, 40, 50, Ask::Acquire, Answer::Busy(None));
+    then_seen(busy).accepted();
 }

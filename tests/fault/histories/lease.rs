@@ -90,7 +90,7 @@ pub(crate) fn operations(records: &Records, ttl: Duration) -> (Operations<Op>, C
 #[derive(Debug)]
 struct Facts {
     invoked: Duration,
-    /// The first moment at which a process knew of it.
+    /// At this moment it had been granted: its acquire had its answer, or another operation had seen the grant.
     known: Duration,
     is_hidden: bool,
     is_released: bool,
@@ -160,9 +160,13 @@ impl Grants {
         let acquire = records.iter().find(|record| record.id == grant.by);
         // Without such an acquire there is no grant, and the checker refuses what was seen.
         if let Some(acquire) = acquire.filter(|record| may_have_hidden(record)) {
+            let answered = acquire
+                .answer
+                .as_ref()
+                .map_or(at, |(answered, _)| *answered);
             let facts = Facts {
                 invoked: acquire.asked,
-                known: at,
+                known: at.min(answered),
                 is_hidden: true,
                 is_released: false,
                 // A dropped acquire is undone at once.

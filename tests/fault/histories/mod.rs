@@ -1,5 +1,5 @@
 //! Histories of leases: 8 processes on a few names, killed and paused at random, tell each operation with the times of its invocation and its
-//! answer on the monotonic clock of this host. A checker of linearizability judges the history of each name. `ROWLOCK_FAULT_SECONDS` is how
+//! answer on the monotonic clock of this host. A [checker] of linearizability judges the history of each name. `ROWLOCK_FAULT_SECONDS` is how
 //! long; a minute has 10,000 operations or more. (On a machine that is too slow for that, it takes longer.)
 //!
 //! # The model
@@ -32,13 +32,14 @@
 //!
 //! # What is left open
 //!
-//! - An operation of a process that was killed or paused for ever, and an acquire whose future was dropped. It takes effect at any moment after
-//!   its invocation, or never. If another operation saw its grant, the grant is known by then. If none did, it stays open for ever.
-//! - An acquire may have had a grant that it did not return (its process was paused until the grant had expired, and the acquire asked again).
-//!   The grant counts when another operation saw it.
-//! - *Busy* without a holder, *lost*, and a failure that passes say nothing about the name, and are left out. So the checker does not notice an
-//!   acquire that is refused although the name is free.
-//! - That a renewal moves the expiry is only seen through the guard: the model has no clock.
+//! - An operation of a process that was killed, an acquire whose future was dropped, and an operation with an error that passes have no answer.
+//!   They take effect at any moment after their invocation, or never. If another operation saw the grant of such an acquire, it was granted
+//!   before that. If none did, the acquire stays open for ever.
+//! - An acquire may have had a grant that it did not return: its process was paused until that grant had expired, and the acquire asked again,
+//!   or answered *busy*. The grant counts when another operation saw it, and must be from before the acquire's answer.
+//! - *Busy* without a holder and *lost* say nothing about the name, and are left out. So the checker does not notice an acquire that is refused
+//!   although the name is free.
+//! - The model has no clock. It sees that a renewal has moved the expiry only when the guard is asked.
 //!
 //! # Another primitive
 //!
@@ -111,7 +112,7 @@ pub(crate) async fn run(engine: Engine) {
     let db = Db::new(engine).await;
     drop(db.rowlock().await);
     let time = Duration::from_secs(seconds());
-    let mut history = Traffic::start(&db.url, Means::Library).strike(time).await;
+    let mut history = Traffic::start(&db.url, Means::Library).run(time).await;
     let verdict = judge(history.events.drain(..));
     let Verdict {
         counts,
@@ -179,9 +180,10 @@ fn judge(events: impl IntoIterator<Item = Event>) -> Result<Verdict, String> {
 /// Processes at work, and what they have told.
 struct Traffic {
     crew: Crew<Event>,
-    role: Role,
-    means: Means,
+    /// How many processes were started. The role of the next one has this number.
     started: u64,
+    role: Box<dyn Fn(u64) -> Role>,
+    has_strikes: bool,
     /// How many operations have begun.
     asked: usize,
     events: Vec<Event>,
@@ -196,42 +198,35 @@ struct Past {
 
 impl Traffic {
     fn start(url: &str, means: Means) -> Self {
-        let role = |number| Role {
+        let url = url.to_owned();
+        let role = move |number| Role {
             part: Part::Histories { number, means },
-            url: url.to_owned(),
+            url: url.clone(),
             ttl: TTL,
         };
         Self {
-            crew: Crew::start((0..PROCESSES).map(role)),
-            role: role(0),
-            means,
+            crew: Crew::start((0..PROCESSES).map(&role)),
             started: PROCESSES,
+            role: Box::new(role),
+            has_strikes: means == Means::Library,
             asked: 0,
             events: Vec::new(),
         }
     }
 
+    /// Lets them work. Processes that use the library are killed or paused every now and then.
     async fn run(mut self, time: Duration) -> Past {
-        tokio::time::sleep(time).await;
-        self.take_in();
-        self.end()
-    }
-
-    /// A process is killed or paused every now and then.
-    async fn strike(mut self, time: Duration) -> Past {
         let (started, enough) = (Instant::now(), least(time));
-        let mut strike = started;
+        let mut strike = self.has_strikes.then_some(started);
         // A machine that is so slow that this does not help has another fault.
         while started.elapsed() < time || (self.asked < enough && started.elapsed() < 5 * time) {
             self.take_in();
             self.crew.wake();
-            if strike <= Instant::now() {
-                strike += Duration::from_millis(rand::rng().random_range(100..300));
+            if let Some(due) = strike.filter(|due| *due <= Instant::now()) {
+                strike = Some(due + Duration::from_millis(rand::rng().random_range(100..300)));
                 if let Some(slot) = self.crew.strike(MAX_PAUSE) {
-                    let (number, means) = (self.started, self.means);
+                    self.crew.replace(slot, &(self.role)(self.started));
                     self.started += 1;
-                    self.role.part = Part::Histories { number, means };
-                    self.crew.replace(slot, &self.role);
                 }
             }
             // The pace of the loop, which looks at clocks: strikes and the ends of pauses have a time, and no event.
