@@ -85,10 +85,18 @@ impl FromStr for Event {
 #[derive(Debug)]
 pub(crate) struct Numbers(Cell<u64>);
 
+/// How many numbers each process has. The first ones are also those of histories that were written by hand.
+const EACH: u64 = 1_000_000;
+
+/// Whether the acquire of this number asks for a lock in the session of its process, and not for a lease. (The first numbers are leases.)
+pub(crate) fn is_in_session(id: u64) -> bool {
+    id >= EACH && id % 2 == 1
+}
+
 impl Numbers {
     /// `process` is the number of the process.
     pub(crate) fn new(process: u64) -> Self {
-        Self(Cell::new(process * 1_000_000))
+        Self(Cell::new(process * EACH))
     }
 
     /// Tells of an operation, before it begins.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checker::{Model, Operation, Operations};
-use super::event::{Answer, Ask, Grant, Record, Records};
+use super::event::{Answer, Ask, Grant, Record, Records, is_in_session};
 
 /// How much earlier than its TTL a lease may end by this host's monotonic clock: the database reads another clock, perhaps in
 /// milliseconds.
@@ -107,12 +107,18 @@ impl Grants {
         for record in records {
             if let Some((at, Answer::Granted(fence))) = record.answer {
                 let by = record.id;
+                // The session may have been renewed long before.
+                let shortest = if is_in_session(by) {
+                    Duration::ZERO
+                } else {
+                    ttl.saturating_sub(CLOCKS)
+                };
                 let facts = Facts {
                     invoked: record.asked,
                     known: at,
                     is_hidden: false,
                     is_released: false,
-                    ends: record.asked + ttl.saturating_sub(CLOCKS),
+                    ends: record.asked + shortest,
                 };
                 grants.0.insert(Grant { fence, by }, facts);
             }

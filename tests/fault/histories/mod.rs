@@ -22,6 +22,7 @@
 //! which the lease may end by the database's clock, and is open:
 //!
 //! - One TTL after the invocation of the acquire, less [2 ms](lease) because the two clocks differ. Renewals only move the expiry further.
+//!   (A lock in a session, every other acquire: the invocation of the acquire, because the session may have been renewed one TTL before.)
 //! - The guard's deadline, whenever the guard is asked, if that is later: the deadline is never later than the expiry.
 //! - The drop of the guard, or the invocation of a release without the answer *released*, if that is earlier: the release may have
 //!   reached the database. (A holder that is told *lost* may have lost the lease by its own clock only.)

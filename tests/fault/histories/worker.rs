@@ -8,7 +8,7 @@ use rowlock::{Error, Held, Lock, LockInfo, ReleaseOutcome, Rowlock, TryAcquire};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{sleep, timeout};
 
-use super::event::{Answer, Ask, Grant, Numbers, answered};
+use super::event::{Answer, Ask, Grant, Numbers, answered, is_in_session};
 use super::{TASKS, a_name};
 use crate::role::Role;
 
@@ -82,11 +82,13 @@ impl Task {
     }
 
     fn lock(&self, name: &str, id: u64) -> Lock {
-        self.rowlock
-            .lock(name)
-            .ttl(self.ttl)
-            .holder(id.to_string())
-            .wait(up_to(200))
+        let lock = self.rowlock.lock(name).holder(id.to_string());
+        let lock = if is_in_session(id) {
+            lock.in_session()
+        } else {
+            lock.ttl(self.ttl)
+        };
+        lock.wait(up_to(200))
     }
 
     async fn try_acquire(&self, name: &str) -> Option<(Held, Grant)> {
