@@ -105,3 +105,7 @@ impl From<(i64, i64)> for SessionRenewed {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;
