@@ -382,6 +382,12 @@ impl<T: Transaction> LockInTx<'_, T> {
                 sleep_until(limit.map_or(wake, |limit| wake.min(limit))).await;
                 continue;
             }
+            if attempt.stuck {
+                // The row does not expire, so the database would not let this transaction wait for it.
+                let wake = Moment::now() + backoff.next().unwrap_or_default();
+                sleep_until(limit.map_or(wake, |limit| wake.min(limit))).await;
+                continue;
+            }
             backoff = backoff::poll();
             may_block |= attempt.capabilities().leased_rows_stay_locked;
             match attempt.wait(left).await? {

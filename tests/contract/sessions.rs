@@ -28,6 +28,9 @@ async fn expire_sessions(db: &Db) {
         .await;
 }
 
+const FREE: &str = "UPDATE rowlock_lock \
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL";
+
 async fn rows(db: &Db) -> i64 {
     db.number("SELECT COUNT(*) FROM rowlock_session").await
 }
@@ -181,6 +184,34 @@ on_every_engine! {
         assert_eq!(held[0].lost().await, Loss::TakenOver);
         renewed(&held[1]).await;
         assert!(held[1].is_held() && after.is_held());
+    }
+
+    async fn a_guard_whose_grant_the_database_has_lost_learns_it(db: &Db) {
+        let one = client(db, SHORT).await;
+        let held = [take(&one, "a").await, take(&one, "b").await];
+        renewed(&held[1]).await;
+        // A failover behind a pooler: no connection broke, and no number has changed.
+        db.execute(&format!("{FREE} WHERE name = {}", db.bytes("a"))).await;
+        assert_eq!(held[0].lost().await, Loss::TakenOver);
+        renewed(&held[1]).await;
+    }
+
+    async fn a_name_whose_release_the_database_has_lost_is_free_again(db: &Db) {
+        let two = client(db, LONG).await;
+        let builder = Rowlock::builder().session_ttl(SHORT);
+        // A release that is not answered by then was given up.
+        let builder = builder.operation_timeout(Duration::from_millis(200));
+        let one = builder.connect(&db.url).await.unwrap();
+        let (a, b) = (take(&one, "a").await, take(&one, "b").await);
+        let name = db.bytes("a");
+        db.execute(&format!("CREATE TABLE saved AS SELECT * FROM rowlock_lock WHERE name = {name}")).await;
+        assert_eq!(a.release().await.unwrap(), ReleaseOutcome::Released);
+        let columns = ["grant_id", "holder", "acquired_at", "expires_at", "session_id"];
+        let columns = columns.map(|column| format!("{column} = (SELECT {column} FROM saved)"));
+        db.execute(&format!("UPDATE rowlock_lock SET {} WHERE name = {name}", columns.join(", "))).await;
+        let after = two.lock("a").wait(Duration::from_secs(20)).acquire().await.unwrap();
+        assert!(after.fence() > a.fence());
+        assert!(b.is_held());
     }
 
     async fn a_lock_in_a_session_is_lost_at_its_max_hold(db: &Db) {
