@@ -50,7 +50,8 @@ pub(super) struct InTransaction<'a, T> {
     starved: Option<Error>,
     /// A look from outside has freed a name, which this transaction could not do.
     pub(super) freed: bool,
-    /// The last look could not free a name whose session has expired: a transaction has its row locked.
+    /// The last look could not free a name whose session has expired: a transaction has its row locked. The database would not let this
+    /// transaction wait for that row, which does not expire.
     pub(super) stuck: bool,
 }
 

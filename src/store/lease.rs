@@ -55,7 +55,7 @@ pub(crate) trait LeaseStore: SessionStore + Send {
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault>;
 
     /// Frees leases that are live and still belong to the asked grants. A release need not survive a crash of the server: a lost
-    /// release only leaves a row that expires.
+    /// release leaves a row that expires, or that the client's next look at its session finds.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;

@@ -7,7 +7,7 @@ use rowlock_test::{Db, on_every_engine};
 use crate::command::command;
 
 /// The files in each folder below `migrations/`.
-const MIGRATIONS: i64 = 6;
+const MIGRATIONS: i64 = 7;
 
 on_every_engine! {
     async fn sixteen_processes_start_at_once_on_an_empty_database(db: &Db) {
