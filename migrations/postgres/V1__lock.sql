@@ -23,4 +23,4 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     )
 ) WITH (fillfactor = 50);
 -- Only the locks of sessions are in it: a grant without a session does not write it.
-CREATE INDEX IF NOT EXISTS rowlock_lock_session ON rowlock_lock (session_id) WHERE session_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rowlock_lock_session ON rowlock_lock (session_id, name) WHERE session_id IS NOT NULL;

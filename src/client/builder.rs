@@ -108,8 +108,8 @@ impl Builder {
         self
     }
 
-    /// How long this client's session lasts without a renewal: 100 ms to 24 h, and more than twice the
-    /// [`clock_error`](Self::clock_error); 30 s when not set. When the process crashes, the locks that it took
+    /// How long this client's session lasts without a renewal: 100 ms to 24 h; 30 s when not set. Locks in a session are refused when it
+    /// is not more than twice the [`clock_error`](Self::clock_error). When the process crashes, the locks that it took
     /// [in its session](crate::Lock::in_session) are free after this time.
     pub fn session_ttl(mut self, ttl: Duration) -> Self {
         self.session_ttl = ttl;
@@ -167,7 +167,6 @@ impl Builder {
             clean_every: self.clean_every,
             session_ttl: self.session_ttl,
         };
-        settings.check_lease("session_ttl", self.session_ttl)?;
         let (core, applied) = Core::start(connector, settings).await?;
         Ok(Rowlock {
             core,

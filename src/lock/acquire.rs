@@ -140,9 +140,12 @@ impl Lock {
                 reason: "a lock in a session has none: it ends with the session (Builder::session_ttl)",
             });
         }
-        if !self.in_session {
+        let settings = &self.core.settings;
+        if self.in_session {
+            settings.check_lease("session_ttl", settings.session_ttl)?;
+        } else {
             Self::check_ttl(ttl)?;
-            self.core.settings.check_lease("ttl", ttl)?;
+            settings.check_lease("ttl", ttl)?;
         }
         if let Some(wait) = self.wait {
             check_wait(wait)?;

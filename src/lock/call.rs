@@ -50,6 +50,9 @@ pub(super) struct InTransaction<'a, T> {
     starved: Option<Error>,
     /// A look from outside has freed a name, which this transaction could not do.
     pub(super) freed: bool,
+    /// The last look could not free a name whose session has expired: a transaction has its row locked. The database would not let this
+    /// transaction wait for that row, which does not expire.
+    pub(super) stuck: bool,
 }
 
 impl<'a, T: Transaction> InTransaction<'a, T> {
@@ -68,6 +71,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             context: Context::new(core, on, doing, T::BRAND)?,
             starved: None,
             freed: false,
+            stuck: false,
         })
     }
 
@@ -297,10 +301,12 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
 
     /// The holder of the name, as other sessions see it. `None` when it cannot be found out in time.
     pub(super) async fn busy(&mut self) -> Result<Busy, Error> {
+        self.stuck = false;
         for name in self.names.clone() {
             let holder = match self.outside(self.core.row(&name)).await {
                 Ok(seen) => {
                     self.freed |= seen.buried;
+                    self.stuck |= seen.is_left_behind();
                     seen.holder().cloned()
                 }
                 Err(Error::Starved { .. } | Error::Unreachable { .. }) => break,

@@ -63,7 +63,7 @@ use crate::runtime::lease_guard::Guard;
 /// # Drop
 ///
 /// Dropping returns at once and releases in the background. Renewals stop, and the name is free as soon
-/// as the release reaches the database, or else within the TTL. Call
+/// as the release reaches the database, or else within the TTL (in a session: after the next looks at it, within two of its TTLs). Call
 /// [`Rowlock::flush`](crate::Rowlock::flush) before the process exits: it waits for the release.
 #[must_use = "a lease that is dropped is released"]
 pub struct Held {
@@ -243,7 +243,7 @@ impl Held {
     /// # Errors
     ///
     /// The database is out of reach, or the outcome is unknown. In both cases renewals have stopped, so
-    /// that the name is free within the TTL. Call it again to free the name earlier.
+    /// that the name is free within the TTL (in a session: within two of its TTLs). Call it again to free the name earlier.
     ///
     /// # Cancel safety
     ///

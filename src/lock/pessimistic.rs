@@ -376,8 +376,10 @@ impl<T: Transaction> LockInTx<'_, T> {
             if left == Some(Duration::ZERO) {
                 return Err(timed_out(busy));
             }
-            if let Some(holder) = &busy.holder {
-                let pause = backoff.next().unwrap_or_default().min(holder.remaining);
+            let remaining = busy.holder.as_ref().map(|holder| holder.remaining);
+            if remaining.is_some() || attempt.stuck {
+                let pause = backoff.next().unwrap_or_default();
+                let pause = remaining.map_or(pause, |remaining| pause.min(remaining));
                 let wake = Moment::now() + pause;
                 sleep_until(limit.map_or(wake, |limit| wake.min(limit))).await;
                 continue;

@@ -56,6 +56,9 @@ impl Held {
     /// on one server does not exist on the others. There the pin writes the row: a takeover through another server does
     /// not wait, and then the commit of `tx` fails.
     ///
+    /// For a lock [in a session](crate::Lock::in_session), the pin proves that no other holder was granted the name, and prevents that
+    /// until `tx` ends, even if the session expires meanwhile.
+    ///
     /// Several transactions may pin one lease at the same time. Pinning twice in one transaction is harmless. A pin
     /// delays no other name and no other renewal of this process (but on SQLite a writer locks the whole file). If
     /// pins keep the row locked all the time, the lease cannot be renewed and is lost: pin at the end. Release the

@@ -98,7 +98,7 @@ impl Guard {
             return true;
         }
         self.core.renewals.remove(grant.id);
-        self.core.sessions.forget(grant.id);
+        self.core.sessions.forget(grant);
         self.send(reply);
         self.core.guards.remove(grant.id);
         true

@@ -41,6 +41,12 @@ impl Seen {
         })
     }
 
+    /// Whether an expired session has left the name behind, and the look could not free it.
+    pub(crate) fn is_left_behind(&self) -> bool {
+        let grant = self.grant.as_ref();
+        grant.is_some_and(|grant| grant.session.is_some() && grant.remaining.is_zero())
+    }
+
     /// The holder of a live lease.
     pub(crate) fn holder(&self) -> Option<&LockInfo> {
         self.grant

@@ -1,150 +1,233 @@
 //! A client's session: one row with an expiry, for all locks that the client holds in it.
 //!
 //! The session is renewed like a lease, by one short statement, however many locks it has. A lock of the session has no renewal of its
-//! own. So a renewal cannot notice that a single lock is gone, which happens in two cases:
+//! own, and its row does not expire. So a renewal cannot notice two things:
 //!
-//! - An administrator frees the lock by force. That raises the number in the session's row.
-//! - A failover loses the lock's grant and not the session. A failover breaks the connection.
+//! - *A guard without a row*: an administrator has freed the lock by force, or a failover has lost the grant.
+//! - *A row without a guard*: a release was lost, by a crash of the server or a failover, or given up because a transaction had the row
+//!   locked for too long; or a late sending of an acquire was granted the name.
 //!
-//! In both cases the renewals [look](Session::check) at all grants of the session.
+//! So the renewals [look](super::renew::look) at all grants of the session: once per TTL; when the number of forced releases in the session's
+//! row has changed; and over each new connection. A guard without a row has lost its lock. A row without a guard is freed, by its grant id,
+//! when it was seen for a while.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::grant::Grant;
-use crate::model::Loss;
+use crate::model::{Loss, Moment, Name};
 
 /// A session, and the grants in it.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// Until when this process may trust the session.
     pub(crate) grant: Arc<Grant<Uuid>>,
-    grants: Mutex<HashMap<Uuid, Weak<Grant>>>,
-    checked: Mutex<Checked>,
+    grants: Mutex<Grants>,
+    looks: Mutex<Looks>,
 }
 
-/// What the last looks at the grants have covered.
 #[derive(Debug, Default)]
-struct Checked {
-    /// The number of forced releases.
+struct Grants {
+    known: BTreeMap<Name, Known>,
+    /// How many were known so far.
+    added: u64,
+    /// The grants that acquires ask for.
+    asked: HashSet<Uuid>,
+}
+
+/// A grant that a guard has.
+#[derive(Debug)]
+struct Known {
+    grant: Weak<Grant>,
+    id: Uuid,
+    number: u64,
+}
+
+/// What the looks at the grants have covered.
+#[derive(Debug, Default)]
+struct Looks {
+    /// When the last whole look began; `None`: there was none, or it may have missed a grant that was being asked for.
+    last: Option<Moment>,
+    /// The number of forced releases then.
     forced: i64,
     /// The connections of the last renewals.
     connections: Vec<u64>,
+    /// Grants without a guard, with the moment at which a look first found them.
+    strays: HashMap<Uuid, Moment>,
+}
+
+/// A renewal found this number of forced releases, over this connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Renewal {
+    pub(crate) forced: i64,
+    pub(crate) connection: u64,
 }
 
 /// The most connections over which a client renews.
 const CONNECTIONS: usize = 2;
+
+/// A grant that an acquire asks for, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) session: Arc<Session>,
+    id: Uuid,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.session.grants().asked.remove(&self.id);
+    }
+}
+
+/// One look at all grants, a page at a time.
+#[derive(Debug)]
+pub(crate) struct Look {
+    began: Moment,
+    /// An acquire that had not been answered may have been granted before the look.
+    unsure: bool,
+    /// The last name that was read.
+    pub(crate) after: Vec<u8>,
+    strays: HashSet<Uuid>,
+}
 
 impl Session {
     pub(crate) fn new(grant: Grant<Uuid>) -> Self {
         Self {
             grant: Arc::new(grant),
             grants: Mutex::default(),
-            checked: Mutex::default(),
+            looks: Mutex::default(),
         }
     }
 
-    /// The session has this grant from now on, until [`forget`](Self::forget).
+    /// An acquire is about to ask for this grant.
+    pub(crate) fn ask(self: &Arc<Self>, id: Uuid) -> Asked {
+        self.grants().asked.insert(id);
+        let session = Arc::clone(self);
+        Asked { session, id }
+    }
+
+    /// A guard has this grant from now on, until [`forget`](Self::forget).
     pub(crate) fn add(&self, grant: &Arc<Grant>) {
-        self.grants().insert(grant.id, Arc::downgrade(grant));
+        let grants = &mut *self.grants();
+        grants.added += 1;
+        let known = Known {
+            grant: Arc::downgrade(grant),
+            id: grant.id,
+            number: grants.added,
+        };
+        grants.known.insert(grant.name.clone(), known);
     }
 
     /// The grant was released.
-    pub(crate) fn forget(&self, id: Uuid) {
-        self.grants().remove(&id);
+    pub(crate) fn forget(&self, grant: &Grant) {
+        let known = &mut self.grants().known;
+        let is_its = |known: &Known| known.id == grant.id;
+        if known.get(&grant.name).is_some_and(is_its) {
+            known.remove(&grant.name);
+        }
     }
 
-    /// The grants that this process knows to be committed.
-    pub(crate) fn known(&self) -> Vec<Uuid> {
-        self.grants().keys().copied().collect()
+    /// How many locks it has.
+    pub(crate) fn locks(&self) -> usize {
+        self.grants().known.len()
     }
 
-    /// Whether a renewal that found `forced` over `connection` shows that a grant may be gone.
-    pub(crate) fn needs_check(&self, forced: i64, connection: u64) -> bool {
-        let checked = self.checked();
-        checked.forced != forced || !checked.connections.contains(&connection)
+    /// How many grants were known so far. A page that is asked for now has all of them.
+    pub(crate) fn added(&self) -> u64 {
+        self.grants().added
     }
 
-    /// The database has `found`: those of the `known` grants that are missing are lost.
-    pub(crate) fn check(&self, known: &[Uuid], found: &[Uuid], forced: i64, connection: u64) {
-        let found: std::collections::HashSet<&Uuid> = found.iter().collect();
-        for id in known.iter().filter(|id| !found.contains(id)) {
-            let grant = self.grants().get(id).and_then(Weak::upgrade);
-            if let Some(grant) = grant {
-                grant.lose(Loss::TakenOver);
+    /// Whether to look at the grants after this renewal.
+    pub(crate) fn is_look_due(&self, renewal: Renewal, now: Moment) -> bool {
+        let looks = self.looks();
+        looks.last.is_none_or(|last| now >= last + self.grant.ttl)
+            || looks.forced != renewal.forced
+            || !looks.connections.contains(&renewal.connection)
+    }
+
+    pub(crate) fn begin_look(&self, now: Moment) -> Look {
+        Look {
+            began: now,
+            unsure: !self.grants().asked.is_empty(),
+            after: Vec::new(),
+            strays: HashSet::new(),
+        }
+    }
+
+    /// The next page has the grants in `found`. If there are no `more`, it was the last one. Of the first `added` grants, those that are
+    /// missing are lost. Returns the strays that a look found before, `grace` ago or earlier.
+    pub(crate) fn compare(
+        &self,
+        look: &mut Look,
+        found: &[(Vec<u8>, Uuid)],
+        more: bool,
+        added: u64,
+        grace: Duration,
+    ) -> Vec<(Name, Uuid)> {
+        let ids: HashSet<&Uuid> = found.iter().map(|(_, id)| id).collect();
+        let first = Name::from_bytes(&look.after).map_or(Bound::Unbounded, Bound::Excluded);
+        let last = found.last().filter(|_| more);
+        let end = last.and_then(|(name, _)| Name::from_bytes(name));
+        let end = end.map_or(Bound::Unbounded, Bound::Included);
+        let mut missing: Vec<Weak<Grant>> = Vec::new();
+        let mut strays = Vec::new();
+        {
+            let grants = self.grants();
+            for known in grants.known.range((first, end)).map(|(_, known)| known) {
+                if known.number <= added && !ids.contains(&known.id) {
+                    missing.push(Weak::clone(&known.grant));
+                }
+            }
+            for (name, id) in found {
+                let name = Name::from_bytes(name);
+                let known = name.as_ref().and_then(|name| grants.known.get(name));
+                let is_known = known.is_some_and(|known| known.id == *id);
+                if let Some(name) = name.filter(|_| !is_known && !grants.asked.contains(id)) {
+                    strays.push((name, *id));
+                }
             }
         }
-        let mut checked = self.checked();
-        checked.forced = forced;
-        if !checked.connections.contains(&connection) {
-            checked.connections.push(connection);
-            let surplus = checked.connections.len().saturating_sub(CONNECTIONS);
-            checked.connections.drain(..surplus);
+        for grant in missing.iter().filter_map(Weak::upgrade) {
+            grant.lose(Loss::TakenOver);
+        }
+        if let Some((name, _)) = last {
+            look.after.clone_from(name);
+        }
+        let mut looks = self.looks();
+        look.strays.extend(strays.iter().map(|(_, id)| *id));
+        strays.retain(|(_, id)| {
+            let since = looks.strays.entry(*id).or_insert(look.began);
+            look.began - *since >= grace
+        });
+        strays
+    }
+
+    /// All pages were read.
+    pub(crate) fn end_look(&self, look: &Look, renewal: Renewal) {
+        let mut looks = self.looks();
+        looks.last = (!look.unsure).then_some(look.began);
+        looks.forced = renewal.forced;
+        looks.strays.retain(|id, _| look.strays.contains(id));
+        if !looks.connections.contains(&renewal.connection) {
+            looks.connections.push(renewal.connection);
+            let surplus = looks.connections.len().saturating_sub(CONNECTIONS);
+            looks.connections.drain(..surplus);
         }
     }
 
-    fn grants(&self) -> MutexGuard<'_, HashMap<Uuid, Weak<Grant>>> {
+    fn grants(&self) -> MutexGuard<'_, Grants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn checked(&self) -> MutexGuard<'_, Checked> {
-        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::model::{ClockError, Moment, Name};
-
-    const TTL: Duration = Duration::from_secs(30);
-
-    fn session() -> Session {
-        let id = Uuid::new_v4();
-        let (exact, deadline) = (ClockError::new(Duration::ZERO), Moment::now() + TTL);
-        Session::new(Grant::new(id, id, 0, TTL, exact, None, deadline))
-    }
-
-    fn grant(session: &Session, name: &str) -> Arc<Grant> {
-        let (name, exact) = (Name::new(name).unwrap(), ClockError::new(Duration::ZERO));
-        let deadline = Moment::now() + TTL;
-        let grant = Grant::new(name, Uuid::new_v4(), 1, TTL, exact, None, deadline);
-        let grant = Arc::new(grant.in_session(&session.grant));
-        session.add(&grant);
-        grant
-    }
-
-    #[test]
-    fn a_grant_that_the_database_does_not_have_is_lost_alone() {
-        let session = session();
-        let [gone, kept, released] = ["gone", "kept", "released"].map(|name| grant(&session, name));
-        session.forget(released.id);
-        let known = session.known();
-        // It was granted after the look began.
-        let late = grant(&session, "late");
-        session.check(&known, &[kept.id], 0, 1);
-        assert_eq!(gone.loss(), Some(Loss::TakenOver));
-        for held in [kept, released, late] {
-            assert!(held.is_held(), "{}", held.name);
-        }
-    }
-
-    #[test]
-    fn grants_are_checked_over_a_new_connection_and_after_a_forced_release() {
-        let session = session();
-        assert!(session.needs_check(0, 7), "the first connection");
-        session.check(&[], &[], 0, 7);
-        assert!(!session.needs_check(0, 7));
-        assert!(session.needs_check(1, 7));
-        assert!(session.needs_check(0, 8));
-        session.check(&[], &[], 0, 8);
-        // The spare connection and the first one take turns.
-        assert!(!session.needs_check(0, 7) && !session.needs_check(0, 8));
-        session.check(&[], &[], 0, 9);
-        assert!(session.needs_check(0, 7));
-    }
-}
+#[path = "session_tests.rs"]
+mod tests;

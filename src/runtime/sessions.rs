@@ -22,6 +22,8 @@ use crate::store::session::OpenAsk;
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     current: Mutex<Option<Arc<Session>>>,
+    /// Sessions that no guard trusts any more, and that have to be ended in the database.
+    closed: Mutex<Vec<Uuid>>,
     /// A task locks it while it opens a session. It has the last failure.
     opening: tokio::sync::Mutex<Option<(u64, Error)>>,
     /// How many times a session was opened, or failed to open.
@@ -36,10 +38,14 @@ impl Sessions {
     }
 
     /// The grant was released.
-    pub(crate) fn forget(&self, grant: Uuid) {
+    pub(crate) fn forget(&self, grant: &Grant) {
         if let Some(session) = &*self.current() {
             session.forget(grant);
         }
+    }
+
+    fn closed(&self) -> MutexGuard<'_, Vec<Uuid>> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
@@ -89,20 +95,19 @@ impl Core {
     async fn open_session(&self) -> Result<Arc<Session>, Error> {
         self.check_open()?;
         let (ttl, clock_error) = (self.settings.session_ttl, self.settings.clock_error);
-        let ask = OpenAsk {
-            id: Uuid::new_v4(),
-            ttl,
-            holder: Arc::clone(&self.settings.holder),
-        };
-        let id = ask.id;
+        let holder = Arc::clone(&self.settings.holder);
         let open = async move |store: &mut dyn Store| {
             let sent = Moment::now();
-            Ok((sent, store.session_open(&ask).await?))
+            let ask = OpenAsk {
+                id: Uuid::new_v4(),
+                ttl,
+                holder: Arc::clone(&holder),
+            };
+            store.session_open(&ask).await?;
+            Ok((ask.id, sent))
         };
-        let head = self.wish(Subject::Session(id), "open a session");
-        let (sent, left) = self.ask(head, open).await?;
-        // `None`: it expired before an answer came.
-        let deadline = sent + clock_error.trusted(left.unwrap_or_default());
+        let (id, sent) = self.ask(self.wish(None, "open a session"), open).await?;
+        let deadline = sent + clock_error.trusted(ttl);
         let session = Session::new(Grant::new(id, id, 0, ttl, clock_error, None, deadline));
         let session = Arc::new(session);
         self.renewals.add_session(&session);
@@ -110,22 +115,21 @@ impl Core {
         Ok(session)
     }
 
-    /// Ends the client's session: all its locks are lost, and then freed together. Returns how many were freed.
+    /// Ends the client's session, and those that an earlier call could not end: all their locks are lost, and then freed together.
+    /// Returns how many were freed.
     pub(crate) async fn end_session(&self) -> Result<u64, Error> {
-        let Some(session) = self.sessions.current().clone() else {
-            return Ok(0);
-        };
-        let head = self.close_session(&session);
-        let id = session.grant.id;
-        let freed = self
-            .run_errand(head, async move |store: &mut dyn Store| {
-                store.session_end(id).await
-            })
-            .await?;
-        self.sessions
-            .current()
-            .take_if(|current| current.grant.id == id);
-        Ok(freed)
+        if let Some(session) = self.sessions.current().take() {
+            self.close_session(&session);
+            self.sessions.closed().push(session.grant.id);
+        }
+        let mut all = 0;
+        let closed = self.sessions.closed().clone();
+        for id in closed {
+            let end = async move |store: &mut dyn Store| store.session_end(id).await;
+            all += self.run_errand(self.ending(id), end).await?;
+            self.sessions.closed().retain(|closed| *closed != id);
+        }
+        Ok(all)
     }
 
     /// Ends the session without waiting: no lock of it is held by any guard.
@@ -133,20 +137,24 @@ impl Core {
         let Some(session) = self.sessions.current().take() else {
             return;
         };
-        let head = self.close_session(&session);
+        self.close_session(&session);
         let id = session.grant.id;
         let end = async move |store: &mut dyn Store| store.session_end(id).await;
         let (reply, _) = oneshot::channel();
-        self.send(alone(head, end, reply));
+        self.send(alone(self.ending(id), end, reply));
     }
 
-    /// From now on no guard trusts the session. Returns the head of the job that ends it in the database.
-    fn close_session(&self, session: &Session) -> Head {
+    /// From now on no guard trusts the session.
+    fn close_session(&self, session: &Session) {
         session.grant.lose(Loss::SessionEnded);
         self.renewals.remove(session.grant.id);
+    }
+
+    /// The head of the job that ends a session in the database.
+    fn ending(&self, id: Uuid) -> Head {
         Head {
             manner: Manner::Duty,
-            ..self.wish(Subject::Session(session.grant.id), "end the session")
+            ..self.wish(Subject::Session(id), "end the session")
         }
     }
 }

@@ -56,7 +56,7 @@ pub(crate) trait LeaseStore: SessionStore + Send {
 
     /// Frees leases that are live and still belong to the asked grants. A name with waiters is passed on
     /// ([`queue_pass`](super::queue::QueueStore::queue_pass)). A release need not survive a crash of the server: a lost
-    /// release only leaves a row that expires.
+    /// release leaves a row that expires, or that the client's next look at its session finds.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;

@@ -23,9 +23,9 @@ use crate::model::{Name, SessionInfo};
 /// The verbs for sessions.
 #[async_trait]
 pub(crate) trait SessionStore {
-    /// Opens a session, or renews it when an earlier sending opened it. Returns the time left; `None` when the session has ended or
-    /// expired meanwhile.
-    async fn session_open(&mut self, ask: &OpenAsk) -> Result<Option<Duration>, Fault>;
+    /// Opens a session. It is sent once: a second sending has another id, so that a late one opens no session that has ended. (It
+    /// opens one that nobody uses, and that expires.)
+    async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault>;
 
     /// Extends a session that is live. An expiry never moves back. An expired session is not revived. `None`: it has expired or ended.
     async fn session_renew(
@@ -34,8 +34,14 @@ pub(crate) trait SessionStore {
         ttl: Duration,
     ) -> Result<Option<SessionRenewed>, Fault>;
 
-    /// The ids of all grants that the session has.
-    async fn session_grants(&mut self, id: Uuid) -> Result<Vec<Uuid>, Fault>;
+    /// The next `limit` grants that the session has, with their names, in the order of the names: after the name `after` (empty: from
+    /// the first one).
+    async fn session_grants(
+        &mut self,
+        id: Uuid,
+        after: &[u8],
+        limit: u32,
+    ) -> Result<Vec<(Vec<u8>, Uuid)>, Fault>;
 
     /// Ends those sessions of `left` that have expired, then frees those names of `left` whose sessions have ended. Skips locked rows:
     /// a transaction may have the lock pinned.
@@ -50,14 +56,14 @@ pub(crate) trait SessionStore {
     /// All live sessions, the oldest first.
     async fn session_list(&mut self) -> Result<Vec<SessionInfo>, Fault>;
 
-    /// Ends the sessions that have expired, and frees their locks: at most `limit` sessions and, for each, at most `limit` locks.
-    /// Removes the row of an ended session without locks. Returns how many rows it changed or removed.
-    async fn session_sweep(&mut self, limit: u32) -> Result<u64, Fault>;
+    /// Ends the sessions that have expired, and frees their locks: at most `most` sessions, and about as
+    /// many locks. Removes the row of an ended session without locks. Returns how many locks it freed, and how many sessions it removed.
+    async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault>;
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct OpenAsk {
-    /// Fresh for every session.
+    /// Fresh for every sending.
     pub(crate) id: Uuid,
     pub(crate) ttl: Duration,
     /// A text for people.
@@ -105,3 +111,7 @@ impl From<(i64, i64)> for SessionRenewed {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -2,23 +2,19 @@
 //! SIGSTOP for up to 3 s. `ROWLOCK_FAULT_SECONDS` is how long.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rand::Rng;
 use rowlock::{Engine, Rowlock};
 use rowlock_test::Db;
 
+use crate::crew::Crew;
 use crate::history::{Event, History, the_checker_sees_violations};
 use crate::role::{Part, Role};
 
 const PROCESSES: usize = 8;
 const TTL: Duration = Duration::from_secs(1);
-const MAX_PAUSE: u64 = 3_000;
+const MAX_PAUSE: Duration = Duration::from_secs(3);
 /// How long after the TTL of a dead holder its name may still be bound.
 const SLACK: Duration = Duration::from_secs(1);
 
@@ -26,53 +22,8 @@ pub(crate) fn seconds() -> u64 {
     std::env::var("ROWLOCK_FAULT_SECONDS").map_or(10, |text| text.parse().expect("a number"))
 }
 
-/// A running worker. Dropping it kills it, paused or not.
-struct Worker {
-    child: Child,
-    paused_until: Option<Instant>,
-    /// What it holds, as far as it has told.
-    holds: HashMap<String, i64>,
-}
-
-impl Worker {
-    /// `slot` and the generation tell the parent whose line it is.
-    fn start(role: &Role, slot: usize, sender: &mpsc::Sender<(usize, u32, Event)>) -> Self {
-        let mut child = role.command().stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, id) = (sender.clone(), child.id());
-        std::thread::spawn(move || {
-            for line in output.lines() {
-                match line
-                    .map_err(|e| e.to_string())
-                    .and_then(|line| line.parse())
-                {
-                    Ok(event) => drop(sender.send((slot, id, event))),
-                    Err(reason) => eprintln!("fault: {reason}"),
-                }
-            }
-        });
-        Self {
-            child,
-            paused_until: None,
-            holds: HashMap::new(),
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(
-            Pid::from_raw(i32::try_from(self.child.id()).unwrap()),
-            signal,
-        )
-        .unwrap();
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// What the process in each slot holds, as far as it has told.
+type Holds = [HashMap<String, i64>; PROCESSES];
 
 pub(crate) async fn run(engine: Engine) {
     the_checker_sees_violations();
@@ -83,53 +34,31 @@ pub(crate) async fn run(engine: Engine) {
         url: db.url.clone(),
         ttl: TTL,
     };
-    let (sender, receiver) = mpsc::channel();
-    let mut workers: Vec<Worker> = (0..PROCESSES)
-        .map(|slot| Worker::start(&role, slot, &sender))
-        .collect();
-    let mut history = History::default();
+    let mut crew = Crew::start(std::iter::repeat_n(role.clone(), PROCESSES));
+    let (mut holds, mut history) = (Holds::default(), History::default());
     let mut freed = tokio::task::JoinSet::new();
-    let (mut kills, mut pauses) = (0, 0);
 
     let until = Instant::now() + Duration::from_secs(seconds());
     let mut strike = Instant::now() + Duration::from_millis(100);
     while Instant::now() < until {
-        take_in(&receiver, &mut workers, &mut history);
-        for worker in &mut workers {
-            if worker
-                .paused_until
-                .is_some_and(|until| until <= Instant::now())
-            {
-                worker.paused_until = None;
-                worker.signal(Signal::SIGCONT);
-            }
-        }
+        take_in(&mut crew, &mut holds, &mut history);
+        crew.wake();
         if strike <= Instant::now() {
             strike += Duration::from_millis(rand::rng().random_range(60..140));
-            let slot = rand::rng().random_range(0..PROCESSES);
-            if workers[slot].paused_until.is_none() && rand::rng().random_bool(0.5) {
-                pauses += 1;
-                let pause = rand::rng().random_range(100..=MAX_PAUSE);
-                workers[slot].signal(Signal::SIGSTOP);
-                workers[slot].paused_until = Some(Instant::now() + Duration::from_millis(pause));
-            } else {
-                kills += 1;
-                workers[slot].child.kill().unwrap();
-                workers[slot].child.wait().unwrap();
+            if let Some(slot) = crew.strike(MAX_PAUSE) {
                 let died = Instant::now();
-                take_in(&receiver, &mut workers, &mut history);
-                for (name, fence) in workers[slot].holds.drain() {
+                take_in(&mut crew, &mut holds, &mut history);
+                for (name, fence) in holds[slot].drain() {
                     freed.spawn(time_to_be_free(watcher.clone(), name, fence, died));
                 }
-                workers[slot] = Worker::start(&role, slot, &sender);
+                crew.replace(slot, &role);
             }
         }
         // The pace of the loop, which looks at clocks: strikes and the ends of pauses have a time, and no event.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    drop(workers);
-    drop(sender);
-    for (_, _, event) in receiver {
+    let (kills, pauses) = (crew.kills, crew.pauses);
+    for event in crew.end() {
         history.record(event);
     }
     let (mut deaths, mut slowest) = (0, Duration::ZERO);
@@ -158,18 +87,14 @@ pub(crate) async fn run(engine: Engine) {
     db.remove().await;
 }
 
-fn take_in(
-    receiver: &mpsc::Receiver<(usize, u32, Event)>,
-    workers: &mut [Worker],
-    history: &mut History,
-) {
-    while let Ok((slot, id, event)) = receiver.try_recv() {
-        if workers[slot].child.id() == id {
+fn take_in(crew: &mut Crew<Event>, holds: &mut Holds, history: &mut History) {
+    while let Some((slot, event)) = crew.next() {
+        if let Some(slot) = slot {
             match &event {
                 Event::Granted { name, fence, .. } => {
-                    workers[slot].holds.insert(name.clone(), *fence);
+                    holds[slot].insert(name.clone(), *fence);
                 }
-                Event::Done { name, .. } => drop(workers[slot].holds.remove(name)),
+                Event::Done { name, .. } => drop(holds[slot].remove(name)),
                 Event::Write { .. } => {}
             }
         }

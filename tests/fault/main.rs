@@ -3,6 +3,7 @@
 //! - [`role`]: this binary, started again as one of the processes.
 //! - [`campaign`]: 8 processes on 3 names, one of them killed or paused every 100 ms. [`worker`] is one process.
 //! - [`history`]: what the processes did, and the checker that judges it.
+//! - [`histories`]: leases of processes that are killed and paused, judged by a checker of linearizability.
 //! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
 //! - [`zombie`]: a holder that is stopped before its commit, and wakes after another process took over.
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
@@ -18,12 +19,14 @@
 //! - [`silent_server`]: a server that accepts connections and never answers.
 //! - [`starved`]: a pooler that has no connection left for rowlock.
 //!
-//! [`proxy`] stands between a client and its server, where the network is what fails.
+//! [`crew`] kills and pauses processes at random. [`proxy`] stands between a client and its server, where the network is what fails.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod campaign;
+mod crew;
 mod cut;
 mod dead_holder;
+mod histories;
 mod history;
 mod late_record;
 mod late_requests;
@@ -43,6 +46,7 @@ mod zombie;
 
 use std::process::ExitCode;
 
+use histories::Variant;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rowlock::Engine;
 
@@ -54,10 +58,13 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each has the machine for itself: they measure when a name is free again.
     arguments.test_threads = Some(1);
-    let mut trials = Vec::new();
+    let mut trials = the_judge_of_histories();
     for &engine in rowlock_test::ENGINES {
         trials.push(trial("campaign", engine, move || {
             block_on(campaign::run(engine));
+        }));
+        trials.push(trial("histories", engine, move || {
+            block_on(histories::run(engine));
         }));
         trials.push(trial("zombie", engine, move || {
             block_on(zombie::run(engine));
@@ -134,6 +141,30 @@ fn main() -> ExitCode {
         }));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Histories that it must accept, and others that it must refuse.
+fn the_judge_of_histories() -> Vec<Trial> {
+    let mut trials = vec![Trial::test("histories_by_hand", || {
+        histories::the_checker_sees_violations();
+        Ok(())
+    })];
+    for (name, variant) in [
+        ("sound_leases_are_accepted", Variant::Sound),
+        (
+            "leases_without_a_look_at_the_expiry_are_refused",
+            Variant::Blind,
+        ),
+        (
+            "leases_that_delete_on_release_are_refused",
+            Variant::Forgetful,
+        ),
+    ] {
+        trials.push(trial(name, Engine::Sqlite, move || {
+            block_on(histories::raw(variant));
+        }));
+    }
+    trials
 }
 
 fn trial(name: &str, engine: Engine, body: impl FnOnce() + Send + 'static) -> Trial {

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rowlock::Rowlock;
 
-use crate::{dead_holder, late_record, modes, payments, worker, zombie};
+use crate::{dead_holder, histories, late_record, modes, payments, worker, zombie};
 
 /// What the parent wants of this process.
 #[derive(Debug, Clone)]
@@ -23,11 +23,21 @@ pub(crate) struct Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Part {
     Campaign,
-    Zombie { pinned: bool },
+    Histories {
+        number: u64,
+        means: histories::Means,
+    },
+    Zombie {
+        pinned: bool,
+    },
     DeadHolder(Holding),
-    Modes { seconds: u64 },
+    Modes {
+        seconds: u64,
+    },
     LateRecord,
-    Shop { gateway: u16 },
+    Shop {
+        gateway: u16,
+    },
     Claim,
     Gateway,
 }
@@ -79,6 +89,7 @@ impl Role {
         runtime.unwrap().block_on(async {
             match self.part {
                 Part::Campaign => worker::work(self).await,
+                Part::Histories { number, means } => histories::work(self, number, means).await,
                 Part::Zombie { pinned } => zombie::hold(self, pinned).await,
                 Part::DeadHolder(holding) => dead_holder::hold(self, holding).await,
                 Part::Modes { seconds } => modes::work(self, seconds).await,

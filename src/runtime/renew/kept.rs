@@ -49,7 +49,7 @@ impl Kept {
     pub(super) fn leases(&self) -> usize {
         match self {
             Kept::Lease(_) | Kept::Attempt(_) => 1,
-            Kept::Session(session) => session.known().len(),
+            Kept::Session(session) => session.locks(),
         }
     }
 

@@ -5,7 +5,7 @@
 //! The renewals have a thread with a runtime and connections of their own. Three tasks share the [schedule](schedule). One
 //! *announces* warnings and losses by the local clock and never waits for the database. One *renews* due leases, in chunks of at
 //! most 256. One *helps* over a spare connection while a statement in flight must not keep others waiting. A wake-up costs the
-//! leases that are due, not those that are held.
+//! leases that are due, not those that are held. A fourth task [looks](look) at the grants of the session now and then.
 //!
 //! # Trust window
 //!
@@ -20,6 +20,7 @@
 //!   longer TTL, are kept. The log reports how many were lost.
 
 mod kept;
+pub(crate) mod look;
 mod pace;
 mod schedule;
 mod send;
@@ -36,7 +37,7 @@ use super::backoff;
 use super::clean;
 use super::grant::Grant;
 use super::link::Link;
-use super::session::Session;
+use super::session::{Renewal, Session};
 use super::tasks::{Kind, Tasks};
 use crate::model::Moment;
 use crate::model::{Error, RecordKey};
@@ -65,11 +66,14 @@ struct Shared {
     announce: Notify,
     renew: Notify,
     help: Notify,
+    look: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     schedule: Schedule,
+    /// The session whose grants have to be looked at.
+    look: Option<(Arc<Session>, Renewal)>,
     /// Nothing is held any more.
     closed: bool,
 }
@@ -83,6 +87,7 @@ impl Shared {
         self.announce.notify_one();
         self.renew.notify_one();
         self.help.notify_one();
+        self.look.notify_one();
     }
 }
 
@@ -99,6 +104,7 @@ impl Renewals {
         let shared = Arc::new(Shared::default());
         shared.state().schedule = Schedule::within(limit);
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
+        let looks = link.another();
         super::threads::spawn(
             "rowlock-renew",
             target,
@@ -111,6 +117,7 @@ impl Renewals {
                         announce(&here, &log_target),
                         renew(link, &here, &log_target),
                         help(spare, &here, &log_target),
+                        look::look(looks, &here, &log_target),
                         clean::run(cleaning, &rest, every, &log_target)
                     );
                 });

@@ -9,7 +9,7 @@ use super::schedule::Chunk;
 use crate::model::{Loss, Moment};
 use crate::runtime::grant::Grant;
 use crate::runtime::link::Link;
-use crate::runtime::session::Session;
+use crate::runtime::session::{Renewal, Session};
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed};
@@ -17,9 +17,6 @@ use crate::store::record::KeepAsk;
 
 /// The least time for dialing: a login takes several round trips.
 const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
-
-/// The bound of a look at the grants of a session, which may be many.
-const LOOK: Duration = Duration::from_secs(5);
 
 pub(super) async fn dial(link: &mut Link, limit: Duration) -> Result<(), Fault> {
     let bound = limit.max(MIN_DIAL_BOUND);
@@ -82,7 +79,7 @@ pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Resu
     done
 }
 
-/// Renews a session. Then looks at its grants, if one of them may be gone.
+/// Renews a session. Has its grants looked at, when that is due.
 async fn renew_session(
     link: &mut Link,
     shared: &Shared,
@@ -102,14 +99,12 @@ async fn renew_session(
     })
     .await?;
     let connection = link.number();
-    let Some(forced) = forced.filter(|forced| session.needs_check(*forced, connection)) else {
-        return Ok(());
-    };
-    // The grants that are known before the look.
-    let known = session.known();
-    let look = async |conn: &mut dyn Store| conn.session_grants(id).await;
-    let found = link.run(LOOK, look).await?;
-    session.check(&known, &found, forced, connection);
+    let renewal = forced.map(|forced| Renewal { forced, connection });
+    let is_due = |renewal: &Renewal| session.is_look_due(*renewal, Moment::now());
+    if let Some(renewal) = renewal.filter(is_due) {
+        shared.state().look = Some((Arc::clone(session), renewal));
+        shared.look.notify_one();
+    }
     Ok(())
 }
 

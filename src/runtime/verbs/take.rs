@@ -13,7 +13,7 @@ use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
-use crate::runtime::session::Session;
+use crate::runtime::session::{Asked, Session};
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed, TakeAsk, Taken};
@@ -32,7 +32,7 @@ pub(crate) struct Take {
     pub(crate) ask: TakeAsk,
     pub(crate) max_hold: Option<Duration>,
     /// The session of the lock, if it has one.
-    pub(crate) session: Option<Arc<Session>>,
+    session: Option<Asked>,
     pub(crate) core: Arc<Core>,
     pub(crate) reply: Reply<Acquired>,
 }
@@ -46,7 +46,7 @@ impl Take {
         reply: Reply<Acquired>,
         give_up: Moment,
     ) -> Task<Self> {
-        let subject = Subject::Lock(ask.name.clone());
+        let (subject, grant_id) = (Subject::Lock(ask.name.clone()), ask.grant_id);
         let in_session = ask.session.map_or(0, |_| TakeAsk::IN_SESSION);
         let request = (ask.name.as_bytes().len(), ask.holder.len() + in_session);
         let fate = Fate::until(give_up);
@@ -58,7 +58,7 @@ impl Take {
         let verb = Self {
             ask,
             max_hold,
-            session,
+            session: session.map(|session| session.ask(grant_id)),
             core,
             reply,
         };
@@ -76,10 +76,12 @@ impl Take {
         let clock_error = self.core.settings.clock_error;
         let deadline = sent + clock_error.trusted(left);
         let cap = self.max_hold.map(|max_hold| sent + max_hold);
-        let renewed = self.session.as_ref().map_or(ttl, |of| of.grant.ttl);
+        let session = self.session.as_ref().map(|asked| &asked.session);
+        // What is renewed; a cap may end it before.
+        let renewed = session.map_or(ttl, |of| of.grant.ttl.min(ttl));
         let mut grant = Grant::new(name, grant_id, fence, renewed, clock_error, cap, deadline);
         grant.late = fate.doubts;
-        let grant = match &self.session {
+        let grant = match session {
             Some(session) => {
                 let grant = Arc::new(grant.in_session(&session.grant));
                 session.add(&grant);

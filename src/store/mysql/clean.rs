@@ -100,7 +100,6 @@ impl CleanStore for MySqlConnection {
     }
 
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
-        let sessions = self.session_sweep(limit).await?;
         let tokens = sqlx::query(TOKENS)
             .bind(limit)
             .execute(&mut *self)
@@ -131,6 +130,7 @@ impl CleanStore for MySqlConnection {
             outcomes = expire.execute(&mut *tx).await?.rows_affected();
         }
         tx.commit().await?;
+        let sessions = self.session_sweep(limit).await?;
         Ok(CleanedRows {
             outcomes,
             records,

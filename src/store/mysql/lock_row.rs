@@ -19,7 +19,7 @@ use crate::store::row::{LockColumns, LockRow};
 macro_rules! row_ends {
     () => {
         "IF(l.session_id IS NULL, l.expires_at,
-            LEAST(l.expires_at, COALESCE(s.expires_at, l.acquired_at)))"
+            LEAST(l.expires_at, COALESCE(s.expires_at, '1970-01-02')))"
     };
 }
 pub(super) use row_ends;

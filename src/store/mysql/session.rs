@@ -9,13 +9,11 @@ use uuid::Uuid;
 
 use super::connect::{fill, read_alone, write_and_read};
 use super::in_tx::hex;
-use crate::model::{FaultKind, SessionInfo};
-use crate::store::classify::classify;
+use crate::model::SessionInfo;
 use crate::store::fault::Fault;
 use crate::store::session::{LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionStore};
 use crate::store::{json, to_micros};
 
-/// The error for a duplicate is caught.
 const OPEN: &str = "
 INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
 VALUES (?, ?, SYSDATE(6), SYSDATE(6) + INTERVAL ? MICROSECOND)";
@@ -28,6 +26,12 @@ WHERE id = ? AND expires_at > SYSDATE(6)";
 const LEFT: &str = "
 SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at), forced FROM rowlock_session
 WHERE id = ? AND expires_at > SYSDATE(6)";
+
+/// The index ends with the name, the primary key.
+const GRANTS: &str = "
+SELECT name, grant_id FROM rowlock_lock FORCE INDEX (rowlock_lock_session)
+WHERE session_id = ? AND name > ? AND grant_id IS NOT NULL
+ORDER BY name LIMIT ?";
 
 /// Ends those sessions of the list that have expired.
 const EXPIRE: &str = "
@@ -72,10 +76,10 @@ STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
     l.session_id = NULL";
 
-const REMOVE: &str = "
-DELETE FROM rowlock_session
-WHERE id = ? AND expires_at IS NULL
-  AND NOT EXISTS (SELECT 1 FROM rowlock_lock WHERE session_id = ?)";
+/// A plain read: a DELETE with a subquery would wait for locked rows.
+const HAS_LOCKS: &str = "SELECT name FROM rowlock_lock WHERE session_id = ? LIMIT 1";
+
+const REMOVE: &str = "DELETE FROM rowlock_session WHERE id = ? AND expires_at IS NULL";
 
 const LIST: &str = "
 SELECT s.id, s.holder,
@@ -95,18 +99,14 @@ LIMIT ?";
 
 #[async_trait]
 impl SessionStore for MySqlConnection {
-    async fn session_open(&mut self, ask: &OpenAsk) -> Result<Option<Duration>, Fault> {
-        let open = sqlx::query(OPEN)
+    async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault> {
+        sqlx::query(OPEN)
             .bind(ask.id)
             .bind(&*ask.holder)
-            .bind(to_micros(ask.ttl));
-        match open.execute(&mut *self).await {
-            Ok(_) => return Ok(Some(ask.ttl)),
-            Err(error) if classify(&error) == FaultKind::Duplicate => {}
-            Err(error) => return Err(error.into()),
-        }
-        let renewed = self.session_renew(ask.id, ask.ttl).await?;
-        Ok(renewed.map(|renewed| renewed.remaining))
+            .bind(to_micros(ask.ttl))
+            .execute(self)
+            .await?;
+        Ok(())
     }
 
     async fn session_renew(
@@ -121,10 +121,16 @@ impl SessionStore for MySqlConnection {
         Ok(row.map(SessionRenewed::from))
     }
 
-    async fn session_grants(&mut self, id: Uuid) -> Result<Vec<Uuid>, Fault> {
-        let id = hex(id.as_bytes());
-        let grants = format!("SELECT grant_id FROM rowlock_lock WHERE session_id = {id}");
-        Ok(ids(&read_alone(self, &grants).await?)?)
+    async fn session_grants(
+        &mut self,
+        id: Uuid,
+        after: &[u8],
+        limit: u32,
+    ) -> Result<Vec<(Vec<u8>, Uuid)>, Fault> {
+        let literals = [hex(id.as_bytes()), hex(after), limit.to_string()];
+        let rows = read_alone(self, &fill(GRANTS, &literals)).await?;
+        let rows: Result<_, sqlx::Error> = rows.iter().map(FromRow::from_row).collect();
+        Ok(rows?)
     }
 
     async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
@@ -152,15 +158,18 @@ impl SessionStore for MySqlConnection {
         Ok(rows?.into_iter().map(SessionInfo::from).collect())
     }
 
-    async fn session_sweep(&mut self, limit: u32) -> Result<u64, Fault> {
-        let due = ids(&read_alone(self, &fill(DUE, &[limit.to_string()])).await?)?;
+    async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {
+        let due = ids(&read_alone(self, &fill(DUE, &[most.to_string()])).await?)?;
         let mut swept = 0;
         for id in due {
+            if swept >= u64::from(most) {
+                break;
+            }
             let one = [hex(id.as_bytes())];
             let (expire, read) = (fill(EXPIRE, &one), fill(NOT_ENDED, &one));
             // Its client may have renewed it meanwhile.
             if write_and_read(self, &expire, &read).await?.is_empty() {
-                let (freed, removed) = free(self, id, i64::from(limit)).await?;
+                let (freed, removed) = free(self, id, i64::from(most)).await?;
                 swept += freed + removed;
             }
         }
@@ -175,7 +184,12 @@ async fn free(conn: &mut MySqlConnection, id: Uuid, limit: i64) -> Result<(u64, 
         .bind(limit)
         .execute(&mut *conn)
         .await?;
-    let removed = sqlx::query(REMOVE).bind(id).bind(id).execute(conn).await?;
+    let left = fill(HAS_LOCKS, &[hex(id.as_bytes())]);
+    if !read_alone(conn, &left).await?.is_empty() {
+        return Ok((freed.rows_affected(), 0));
+    }
+    // A late grant may still come: it belongs to a session that is missing, which has ended.
+    let removed = sqlx::query(REMOVE).bind(id).execute(conn).await?;
     Ok((freed.rows_affected(), removed.rows_affected()))
 }
 

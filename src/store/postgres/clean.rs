@@ -81,7 +81,6 @@ impl CleanStore for PgConnection {
     }
 
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
-        let sessions = self.session_sweep(limit).await?;
         let tokens = query(TOKENS)
             .bind(i64::from(limit))
             .execute(&mut *self)
@@ -89,8 +88,9 @@ impl CleanStore for PgConnection {
             .rows_affected();
         let (outcomes, records): (i64, i64) = query_as(CLEAN)
             .bind(i64::from(limit))
-            .fetch_one(self)
+            .fetch_one(&mut *self)
             .await?;
+        let sessions = self.session_sweep(limit).await?;
         Ok(CleanedRows {
             outcomes: outcomes.unsigned_abs(),
             records: records.unsigned_abs(),

@@ -126,7 +126,8 @@ WHERE name = (
 )
 RETURNING waiters > 0, set_config('synchronous_commit', 'off', true)";
 
-/// The commit of a pure release need not wait for the disk, because a lost release only leaves a row that expires.
+/// The commit of a pure release need not wait for the disk: a lost release leaves a row that expires, or that its client's next look
+/// at its session finds.
 /// `set_config(…, true)` is SET LOCAL, for this statement's own transaction.
 const RELEASE: &str = "
 WITH ask AS (

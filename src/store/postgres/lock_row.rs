@@ -13,7 +13,7 @@ use crate::store::row::{LockColumns, LockRow};
 macro_rules! row_ends {
     () => {
         "CASE WHEN l.session_id IS NULL THEN l.expires_at
-              ELSE LEAST(l.expires_at, COALESCE(s.expires_at, l.acquired_at)) END"
+              ELSE LEAST(l.expires_at, COALESCE(s.expires_at, 'epoch')) END"
     };
 }
 pub(super) use row_ends;

@@ -10,21 +10,22 @@ use super::{query, query_as, query_scalar};
 use crate::model::SessionInfo;
 use crate::store::fault::Fault;
 use crate::store::session::{LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionStore};
-use crate::store::{micros, to_micros};
+use crate::store::to_micros;
 
 const OPEN: &str = "
-INSERT INTO rowlock_session AS s (id, holder, opened_at, expires_at)
-VALUES ($1, $2, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond')
-ON CONFLICT (id) DO UPDATE
-SET expires_at = GREATEST(s.expires_at, clock_timestamp() + $3 * interval '1 microsecond')
-WHERE s.expires_at > clock_timestamp()
-RETURNING (extract(epoch FROM s.expires_at - clock_timestamp()) * 1000000)::bigint";
+INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
+VALUES ($1, $2, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond')";
 
 const RENEW: &str = "
 UPDATE rowlock_session
 SET expires_at = GREATEST(expires_at, clock_timestamp() + $2 * interval '1 microsecond')
 WHERE id = $1 AND expires_at > clock_timestamp()
 RETURNING (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint, forced";
+
+const GRANTS: &str = "
+SELECT name, grant_id FROM rowlock_lock
+WHERE session_id = $1 AND name > $2 AND grant_id IS NOT NULL
+ORDER BY name LIMIT $3";
 
 /// The statement's snapshot is newer than the sessions in it, so a session that it does not see has ended.
 const BURY: &str = "
@@ -100,14 +101,14 @@ UPDATE rowlock_session s SET expires_at = NULL FROM due d WHERE s.id = d.id RETU
 
 #[async_trait]
 impl SessionStore for PgConnection {
-    async fn session_open(&mut self, ask: &OpenAsk) -> Result<Option<Duration>, Fault> {
-        let left: Option<i64> = query_scalar(OPEN)
+    async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault> {
+        query(OPEN)
             .bind(ask.id)
             .bind(&*ask.holder)
             .bind(to_micros(ask.ttl))
-            .fetch_optional(self)
+            .execute(self)
             .await?;
-        Ok(left.map(micros))
+        Ok(())
     }
 
     async fn session_renew(
@@ -123,9 +124,18 @@ impl SessionStore for PgConnection {
         Ok(row.map(SessionRenewed::from))
     }
 
-    async fn session_grants(&mut self, id: Uuid) -> Result<Vec<Uuid>, Fault> {
-        let grants = "SELECT grant_id FROM rowlock_lock WHERE session_id = $1";
-        Ok(query_scalar(grants).bind(id).fetch_all(self).await?)
+    async fn session_grants(
+        &mut self,
+        id: Uuid,
+        after: &[u8],
+        limit: u32,
+    ) -> Result<Vec<(Vec<u8>, Uuid)>, Fault> {
+        Ok(query_as(GRANTS)
+            .bind(id)
+            .bind(after)
+            .bind(i64::from(limit))
+            .fetch_all(self)
+            .await?)
     }
 
     async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
@@ -148,14 +158,17 @@ impl SessionStore for PgConnection {
         Ok(rows.into_iter().map(SessionInfo::from).collect())
     }
 
-    async fn session_sweep(&mut self, limit: u32) -> Result<u64, Fault> {
-        let limit = i64::from(limit);
+    async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {
+        let limit = i64::from(most);
         let due: Vec<Uuid> = query_scalar(EXPIRE)
             .bind(limit)
             .fetch_all(&mut *self)
             .await?;
         let mut swept = 0;
         for id in due {
+            if swept >= u64::from(most) {
+                break;
+            }
             let (freed, removed) = free(self, id, limit).await?;
             swept += freed + removed;
         }

@@ -78,20 +78,18 @@ impl CleanStore for SqliteConnection {
     }
 
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
-        let sessions = self.session_sweep(limit).await?;
         let tokens = sqlx::query(TOKENS)
             .bind(limit)
             .execute(&mut *self)
             .await?
             .rows_affected();
-        in_a_transaction(self, async |conn| {
+        let mut cleaned = in_a_transaction(self, async |conn| {
             let due: Vec<(i64, Vec<u8>, Vec<u8>, bool)> = sqlx::query_as(DUE)
                 .bind(limit)
                 .fetch_all(&mut *conn)
                 .await?;
             let mut cleaned = CleanedRows {
                 tokens,
-                sessions,
                 ..CleanedRows::default()
             };
             for (row, scope, key, over) in &due {
@@ -107,6 +105,8 @@ impl CleanStore for SqliteConnection {
             }
             Ok(cleaned)
         })
-        .await
+        .await?;
+        cleaned.sessions = self.session_sweep(limit).await?;
+        Ok(cleaned)
     }
 }

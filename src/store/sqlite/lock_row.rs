@@ -14,7 +14,7 @@ use crate::store::row::{LockColumns, LockRow};
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
 macro_rules! row_ends {
     () => {
-        "iif(l.session_id IS NULL, l.expires_at, min(l.expires_at, coalesce(s.expires_at, l.acquired_at)))"
+        "iif(l.session_id IS NULL, l.expires_at, min(l.expires_at, coalesce(s.expires_at, 0)))"
     };
 }
 pub(super) use row_ends;

@@ -9,23 +9,23 @@ use uuid::Uuid;
 use crate::model::SessionInfo;
 use crate::store::fault::Fault;
 use crate::store::session::{LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionStore};
-use crate::store::{json, micros, to_micros};
+use crate::store::{json, to_micros};
 
 const OPEN: &str = "
 INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
 SELECT ?1, ?2, now.us, now.us + ?3 + 1000
-FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE true
-ON CONFLICT (id) DO UPDATE
-SET expires_at = max(expires_at, excluded.expires_at)
-WHERE expires_at > excluded.opened_at
-RETURNING expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now";
 
 const RENEW: &str = "
 UPDATE rowlock_session
 SET expires_at = max(expires_at, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?2 + 1000)
 WHERE id = ?1 AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 RETURNING expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000, forced";
+
+const GRANTS: &str = "
+SELECT name, grant_id FROM rowlock_lock
+WHERE session_id = ?1 AND name > ?2 AND grant_id IS NOT NULL
+ORDER BY name LIMIT ?3";
 
 /// Ends those sessions of the list that have expired.
 const EXPIRE: &str = "
@@ -80,14 +80,14 @@ RETURNING id";
 
 #[async_trait]
 impl SessionStore for SqliteConnection {
-    async fn session_open(&mut self, ask: &OpenAsk) -> Result<Option<Duration>, Fault> {
-        let left: Vec<i64> = sqlx::query_scalar(OPEN)
+    async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault> {
+        sqlx::query(OPEN)
             .bind(ask.id)
             .bind(&*ask.holder)
             .bind(to_micros(ask.ttl))
-            .fetch_all(self)
+            .execute(self)
             .await?;
-        Ok(left.first().copied().map(micros))
+        Ok(())
     }
 
     async fn session_renew(
@@ -103,9 +103,18 @@ impl SessionStore for SqliteConnection {
         Ok(rows.first().copied().map(SessionRenewed::from))
     }
 
-    async fn session_grants(&mut self, id: Uuid) -> Result<Vec<Uuid>, Fault> {
-        let grants = "SELECT grant_id FROM rowlock_lock WHERE session_id = ?1";
-        Ok(sqlx::query_scalar(grants).bind(id).fetch_all(self).await?)
+    async fn session_grants(
+        &mut self,
+        id: Uuid,
+        after: &[u8],
+        limit: u32,
+    ) -> Result<Vec<(Vec<u8>, Uuid)>, Fault> {
+        Ok(sqlx::query_as(GRANTS)
+            .bind(id)
+            .bind(after)
+            .bind(limit)
+            .fetch_all(self)
+            .await?)
     }
 
     async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
@@ -127,14 +136,17 @@ impl SessionStore for SqliteConnection {
         Ok(rows.into_iter().map(SessionInfo::from).collect())
     }
 
-    async fn session_sweep(&mut self, limit: u32) -> Result<u64, Fault> {
+    async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {
         let due: Vec<Uuid> = sqlx::query_scalar(DUE)
-            .bind(limit)
+            .bind(most)
             .fetch_all(&mut *self)
             .await?;
         let mut swept = 0;
         for id in due {
-            let (freed, removed) = free(self, id, i64::from(limit)).await?;
+            if swept >= u64::from(most) {
+                break;
+            }
+            let (freed, removed) = free(self, id, i64::from(most)).await?;
             swept += freed + removed;
         }
         Ok(swept)

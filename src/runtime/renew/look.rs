@@ -1,0 +1,70 @@
+//! Looks at all grants of a session, over a connection of its own: a session may have many, and no renewal waits for the look.
+
+use super::send::dial;
+use super::{MAX_PAUSE, Shared};
+use crate::model::Moment;
+use crate::runtime::link::Link;
+use crate::runtime::session::{Renewal, Session};
+use crate::runtime::timer::sleep_until;
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::lease::ReleaseAsk;
+
+/// How many grants one statement reads. Between two of them other tasks of the thread have their turn.
+const PAGE: u32 = 2_000;
+
+pub(super) async fn look(mut link: Link, shared: &Shared, target: &str) {
+    loop {
+        let wanted = {
+            let state = &mut *shared.state();
+            if state.closed {
+                return;
+            }
+            state.look.take()
+        };
+        let Some((session, renewal)) = wanted else {
+            link.hang_up();
+            shared.look.notified().await;
+            continue;
+        };
+        if let Err(fault) = look_at(&mut link, &session, renewal).await {
+            tracing::warn!(%target, error = %fault, "cannot look at the locks of the session, will try again");
+            sleep_until(Moment::now() + MAX_PAUSE).await;
+            shared.state().look.get_or_insert((session, renewal));
+        }
+    }
+}
+
+async fn look_at(link: &mut Link, session: &Session, renewal: Renewal) -> Result<(), Fault> {
+    let timeout = link.operation_timeout();
+    // A release of a caller's is answered or given up by then.
+    let grace = timeout * 2;
+    dial(link, timeout).await?;
+    let id = session.grant.id;
+    let mut look = session.begin_look(Moment::now());
+    while session.grant.is_held() {
+        let added = session.added();
+        let page = async |conn: &mut dyn Store| conn.session_grants(id, &look.after, PAGE).await;
+        let found = link.run(timeout, page).await?;
+        let more = u32::try_from(found.len()) == Ok(PAGE);
+        let strays = session.compare(&mut look, &found, more, added, grace);
+        let free: Vec<ReleaseAsk> = strays
+            .into_iter()
+            .map(|(name, grant_id)| ReleaseAsk {
+                name,
+                grant_id,
+                fence: 0,
+            })
+            .collect();
+        if !free.is_empty() {
+            let free = async |conn: &mut dyn Store| conn.lease_release(&free).await;
+            link.run(timeout, free).await?;
+        }
+        if !more {
+            session.end_look(&look, renewal);
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}

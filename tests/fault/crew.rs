@@ -1,0 +1,138 @@
+//! Processes at work that are killed with SIGKILL and paused with SIGSTOP at random, and what they tell, line by line.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rand::Rng;
+
+use crate::role::Role;
+
+/// A running process. Dropping it kills it, paused or not.
+struct Worker {
+    child: Child,
+    paused_until: Option<Instant>,
+}
+
+impl Worker {
+    /// `slot` and the process's id tell the parent whose line it is.
+    fn start<E>(role: &Role, slot: usize, sender: &mpsc::Sender<(usize, u32, E)>) -> Self
+    where
+        E: FromStr<Err = String> + Send + 'static,
+    {
+        let mut child = role.command().stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, id) = (sender.clone(), child.id());
+        std::thread::spawn(move || {
+            for line in output.lines() {
+                match line
+                    .map_err(|e| e.to_string())
+                    .and_then(|line| line.parse())
+                {
+                    Ok(event) => drop(sender.send((slot, id, event))),
+                    Err(reason) => eprintln!("fault: {reason}"),
+                }
+            }
+        });
+        Self {
+            child,
+            paused_until: None,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(
+            Pid::from_raw(i32::try_from(self.child.id()).unwrap()),
+            signal,
+        )
+        .unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The processes. `E` is what one line of theirs says.
+pub(crate) struct Crew<E> {
+    workers: Vec<Worker>,
+    sender: mpsc::Sender<(usize, u32, E)>,
+    receiver: mpsc::Receiver<(usize, u32, E)>,
+    pub(crate) kills: u32,
+    pub(crate) pauses: u32,
+}
+
+impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
+    pub(crate) fn start(roles: impl IntoIterator<Item = Role>) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        let workers = roles
+            .into_iter()
+            .enumerate()
+            .map(|(slot, role)| Worker::start(&role, slot, &sender))
+            .collect();
+        Self {
+            workers,
+            sender,
+            receiver,
+            kills: 0,
+            pauses: 0,
+        }
+    }
+
+    /// The next thing that a process told, if there is one: the process's slot, unless another process has the slot now.
+    pub(crate) fn next(&mut self) -> Option<(Option<usize>, E)> {
+        let (slot, id, event) = self.receiver.try_recv().ok()?;
+        let is_current = self.workers[slot].child.id() == id;
+        Some((is_current.then_some(slot), event))
+    }
+
+    /// Lets every process go on whose pause is over. Panics when a process has ended by itself: its last words are on the standard error.
+    pub(crate) fn wake(&mut self) {
+        for worker in &mut self.workers {
+            let ended = worker.child.try_wait().unwrap();
+            assert!(ended.is_none(), "a process has ended by itself: {ended:?}");
+            if worker
+                .paused_until
+                .is_some_and(|until| until <= Instant::now())
+            {
+                worker.paused_until = None;
+                worker.signal(Signal::SIGCONT);
+            }
+        }
+    }
+
+    /// Pauses a process for at most `max_pause`, or kills one. `Some`: the slot of the killed one, for [`replace`](Self::replace).
+    pub(crate) fn strike(&mut self, max_pause: Duration) -> Option<usize> {
+        let slot = rand::rng().random_range(0..self.workers.len());
+        let worker = &mut self.workers[slot];
+        if worker.paused_until.is_none() && rand::rng().random_bool(0.5) {
+            self.pauses += 1;
+            let pause = rand::rng().random_range(Duration::from_millis(100)..=max_pause);
+            worker.signal(Signal::SIGSTOP);
+            worker.paused_until = Some(Instant::now() + pause);
+            return None;
+        }
+        self.kills += 1;
+        worker.child.kill().unwrap();
+        worker.child.wait().unwrap();
+        Some(slot)
+    }
+
+    /// Starts a process in the place of a killed one.
+    pub(crate) fn replace(&mut self, slot: usize, role: &Role) {
+        self.workers[slot] = Worker::start(role, slot, &self.sender);
+    }
+
+    /// Kills all of them, and returns all that they told meanwhile.
+    pub(crate) fn end(self) -> impl Iterator<Item = E> {
+        drop((self.workers, self.sender));
+        self.receiver.into_iter().map(|(.., event)| event)
+    }
+}

@@ -1,0 +1,256 @@
+//! Histories of leases: 8 processes on a few names, killed and paused at random, tell each operation with the times of its invocation and its
+//! answer on the monotonic clock of this host. A [checker] of linearizability judges the history of each name. `ROWLOCK_FAULT_SECONDS` is how
+//! long; a minute has 10,000 operations or more. (On a machine that is too slow for that, it takes longer.)
+//!
+//! # The model
+//!
+//! A name has the greatest fence so far, and at most one live grant ([`lease::State`]).
+//!
+//! | operation, with its answer | possible when | then |
+//! | --- | --- | --- |
+//! | acquire: granted | no grant is live, and the fence is greater than all before | this grant is live |
+//! | release: released | this grant is live | no grant is live |
+//! | the lease ends | this grant is live | no grant is live |
+//! | acquire: busy, with a holder; inspect: held; `remaining` of the guard above zero | the grant that was seen is live | |
+//! | inspect: free | no grant is live | |
+//!
+//! The holder in the row is the number of its acquire, so that an operation that sees a grant says whose it is.
+//!
+//! # The end of a lease
+//!
+//! *The lease ends* is an operation of the environment. Each grant without an answered release has one. It is invoked at the earliest moment at
+//! which the lease may end by the database's clock, and is open:
+//!
+//! - One TTL after the invocation of the acquire, less [2 ms](lease) because the two clocks differ. Renewals only move the expiry further.
+//!   (A lock in a session, every other acquire: the invocation of the acquire, because the session may have been renewed one TTL before.)
+//! - The guard's deadline, whenever the guard is asked, if that is later: the deadline is never later than the expiry.
+//! - The drop of the guard, or the invocation of a release without the answer *released*, if that is earlier: the release may have
+//!   reached the database. (A holder that is told *lost* may have lost the lease by its own clock only.)
+//! - The invocation of the acquire, if its future was dropped: the undo may follow at once.
+//!
+//! So a lease may expire while its holder lives, is paused, or is dead. But it must be live whenever its guard says so.
+//! Once a greater fence is known, the lease has ended: the operation ends there, which changes no verdict, and makes the search short.
+//!
+//! # What is left open
+//!
+//! - An operation of a process that was killed, an acquire whose future was dropped, and an operation with an error that passes have no answer.
+//!   They take effect at any moment after their invocation, or never. If another operation saw the grant of such an acquire, it was granted
+//!   before that. If none did, the acquire stays open for ever.
+//! - An acquire may have had a grant that it did not return: its process was paused until that grant had expired, and the acquire asked again,
+//!   or answered *busy*. The grant counts when another operation saw it, and must be from before the acquire's answer.
+//! - *Busy* without a holder and *lost* say nothing about the name, and are left out. So the checker does not notice an acquire that is refused
+//!   although the name is free.
+//! - The model has no clock. It sees that a renewal has moved the expiry only when the guard is asked.
+//!
+//! # Another primitive
+//!
+//! It adds its questions and answers to [`event`], a process to [`worker`], and a [`checker::Model`] beside [`lease`].
+
+mod by_hand;
+mod checker;
+mod event;
+mod lease;
+mod raw;
+mod worker;
+
+use std::time::{Duration, Instant};
+
+pub(crate) use by_hand::the_checker_sees_violations;
+use event::{Event, records};
+use lease::{Counts, Lease};
+use rand::Rng;
+pub(crate) use raw::Variant;
+use rowlock::Engine;
+use rowlock_test::Db;
+use serde::{Deserialize, Serialize};
+
+use crate::campaign::seconds;
+use crate::crew::Crew;
+use crate::history::now;
+use crate::role::{Part, Role};
+
+const PROCESSES: u64 = 8;
+/// Of each process.
+const TASKS: usize = 2;
+/// At a time. After some seconds the processes go on to new names: a checker wants short histories.
+const NAMES: u32 = 5;
+const SECONDS_OF_NAMES: u64 = 2;
+const TTL: Duration = Duration::from_millis(300);
+const MAX_PAUSE: Duration = Duration::from_millis(900);
+/// How long a history takes that the checker refuses.
+const BROKEN: Duration = Duration::from_secs(2);
+/// The fewest operations of a second at work.
+const LEAST: usize = 10_000usize.div_ceil(60);
+
+/// What the processes of a history work with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Means {
+    Library,
+    Raw(Variant),
+}
+
+/// Plays the part of one process. `number` is its own.
+pub(crate) async fn work(role: &Role, number: u64, means: Means) {
+    match means {
+        Means::Library => worker::work(role, number).await,
+        Means::Raw(variant) => raw::work(role, number, variant).await,
+    }
+}
+
+/// One of the names that all processes use now.
+fn a_name() -> String {
+    let generation = now().as_secs() / SECONDS_OF_NAMES;
+    format!("{generation}:{}", rand::rng().random_range(0..NAMES))
+}
+
+/// The fewest operations of a history that takes so long.
+fn least(time: Duration) -> usize {
+    LEAST * usize::try_from(time.as_secs()).unwrap()
+}
+
+/// The library on an engine, with kills and pauses.
+pub(crate) async fn run(engine: Engine) {
+    let db = Db::new(engine).await;
+    drop(db.rowlock().await);
+    let time = Duration::from_secs(seconds());
+    let mut history = Traffic::start(&db.url, Means::Library).run(time).await;
+    let verdict = judge(history.events.drain(..));
+    let Verdict {
+        counts,
+        names,
+        took,
+    } = verdict.unwrap_or_else(|refusal| panic!("{refusal}"));
+    println!(
+        "histories {engine}: {} s, {} kills, {} pauses; {} operations on {names} names, {} of them open; {} grants, {} ended without an \
+         answered release, {} not returned; {} busy answers without a holder; accepted in {} ms",
+        time.as_secs(),
+        history.kills,
+        history.pauses,
+        counts.operations,
+        counts.open,
+        counts.grants,
+        counts.ends,
+        counts.hidden,
+        counts.changing,
+        took.as_millis()
+    );
+    assert!(counts.operations >= least(time), "{counts:?}");
+    assert!(counts.ends > 0 && counts.open > 0, "{counts:?}");
+    db.remove().await;
+}
+
+/// Leases without the library: the checker accepts the sound variant, and refuses the broken ones.
+pub(crate) async fn raw(variant: Variant) {
+    let db = Db::new(Engine::Sqlite).await;
+    drop(db.rowlock().await);
+    let traffic = Traffic::start(&db.url, Means::Raw(variant));
+    let history = traffic.run(BROKEN).await;
+    match (variant, judge(history.events)) {
+        (Variant::Sound, verdict) => {
+            let counts = verdict.unwrap_or_else(|refusal| panic!("{refusal}")).counts;
+            assert!(counts.operations >= least(BROKEN), "{counts:?}");
+            println!(
+                "sound leases without the library: {} operations, accepted",
+                counts.operations
+            );
+        }
+        (broken, Ok(verdict)) => panic!("{broken:?} was accepted: {:?}", verdict.counts),
+        (broken, Err(refusal)) => println!("{broken:?} leases were refused: {refusal}"),
+    }
+    db.remove().await;
+}
+
+struct Verdict {
+    counts: Counts,
+    names: usize,
+    took: Duration,
+}
+
+fn judge(events: impl IntoIterator<Item = Event>) -> Result<Verdict, String> {
+    let records = records(events);
+    let (operations, counts) = lease::operations(&records, TTL);
+    let names = operations.len();
+    let took = checker::check::<Lease>(operations)?;
+    Ok(Verdict {
+        counts,
+        names,
+        took,
+    })
+}
+
+/// Processes at work, and what they have told.
+struct Traffic {
+    crew: Crew<Event>,
+    /// How many processes were started. The role of the next one has this number.
+    started: u64,
+    role: Box<dyn Fn(u64) -> Role>,
+    has_strikes: bool,
+    /// How many operations have begun.
+    asked: usize,
+    events: Vec<Event>,
+}
+
+/// What is left of them.
+struct Past {
+    events: Vec<Event>,
+    kills: u32,
+    pauses: u32,
+}
+
+impl Traffic {
+    fn start(url: &str, means: Means) -> Self {
+        let url = url.to_owned();
+        let role = move |number| Role {
+            part: Part::Histories { number, means },
+            url: url.clone(),
+            ttl: TTL,
+        };
+        Self {
+            crew: Crew::start((0..PROCESSES).map(&role)),
+            started: PROCESSES,
+            role: Box::new(role),
+            has_strikes: means == Means::Library,
+            asked: 0,
+            events: Vec::new(),
+        }
+    }
+
+    /// Lets them work. Processes that use the library are killed or paused every now and then.
+    async fn run(mut self, time: Duration) -> Past {
+        let (started, enough) = (Instant::now(), least(time));
+        let mut strike = self.has_strikes.then_some(started);
+        // A machine that is so slow that this does not help has another fault.
+        while started.elapsed() < time || (self.asked < enough && started.elapsed() < 5 * time) {
+            self.take_in();
+            self.crew.wake();
+            if let Some(due) = strike.filter(|due| *due <= Instant::now()) {
+                strike = Some(due + Duration::from_millis(rand::rng().random_range(100..300)));
+                if let Some(slot) = self.crew.strike(MAX_PAUSE) {
+                    self.crew.replace(slot, &(self.role)(self.started));
+                    self.started += 1;
+                }
+            }
+            // The pace of the loop, which looks at clocks: strikes and the ends of pauses have a time, and no event.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.end()
+    }
+
+    fn take_in(&mut self) {
+        while let Some((_, event)) = self.crew.next() {
+            self.asked += usize::from(matches!(event, Event::Asked { .. }));
+            self.events.push(event);
+        }
+    }
+
+    fn end(self) -> Past {
+        let (kills, pauses) = (self.crew.kills, self.crew.pauses);
+        let mut events = self.events;
+        events.extend(self.crew.end());
+        Past {
+            events,
+            kills,
+            pauses,
+        }
+    }
+}
