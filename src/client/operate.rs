@@ -55,7 +55,7 @@ impl Rowlock {
     /// Releases the lease of `name` by force, and returns it. For administrators.
     ///
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
-    /// [`operation_timeout`](Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
+    /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
     ///
     /// The holder notices at its next renewal, within a third of its TTL. Until then it may go on
     /// working. To prevent an overlap, stop the holder first, or have the resource check the fence. Later
@@ -86,7 +86,7 @@ impl Rowlock {
 
     /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at most
     /// `batch` of each (1 to 10,000), and expired sessions with their locks. Also removes the rows of all locks that were not used for ten days, and looks for them
-    /// `batch` rows at a time. The cleaner does this in the background, see [`Builder::clean_every`].
+    /// `batch` rows at a time. The cleaner does this in the background, see [`Builder::clean_every`](crate::Builder::clean_every).
     ///
     /// Fences of a lock rise even after its row was removed, unless the database's clock is set back by more than ten days.
     ///
