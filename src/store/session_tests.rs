@@ -36,6 +36,7 @@ async fn hold(store: &mut dyn Store, ttl: Duration) -> LeftBehind {
         ttl: FOR_EVER,
         holder: "a test".into(),
         session: Some(open.id),
+        barging: false,
     };
     let taken = store.lease_take(std::slice::from_ref(&take)).await.unwrap();
     assert!(matches!(taken[..], [Taken::Granted { .. }]), "{taken:?}");
