@@ -22,7 +22,7 @@ pub struct LockInfo {
     pub holder: String,
     /// When the lease was granted, by the database's clock.
     pub acquired_at: DateTime<Utc>,
-    /// When the lease ends unless it is renewed, by the database's clock.
+    /// When the lease ends unless it is renewed, by the database's clock. For a lock in a session: when the session ends.
     pub expires_at: DateTime<Utc>,
     /// The time from the reading of the row to `expires_at`.
     pub remaining: Duration,

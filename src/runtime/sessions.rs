@@ -74,9 +74,10 @@ impl Core {
             return Ok(session);
         }
         // An attempt that began after this task had arrived also fails this task: a thousand tasks do not try one after the other.
-        if let Some((_, error)) = failed.take_if(|(attempt, _)| *attempt > arrived) {
-            let error = failed.insert((sessions.attempts.load(Ordering::Acquire), error));
-            return Err(error.1.clone());
+        if let Some((attempt, error)) = &*failed
+            && *attempt > arrived
+        {
+            return Err(error.clone());
         }
         let attempt = sessions.attempts.fetch_add(1, Ordering::AcqRel) + 1;
         match self.open_session().await {

@@ -24,7 +24,7 @@ use crate::model::{Name, SessionInfo};
 #[async_trait]
 pub(crate) trait SessionStore {
     /// Opens a session. It is sent once: a second sending has another id, so that a late one opens no session that has ended. (It
-    /// opens one that nobody uses, and that expires.)
+    /// opens one without locks, which expires.)
     async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault>;
 
     /// Extends a session that is live. An expiry never moves back. An expired session is not revived. `None`: it has expired or ended.

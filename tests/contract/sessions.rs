@@ -119,7 +119,7 @@ on_every_engine! {
             assert_eq!(held.lost().await, Loss::Expired);
         }
         assert!(after.is_held());
-        // Nobody asked for the other lock. It is not revived either: its session is another one.
+        // No other client asked for the second lock. The first session's lock is not revived either: the new lock has another session.
         let next = take(&one, "b").await;
         assert!(next.fence() > held[1].fence());
         assert!(next.is_held() && !held[1].is_held());
@@ -222,7 +222,7 @@ on_every_engine! {
         let other = take(&one, "b").await;
         assert!(held.remaining() <= second);
         assert_eq!(held.lost().await, Loss::MaxHold);
-        // The guard lives: nobody has released the lock.
+        // The first guard lives: it has not released the lock.
         let after = two.lock("a").wait(Duration::from_secs(20)).acquire().await.unwrap();
         assert!(after.fence() > held.fence());
         assert!(other.is_held());
@@ -301,7 +301,7 @@ on_every_engine! {
     }
 }
 
-/// While a transaction has the lock pinned, its session may expire: nobody else gets the lock, and other locks of the session are free.
+/// The session expires while a transaction has one of its locks pinned: no other client gets that lock, and the session's other locks are free.
 async fn expire_sessions_but_keep_pinned(db: &Db, other: &Rowlock, [held, unpinned]: [&Held; 2]) {
     let mut tx = db.begin().await;
     if db.one_writer() {
