@@ -83,7 +83,7 @@ pub use lock::{
 pub use model::{
     Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FingerprintPieces,
     FormToken, InvalidKey, InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome,
-    SessionInfo, Subject, Unfinished, UnknownEngine,
+    SessionInfo, Subject, Unfinished, UnknownEngine, WaiterInfo,
 };
 pub use store::migration_sql::migration_sql;
 pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

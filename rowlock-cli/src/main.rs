@@ -174,7 +174,7 @@ impl Failure {
                 | Error::NoSuchDatabase { .. }
                 | Error::Unwritable { .. }
                 | Error::OutcomeUnknown { .. } => UNAVAILABLE,
-                Error::WaitTimeout { .. } => NOT_ACQUIRED,
+                Error::WaitTimeout { .. } | Error::QueueFull { .. } => NOT_ACQUIRED,
                 Error::Lost { .. } => LOST,
                 Error::CorruptRow { .. } | Error::CorruptRecord { .. } => DAMAGED,
                 Error::Denied { .. }

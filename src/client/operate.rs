@@ -1,11 +1,12 @@
 //! For operators: what is held, by which sessions; a forced release; cleaning.
 
 use super::Rowlock;
-use crate::model::{Error, LockInfo, Name, SessionInfo, Subject};
+use crate::model::{Error, LockInfo, Name, SessionInfo, Subject, WaiterInfo};
 use crate::runtime::errands::ErrandKind;
 use crate::runtime::head::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
+use crate::store::queue::{PassAsk, WaiterRow};
 use crate::store::row::LockRow;
 
 impl Rowlock {
@@ -37,6 +38,19 @@ impl Rowlock {
         let list = async |store: &mut dyn Store| store.lock_list().await;
         let rows = self.core.run_errand(self.core.look(None, "list"), list);
         rows.await?.into_iter().map(LockRow::info).collect()
+    }
+
+    /// All waiters in the queues of all locks, by name and position. It does not show the waiters of sessions that have expired.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or a damaged row.
+    pub async fn waiters(&self) -> Result<Vec<WaiterInfo>, Error> {
+        let list = async |store: &mut dyn Store| store.queue_list().await;
+        let rows = self
+            .core
+            .run_errand(self.core.look(None, "list waiters"), list);
+        rows.await?.into_iter().map(WaiterRow::info).collect()
     }
 
     /// All live sessions of all clients, the oldest first.
@@ -76,7 +90,13 @@ impl Rowlock {
             ..self.core.wish(Subject::Lock(name.clone()), "force release")
         };
         let of = name.clone();
-        let free = async move |store: &mut dyn Store| store.lease_force_release(&of, timeout).await;
+        let free = async move |store: &mut dyn Store| {
+            let row = store.lease_force_release(&of, timeout).await?;
+            // If this fails, a waiter finds the name free a little later, and passes it on.
+            let name = of.clone();
+            let _ = store.queue_pass(&PassAsk { name, of: None }).await;
+            Ok(row)
+        };
         let row = self.core.run_errand(head, free).await?;
         self.core.waiters.freed(&name);
         // A row that cannot be read was freed, too. A lease that had run out had no holder.

@@ -1,26 +1,28 @@
-//! Acquiring a lease: asking once, and waiting while another holder has it.
-//!
-//! The [waiters](crate::runtime::waiters) of one process queue. The first waiter asks again after growing, jittered pauses, at the
-//! holder's expiry, and when this process releases the name.
+//! Acquiring a lease: asking once, or waiting while another holder has it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::select;
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{DEFAULT_TTL, Held, Lock, TryAcquire};
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_wait, within};
-use crate::model::{Busy, Error, Moment, Name};
-use crate::runtime::backoff;
+use crate::model::{Error, Moment, Name};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::take::{Acquired, Take};
+use crate::runtime::verbs::wanted::Wanted;
 use crate::store::lease::{FOR_EVER, TakeAsk};
 
+/// The outcome of asking.
+pub(super) enum Asked<T> {
+    Held(Guard),
+    Not(T),
+}
+
 impl Lock {
-    /// Asks once for the lease.
+    /// Asks once for the lease. While others wait for it in the queue, they come first: the answer is [`TryAcquire::Busy`].
     ///
     /// # Errors
     ///
@@ -46,14 +48,20 @@ impl Lock {
     /// Waits for the lease, for at most [`wait`](Self::wait). If the database is out of reach, it tries again in that
     /// time.
     ///
-    /// It polls, and has no place in the database's queue of waiting transactions. On a name that
-    /// [transactions](crate::Rowlock::in_tx) lock one right after the other, it may wait for ever. Use only transactions for
-    /// such a name.
+    /// Waiting is fair: while somebody holds the name or waits for it, this joins the queue of the name in the database, and all clients are
+    /// granted the name in the order in which they joined. (An acquire that is [`barging`](Self::barging) overtakes the queue.) A waiter
+    /// belongs to the [session](crate::Builder::session_ttl) of its client. When the client crashes, its waiters are passed over as soon as
+    /// the session has expired. When it is paused, a waiter whose turn comes has 2 s to confirm; then it is the next one's turn.
+    ///
+    /// These lose their place, and join again at the end: a waiter that was paused, or whose client could not reach the database, for that long.
+    ///
+    /// Transactions wait in the database, not in this queue. On a name that [transactions](crate::Rowlock::in_tx) lock one right after the
+    /// other, a waiter may wait for ever. Use only transactions for such a name.
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`] when the lock was not free in time, and the errors of
-    /// [`try_acquire`](Self::try_acquire).
+    /// [`Error::WaitTimeout`] when the lock was not free in time; [`Error::QueueFull`] when the queue is as long as the
+    /// [`queue_limit`](Self::queue_limit); and the errors of [`try_acquire`](Self::try_acquire).
     ///
     /// # Panics
     ///
@@ -61,12 +69,18 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind: a lease that it acquired is released in the background.
+    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and a lease that it acquired is released.
     pub async fn acquire(&self) -> Result<Held, Error> {
         let name = self.check()?;
-        let granted = self.wait_for(name);
+        let granted = async {
+            if self.barging {
+                self.wait_beside_queue(name).await
+            } else {
+                self.wait_in_queue(name).await
+            }
+        };
         let guard = match &self.owner {
-            // Re-entry bypasses the queue: all waiters in the queue wait for this owner.
+            // Re-entry needs no place in the queue: all waiters in it wait for this owner.
             Some(owner) => select! {
                 biased;
                 entered = owner.entered(&self.core, name) => entered,
@@ -75,59 +89,6 @@ impl Lock {
             None => granted.await?,
         };
         Ok(Held::new(guard))
-    }
-
-    /// Asks until the lease is granted or the wait is over. Asks at least once, however short the wait.
-    async fn wait_for(&self, name: &Name) -> Result<Guard, Error> {
-        let started = Moment::now();
-        let limit = self.wait.map(|wait| started + wait);
-        let timed_out = |busy| Error::WaitTimeout {
-            name: name.clone(),
-            waited: started.elapsed(),
-            busy: Box::new(busy),
-        };
-
-        let waiter = self.core.waiters.join(name);
-        let first = match self.wait {
-            None => waiter.first().await,
-            Some(wait) => match timeout(wait, waiter.first()).await {
-                Ok(first) => first,
-                // Other waiters of this process are first. Ask once, so that the error names the holder.
-                Err(_) => match self.ask(name).await? {
-                    Acquired::Held(guard) => return Ok(guard),
-                    Acquired::Busy(busy) => return Err(timed_out(busy)),
-                },
-            },
-        };
-
-        let mut backoff = backoff::poll();
-        loop {
-            let mut pause = backoff.next().unwrap_or_default();
-            let asked = self.ask(name).await;
-            let over = limit.is_some_and(Moment::has_passed);
-            match asked {
-                Ok(Acquired::Held(guard)) => {
-                    drop(first);
-                    return Ok(guard);
-                }
-                Ok(Acquired::Busy(busy)) if over => return Err(timed_out(busy)),
-                Ok(Acquired::Busy(Busy { holder, .. })) => {
-                    if let Some(holder) = holder {
-                        pause = pause.min(holder.remaining);
-                    }
-                }
-                Err(error) if error.is_transient() && !over => {
-                    tracing::debug!(%name, %error, "trying again");
-                }
-                Err(error) => return Err(error),
-            }
-            let wake = Moment::now() + pause;
-            let wake = limit.map_or(wake, |limit| wake.min(limit));
-            select! {
-                () = sleep_until(wake) => {}
-                () = waiter.freed() => backoff = backoff::poll(),
-            }
-        }
     }
 
     /// Checks all settings, before the database is asked.
@@ -169,13 +130,32 @@ impl Lock {
         Ok(name)
     }
 
-    async fn ask(&self, name: &Name) -> Result<Acquired, Error> {
+    /// Asks once.
+    pub(super) async fn ask(&self, name: &Name) -> Result<Acquired, Error> {
+        let asked = self.as_owner(name, async |give_up| {
+            Ok(match self.take(name, give_up).await? {
+                Acquired::Held(guard) => Asked::Held(guard),
+                Acquired::Busy(busy) => Asked::Not(busy),
+            })
+        });
+        Ok(match asked.await? {
+            Asked::Held(guard) => Acquired::Held(guard),
+            Asked::Not(busy) => Acquired::Busy(busy),
+        })
+    }
+
+    /// Enters a lease that the owner holds, or asks for one. Tasks of one owner ask one after the other.
+    pub(super) async fn as_owner<T>(
+        &self,
+        name: &Name,
+        ask: impl AsyncFnOnce(Moment) -> Result<Asked<T>, Error>,
+    ) -> Result<Asked<T>, Error> {
         let give_up = Moment::now() + self.core.settings.operation_timeout;
         let Some(owner) = &self.owner else {
-            return self.take(name, give_up).await;
+            return ask(give_up).await;
         };
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Acquired::Held(guard));
+            return Ok(Asked::Held(guard));
         }
         let _asking = select! {
             biased;
@@ -188,13 +168,13 @@ impl Lock {
         };
         // Another task of this owner may have got the lease meanwhile.
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Acquired::Held(guard));
+            return Ok(Asked::Held(guard));
         }
-        let acquired = self.take(name, give_up).await?;
-        if let Acquired::Held(guard) = &acquired {
+        let asked = ask(give_up).await?;
+        if let Asked::Held(guard) = &asked {
             owner.granted(guard.grant());
         }
-        Ok(acquired)
+        Ok(asked)
     }
 
     /// Asks for a fresh grant.
@@ -213,9 +193,11 @@ impl Lock {
                 ttl: self.lease(),
                 holder: Arc::clone(holder),
                 session: session.as_ref().map(|session| session.grant.id),
-                barging: false,
+                barging: self.barging,
             };
-            let reply = |reply| Take::task(core, ask, max_hold, session.clone(), reply, give_up);
+            let grant = (name, ask.grant_id);
+            let wanted = Wanted::new(core, grant, ask.ttl, max_hold, session.as_ref());
+            let reply = |reply| Take::task(ask, wanted, reply, give_up);
             let acquired = core.answer(reply).await?;
             // The session may have ended meanwhile: then the lock is not held, and another session gets it.
             let ended = session.is_some_and(|session| !session.grant.is_held());
@@ -226,7 +208,7 @@ impl Lock {
     }
 
     /// The TTL of the row.
-    fn lease(&self) -> Duration {
+    pub(super) fn lease(&self) -> Duration {
         match (self.in_session, self.max_hold) {
             // The row ends by itself at the limit. No renewal could stop there.
             (true, Some(max_hold)) => self.core.settings.clock_error.lease_for(max_hold),

@@ -132,8 +132,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 continue;
             }
             new |= known.is_none();
-            let holder = match self.outside(self.core.row(&name)).await {
-                Ok(seen) => seen.holder().cloned(),
+            let busy = match self.outside(self.core.row(&name)).await {
+                Ok(seen) => seen.busy(&name),
                 Err(error @ Error::Starved { .. }) => {
                     self.make_rows_first();
                     if blocks && known.is_none() {
@@ -146,8 +146,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 }
                 Err(error) => return Err(error),
             };
-            if holder.is_some() {
-                return Ok(Looked::Leased(Busy { name, holder }));
+            if let Some(busy) = busy {
+                return Ok(Looked::Leased(busy));
             }
         }
         Ok(Looked::Free { new })
@@ -195,10 +195,12 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             }
             TxTaken::Missed(None) | TxTaken::Early(_) => Ok(Taking::Missed(None)),
             TxTaken::Missed(Some(row)) => {
+                let waiters = row.waiters;
                 let holder = row.info()?;
                 Ok(Taking::Missed(Some(Busy {
                     name: holder.name.clone(),
                     holder: Some(holder),
+                    waiters,
                 })))
             }
             TxTaken::Again => Err(Error::AlreadyLocked {
@@ -303,22 +305,23 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     pub(super) async fn busy(&mut self) -> Result<Busy, Error> {
         self.stuck = false;
         for name in self.names.clone() {
-            let holder = match self.outside(self.core.row(&name)).await {
+            let busy = match self.outside(self.core.row(&name)).await {
                 Ok(seen) => {
                     self.freed |= seen.buried;
                     self.stuck |= seen.is_left_behind();
-                    seen.holder().cloned()
+                    seen.busy(&name)
                 }
                 Err(Error::Starved { .. } | Error::Unreachable { .. }) => break,
                 Err(error) => return Err(error),
             };
-            if holder.is_some() {
-                return Ok(Busy { name, holder });
+            if let Some(busy) = busy {
+                return Ok(busy);
             }
         }
         Ok(Busy {
             name: self.first().clone(),
             holder: None,
+            waiters: 0,
         })
     }
 

@@ -7,6 +7,7 @@ mod optimistic;
 mod owner;
 mod pessimistic;
 mod pin;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,9 @@ use crate::model::{Busy, Error, Name};
 use crate::runtime::Core;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+/// The longest queue that an acquire joins, when not set.
+const QUEUE_LIMIT: u32 = 10_000;
 
 /// The outcome of [`Lock::try_acquire`].
 #[derive(Debug)]
@@ -78,6 +82,8 @@ pub struct Lock {
     holder: Option<Arc<str>>,
     owner: Option<Owner>,
     in_session: bool,
+    barging: bool,
+    queue_limit: u32,
 }
 
 impl Lock {
@@ -91,6 +97,8 @@ impl Lock {
             holder: None,
             owner: None,
             in_session: false,
+            barging: false,
+            queue_limit: QUEUE_LIMIT,
         }
     }
 
@@ -135,6 +143,23 @@ impl Lock {
     /// answer, it may take up to two [`operation_timeout`s](crate::Builder::operation_timeout) longer.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
+        self
+    }
+
+    /// Acquires without a place in the queue: [`acquire`](Self::acquire) asks again and again, and takes the lease as soon as it is free, even
+    /// when others wait in the queue. [`try_acquire`](Self::try_acquire) overtakes them too.
+    ///
+    /// On a name for which many wait, this has the higher throughput: the lease need not be passed on to a certain waiter, which may be slow.
+    /// But there is no order, and a waiter may starve.
+    pub fn barging(mut self) -> Self {
+        self.barging = true;
+        self
+    }
+
+    /// The longest queue that [`acquire`](Self::acquire) joins: 10,000 when not set. When so many wait already, it fails with
+    /// [`Error::QueueFull`]. With 0, it never waits in a queue.
+    pub fn queue_limit(mut self, waiters: u32) -> Self {
+        self.queue_limit = waiters;
         self
     }
 

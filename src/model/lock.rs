@@ -30,6 +30,24 @@ pub struct LockInfo {
     pub session: Option<Uuid>,
 }
 
+/// A waiter in the queue of a lock, as its row in the database describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaiterInfo {
+    /// The lock.
+    pub name: Name,
+    /// Its place: the name is passed on to the waiter with the lowest position. Positions of a name rise, and have gaps.
+    pub position: i64,
+    /// Who waits, for people to read.
+    pub holder: String,
+    /// The session of its client.
+    pub session: Uuid,
+    /// When it joined the queue, by the database's clock.
+    pub joined_at: DateTime<Utc>,
+    /// The time from `joined_at` to the reading of the row.
+    pub waited: Duration,
+}
+
 /// A session of a client, as its row in the database describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -55,8 +73,11 @@ pub struct Busy {
     /// The lock.
     pub name: Name,
     /// Who holds it. `None` when the name was changing hands, or when a transaction has its row
-    /// locked.
+    /// locked, or when the name is about to be passed on to a waiter.
     pub holder: Option<LockInfo>,
+    /// How many wait for the name in its queue, as far as is known. (The waiters of a crashed process count until their session has
+    /// expired and their turn comes.)
+    pub waiters: u32,
 }
 
 impl fmt::Display for Busy {
@@ -70,6 +91,11 @@ impl fmt::Display for Busy {
                 held.expires_at.format("%F %T UTC"),
             ),
             None => f.write_str("it is changing hands, or a transaction has its row locked"),
+        }?;
+        match self.waiters {
+            0 => Ok(()),
+            1 => f.write_str("; 1 waits for it"),
+            many => write!(f, "; {many} wait for it"),
         }
     }
 }
@@ -132,13 +158,18 @@ mod tests {
         let mut busy = Busy {
             name,
             holder: Some(holder),
+            waiters: 0,
         };
         assert_eq!(
             busy.to_string(),
             "held by worker-7 since 1970-01-01 00:00:00 UTC, until 1970-01-01 00:00:30 UTC unless \
              renewed"
         );
-        busy.holder = None;
-        assert!(busy.to_string().contains("changing hands"));
+        (busy.holder, busy.waiters) = (None, 2);
+        let said = busy.to_string();
+        assert!(
+            said.contains("changing hands") && said.ends_with("; 2 wait for it"),
+            "{said}"
+        );
     }
 }

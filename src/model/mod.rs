@@ -27,7 +27,7 @@ pub use error::Error;
 pub(crate) use fault_kind::FaultKind;
 pub use fingerprint::{Fingerprint, FingerprintBuilder, FingerprintPieces};
 pub use form_token::FormToken;
-pub use lock::{Busy, LockInfo, Loss, ReleaseOutcome, SessionInfo};
+pub use lock::{Busy, LockInfo, Loss, ReleaseOutcome, SessionInfo, WaiterInfo};
 pub use name::{InvalidName, Name};
 pub use outcome::Outcome;
 pub(crate) use record::{HTTP, check_any_step, check_scope, check_step};

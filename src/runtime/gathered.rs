@@ -75,7 +75,7 @@ impl<V: Verb> fmt::Debug for Gathered<V> {
 
 impl<V: Verb> Batch for Gathered<V> {
     fn join(&mut self, job: Job) -> Option<Job> {
-        if V::TURN == Turn::Alone || !(&*job as &dyn Any).is::<Task<V>>() {
+        if V::TURN.is_alone() || !(&*job as &dyn Any).is::<Task<V>>() {
             return Some(job);
         }
         let last = self.firsts.last().zip(self.followers.last_mut());

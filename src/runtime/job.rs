@@ -74,8 +74,13 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Turn {
     Release,
+    /// Leaving a queue. It shares no statement; nor do the next one and `Join`.
+    Leave,
+    /// Confirming a grant that was passed on.
+    Accept,
     Take,
     Confirm,
+    Join,
     Finish,
     Claim,
     Read,
@@ -83,6 +88,18 @@ pub(crate) enum Turn {
     LargeRead,
     /// It shares no statement.
     Alone,
+}
+
+impl Turn {
+    /// Whether its jobs share no statement.
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Self::Leave | Self::Accept | Self::Join | Self::Alone)
+    }
+
+    /// Whether its jobs may grant something.
+    pub(crate) fn may_grant(self) -> bool {
+        matches!(self, Self::Accept | Self::Take | Self::Join | Self::Claim)
+    }
 }
 
 /// A verb with its head.

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
+use crate::store::queue::Listener;
 use crate::store::{Call, Connection, Connector, Store};
 
 /// A connection of our own, outside every pool.
@@ -39,6 +41,12 @@ trait Dialer: fmt::Debug + Send + Sync {
         server: usize,
         operation_timeout: Duration,
     ) -> Result<Box<dyn Connection>, Fault>;
+
+    async fn listen(
+        &self,
+        server: usize,
+        session: Uuid,
+    ) -> Result<Option<Box<dyn Listener>>, Fault>;
 }
 
 #[async_trait]
@@ -55,6 +63,14 @@ impl<C: Connector> Dialer for C {
         Ok(Box::new(
             Connector::connect(self, server, operation_timeout).await?,
         ))
+    }
+
+    async fn listen(
+        &self,
+        server: usize,
+        session: Uuid,
+    ) -> Result<Option<Box<dyn Listener>>, Fault> {
+        Connector::listen(self, server, session).await
     }
 }
 
@@ -140,6 +156,13 @@ impl Link {
     pub(crate) fn put(&mut self, connection: Box<dyn Connection>) {
         self.connection = Some(connection);
         self.number = MADE.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection to the server that was found last, which hears the news of a session. `None`: this engine sends no news.
+    pub(crate) async fn listen(&self, session: Uuid) -> Result<Option<Box<dyn Listener>>, Fault> {
+        let server = self.way.turn.load(Ordering::Relaxed) % self.dialer.servers();
+        let made = timeout(self.operation_timeout, self.dialer.listen(server, session)).await;
+        made.unwrap_or_else(|_| Err(Fault::timed_out()))
     }
 
     /// The number of the connection, or of the last one.

@@ -9,7 +9,7 @@
 //!   dropping it cannot damage a connection. One more connection serves looks at single rows. Each [errand](errands), which may
 //!   take long, gets a connection and a thread of its own.
 //! - `rowlock-renew` [renews](renew) all leases that this client holds, on one or two connections of its own, and announces
-//!   warnings and losses. The [cleaner](clean) runs there too.
+//!   warnings and losses. The [cleaner](clean) runs there too, and the tasks that find out whose turn in a [queue](queue) it is.
 //!
 //! Neither thread runs code of the caller's: a runtime whose workers are all blocked loses no lease. Both threads end when the
 //! last handle, guard and pending operation are gone.
@@ -25,6 +25,7 @@ pub(crate) mod job;
 mod lanes;
 pub(crate) mod lease_guard;
 mod link;
+pub(crate) mod queue;
 pub(crate) mod record_guard;
 mod renew;
 pub(crate) mod rows;
@@ -60,9 +61,10 @@ use clean::Cleaner;
 use errands::{Errand, ErrandKind, Order};
 use guards::Guards;
 use head::{Fate, Head, Manner};
-use job::{Job, Reply, Task, Turn};
+use job::{Job, Reply, Task};
 use lanes::Message;
 use link::Way;
+use queue::Queue;
 use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
@@ -93,6 +95,7 @@ pub(crate) struct Core {
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
     pub(crate) waiters: Arc<Waiters>,
+    pub(crate) queue: Arc<Queue>,
     way: Arc<Way>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,
@@ -134,7 +137,7 @@ impl Core {
     /// Hands `job` to the lane of its subject. A subject always has the same lane, so its jobs keep their order.
     pub(crate) fn send(&self, job: impl Into<Job>) {
         let job = job.into();
-        let may_grant = matches!(job.turn(), Turn::Take | Turn::Claim);
+        let may_grant = job.turn().may_grant();
         // Until the job is in the lane: a shutdown that begins now asks the lane after that.
         let closing = may_grant.then(|| self.closing());
         if closing.as_deref().is_some_and(|mark| self.is_closed(*mark)) {

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::head::{Fate, Head, Manner};
 use super::{ASIDE_LIMIT, Core, alone};
-use crate::model::{Error, LockInfo, Name, Subject};
+use crate::model::{Busy, Error, LockInfo, Name, Subject};
 use crate::store::Store;
 use crate::store::lock_row::RowAsk;
 use crate::store::row::LockRow;
@@ -28,16 +28,18 @@ pub(crate) struct Seen {
     pub(crate) grant: Option<LockInfo>,
     /// This look freed the name from a session that had ended.
     pub(crate) buried: bool,
+    waiters: u32,
 }
 
 impl Seen {
     fn of(row: LockRow) -> Result<Self, Error> {
-        let (fence, buried) = (row.fence, row.buried);
+        let (fence, buried, waiters) = (row.fence, row.buried, row.waiters);
         let grant = row.grant()?;
         Ok(Self {
             fence,
             grant,
             buried,
+            waiters,
         })
     }
 
@@ -52,6 +54,15 @@ impl Seen {
         self.grant
             .as_ref()
             .filter(|grant| !grant.remaining.is_zero())
+    }
+
+    /// Who is in the way, if a live lease is.
+    pub(crate) fn busy(&self, name: &Name) -> Option<Busy> {
+        self.holder().map(|holder| Busy {
+            name: name.clone(),
+            holder: Some(holder.clone()),
+            waiters: self.waiters,
+        })
     }
 }
 
@@ -118,6 +129,17 @@ impl Core {
     /// The committed fence of `name`, as other sessions see it; `None` when there is no row.
     pub(crate) async fn committed_fence(&self, name: &Name) -> Result<Option<i64>, Error> {
         Ok(self.look_at_row(name).await?.map(|seen| seen.fence))
+    }
+
+    /// Who has the name now, as far as a look tells.
+    pub(crate) async fn busy_now(&self, name: &Name) -> Busy {
+        let seen = self.look_at_row(name).await.ok().flatten();
+        let waiters = seen.as_ref().map_or(0, |seen| seen.waiters);
+        seen.and_then(|seen| seen.busy(name)).unwrap_or(Busy {
+            name: name.clone(),
+            holder: None,
+            waiters,
+        })
     }
 
     async fn look_at_row(&self, name: &Name) -> Result<Option<Seen>, Error> {

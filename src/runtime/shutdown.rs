@@ -66,7 +66,10 @@ impl Core {
     fn close(&self) -> u64 {
         // It waits for callers who are about to hand an acquire to a lane.
         let mut closing = self.closing.write().unwrap_or_else(PoisonError::into_inner);
-        *closing.get_or_insert_with(|| self.tasks.mark())
+        let mark = *closing.get_or_insert_with(|| self.tasks.mark());
+        drop(closing);
+        self.queue.closing.notify_waiters();
+        mark
     }
 
     fn running(&self, kind: Kind, mark: u64) -> Vec<Unfinished> {

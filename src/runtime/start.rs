@@ -68,7 +68,8 @@ impl Core {
         let cleaner = Cleaner::new(&shared);
         let cleaning = (cleaning, shared, settings.clean_every);
         let spare = renew::spare::<C>(&link);
-        let renewals = Renewals::start(link, spare, C::RENEWALS, cleaning, &target, &tasks)?;
+        let queue = &waiters.queue;
+        let renewals = Renewals::start(link, spare, C::RENEWALS, cleaning, queue, &target, &tasks)?;
         let core = Self {
             lanes: senders,
             aside,
@@ -76,6 +77,7 @@ impl Core {
             capabilities: C::CAPABILITIES,
             renewals,
             cleaner,
+            queue: Arc::clone(&waiters.queue),
             waiters,
             way,
             settings,

@@ -1,17 +1,21 @@
-//! The waiters of this process. The waiters for one name queue, and only the first one asks the database. It is woken at once
-//! when this process releases the name.
+//! The barging waiters of this client. Those for one name queue, and only the first one asks the database. It is woken at once
+//! when this client releases the name. (The other waiters are in the [queue](super::queue) of the database.)
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
+use super::queue::Queue as Places;
 use crate::model::Name;
+use crate::store::lease::Freed;
 
 /// The queues of all names that a task of this process waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     by_name: Mutex<HashMap<Name, Weak<Queue>>>,
+    /// The waiters in the queues of the database.
+    pub(crate) queue: Arc<Places>,
 }
 
 #[derive(Debug)]
@@ -44,6 +48,15 @@ impl Waiters {
             waiters: Arc::clone(self),
             name: name.clone(),
             queue: Some(queue),
+        }
+    }
+
+    /// A release was answered: wakes the waiter whose turn it is.
+    pub(crate) fn settled(&self, name: &Name, freed: Freed) {
+        match freed {
+            Freed::Passed(next) => self.queue.passed(next.grant_id),
+            Freed::Released | Freed::WasFree | Freed::Expired => self.freed(name),
+            Freed::Superseded | Freed::Locked => {}
         }
     }
 

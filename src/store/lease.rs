@@ -7,13 +7,14 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
+use super::queue::{Next, PassAsk, QueueStore};
 use super::row::LockRow;
 use super::session::{LeftBehind, SessionStore};
 use crate::model::Name;
 
 /// The verbs for leases.
 #[async_trait]
-pub(crate) trait LeaseStore: SessionStore + Send {
+pub(crate) trait LeaseStore: SessionStore + QueueStore + Send {
     /// Grants a lease on each name without a live one and without waiters (or with waiters, if the ask is barging), under the next fence:
     /// `max(previous + 1, microseconds of the clock)`.
     ///
@@ -21,31 +22,54 @@ pub(crate) trait LeaseStore: SessionStore + Send {
     /// is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this ask took it.
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         let mut taken = self.lease_take_free(asks).await?;
-        let is_left = |taken: &Taken| taken.left_behind().is_some();
         let left: Vec<LeftBehind> = taken.iter().filter_map(Taken::left_behind).collect();
-        if left.is_empty() {
-            return Ok(taken);
+        if !left.is_empty() {
+            self.session_bury(&left).await?;
+            self.lease_take_again(asks, &mut taken, |taken| taken.left_behind().is_some())
+                .await?;
         }
-        self.session_bury(&left).await?;
-        let again = asks.iter().zip(&taken).filter(|(_, taken)| is_left(taken));
-        let again: Vec<TakeAsk> = again.map(|(ask, _)| ask.clone()).collect();
-        let outcomes = self.lease_take_free(&again).await?;
-        for (taken, outcome) in taken
-            .iter_mut()
-            .filter(|taken| is_left(taken))
-            .zip(outcomes)
+        let mut is_any_stuck = false;
+        for (ask, _) in asks
+            .iter()
+            .zip(&taken)
+            .filter(|(_, taken)| taken.is_stuck())
         {
-            // It was skipped: a transaction has its row locked, or the session was renewed meanwhile.
-            *taken = if is_left(&outcome) {
-                Taken::Busy(None)
-            } else {
-                outcome
-            };
+            is_any_stuck = true;
+            let name = ask.name.clone();
+            self.queue_pass(&PassAsk { name, of: None }).await?;
+        }
+        if is_any_stuck {
+            self.lease_take_again(asks, &mut taken, Taken::is_stuck)
+                .await?;
+        }
+        // What is left of these was skipped: a transaction has the row locked, or the session was renewed meanwhile.
+        for taken in &mut taken {
+            if taken.left_behind().is_some() {
+                *taken = Taken::Busy(None);
+            }
         }
         Ok(taken)
     }
 
-    /// [`lease_take`](Self::lease_take) without a look at sessions: the lock of a session that is not live is `Busy`, with its row.
+    /// Sends those asks again whose outcomes are like that.
+    async fn lease_take_again(
+        &mut self,
+        asks: &[TakeAsk],
+        taken: &mut [Taken],
+        is_like: for<'a> fn(&'a Taken) -> bool,
+    ) -> Result<(), Fault> {
+        let again = asks.iter().zip(&*taken).filter(|(_, taken)| is_like(taken));
+        let again: Vec<TakeAsk> = again.map(|(ask, _)| ask.clone()).collect();
+        let outcomes = self.lease_take_free(&again).await?;
+        let those = taken.iter_mut().filter(|taken| is_like(taken));
+        for (taken, outcome) in those.zip(outcomes) {
+            *taken = outcome;
+        }
+        Ok(())
+    }
+
+    /// [`lease_take`](Self::lease_take), which leaves these rows alone, and answers `Busy` with them: the lock of a session that is not
+    /// live, and a name with waiters and no live grant.
     async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault>;
 
     /// Extends leases that are live and still belong to the asked grants. An expiry never moves back. An expired lease is not
@@ -115,6 +139,11 @@ impl Taken {
             _ => None,
         }
     }
+
+    /// The name has waiters and no live grant: it has to be passed on first.
+    fn is_stuck(&self) -> bool {
+        matches!(self, Self::Busy(Some(row)) if row.is_stuck())
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -159,8 +188,10 @@ impl ReleaseAsk {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freed {
-    /// The grant was held until now. The name is free, or was passed on to a waiter.
+    /// The grant was held until now, and the name is free.
     Released,
+    /// The grant was held until now, and the name was passed on to this waiter.
+    Passed(Next),
     /// The row is free and has this grant's fence: an earlier sending released it.
     WasFree,
     /// The lease had expired; no other holder has taken the name since.

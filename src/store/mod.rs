@@ -54,6 +54,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use brands::Brand;
 pub(crate) use capabilities::Capabilities;
@@ -64,6 +65,7 @@ use in_tx::InTxStore;
 use lease::LeaseStore;
 use lock_row::LockRowStore;
 use migrate::MigrateFault;
+use queue::{Listener, QueueStore};
 use record::RecordStore;
 use record_admin::RecordAdminStore;
 use record_in_tx::RecordInTxStore;
@@ -116,6 +118,16 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
         server: usize,
         operation_timeout: Duration,
     ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
+
+    /// A new connection to the server of this number that hears the news of a session. `None`: this engine sends no news.
+    fn listen(
+        &self,
+        server: usize,
+        session: Uuid,
+    ) -> impl Future<Output = Result<Option<Box<dyn Listener>>, Fault>> + Send {
+        let _ = (server, session);
+        std::future::ready(Ok(None))
+    }
 }
 
 /// A connection of rowlock's own. It runs verbs one after the other.
@@ -185,6 +197,7 @@ pub(crate) trait Call {
 /// The verbs that rowlock sends on connections of its own.
 pub(crate) trait Store:
     LeaseStore
+    + QueueStore
     + LockRowStore
     + RecordStore
     + RecordAdminStore
@@ -199,6 +212,7 @@ pub(crate) trait Store:
 
 impl<T> Store for T where
     T: LeaseStore
+        + QueueStore
         + LockRowStore
         + RecordStore
         + RecordAdminStore

@@ -14,6 +14,7 @@
 //! fence, and an expiry after the *window*. It holds the lock only after [`queue_confirm`](QueueStore::queue_confirm). If it does not confirm in the window, the next
 //! one who passes the name on gives it to the next waiter.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ use uuid::Uuid;
 use super::fault::Fault;
 use super::lease::{Freed, ReleaseAsk};
 use super::micros;
-use super::row::LockRow;
-use crate::model::Name;
+use super::row::{LockRow, time};
+use crate::model::{Error, Name, WaiterInfo};
 
 /// How long a waiter has to confirm a grant that was passed on to it.
 pub(crate) const WINDOW: Duration = Duration::from_secs(2);
@@ -51,6 +52,17 @@ pub(crate) trait QueueStore {
 
     /// Looks at the rows of the names for which a client waits: one answer per ask, in their order. Locks nothing.
     async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
+
+    /// Sends [`News::Test`] to those who listen for the news of this session. False: this engine sends no news.
+    async fn queue_test(&mut self, session: Uuid) -> Result<bool, Fault> {
+        let _ = session;
+        Ok(false)
+    }
+
+    /// A number that changes with every commit of another connection. `None`: this engine has no such number.
+    async fn queue_version(&mut self) -> Result<Option<i64>, Fault> {
+        Ok(None)
+    }
 
     /// All waiters, by name and position, whose sessions are live.
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault>;
@@ -142,6 +154,22 @@ pub(crate) struct Next {
     pub(crate) session: Uuid,
 }
 
+/// A connection on which a server tells the news of one session at once.
+#[async_trait]
+pub(crate) trait Listener: fmt::Debug + Send {
+    /// Waits for the next news. An error: the connection is lost, with the news in between.
+    async fn next(&mut self) -> Result<News, Fault>;
+}
+
+/// What a [`Listener`] hears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    /// A name was passed on to the waiter of this grant id.
+    Passed(Uuid),
+    /// [`QueueStore::queue_test`].
+    Test,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct LookAsk {
     pub(crate) name: Name,
@@ -183,7 +211,10 @@ pub(super) async fn release(
         of: Some((ask.grant_id, None)),
     };
     Ok(match store.queue_pass(&pass).await? {
-        Passed::Done { was_live: true, .. } => Freed::Released,
+        Passed::Done {
+            was_live: true,
+            next,
+        } => next.map_or(Freed::Released, Freed::Passed),
         Passed::Done { .. } => Freed::Expired,
         Passed::No => Freed::Superseded,
         Passed::Locked => Freed::Locked,
@@ -201,6 +232,28 @@ pub(crate) struct WaiterRow {
     pub(crate) joined_at: i64,
     /// Microseconds.
     pub(crate) waited: i64,
+}
+
+impl WaiterRow {
+    /// The row as callers see it.
+    pub(crate) fn info(self) -> Result<WaiterInfo, Error> {
+        let damaged = |what| Error::CorruptRow {
+            name: String::from_utf8_lossy(&self.name).into_owned(),
+            what,
+        };
+        let name = Name::from_bytes(&self.name)
+            .ok_or_else(|| damaged("its name is not 1 to 255 bytes of UTF-8 without NUL"))?;
+        let joined_at = time(self.joined_at)
+            .ok_or_else(|| damaged("a time of a waiter in its queue is out of range"))?;
+        Ok(WaiterInfo {
+            name,
+            position: self.position,
+            holder: self.holder,
+            session: self.session,
+            joined_at,
+            waited: micros(self.waited),
+        })
+    }
 }
 
 /// A waiter's columns, in the order of [`WaiterRow`].

@@ -107,8 +107,10 @@ impl LockRow {
         let Some(grant_id) = self.grant_id else {
             return Err(self.damaged("it has an expiry but no grant id"));
         };
-        let (Some(acquired_at), Some(expires_at)) = (time(self.acquired_at), time(self.expires_at))
-        else {
+        let (Some(acquired_at), Some(expires_at)) = (
+            self.acquired_at.and_then(time),
+            self.expires_at.and_then(time),
+        ) else {
             return Err(self.damaged("a time in it is missing or out of range"));
         };
         Ok(LockInfo {
@@ -131,8 +133,9 @@ impl LockRow {
     }
 }
 
-fn time(at: Option<i64>) -> Option<DateTime<Utc>> {
-    DateTime::from_timestamp_micros(at?)
+/// A time from the database: microseconds since 1970-01-01 UTC.
+pub(in crate::store) fn time(at: i64) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp_micros(at)
 }
 
 #[cfg(test)]

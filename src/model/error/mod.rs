@@ -186,6 +186,13 @@ pub enum Error {
         /// The holder at the last look.
         busy: Box<Busy>,
     },
+    /// As many wait for the lock as the caller's [`queue_limit`](crate::Lock::queue_limit) allows.
+    QueueFull {
+        /// The lock.
+        name: Name,
+        /// The holder, and the number of waiters.
+        busy: Box<Busy>,
+    },
     /// The connection broke after the statement was sent, and rowlock could not find out in time
     /// whether it happened. If it was an acquire, rowlock is undoing it.
     OutcomeUnknown {

@@ -15,6 +15,7 @@ impl Error {
                 | Self::ReadOnly { .. }
                 | Self::OutcomeUnknown { .. }
                 | Self::WaitTimeout { .. }
+                | Self::QueueFull { .. }
                 | Self::Starved { .. }
         )
     }

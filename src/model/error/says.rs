@@ -129,6 +129,9 @@ impl fmt::Display for Error {
             Self::WaitTimeout { name, waited, busy } => {
                 write!(f, "{name:?} was not free within {waited:.0?}: {busy}")
             }
+            Self::QueueFull { name, busy } => {
+                write!(f, "the queue for {name:?} is full: {busy}")
+            }
             Self::OutcomeUnknown {
                 doing,
                 on,

@@ -37,6 +37,9 @@ use super::backoff;
 use super::clean;
 use super::grant::Grant;
 use super::link::Link;
+use super::queue::Queue;
+use super::queue::listen::listen;
+use super::queue::watch::watch;
 use super::session::{Renewal, Session};
 use super::tasks::{Kind, Tasks};
 use crate::model::Moment;
@@ -58,7 +61,7 @@ const ANNOUNCEMENTS: usize = 1_000;
 
 /// The handle to give grants to the renewals. Dropping it ends their thread.
 #[derive(Debug)]
-pub(crate) struct Renewals(Arc<Shared>);
+pub(crate) struct Renewals(Arc<Shared>, Arc<Queue>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -92,12 +95,14 @@ impl Shared {
 }
 
 impl Renewals {
-    /// `spare` is a second connection, for engines on which several can write at a time. The cleaner runs on the same thread.
+    /// `spare` is a second connection, for engines on which several can write at a time. The cleaner, and the tasks of the queue, run on the
+    /// same thread.
     pub(crate) fn start(
         link: Link,
         spare: Option<Link>,
         limit: RequestLimit,
         cleaning: (Link, Arc<clean::Shared>, Option<Duration>),
+        queue: &Arc<Queue>,
         target: &Arc<str>,
         tasks: &Tasks,
     ) -> Result<Self, Error> {
@@ -105,6 +110,7 @@ impl Renewals {
         shared.state().schedule = Schedule::within(limit);
         let (log_target, here) = (Arc::clone(target), Arc::clone(&shared));
         let looks = link.another();
+        let (watches, listens, waits) = (link.another(), link.another(), Arc::clone(queue));
         super::threads::spawn(
             "rowlock-renew",
             target,
@@ -118,13 +124,15 @@ impl Renewals {
                         renew(link, &here, &log_target),
                         help(spare, &here, &log_target),
                         look::look(looks, &here, &log_target),
-                        clean::run(cleaning, &rest, every, &log_target)
+                        clean::run(cleaning, &rest, every, &log_target),
+                        watch(watches, &waits, &log_target),
+                        listen(listens, &waits, &log_target)
                     );
                 });
                 Ok(())
             },
         )?;
-        Ok(Self(shared))
+        Ok(Self(shared, Arc::clone(queue)))
     }
 
     /// Renews and watches `grant` from now on, until it ends. (A grant in a session is not renewed by itself.)
@@ -166,6 +174,7 @@ impl Renewals {
     pub(crate) fn close(&self) {
         self.0.state().closed = true;
         self.0.wake();
+        self.1.close();
     }
 }
 

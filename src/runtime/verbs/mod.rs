@@ -1,13 +1,17 @@
 //! The verbs that lanes send: the asks, the answer to the caller, and the undo.
 
+pub(crate) mod accept;
 pub(crate) mod alone;
 pub(crate) mod claim;
 pub(crate) mod finish;
+pub(crate) mod join;
+pub(crate) mod leave;
 pub(crate) mod read;
 pub(crate) mod release;
 pub(crate) mod step;
 pub(crate) mod take;
 pub(crate) mod walk;
+pub(crate) mod wanted;
 
 use std::time::Duration;
 

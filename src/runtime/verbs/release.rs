@@ -106,7 +106,7 @@ impl Release {
         // forced release, or from a failover that lost commits, in between.)
         let by_earlier_sending = fate.sent && now < grant.status().deadline;
         match freed {
-            Freed::Released => ReleaseOutcome::Released,
+            Freed::Released | Freed::Passed(_) => ReleaseOutcome::Released,
             Freed::WasFree | Freed::Superseded if by_earlier_sending => ReleaseOutcome::Released,
             // The earlier sending may have come too late.
             Freed::WasFree if fate.sent => ReleaseOutcome::Lost(Loss::Expired),
@@ -122,7 +122,7 @@ impl Task<Release> {
     fn released(self, freed: Freed) -> Next {
         let Self { head, verb } = self;
         let now = Moment::now();
-        verb.waiters.freed(&verb.ask.name);
+        verb.waiters.settled(&verb.ask.name, freed);
         let next = verb.after(verb.late, now).map_or(Next::Done, Next::Later);
         let outcome = verb.outcome(&head.fate, freed, now);
         if let Some(reply) = verb.reply {
@@ -135,10 +135,8 @@ impl Task<Release> {
     /// lease accounts for no sending: it stays in the row, every repetition finds it again, and it may belong to the sending that was
     /// answered.
     fn undone(mut self, freed: Freed) -> Next {
-        if matches!(freed, Freed::Released | Freed::Expired) {
-            self.verb.waiters.freed(&self.verb.ask.name);
-        }
-        let accounted = u32::from(freed == Freed::Released);
+        self.verb.waiters.settled(&self.verb.ask.name, freed);
+        let accounted = u32::from(matches!(freed, Freed::Released | Freed::Passed(_)));
         self.verb.late = self.verb.late.saturating_sub(accounted);
         if self.verb.late == 0 {
             return Next::Done;

@@ -3,17 +3,14 @@
 //! A grant is named by its own id, so an acquire may be sent twice. A grant from an earlier sending, or from a late answer, is
 //! confirmed by a renewal, which reports how much of the lease's time is left.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::release::{self, Release};
-use crate::model::{Busy, Error, Moment, Subject};
-use crate::runtime::Core;
-use crate::runtime::grant::Grant;
+use super::wanted::Wanted;
+use crate::model::{Busy, Error, Moment, Name, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
-use crate::runtime::session::{Asked, Session};
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed, TakeAsk, Taken};
@@ -30,23 +27,18 @@ pub(crate) enum Acquired {
 #[derive(Debug)]
 pub(crate) struct Take {
     pub(crate) ask: TakeAsk,
-    pub(crate) max_hold: Option<Duration>,
-    /// The session of the lock, if it has one.
-    session: Option<Asked>,
-    pub(crate) core: Arc<Core>,
+    wanted: Wanted,
     pub(crate) reply: Reply<Acquired>,
 }
 
 impl Take {
     pub(crate) fn task(
-        core: &Arc<Core>,
         ask: TakeAsk,
-        max_hold: Option<Duration>,
-        session: Option<Arc<Session>>,
+        wanted: Wanted,
         reply: Reply<Acquired>,
         give_up: Moment,
     ) -> Task<Self> {
-        let (subject, grant_id) = (Subject::Lock(ask.name.clone()), ask.grant_id);
+        let subject = Subject::Lock(ask.name.clone());
         let in_session = ask.session.map_or(0, |_| TakeAsk::IN_SESSION);
         let request = (ask.name.as_bytes().len(), ask.holder.len() + in_session);
         let fate = Fate::until(give_up);
@@ -54,45 +46,13 @@ impl Take {
             request: Some(request),
             ..Head::new(subject, "acquire", Manner::Acquire, fate)
         };
-        let core = Arc::clone(core);
-        let verb = Self {
-            ask,
-            max_hold,
-            session: session.map(|session| session.ask(grant_id)),
-            core,
-            reply,
-        };
+        let verb = Self { ask, wanted, reply };
         Task { head, verb }
     }
 
     /// Hands the guard to the caller. When the caller has gone, dropping the guard releases the lease.
     fn granted(self, fate: &Fate, fence: i64, sent: Moment, left: Duration) -> Next {
-        let TakeAsk {
-            name,
-            grant_id,
-            ttl,
-            ..
-        } = self.ask;
-        let clock_error = self.core.settings.clock_error;
-        let deadline = sent + clock_error.trusted(left);
-        let cap = self.max_hold.map(|max_hold| sent + max_hold);
-        let session = self.session.as_ref().map(|asked| &asked.session);
-        // What is renewed; a cap may end it before.
-        let renewed = session.map_or(ttl, |of| of.grant.ttl.min(ttl));
-        let mut grant = Grant::new(name, grant_id, fence, renewed, clock_error, cap, deadline);
-        grant.late = fate.doubts;
-        let grant = match session {
-            Some(session) => {
-                let grant = Arc::new(grant.in_session(&session.grant));
-                session.add(&grant);
-                grant
-            }
-            None => Arc::new(grant),
-        };
-        self.core.renewals.add(&grant);
-        let subject = Subject::Lock(grant.name.clone());
-        self.core.guards.add(grant.id, subject);
-        if let Some(guard) = Guard::new(grant, self.core) {
+        if let Some(guard) = self.wanted.guard(fence, fate.doubts, sent, left) {
             let _ = self.reply.send(Ok(Acquired::Held(guard)));
         }
         Next::Done
@@ -104,11 +64,7 @@ impl Take {
         let is_unknown = fate.in_doubt() || (fate.sent && row.is_none());
         let undo = is_unknown.then(|| self.undo(fate, Moment::now()));
         let name = self.ask.name;
-        let busy = row
-            .map(LockRow::info)
-            .transpose()
-            .map(|holder| Busy { name, holder });
-        let _ = self.reply.send(busy.map(Acquired::Busy));
+        let _ = self.reply.send(busy(name, row).map(Acquired::Busy));
         undo.map_or(Next::Done, |undo| {
             let undo = if fate.in_doubt() {
                 undo.repeated()
@@ -121,7 +77,7 @@ impl Take {
 
     /// Frees the grants that its sendings got, or may still get.
     fn undo(&self, fate: &Fate, now: Moment) -> Task<Release> {
-        let (ask, waiters) = (&self.ask, &self.core.waiters);
+        let (ask, waiters) = (&self.ask, &self.wanted.core.waiters);
         release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
     }
 }
@@ -169,6 +125,19 @@ impl Verb for Take {
         let fate = &task.head.fate;
         fate.sent.then(|| task.verb.undo(fate, now).into())
     }
+}
+
+/// Who is in the way, by the row.
+pub(super) fn busy(name: Name, row: Option<LockRow>) -> Result<Busy, Error> {
+    let waiters = row.as_ref().map_or(0, |row| row.waiters);
+    // Without a live grant, the name is about to be passed on.
+    let holder = row.map(LockRow::grant).transpose()?.flatten();
+    let holder = holder.filter(|holder| !holder.remaining.is_zero());
+    Ok(Busy {
+        name,
+        holder,
+        waiters,
+    })
 }
 
 /// Confirms a grant whose lease may have little time left.

@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
+use uuid::Uuid;
 
 use super::in_tx::BEGIN;
+use super::listener::listen;
 use super::look::{Look, open};
 use super::own_connection::OwnConnection;
 use super::pooler::{Known, POOLER, Sharing, is_shared, is_tracked, take_pooler};
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
+use crate::store::queue::Listener;
 use crate::store::{Capabilities, Connector, RequestLimit, servers, url};
 
 const FORM: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
@@ -166,6 +169,14 @@ impl Connector for Postgres {
         let sharing = self.sharing(&mut conn, &seen, options).await?;
         let strict = seen.isolation != "read committed";
         Ok(OwnConnection::new(conn, sharing, strict, &self.sharing))
+    }
+
+    async fn listen(
+        &self,
+        server: usize,
+        session: Uuid,
+    ) -> Result<Option<Box<dyn Listener>>, Fault> {
+        Ok(Some(listen(&self.servers[server], session).await?))
     }
 }
 

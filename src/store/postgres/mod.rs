@@ -8,6 +8,7 @@ mod fault;
 mod form_token;
 mod in_tx;
 mod lease;
+mod listener;
 mod lock_row;
 mod look;
 mod own_connection;

@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::listener::channel;
 use super::lock_row::{ROW, make_row, one, row_ends};
-use super::{query_as, query_scalar};
+use super::{query, query_as, query_scalar};
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
 use crate::store::queue::{
@@ -53,6 +54,8 @@ LEFT JOIN rowlock_session s ON s.id = l.session_id
 LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.grant_id = a.grant_id
 ORDER BY a.n"
 );
+
+const TEST: &str = "SELECT pg_notify($1, '')";
 
 const LIST: &str = "
 SELECT w.name, w.position, w.holder, w.session_id,
@@ -145,6 +148,11 @@ impl QueueStore for PgConnection {
             .fetch_all(self)
             .await?;
         Ok(rows.into_iter().map(Looked::from).collect())
+    }
+
+    async fn queue_test(&mut self, session: Uuid) -> Result<bool, Fault> {
+        query(TEST).bind(channel(session)).execute(self).await?;
+        Ok(true)
     }
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {

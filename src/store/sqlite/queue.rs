@@ -195,6 +195,11 @@ impl QueueStore for SqliteConnection {
         Ok(looked)
     }
 
+    async fn queue_version(&mut self) -> Result<Option<i64>, Fault> {
+        let version = sqlx::query_scalar("PRAGMA data_version");
+        Ok(Some(version.fetch_one(self).await?))
+    }
+
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
         let rows: Vec<WaiterColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
         Ok(rows.into_iter().map(WaiterRow::from).collect())

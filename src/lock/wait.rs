@@ -1,0 +1,235 @@
+//! Waiting for a lease: in the queue of the name, or beside it.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::select;
+use tokio::time::timeout;
+
+use super::Lock;
+use super::acquire::Asked;
+use crate::model::{Busy, Error, Moment, Name};
+use crate::runtime::backoff;
+use crate::runtime::lease_guard::Guard;
+use crate::runtime::queue::{Place, Turn};
+use crate::runtime::timer::sleep_until;
+use crate::runtime::verbs::accept::{Accept, Accepted};
+use crate::runtime::verbs::join::{Join, Joining};
+use crate::runtime::verbs::take::Acquired;
+use crate::runtime::verbs::wanted::Wanted;
+use crate::store::queue::JoinAsk;
+
+/// How an attempt to wait in the queue ended.
+enum Waited {
+    Held(Guard),
+    /// The limit is reached.
+    TooLong,
+    /// The place is lost.
+    Gone,
+    /// A transaction has the row locked.
+    Locked,
+}
+
+impl Lock {
+    /// Waits in the queue of the name. Asks at least once, however short the wait.
+    pub(super) async fn wait_in_queue(&self, name: &Name) -> Result<Guard, Error> {
+        let started = Moment::now();
+        let limit = self.wait.map(|wait| started + wait);
+        let is_over = || limit.is_some_and(Moment::has_passed);
+        let timed_out = |busy| Error::WaitTimeout {
+            name: name.clone(),
+            waited: started.elapsed(),
+            busy: Box::new(busy),
+        };
+        // While other tasks of this client wait for the name, it is not free.
+        let mut is_asking = !self.core.queue.waits_for(name) || is_over();
+        let mut backoff = backoff::poll();
+        loop {
+            let waited = async {
+                if is_asking {
+                    match self.ask(name).await? {
+                        Acquired::Held(guard) => return Ok(Waited::Held(guard)),
+                        Acquired::Busy(busy) if is_over() => return Err(timed_out(busy)),
+                        Acquired::Busy(_) => {}
+                    }
+                }
+                self.join(name, limit).await
+            };
+            match waited.await {
+                Ok(Waited::Held(guard)) => return Ok(guard),
+                Ok(Waited::TooLong) => return Err(timed_out(self.core.busy_now(name).await)),
+                Ok(Waited::Gone) => {
+                    is_asking = false;
+                    backoff = backoff::poll();
+                    if is_over() {
+                        return Err(timed_out(self.core.busy_now(name).await));
+                    }
+                    continue;
+                }
+                Ok(Waited::Locked) if is_over() => {
+                    return Err(timed_out(self.core.busy_now(name).await));
+                }
+                Ok(Waited::Locked) => is_asking = false,
+                Err(error @ (Error::WaitTimeout { .. } | Error::QueueFull { .. })) => {
+                    return Err(error);
+                }
+                Err(error) if error.is_transient() && !is_over() => {
+                    tracing::debug!(%name, %error, "trying again");
+                }
+                Err(error) => return Err(error),
+            }
+            let wake = Moment::now() + backoff.next().unwrap_or_default();
+            sleep_until(limit.map_or(wake, |limit| wake.min(limit))).await;
+        }
+    }
+
+    /// Joins the queue, and waits for the turn.
+    async fn join(&self, name: &Name, limit: Option<Moment>) -> Result<Waited, Error> {
+        let core = &self.core;
+        let session = core.session().await?;
+        let place = Place::new(core, name, session);
+        let joined = self.as_owner(name, async |give_up| {
+            let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
+            let ask = JoinAsk {
+                name: name.clone(),
+                grant_id: place.grant_id,
+                session: place.session().grant.id,
+                in_session: self.in_session,
+                ttl: self.lease(),
+                holder: Arc::clone(holder),
+                most: self.queue_limit,
+            };
+            let wanted = self.wanted(&place);
+            let join = |reply| Join::task(ask, wanted, place, reply, give_up);
+            Ok(match core.answer(join).await? {
+                Joining::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
+                Joining::Held(_) => Asked::Not(None),
+                Joining::Queued(place) => Asked::Not(Some(place)),
+                Joining::Full(busy) => {
+                    return Err(Error::QueueFull {
+                        name: name.clone(),
+                        busy: Box::new(busy),
+                    });
+                }
+                Joining::Locked => Asked::Not(None),
+            })
+        });
+        match joined.await? {
+            Asked::Held(guard) => Ok(Waited::Held(guard)),
+            Asked::Not(Some(place)) => self.stand(place, limit).await,
+            Asked::Not(None) => Ok(Waited::Locked),
+        }
+    }
+
+    /// Waits for the turn of the place, and confirms the grant then. Dropping the future leaves the queue.
+    async fn stand(&self, mut place: Place, limit: Option<Moment>) -> Result<Waited, Error> {
+        let core = &self.core;
+        loop {
+            let mut closing = pin!(core.queue.closing.notified());
+            // From here on no shutdown is missed.
+            closing.as_mut().enable();
+            core.check_open()?;
+            let limit = async {
+                match limit {
+                    Some(limit) => sleep_until(limit).await,
+                    None => std::future::pending().await,
+                }
+            };
+            select! {
+                biased;
+                turn = place.turn() => match turn {
+                    Turn::Granted => break,
+                    Turn::Gone => return Ok(Waited::Gone),
+                },
+                () = closing => {}
+                () = limit => return Ok(Waited::TooLong),
+            }
+        }
+        let mut backoff = backoff::poll();
+        loop {
+            let name = place.name().clone();
+            let accepted = self.as_owner(&name, async |give_up| {
+                let wanted = self.wanted(&place);
+                let accept = |reply| Accept::task(wanted, place, reply, give_up);
+                Ok(match core.answer(accept).await? {
+                    Accepted::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
+                    Accepted::Held(_) | Accepted::Gone => Asked::Not(None),
+                    Accepted::Locked(place) => Asked::Not(Some(place)),
+                })
+            });
+            match accepted.await? {
+                Asked::Held(guard) => return Ok(Waited::Held(guard)),
+                Asked::Not(None) => return Ok(Waited::Gone),
+                Asked::Not(Some(again)) => place = again,
+            }
+            sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+        }
+    }
+
+    fn wanted(&self, place: &Place) -> Wanted {
+        let session = Some(place.session()).filter(|_| self.in_session);
+        let grant = (place.name(), place.grant_id);
+        Wanted::new(&self.core, grant, self.lease(), self.max_hold, session)
+    }
+
+    /// Whether the session of the lock, if it has one, has not ended meanwhile.
+    fn is_good(&self, guard: &Guard) -> bool {
+        !self.in_session || guard.is_held()
+    }
+
+    /// Asks again and again, until the lease is granted or the wait is over. Asks at least once, however short the wait.
+    ///
+    /// Of the [waiters](crate::runtime::waiters) of one client, only the first one asks: after growing, jittered pauses, at the holder's
+    /// expiry, and when this client releases the name.
+    pub(super) async fn wait_beside_queue(&self, name: &Name) -> Result<Guard, Error> {
+        let started = Moment::now();
+        let limit = self.wait.map(|wait| started + wait);
+        let timed_out = |busy| Error::WaitTimeout {
+            name: name.clone(),
+            waited: started.elapsed(),
+            busy: Box::new(busy),
+        };
+
+        let waiter = self.core.waiters.join(name);
+        let first = match self.wait {
+            None => waiter.first().await,
+            Some(wait) => match timeout(wait, waiter.first()).await {
+                Ok(first) => first,
+                // Other waiters of this client are first. Ask once, so that the error names the holder.
+                Err(_) => match self.ask(name).await? {
+                    Acquired::Held(guard) => return Ok(guard),
+                    Acquired::Busy(busy) => return Err(timed_out(busy)),
+                },
+            },
+        };
+
+        let mut backoff = backoff::poll();
+        loop {
+            let mut pause = backoff.next().unwrap_or_default();
+            let asked = self.ask(name).await;
+            let over = limit.is_some_and(Moment::has_passed);
+            match asked {
+                Ok(Acquired::Held(guard)) => {
+                    drop(first);
+                    return Ok(guard);
+                }
+                Ok(Acquired::Busy(busy)) if over => return Err(timed_out(busy)),
+                Ok(Acquired::Busy(Busy { holder, .. })) => {
+                    if let Some(holder) = holder {
+                        pause = pause.min(holder.remaining);
+                    }
+                }
+                Err(error) if error.is_transient() && !over => {
+                    tracing::debug!(%name, %error, "trying again");
+                }
+                Err(error) => return Err(error),
+            }
+            let wake = Moment::now() + pause;
+            let wake = limit.map_or(wake, |limit| wake.min(limit));
+            select! {
+                () = sleep_until(wake) => {}
+                () = waiter.freed() => backoff = backoff::poll(),
+            }
+        }
+    }
+}

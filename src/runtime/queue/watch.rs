@@ -1,0 +1,207 @@
+//! Looks: one statement for all waiters of the client, and the names that have to be passed on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::select;
+
+use super::{Queue, Seat, Turn};
+use crate::model::{Moment, Name};
+use crate::runtime::backoff;
+use crate::runtime::link::Link;
+use crate::runtime::timer::sleep_until;
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::queue::{LookAsk, Looked, PassAsk, Passed};
+
+/// The longest time between two looks, however quiet it is: news that were lost are found then.
+pub(super) const LONGEST: Duration = Duration::from_secs(1);
+
+/// Where the server tells no news: the next look comes after this fraction of the time since the last change, within these bounds.
+const FRACTION: u32 = 10;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where a number tells whether anything has changed, which costs little (SQLite).
+const LONGEST_VERSION_PAUSE: Duration = Duration::from_millis(5);
+
+/// The pause before a name whose row a transaction has locked is passed on.
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+
+/// How many waiters one statement looks at.
+const PAGE: usize = 1_000;
+
+/// A connection that is idle for this long is closed.
+const IDLE: Duration = Duration::from_secs(10);
+
+pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
+    let mut backoff = backoff::reconnect();
+    let mut seen = Seen::nothing();
+    let mut used = Moment::now();
+    loop {
+        let asks = {
+            if queue.state().is_closed {
+                return;
+            }
+            queue.asks()
+        };
+        if asks.is_empty() {
+            select! {
+                () = queue.watch.notified() => {}
+                () = sleep_until(used + IDLE), if link.is_connected() => link.hang_up(),
+            }
+            continue;
+        }
+        used = Moment::now();
+        if let Err(fault) = look(&mut link, queue, &asks, &mut seen).await {
+            tracing::warn!(%target, error = %fault, "cannot look whose turn it is, will try again");
+            seen = Seen::nothing();
+            sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+            continue;
+        }
+        backoff = backoff::reconnect();
+        drop(asks);
+        loop {
+            let at = seen.next(queue);
+            if at.has_passed() {
+                break;
+            }
+            select! {
+                // Perhaps the next look has to come sooner.
+                () = queue.watch.notified() => {}
+                () = sleep_until(at) => break,
+            }
+        }
+    }
+}
+
+/// What the last look saw.
+#[derive(Debug)]
+struct Seen {
+    /// When it ended.
+    at: Moment,
+    /// When the last look at all waiters began; `None`: there was none over this connection.
+    whole: Option<Moment>,
+    /// When the first grant that is waited for expires.
+    expiry: Option<Moment>,
+    version: Option<i64>,
+}
+
+impl Seen {
+    fn nothing() -> Self {
+        Self {
+            at: Moment::now(),
+            whole: None,
+            expiry: None,
+            version: None,
+        }
+    }
+
+    /// When to look again.
+    fn next(&self, queue: &Queue) -> Moment {
+        let state = queue.state();
+        if state.is_closed || state.is_urgent || state.test.is_some() {
+            return self.at;
+        }
+        let pause = if state.told.is_some() {
+            LONGEST
+        } else {
+            let quiet = state.changed.map_or(LONGEST, |changed| changed.elapsed());
+            let longest = match self.version {
+                Some(_) => LONGEST_VERSION_PAUSE,
+                None => LONGEST_PAUSE,
+            };
+            (quiet / FRACTION).clamp(SHORTEST_PAUSE, longest)
+        };
+        let at = self.at + pause;
+        self.expiry.map_or(at, |expiry| at.min(expiry))
+    }
+}
+
+async fn look(
+    link: &mut Link,
+    queue: &Queue,
+    asks: &[(LookAsk, Arc<Seat>)],
+    seen: &mut Seen,
+) -> Result<(), Fault> {
+    let timeout = link.operation_timeout();
+    let is_new = !link.is_connected();
+    link.connect().await?;
+    let (is_urgent, test) = {
+        let state = &mut *queue.state();
+        (std::mem::take(&mut state.is_urgent), state.test.take())
+    };
+    if let Some(session) = test {
+        let test = async |store: &mut dyn Store| store.queue_test(session).await;
+        if let Err(fault) = link.run(timeout, test).await {
+            queue.state().test.get_or_insert(session);
+            return Err(fault);
+        }
+    }
+    let version = async |store: &mut dyn Store| store.queue_version().await;
+    let version = link.run(timeout, version).await?;
+    let began = Moment::now();
+    let is_due = seen.whole.is_none_or(|whole| began - whole >= LONGEST)
+        || seen.expiry.is_some_and(Moment::has_passed);
+    let is_same = version.is_some() && version == seen.version;
+    if !is_same || is_new || is_urgent || is_due {
+        seen.expiry = None;
+        for page in asks.chunks(PAGE) {
+            look_at(link, queue, page, seen).await?;
+        }
+        (seen.whole, seen.version) = (Some(began), version);
+    }
+    seen.at = Moment::now();
+    Ok(())
+}
+
+/// Looks at some waiters, tells those whose turn has come, and passes names on.
+async fn look_at(
+    link: &mut Link,
+    queue: &Queue,
+    page: &[(LookAsk, Arc<Seat>)],
+    seen: &mut Seen,
+) -> Result<(), Fault> {
+    let timeout = link.operation_timeout();
+    let asks: Vec<LookAsk> = page.iter().map(|(ask, _)| ask.clone()).collect();
+    let look = async |store: &mut dyn Store| store.queue_look(&asks).await;
+    let looked = link.run(timeout, look).await?;
+    let now = Moment::now();
+    let mut stuck: Vec<Name> = Vec::new();
+    let mut is_untold = false;
+    for ((ask, seat), looked) in page.iter().zip(looked) {
+        match looked {
+            Looked::Granted => {
+                is_untold = true;
+                seat.tell(Turn::Granted);
+            }
+            Looked::Gone => seat.tell(Turn::Gone),
+            Looked::Waiting { pass: true, .. } if stuck.last() != Some(&ask.name) => {
+                stuck.push(ask.name.clone());
+            }
+            Looked::Waiting { pass: true, .. } => {}
+            Looked::Waiting { remaining, .. } => {
+                let expiry = now + remaining + SHORTEST_PAUSE;
+                seen.expiry = Some(seen.expiry.map_or(expiry, |first| first.min(expiry)));
+            }
+        }
+    }
+    if is_untold {
+        queue.missed();
+    }
+    for name in stuck {
+        let ask = PassAsk { name, of: None };
+        let pass = async |store: &mut dyn Store| store.queue_pass(&ask).await;
+        match link.run(timeout, pass).await? {
+            Passed::Done {
+                next: Some(next), ..
+            } => queue.passed(next.grant_id),
+            Passed::Locked => {
+                let again = Moment::now() + LOCKED_PAUSE;
+                seen.expiry = Some(seen.expiry.map_or(again, |first| first.min(again)));
+            }
+            Passed::No | Passed::Done { next: None, .. } => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! Confirming a grant that was passed on to a waiter: only then it is held.
+
+use super::wanted::Wanted;
+use crate::model::{Error, Moment, Subject};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
+use crate::runtime::lease_guard::Guard;
+use crate::runtime::queue::Place;
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::queue::{ConfirmAsk, Confirmed};
+
+/// The outcome of confirming. When no caller receives it, dropping it releases the lease, or leaves the queue.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    Held(Guard),
+    /// The window is over: it has to join again.
+    Gone,
+    /// A transaction has the row locked.
+    Locked(Place),
+}
+
+#[derive(Debug)]
+pub(crate) struct Accept {
+    ask: ConfirmAsk,
+    wanted: Wanted,
+    place: Place,
+    /// The grant was confirmed by a second sending.
+    is_confirmed: bool,
+    reply: Reply<Accepted>,
+}
+
+impl Accept {
+    pub(crate) fn task(
+        wanted: Wanted,
+        place: Place,
+        reply: Reply<Accepted>,
+        give_up: Moment,
+    ) -> Task<Self> {
+        let subject = Subject::Lock(wanted.name.clone());
+        let head = Head::new(subject, "acquire", Manner::Acquire, Fate::until(give_up));
+        let session = wanted.session.as_ref();
+        let ask = ConfirmAsk {
+            name: wanted.name.clone(),
+            grant_id: wanted.grant_id,
+            ttl: wanted.ttl,
+            session: session.map(|asked| asked.session.grant.id),
+        };
+        let verb = Self {
+            ask,
+            wanted,
+            place,
+            is_confirmed: false,
+            reply,
+        };
+        Task { head, verb }
+    }
+}
+
+impl Verb for Accept {
+    type Outcome = Confirmed;
+
+    const TURN: Turn = Turn::Accept;
+
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<Confirmed>, Fault> {
+        let mut confirmed = Vec::with_capacity(1);
+        for task in tasks {
+            confirmed.push(store.queue_confirm(&task.verb.ask).await?);
+        }
+        Ok(confirmed)
+    }
+
+    fn settle(mut task: Task<Self>, outcome: Confirmed, answered: Answered) -> Next {
+        let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
+        if matches!(outcome, Confirmed::Held { .. }) && is_stale {
+            task.head.fate.sent = true;
+            task.verb.is_confirmed = true;
+            return Next::Then(task.into());
+        }
+        let Self {
+            ask,
+            wanted,
+            place,
+            reply,
+            ..
+        } = task.verb;
+        match outcome {
+            Confirmed::Held { fence } => {
+                let late = place.late;
+                place.forget();
+                if let Some(guard) = wanted.guard(fence, late, answered.sent, ask.ttl) {
+                    let _ = reply.send(Ok(Accepted::Held(guard)));
+                }
+            }
+            Confirmed::Gone => {
+                drop(place);
+                let _ = reply.send(Ok(Accepted::Gone));
+            }
+            Confirmed::Locked => {
+                let _ = reply.send(Ok(Accepted::Locked(place)));
+            }
+        }
+        Next::Done
+    }
+
+    /// Dropping the place leaves the queue, and passes the name on if it was confirmed.
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+}

@@ -1,0 +1,136 @@
+//! Joining the queue of a name: the name is granted at once when it is free and nobody waits.
+
+use super::release;
+use super::take::busy;
+use super::wanted::Wanted;
+use crate::model::{Busy, Error, Moment, Subject};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::lease_guard::Guard;
+use crate::runtime::queue::Place;
+use crate::store::Store;
+use crate::store::fault::Fault;
+use crate::store::queue::{JoinAsk, Joined};
+
+/// The outcome of joining. When no caller receives it, dropping it releases the lease, or leaves the queue.
+#[derive(Debug)]
+pub(crate) enum Joining {
+    Held(Guard),
+    Queued(Place),
+    /// The queue is as long as the caller allows.
+    Full(Busy),
+    /// A transaction has the row locked.
+    Locked,
+}
+
+#[derive(Debug)]
+pub(crate) struct Join {
+    pub(crate) ask: JoinAsk,
+    pub(crate) wanted: Wanted,
+    pub(crate) place: Place,
+    /// The grant was confirmed by a second sending.
+    is_confirmed: bool,
+    reply: Reply<Joining>,
+}
+
+impl Join {
+    pub(crate) fn task(
+        ask: JoinAsk,
+        wanted: Wanted,
+        place: Place,
+        reply: Reply<Joining>,
+        give_up: Moment,
+    ) -> Task<Self> {
+        let subject = Subject::Lock(ask.name.clone());
+        let head = Head::new(subject, "acquire", Manner::Acquire, Fate::until(give_up));
+        let verb = Self {
+            ask,
+            wanted,
+            place,
+            is_confirmed: false,
+            reply,
+        };
+        Task { head, verb }
+    }
+
+    /// Frees the grants that its sendings got, or may still get.
+    fn undone(&self, fate: &Fate, now: Moment) -> Task<release::Release> {
+        let (ask, waiters) = (&self.ask, &self.wanted.core.waiters);
+        release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
+    }
+}
+
+impl Verb for Join {
+    type Outcome = Joined;
+
+    const TURN: Turn = Turn::Join;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Joined>, Fault> {
+        let mut joined = Vec::with_capacity(1);
+        for task in tasks {
+            joined.push(store.queue_join(&task.verb.ask).await?);
+        }
+        Ok(joined)
+    }
+
+    fn settle(mut task: Task<Self>, outcome: Joined, answered: Answered) -> Next {
+        let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
+        if matches!(outcome, Joined::Granted { .. }) && is_stale {
+            // The second sending finds the grant, and gives it the whole TTL.
+            task.head.fate.sent = true;
+            task.verb.is_confirmed = true;
+            return Next::Then(task.into());
+        }
+        let fate = task.head.fate;
+        let undo = fate
+            .in_doubt()
+            .then(|| task.verb.undone(&fate, Moment::now()).repeated());
+        let Self {
+            ask,
+            wanted,
+            mut place,
+            reply,
+            ..
+        } = task.verb;
+        match outcome {
+            Joined::Granted { fence } => {
+                place.forget();
+                if let Some(guard) = wanted.guard(fence, fate.doubts, answered.sent, ask.ttl) {
+                    let _ = reply.send(Ok(Joining::Held(guard)));
+                }
+                return Next::Done;
+            }
+            Joined::Queued { position, pass, .. } => {
+                place.late = fate.doubts;
+                place.queued(position, pass);
+                let _ = reply.send(Ok(Joining::Queued(place)));
+                return Next::Done;
+            }
+            Joined::Full(row) => {
+                place.forget();
+                let busy = busy(ask.name, Some(row));
+                let _ = reply.send(busy.map(Joining::Full));
+            }
+            Joined::Locked => {
+                place.forget();
+                let _ = reply.send(Ok(Joining::Locked));
+            }
+        }
+        undo.map_or(Next::Done, |undo| Next::Later(undo.into()))
+    }
+
+    fn fail(self, error: Error) {
+        self.place.forget();
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    /// Undoes a grant that it may have got. (A row in the queue costs the others a window, when its turn comes.)
+    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+        let fate = &task.head.fate;
+        fate.sent.then(|| task.verb.undone(fate, now).into())
+    }
+}

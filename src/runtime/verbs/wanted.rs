@@ -1,0 +1,84 @@
+//! The guard that an acquire wants, whichever verb gets it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::model::{Moment, Name, Subject};
+use crate::runtime::Core;
+use crate::runtime::grant::Grant;
+use crate::runtime::lease_guard::Guard;
+use crate::runtime::session::{Asked, Session};
+
+/// A grant that is asked for.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) core: Arc<Core>,
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    /// The TTL of the row.
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    /// The session of the lock, if it has one.
+    pub(crate) session: Option<Asked>,
+}
+
+impl Wanted {
+    /// `session`: the session of the lock, if it has one.
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        (name, grant_id): (&Name, Uuid),
+        ttl: Duration,
+        max_hold: Option<Duration>,
+        session: Option<&Arc<Session>>,
+    ) -> Self {
+        Self {
+            core: Arc::clone(core),
+            name: name.clone(),
+            grant_id,
+            ttl,
+            max_hold,
+            session: session.map(|session| session.ask(grant_id)),
+        }
+    }
+
+    /// The grant was given under this fence, by a request that was sent at `sent`, and has `left` of its time. `late`: so many sendings of
+    /// the acquire may still reach the server. `None`: it has ended already.
+    pub(crate) fn guard(
+        self,
+        fence: i64,
+        late: u32,
+        sent: Moment,
+        left: Duration,
+    ) -> Option<Guard> {
+        let Self {
+            core,
+            name,
+            grant_id,
+            ttl,
+            max_hold,
+            session,
+        } = self;
+        let clock_error = core.settings.clock_error;
+        let deadline = sent + clock_error.trusted(left);
+        let cap = max_hold.map(|max_hold| sent + max_hold);
+        let session = session.as_ref().map(|asked| &asked.session);
+        // What is renewed; a cap may end it before.
+        let renewed = session.map_or(ttl, |of| of.grant.ttl.min(ttl));
+        let mut grant = Grant::new(name, grant_id, fence, renewed, clock_error, cap, deadline);
+        grant.late = late;
+        let grant = match session {
+            Some(session) => {
+                let grant = Arc::new(grant.in_session(&session.grant));
+                session.add(&grant);
+                grant
+            }
+            None => Arc::new(grant),
+        };
+        core.renewals.add(&grant);
+        let subject = Subject::Lock(grant.name.clone());
+        core.guards.add(grant.id, subject);
+        Guard::new(grant, core)
+    }
+}

@@ -1,0 +1,51 @@
+//! Hearing at once that a name was passed on: LISTEN, on a connection of its own.
+//!
+//! A waiter's session has a channel. Passing a name on to the waiter sends a notification with its grant id there (`V8__waiter.sql`). Nothing
+//! is sent for a name without waiters: NOTIFY takes a lock of the whole database at commit (manual, NOTIFY).
+
+use async_trait::async_trait;
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use uuid::Uuid;
+
+use crate::store::fault::Fault;
+use crate::store::queue::{Listener, News};
+
+/// The channel of a session; `rowlock_pass_v1` sends to it.
+pub(super) fn channel(session: Uuid) -> String {
+    format!("rowlock_{}", session.simple())
+}
+
+#[derive(Debug)]
+struct Channel(PgListener);
+
+/// Listens to the channel of a session. sqlx listens over pools only, so this makes a pool of one connection.
+pub(super) async fn listen(
+    options: &PgConnectOptions,
+    session: Uuid,
+) -> Result<Box<dyn Listener>, Fault> {
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .test_before_acquire(false)
+        .connect_with(options.clone())
+        .await?;
+    let mut listener = PgListener::connect_with(&pool).await?;
+    listener.ignore_pool_close_event(true);
+    listener.eager_reconnect(false);
+    listener.listen(&channel(session)).await?;
+    Ok(Box::new(Channel(listener)))
+}
+
+#[async_trait]
+impl Listener for Channel {
+    async fn next(&mut self) -> Result<News, Fault> {
+        match self.0.try_recv().await? {
+            Some(heard) => Ok(heard.payload().parse().map_or(News::Test, News::Passed)),
+            None => Err(Fault::said(
+                crate::model::FaultKind::Disconnected,
+                "the connection that listens was lost",
+            )),
+        }
+    }
+}
