@@ -30,6 +30,7 @@ fn a_row_is_held_while_its_lease_lasts() {
             session: None,
         }),
         buried: false,
+        waiters: 0,
     };
     assert!(seen(std::time::Duration::from_micros(1)).holder().is_some());
     // It may be pinned.

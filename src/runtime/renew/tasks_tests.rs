@@ -175,7 +175,7 @@ async fn a_statement_that_is_refused_at_once_is_not_slow_and_one_that_is_cut_off
 
 #[test]
 fn an_attempt_is_kept_and_removed_as_a_lease_is() {
-    let renewals = Renewals(Arc::default());
+    let renewals = Renewals(Arc::default(), Arc::default());
     let key = RecordKey::new("scope", "k").unwrap();
     let id = Uuid::new_v4();
     let attempt = grant(key, id, 1, LONG, Moment::now() + LONG);

@@ -19,7 +19,7 @@ fn grant(name: &str, fence: i64) -> Arc<Grant> {
 
 #[tokio::test]
 async fn both_tasks_are_woken_for_what_is_added_and_nothing_is_left_of_what_was_removed() {
-    let renewals = Renewals(Arc::default());
+    let renewals = Renewals(Arc::default(), Arc::default());
     let grant = grant("a", 1);
     renewals.add(&grant);
     assert!(pin!(renewals.0.announce.notified()).enable());
@@ -46,6 +46,7 @@ fn the_thread_ends_with_the_renewals() {
         None,
         Sqlite::RENEWALS,
         cleaning,
+        &Arc::default(),
         &"here".into(),
         &Tasks::default(),
     )
@@ -77,6 +78,7 @@ async fn a_connection_that_is_not_made_when_a_renewal_is_due_is_made_anew() {
         None,
         Sqlite::RENEWALS,
         cleaning,
+        &Arc::default(),
         &"here".into(),
         &Tasks::default(),
     )

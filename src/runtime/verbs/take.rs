@@ -27,7 +27,7 @@ pub(crate) enum Acquired {
 #[derive(Debug)]
 pub(crate) struct Take {
     pub(crate) ask: TakeAsk,
-    wanted: Wanted,
+    pub(crate) wanted: Wanted,
     pub(crate) reply: Reply<Acquired>,
 }
 

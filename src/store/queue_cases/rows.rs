@@ -2,12 +2,19 @@
 
 use super::*;
 
+fn passed_to(waits: &Waits) -> Freed {
+    Freed::Passed(Next {
+        grant_id: waits.ask.grant_id,
+        session: waits.ask.session,
+    })
+}
+
 pub(crate) async fn a_release_passes_on<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
     let freed = client.release(held.ask.grant_id, "a", held.fence).await;
-    assert_eq!(freed, Freed::Released);
+    assert_eq!(freed, passed_to(&waits));
     assert_eq!(client.look(&waits).await, Looked::Granted);
     let Confirmed::Held { fence } = client.confirm(&waits).await else {
         panic!("it was passed on");
@@ -39,7 +46,7 @@ pub(crate) async fn a_batch_of_releases_passes_on<P: Place>(place: &P) {
     }
     let waits = client.wait("b").await;
     let freed = client.conn.lease_release(&asks).await.unwrap();
-    assert_eq!(freed, [Freed::Released; 3]);
+    assert_eq!(freed, [Freed::Released, passed_to(&waits), Freed::Released]);
     assert_eq!(client.look(&waits).await, Looked::Granted);
     for name in ["a", "c"] {
         assert_eq!(client.row(name).await.grant_id, None);
@@ -109,7 +116,7 @@ pub(crate) async fn a_barging_take_does<P: Place>(place: &P) {
     assert_eq!(client.row("a").await.waiters, 1);
     // The waiter comes after it.
     let freed = client.release(asks[0].grant_id, "a", fence).await;
-    assert_eq!(freed, Freed::Released);
+    assert_eq!(freed, passed_to(&waits));
     assert!(
         matches!(client.confirm(&waits).await, Confirmed::Held { fence: next } if next > fence)
     );

@@ -160,7 +160,7 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
 async fn a_lease_with_a_cap_is_renewed_up_to_it() {
     let mut bench = Bench::new().await;
     let (mut take, outcome) = bench.take("a");
-    take.verb.max_hold = Some(TTL * 2);
+    take.verb.wanted.max_hold = Some(TTL * 2);
     let guard = bench.granted((take, outcome)).await;
     let now = Moment::now();
     let may_ask = guard.grant().renewal_ttl(now);

@@ -102,7 +102,7 @@ async fn a_grant_that_has_run_out_is_no_sending_that_came_late() {
     let mut other = bench.other().await;
     let (mut take, outcome) = bench.doubtful("a", 1);
     take.verb.ask.ttl = Duration::from_secs(3);
-    take.verb.max_hold = Some(take.verb.ask.ttl);
+    take.verb.wanted.max_hold = Some(take.verb.ask.ttl);
     let ask = take.verb.ask.clone();
     let guard = bench.granted((take, outcome)).await;
     while bench.holder("a").await.is_some() {}

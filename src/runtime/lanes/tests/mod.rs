@@ -36,6 +36,7 @@ use crate::runtime::lease_guard::Guard;
 use crate::runtime::tasks::Kind;
 use crate::runtime::verbs::release::{self, Release};
 use crate::runtime::verbs::take::{Acquired, Take};
+use crate::runtime::verbs::wanted::Wanted;
 use crate::runtime::{Core, Settings, alone};
 use crate::store::lease::{Freed, LeaseStore, TakeAsk, Taken};
 use crate::store::lock_row::LockRowStore;
@@ -91,7 +92,8 @@ impl Bench {
             barging: false,
         };
         let give_up = Moment::now() + PATIENCE;
-        let take = Take::task(&self.core, ask, None, None, reply, give_up);
+        let wanted = Wanted::new(&self.core, (&ask.name, ask.grant_id), TTL, None, None);
+        let take = Take::task(ask, wanted, reply, give_up);
         (take, outcome)
     }
 

@@ -17,7 +17,8 @@ pub(super) async fn held(core: &Arc<Core>, name: &str) -> Guard {
         barging: false,
     };
     let give_up = Moment::now() + PATIENCE;
-    let take = |reply| Take::task(core, ask, None, None, reply, give_up);
+    let wanted = Wanted::new(core, (&ask.name, ask.grant_id), TTL, None, None);
+    let take = |reply| Take::task(ask, wanted, reply, give_up);
     match core.answer(take).await.unwrap() {
         Acquired::Held(guard) => guard,
         Acquired::Busy(busy) => panic!("{busy}"),
