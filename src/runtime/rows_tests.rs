@@ -40,7 +40,8 @@ fn a_row_is_held_while_its_lease_lasts() {
         Seen {
             fence,
             grant,
-            buried: false
+            buried: false,
+            waiters: 0,
         }
         .holder()
         .is_none()
