@@ -139,7 +139,7 @@ async fn release(
         }
         _ => loop {
             match client.release(ask.grant_id, NAMES[at], fence).await {
-                Freed::Released => break,
+                Freed::Released | Freed::Passed(_) => break,
                 Freed::Locked => {}
                 freed => panic!("{freed:?}"),
             }

@@ -260,6 +260,7 @@ macro_rules! queue_cases {
                 a_release_passes_on
                 a_batch_of_releases_passes_on
                 a_take_overtakes_no_waiter
+                a_take_gets_a_name_whose_waiters_have_died
                 a_barging_take_does
                 no_row_with_waiters_is_cleaned
                 live_waiters_are_listed

@@ -81,19 +81,29 @@ fn takes(barging: bool) -> Vec<TakeAsk> {
 pub(crate) async fn a_take_overtakes_no_waiter<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let waits = free_with_a_waiter(&mut client).await;
-    let taken = client.take("a", false).await;
-    assert!(
-        matches!(&taken, Taken::Busy(Some(row)) if row.is_stuck()),
-        "{taken:?}"
-    );
-    let taken = client.conn.lease_take(&takes(false)).await.unwrap();
+    let taken = client.conn.lease_take_free(&takes(false)).await.unwrap();
     assert!(
         matches!(&taken[0], Taken::Busy(Some(row)) if row.is_stuck()),
         "{taken:?}"
     );
     assert!(matches!(taken[1], Taken::Granted { .. }), "{taken:?}");
-    let passed = client.pass("a", None).await;
-    assert!(client.is_next(&passed, &waits), "{passed:?}");
+    let taken = client.take("a", false).await;
+    assert!(
+        matches!(&taken, Taken::Busy(Some(row)) if row.is_of(waits.ask.grant_id) && row.is_live()),
+        "passed on to the waiter: {taken:?}"
+    );
+    assert_eq!(client.look(&waits).await, Looked::Granted);
+}
+
+pub(crate) async fn a_take_gets_a_name_whose_waiters_have_died<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let waits = free_with_a_waiter(&mut client).await;
+    client.expire().await;
+    client.expire().await;
+    let taken = client.take("a", false).await;
+    assert!(matches!(taken, Taken::Granted { .. }), "{taken:?}");
+    assert_eq!(client.look(&waits).await, Looked::Gone);
+    client.check().await;
 }
 
 pub(crate) async fn a_barging_take_does<P: Place>(place: &P) {
