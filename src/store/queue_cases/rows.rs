@@ -99,7 +99,6 @@ pub(crate) async fn a_take_gets_a_name_whose_waiters_have_died<P: Place>(place: 
     let mut client = Client::new(place).await;
     let waits = free_with_a_waiter(&mut client).await;
     client.expire().await;
-    client.expire().await;
     let taken = client.take("a", false).await;
     assert!(matches!(taken, Taken::Granted { .. }), "{taken:?}");
     assert_eq!(client.look(&waits).await, Looked::Gone);
