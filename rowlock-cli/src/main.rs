@@ -86,9 +86,9 @@ enum Command {
     /// command is stopped (by SIGSTOP, or without a terminal), rowlock still renews the lock, and SIGCONT to rowlock continues
     /// the command.
     Run(run::Run),
-    /// List the locks that are held
+    /// List the locks that are held, and those who wait for them
     Ls {
-        /// Print a JSON array.
+        /// Print a JSON array: one object per lock, with its waiters.
         #[arg(long)]
         json: bool,
     },
@@ -262,7 +262,8 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Ls { json } => {
             let rowlock = database::find(url).await?;
             let locks = rowlock.list().await?;
-            show::print_list(&locks, json);
+            let waiters = rowlock.waiters().await?;
+            show::print_list(&locks, &waiters, json);
             if locks.is_empty() && !json {
                 database::tell_where(&rowlock);
             }

@@ -45,6 +45,9 @@ pub(crate) struct Run {
     /// Do not wait for the lock: exit with 75 if it is held.
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
+    /// Take the lock as soon as it is free, even if others wait in its queue. Without it, all wait in the order in which they came.
+    #[arg(long)]
+    barging: bool,
     /// The time between SIGTERM and SIGKILL when the lock is lost.
     #[arg(long, value_parser = duration::parse, default_value = "5s", allow_hyphen_values = true)]
     grace: Duration,
@@ -70,6 +73,7 @@ impl Run {
             database::tell_made(&made);
         }
         let lock = rowlock.lock(self.name.clone()).ttl(self.ttl);
+        let lock = if self.barging { lock.barging() } else { lock };
         let lock = match (self.no_wait, until) {
             (true, _) => lock.wait(Duration::ZERO),
             (false, Some(until)) => lock.wait(until.remaining()),

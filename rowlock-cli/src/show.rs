@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
-use rowlock::{LockInfo, Name, SessionInfo};
+use rowlock::{LockInfo, Name, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
 /// A lock in JSON: times are RFC 3339, in UTC.
@@ -16,6 +16,36 @@ struct Json<'a> {
     expires_at: String,
     /// `null`: the lock has a lease of its own.
     session: Option<String>,
+}
+
+/// A lock in the JSON of `ls`: with its waiters, in their order.
+#[derive(Debug, Serialize)]
+struct JsonListed<'a> {
+    #[serde(flatten)]
+    lock: Json<'a>,
+    waiters: Vec<JsonWaiter<'a>>,
+}
+
+/// A waiter in JSON.
+#[derive(Debug, Serialize)]
+struct JsonWaiter<'a> {
+    position: i64,
+    holder: &'a str,
+    session: String,
+    joined_at: String,
+    waited_seconds: f64,
+}
+
+impl<'a> From<&'a WaiterInfo> for JsonWaiter<'a> {
+    fn from(waiter: &'a WaiterInfo) -> Self {
+        Self {
+            position: waiter.position,
+            holder: &waiter.holder,
+            session: waiter.session.to_string(),
+            joined_at: rfc3339(waiter.joined_at),
+            waited_seconds: waiter.waited.as_secs_f64(),
+        }
+    }
 }
 
 /// A session in JSON.
@@ -94,14 +124,60 @@ fn table(locks: &[LockInfo]) -> Table {
     table
 }
 
-pub(crate) fn print_list(locks: &[LockInfo], json: bool) {
+pub(crate) fn print_list(locks: &[LockInfo], waiters: &[WaiterInfo], json: bool) {
     if json {
-        print_json(&locks.iter().map(Json::from).collect::<Vec<_>>());
-    } else if locks.is_empty() {
+        let listed = locks.iter().map(|lock| {
+            let of_lock = waiters.iter().filter(|waiter| waiter.name == lock.name);
+            JsonListed {
+                lock: Json::from(lock),
+                waiters: of_lock.map(JsonWaiter::from).collect(),
+            }
+        });
+        return print_json(&listed.collect::<Vec<_>>());
+    }
+    if locks.is_empty() {
         println!("nobody holds a lock");
     } else {
         println!("{}", table(locks));
     }
+    if !waiters.is_empty() {
+        println!("\n{}", queue_table(waiters));
+    }
+}
+
+/// The waiters, those of one lock in their order.
+fn queue_table(waiters: &[WaiterInfo]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header([
+        "WAITING FOR",
+        "PLACE",
+        "WAITER",
+        "SINCE",
+        "FOR",
+        "IN SESSION",
+    ]);
+    let mut place = 0;
+    let mut last = None;
+    for waiter in waiters {
+        place = if last == Some(&waiter.name) {
+            place + 1
+        } else {
+            1
+        };
+        last = Some(&waiter.name);
+        table.add_row([
+            waiter.name.as_str().escape_debug().to_string(),
+            place.to_string(),
+            waiter.holder.escape_debug().to_string(),
+            for_people(waiter.joined_at),
+            format!(
+                "{:.0?}",
+                std::time::Duration::from_secs(waiter.waited.as_secs())
+            ),
+            waiter.session.to_string(),
+        ]);
+    }
+    table
 }
 
 pub(crate) fn print_sessions(sessions: &[SessionInfo], json: bool) {

@@ -106,10 +106,8 @@ impl Lock {
                 Joining::Held(_) => Asked::Not(None),
                 Joining::Queued(place) => Asked::Not(Some(place)),
                 Joining::Full(busy) => {
-                    return Err(Error::QueueFull {
-                        name: name.clone(),
-                        busy: Box::new(busy),
-                    });
+                    let busy = Box::new(busy);
+                    return Err(Error::QueueFull { busy });
                 }
                 Joining::Locked => Asked::Not(None),
             })

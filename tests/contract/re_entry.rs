@@ -1,8 +1,5 @@
 //! Re-entry: through an explicit owner, counted in the process; never by thread, process or host.
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rowlock::{Error, Loss, ReleaseOutcome, Rowlock};
@@ -93,28 +90,22 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let me = rowlock.owner();
         let held = take(&rowlock, "a", Duration::from_mins(5)).await;
-        let (mine, strangers, again) =
-            (rowlock.lock("a").owner(&me), rowlock.lock("a"), rowlock.lock("a").owner(&me));
-        let (mut mine, mut stranger, mut again) =
-            (pin!(mine.acquire()), pin!(strangers.acquire()), pin!(again.acquire()));
+        let locks = [rowlock.lock("a").owner(&me), rowlock.lock("a"), rowlock.lock("a").owner(&me)];
+        let mut waiting = Vec::new();
         // In this order they queue.
-        poll_fn(|cx| {
-            assert!(mine.as_mut().poll(cx).is_pending());
-            assert!(stranger.as_mut().poll(cx).is_pending());
-            assert!(again.as_mut().poll(cx).is_pending());
-            Poll::Ready(())
-        })
-        .await;
+        for lock in locks {
+            waiting.push(tokio::spawn(async move { lock.acquire().await.unwrap() }));
+            eventually("it waits", async || {
+                rowlock.waiters().await.unwrap().len() == waiting.len()
+            })
+            .await;
+        }
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        let [mine, stranger, again] = <[_; 3]>::try_from(waiting).unwrap();
         let first = mine.await.unwrap();
-        let second = async {
-            tokio::select! {
-                second = again => second.unwrap(),
-                _ = stranger => panic!("the owner has it"),
-            }
-        };
-        let second = tokio::time::timeout(Duration::from_secs(20), second).await;
-        assert_eq!(second.expect("it enters").fence(), first.fence());
+        let second = tokio::time::timeout(Duration::from_secs(20), again).await;
+        assert_eq!(second.expect("it enters").unwrap().fence(), first.fence());
+        assert!(!stranger.is_finished(), "the owner has it");
     }
 
     async fn entering_again_waits_for_nobody_in_line(db: &Db) {

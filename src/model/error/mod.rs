@@ -67,8 +67,7 @@ pub enum Error {
         /// SQLite's message.
         cause: Cause,
     },
-    /// The database did not answer in time, or rowlock could not connect. Nothing was changed, or
-    /// rowlock has undone or is undoing the change.
+    /// The database did not answer in time, or rowlock could not connect. Nothing was changed, or rowlock has undone or is undoing the change.
     Unreachable {
         /// The database, without its password.
         target: String,
@@ -188,13 +187,10 @@ pub enum Error {
     },
     /// As many wait for the lock as the caller's [`queue_limit`](crate::Lock::queue_limit) allows.
     QueueFull {
-        /// The lock.
-        name: Name,
-        /// The holder, and the number of waiters.
+        /// The lock, its holder, and the number of waiters.
         busy: Box<Busy>,
     },
-    /// The connection broke after the statement was sent, and rowlock could not find out in time
-    /// whether it happened. If it was an acquire, rowlock is undoing it.
+    /// The connection broke after the statement was sent, and rowlock could not find out in time whether it happened. If it was an acquire, rowlock is undoing it.
     OutcomeUnknown {
         /// The operation that was tried (`acquire`, `release`, …).
         doing: &'static str,
@@ -292,8 +288,7 @@ pub enum Error {
         /// How many rows it changed.
         rows: u64,
     },
-    /// The connection broke during a commit. The transaction may or may not be committed, and rowlock did not try it
-    /// again.
+    /// The connection broke during a commit. The transaction may or may not be committed, and rowlock did not try it again.
     CommitUnknown {
         /// The last error seen.
         detail: String,
@@ -307,8 +302,7 @@ pub enum Error {
     // Idempotency.
     /// The scope, key or step is invalid. The database was not asked.
     InvalidKey(InvalidKey),
-    /// Another attempt has replaced this one, which can neither record an outcome nor, in a transaction, commit. Roll back,
-    /// and do not answer the request: the other attempt answers it.
+    /// Another attempt has replaced this one, which can neither record an outcome nor, in a transaction, commit. Roll back, and do not answer the request: the other attempt answers it.
     Superseded {
         /// The operation that was tried.
         doing: &'static str,
@@ -317,8 +311,7 @@ pub enum Error {
         /// How the attempt ended.
         reason: &'static str,
     },
-    /// A step that must not be repeated began earlier, and may or may not have happened. Until that is found out, the step
-    /// cannot run again, and the attempt cannot complete.
+    /// A step that must not be repeated began earlier, and may or may not have happened. Until that is found out, the step cannot run again, and the attempt cannot complete.
     StepUnknown {
         /// The record.
         record: RecordKey,
@@ -332,8 +325,7 @@ pub enum Error {
         /// The step that runs.
         step: String,
     },
-    /// The outcome is larger than [`max_outcome`](crate::Idempotency::max_outcome), or than a statement can carry to
-    /// `MySQL` or `MariaDB` (a little less than half of `max_allowed_packet`).
+    /// The outcome is larger than [`max_outcome`](crate::Idempotency::max_outcome), or than a statement can carry to `MySQL` or `MariaDB` (a little less than half of `max_allowed_packet`).
     OutcomeTooLarge {
         /// The value that rowlock should keep.
         what: &'static str,
@@ -380,8 +372,8 @@ pub enum Error {
         /// How it was lost.
         loss: Loss,
     },
-    /// The lease was lost after a transaction had pinned it, and the work was cut off. The transaction may or may not be
-    /// committed. (A commit was legal: no other holder was granted the name before it.)
+    /// The lease was lost after a transaction had pinned it, and the work was cut off. The transaction may or may not be committed.
+    /// (A commit was legal: no other holder was granted the name before it.)
     CutOff {
         /// The lock.
         name: Name,

@@ -129,8 +129,8 @@ impl fmt::Display for Error {
             Self::WaitTimeout { name, waited, busy } => {
                 write!(f, "{name:?} was not free within {waited:.0?}: {busy}")
             }
-            Self::QueueFull { name, busy } => {
-                write!(f, "the queue for {name:?} is full: {busy}")
+            Self::QueueFull { busy } => {
+                write!(f, "the queue for {:?} is full: {busy}", busy.name)
             }
             Self::OutcomeUnknown {
                 doing,
