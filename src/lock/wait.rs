@@ -103,13 +103,13 @@ impl Lock {
             let join = |reply| Join::task(ask, wanted, place, reply, give_up);
             Ok(match core.answer(join).await? {
                 Joining::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
-                Joining::Held(_) => Asked::Not(None),
                 Joining::Queued(place) => Asked::Not(Some(place)),
                 Joining::Full(busy) => {
                     let busy = Box::new(busy);
                     return Err(Error::QueueFull { busy });
                 }
-                Joining::Locked => Asked::Not(None),
+                // Or the session of the lock has just ended.
+                Joining::Locked | Joining::Held(_) => Asked::Not(None),
             })
         });
         match joined.await? {

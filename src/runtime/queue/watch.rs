@@ -106,7 +106,7 @@ impl Seen {
         let pause = if state.told.is_some() {
             LONGEST
         } else {
-            let quiet = state.changed.map_or(LONGEST, |changed| changed.elapsed());
+            let quiet = state.changed.map_or(LONGEST, Moment::elapsed);
             let longest = match self.version {
                 Some(_) => LONGEST_VERSION_PAUSE,
                 None => LONGEST_PAUSE,

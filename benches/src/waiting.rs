@@ -1,0 +1,218 @@
+//! What waiting costs: the time from one client's release to another client's guard, and the statements of 1,000 tasks that wait.
+
+mod figures;
+mod servers;
+
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use rowlock::{Engine, Held, Lock, Rowlock};
+use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
+use tokio::task::JoinSet;
+
+use figures::{median, table};
+use servers::Server;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Engines to measure, each on a separate durable server.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "sqlite,postgres,mysql,mariadb"
+    )]
+    engines: Vec<Engine>,
+    /// How often the lock is handed over, in each run.
+    #[arg(long, default_value_t = 300)]
+    rounds: usize,
+    /// The number of runs; the medians of their percentiles are printed.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// How long each client holds the lock, in milliseconds.
+    #[arg(long, default_value_t = 10)]
+    hold: u64,
+    /// Wait beside the queue.
+    #[arg(long)]
+    barging: bool,
+    /// How long the idle tasks wait, in seconds. With 0, only the hand-over is measured.
+    #[arg(long, default_value_t = 60)]
+    idle: u64,
+    /// The number of tasks that wait.
+    #[arg(long, default_value_t = 1_000)]
+    tasks: usize,
+    /// The number of held names that they wait for.
+    #[arg(long, default_value_t = 100)]
+    names: usize,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let arguments = Arguments::parse();
+    let mut wakes = table(&[
+        "engine",
+        "round trip µs",
+        "p50 µs",
+        "p99 µs",
+        "p50 in round trips",
+        "p99 in round trips",
+    ]);
+    let mut idle = table(&["engine", "tasks", "names", "seconds", "statements/s"]);
+    for engine in &arguments.engines {
+        let server = Server::start(*engine)?;
+        let mut runs = Vec::new();
+        for _ in 0..arguments.runs {
+            runs.push(hand_over(&arguments, &server).await?);
+        }
+        let of = |figure: fn(&[f64; 3]) -> f64| median(runs.iter().map(figure).collect());
+        wakes.add_row([
+            engine.name().to_owned(),
+            format!("{:.0}", of(|run| run[0])),
+            format!("{:.0}", of(|run| run[1])),
+            format!("{:.0}", of(|run| run[2])),
+            format!("{:.1}", of(|run| run[1] / run[0])),
+            format!("{:.1}", of(|run| run[2] / run[0])),
+        ]);
+        if arguments.idle > 0 && !matches!(engine, Engine::Sqlite) {
+            let statements = wait_idly(&arguments, &server).await?;
+            idle.add_row([
+                engine.name().to_owned(),
+                arguments.tasks.to_string(),
+                arguments.names.to_string(),
+                arguments.idle.to_string(),
+                format!("{statements:.2}"),
+            ]);
+        }
+    }
+    println!("\nFrom a release to another client's guard:\n\n{wakes}");
+    if arguments.idle > 0 {
+        println!("\nTasks of one client that wait:\n\n{idle}");
+    }
+    Ok(())
+}
+
+/// The median of bare round trips, and p50 and p99 of the hand-over, in microseconds.
+async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 3], Failure> {
+    let clients = [
+        Rowlock::connect(&server.url).await?,
+        Rowlock::connect(&server.url).await?,
+    ];
+    let lock = |number: usize| -> Lock {
+        let lock = clients[number % 2].lock("handed over");
+        if arguments.barging {
+            lock.barging()
+        } else {
+            lock
+        }
+    };
+    let mut bare = Bare::connect(server).await?;
+    let (mut trips, mut wakes) = (Vec::new(), Vec::new());
+    let mut held: Held = lock(0).acquire().await?;
+    for round in 1..=arguments.rounds {
+        let next = lock(round);
+        let next = tokio::spawn(async move {
+            let held = next.acquire().await?;
+            Ok::<_, rowlock::Error>((held, Instant::now()))
+        });
+        tokio::time::sleep(Duration::from_millis(arguments.hold)).await;
+        let began = Instant::now();
+        bare.round_trip().await?;
+        trips.push(micros(began.elapsed()));
+        let released = Instant::now();
+        let _ = held.release().await?;
+        let (next, at) = next.await??;
+        wakes.push(micros(at.saturating_duration_since(released)));
+        held = next;
+    }
+    wakes.sort_by(f64::total_cmp);
+    let at = |percent: usize| wakes[(wakes.len() * percent / 100).min(wakes.len() - 1)];
+    Ok([median(trips), at(50), at(99)])
+}
+
+/// The statements per second of a client whose tasks wait.
+async fn wait_idly(arguments: &Arguments, server: &Server) -> Result<f64, Failure> {
+    let holder = Rowlock::connect(&server.url).await?;
+    let client = Rowlock::connect(&server.url).await?;
+    let name = |number: usize| format!("idle {}", number % arguments.names);
+    let mut held = Vec::new();
+    for number in 0..arguments.names {
+        let long = Duration::from_hours(1);
+        held.push(holder.lock(name(number)).ttl(long).acquire().await?);
+    }
+    let mut tasks = JoinSet::new();
+    for number in 0..arguments.tasks {
+        let lock = client.lock(name(number));
+        let lock = if arguments.barging {
+            lock.barging()
+        } else {
+            lock
+        };
+        tasks.spawn(async move { lock.acquire().await.map(drop) });
+    }
+    if !arguments.barging {
+        while client.waiters().await?.len() < arguments.tasks {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    let mut bare = Bare::connect(server).await?;
+    // Until the pace of the looks is the lasting one, and the server's statistics are those of the waiting.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = bare.statements().await?;
+    tokio::time::sleep(Duration::from_secs(arguments.idle)).await;
+    let after = bare.statements().await?;
+    tasks.abort_all();
+    // The question after the statistics counts too.
+    let seconds = u32::try_from(arguments.idle)?;
+    Ok((after - before - 1.0) / f64::from(seconds))
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// A connection beside the clients.
+#[derive(Debug)]
+enum Bare {
+    Postgres(PgConnection),
+    MySql(MySqlConnection),
+    Sqlite(SqliteConnection),
+}
+
+impl Bare {
+    async fn connect(server: &Server) -> Result<Self, Failure> {
+        Ok(match server.engine {
+            Engine::Postgres => Self::Postgres(PgConnection::connect(&server.url).await?),
+            Engine::MySql | Engine::MariaDb => {
+                Self::MySql(MySqlConnection::connect(&server.url).await?)
+            }
+            _ => Self::Sqlite(SqliteConnection::connect(&server.url).await?),
+        })
+    }
+
+    async fn round_trip(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::Postgres(conn) => sqlx::query("SELECT 1").execute(conn).await.map(drop),
+            Self::MySql(conn) => sqlx::query("SELECT 1").execute(conn).await.map(drop),
+            Self::Sqlite(conn) => sqlx::query("SELECT 1").execute(conn).await.map(drop),
+        }?;
+        Ok(())
+    }
+
+    /// How many statements the server has run: its own count.
+    async fn statements(&mut self) -> Result<f64, Failure> {
+        Ok(match self {
+            // Each statement outside of a transaction is a transaction of its own.
+            Self::Postgres(conn) => {
+                let sql = "SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()";
+                sqlx::query_scalar(sql).fetch_one(conn).await?
+            }
+            Self::MySql(conn) => {
+                let sql = "SHOW GLOBAL STATUS LIKE 'Questions'";
+                let row: (String, String) = sqlx::query_as(sql).fetch_one(conn).await?;
+                row.1.parse()?
+            }
+            Self::Sqlite(_) => 0.0,
+        })
+    }
+}
