@@ -10,7 +10,7 @@ use rowlock::{Engine, Held, Lock, Rowlock};
 use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
 use tokio::task::JoinSet;
 
-use figures::{median, table};
+use figures::{median, micros, table};
 use servers::Server;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -118,11 +118,11 @@ async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 3], F
         tokio::time::sleep(Duration::from_millis(arguments.hold)).await;
         let began = Instant::now();
         bare.round_trip().await?;
-        trips.push(micros(began.elapsed()));
+        trips.push(micros(began.elapsed(), 1));
         let released = Instant::now();
         let _ = held.release().await?;
         let (next, at) = next.await??;
-        wakes.push(micros(at.saturating_duration_since(released)));
+        wakes.push(micros(at.saturating_duration_since(released), 1));
         held = next;
     }
     wakes.sort_by(f64::total_cmp);
@@ -165,10 +165,6 @@ async fn wait_idly(arguments: &Arguments, server: &Server) -> Result<f64, Failur
     // The question after the statistics counts too.
     let seconds = u32::try_from(arguments.idle)?;
     Ok((after - before - 1.0) / f64::from(seconds))
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
 }
 
 /// A connection beside the clients.
