@@ -157,7 +157,7 @@ async fn wait_idly(arguments: &Arguments, server: &Server) -> Result<f64, Failur
     }
     let mut bare = Bare::connect(server).await?;
     // Until the pace of the looks is the lasting one, and the server's statistics are those of the waiting.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(15)).await;
     let before = bare.statements().await?;
     tokio::time::sleep(Duration::from_secs(arguments.idle)).await;
     let after = bare.statements().await?;

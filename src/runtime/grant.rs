@@ -24,6 +24,8 @@ pub(crate) struct Grant<K = Name> {
     pub(crate) ttl: Duration,
     /// How many sendings of its acquire may still reach the server.
     pub(crate) late: u32,
+    /// The name was passed on to it: there may be more waiters.
+    pub(crate) was_queued: bool,
     clock_error: ClockError,
     /// The grant is never renewed beyond this moment.
     cap: Option<Moment>,
@@ -90,6 +92,7 @@ impl<K> Grant<K> {
             fence,
             ttl,
             late: 0,
+            was_queued: false,
             clock_error,
             cap,
             closing: AtomicBool::new(false),

@@ -167,6 +167,8 @@ pub(crate) struct ReleaseAsk {
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
     pub(crate) fence: i64,
+    /// The name was passed on to this grant: it probably has more waiters.
+    pub(crate) was_queued: bool,
 }
 
 impl ReleaseAsk {

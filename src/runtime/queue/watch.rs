@@ -20,7 +20,8 @@ pub(super) const LONGEST: Duration = Duration::from_secs(1);
 /// Where the server tells no news: the next look comes after this fraction of the time since the last change, within these bounds.
 const FRACTION: u32 = 10;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// (On `MySQL` a look is three statements: it must not be sent to a replica, so it is in a transaction.)
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 
 /// Where a number tells whether anything has changed, which costs little (SQLite).
 const LONGEST_VERSION_PAUSE: Duration = Duration::from_millis(5);

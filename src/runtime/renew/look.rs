@@ -54,6 +54,7 @@ async fn look_at(link: &mut Link, session: &Session, renewal: Renewal) -> Result
                 name,
                 grant_id,
                 fence: 0,
+                was_queued: false,
             })
             .collect();
         if !free.is_empty() {

@@ -32,13 +32,14 @@ pub(crate) struct Accept {
 
 impl Accept {
     pub(crate) fn task(
-        wanted: Wanted,
+        mut wanted: Wanted,
         place: Place,
         reply: Reply<Accepted>,
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::Lock(wanted.name.clone());
         let head = Head::new(subject, "acquire", Manner::Acquire, Fate::until(give_up));
+        wanted.is_queued = true;
         let session = wanted.session.as_ref();
         let ask = ConfirmAsk {
             name: wanted.name.clone(),

@@ -38,6 +38,7 @@ pub(crate) fn of(
         name: grant.name.clone(),
         grant_id: grant.id,
         fence: grant.fence,
+        was_queued: grant.was_queued,
     };
     let verb = Release {
         ask,
@@ -62,6 +63,7 @@ pub(crate) fn undo(
         name: name.clone(),
         grant_id,
         fence: 0,
+        was_queued: false,
     };
     let verb = Release {
         ask,

@@ -22,6 +22,8 @@ pub(crate) struct Wanted {
     pub(crate) max_hold: Option<Duration>,
     /// The session of the lock, if it has one.
     pub(crate) session: Option<Asked>,
+    /// The name is to be passed on to it.
+    pub(crate) is_queued: bool,
 }
 
 impl Wanted {
@@ -40,6 +42,7 @@ impl Wanted {
             ttl,
             max_hold,
             session: session.map(|session| session.ask(grant_id)),
+            is_queued: false,
         }
     }
 
@@ -59,6 +62,7 @@ impl Wanted {
             ttl,
             max_hold,
             session,
+            is_queued,
         } = self;
         let clock_error = core.settings.clock_error;
         let deadline = sent + clock_error.trusted(left);
@@ -68,6 +72,7 @@ impl Wanted {
         let renewed = session.map_or(ttl, |of| of.grant.ttl.min(ttl));
         let mut grant = Grant::new(name, grant_id, fence, renewed, clock_error, cap, deadline);
         grant.late = late;
+        grant.was_queued = is_queued;
         let grant = match session {
             Some(session) => {
                 let grant = Arc::new(grant.in_session(&session.grant));

@@ -211,6 +211,11 @@ impl LeaseStore for MySqlConnection {
     }
 
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+        if let [ask] = asks
+            && ask.was_queued
+        {
+            return Ok(vec![queue::release(self, ask).await?]);
+        }
         let names = || asks.iter().map(|ask| &ask.name);
         let release = match asks {
             [ask] => sqlx::query(RELEASE_ONE)

@@ -245,6 +245,11 @@ impl LeaseStore for PgConnection {
     }
 
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+        if let [ask] = asks
+            && ask.was_queued
+        {
+            return Ok(vec![queue::release(self, ask).await?]);
+        }
         if let [ask] = asks {
             let one: Option<(bool, String)> = query_as(RELEASE_ONE)
                 .bind(ask.name.as_bytes())

@@ -203,6 +203,7 @@ impl<P: Place> Client<P> {
             name: named(name),
             grant_id,
             fence,
+            was_queued: false,
         };
         match self.conn.lease_release(&[ask]).await {
             Err(fault) if fault.kind == FaultKind::LockTimeout => Freed::Locked,

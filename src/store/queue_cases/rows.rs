@@ -42,6 +42,7 @@ pub(crate) async fn a_batch_of_releases_passes_on<P: Place>(place: &P) {
             name: named(name),
             grant_id: held.ask.grant_id,
             fence: held.fence,
+            was_queued: false,
         });
     }
     let waits = client.wait("b").await;

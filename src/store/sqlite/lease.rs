@@ -142,6 +142,11 @@ impl LeaseStore for SqliteConnection {
     }
 
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+        if let [ask] = asks
+            && ask.was_queued
+        {
+            return Ok(vec![queue::release(self, ask).await?]);
+        }
         if let [ask] = asks {
             let one = sqlx::query(RELEASE_ONE)
                 .bind(ask.name.as_bytes())
