@@ -8,6 +8,7 @@
 //! - [`zombie`]: a holder that is stopped before its commit, and wakes after another process took over.
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
+//! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
 //! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has finished.
 //! - [`late_steps`]: statements about a step that reach the server after their caller has given up.
@@ -36,6 +37,8 @@ mod late_token;
 mod modes;
 mod payments;
 mod proxy;
+mod queue;
+mod queue_head;
 mod role;
 mod server_kill;
 mod silence;
@@ -73,6 +76,18 @@ fn main() -> ExitCode {
             block_on(dead_holder::run(engine));
         }));
         trials.push(trial("modes", engine, move || block_on(modes::run(engine))));
+        trials.push(trial("queue_in_order", engine, move || {
+            block_on(queue::in_order(engine));
+        }));
+        trials.push(trial("queue_with_losses", engine, move || {
+            block_on(queue::with_losses(engine));
+        }));
+        trials.push(trial("queue_stopped_head", engine, move || {
+            block_on(queue_head::stopped(engine));
+        }));
+        trials.push(trial("queue_killed_head", engine, move || {
+            block_on(queue_head::killed(engine));
+        }));
         trials.push(trial("late_record", engine, move || {
             block_on(late_record::run(engine));
         }));

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rowlock::Rowlock;
 
-use crate::{dead_holder, histories, late_record, modes, payments, worker, zombie};
+use crate::{dead_holder, histories, late_record, modes, payments, queue, worker, zombie};
 
 /// What the parent wants of this process.
 #[derive(Debug, Clone)]
@@ -35,6 +35,11 @@ pub(crate) enum Part {
         seconds: u64,
     },
     LateRecord,
+    Queue {
+        process: usize,
+        waiters: usize,
+        some_leave: bool,
+    },
     Shop {
         gateway: u16,
     },
@@ -94,6 +99,11 @@ impl Role {
                 Part::DeadHolder(holding) => dead_holder::hold(self, holding).await,
                 Part::Modes { seconds } => modes::work(self, seconds).await,
                 Part::LateRecord => late_record::attempt(self).await,
+                Part::Queue {
+                    process,
+                    waiters,
+                    some_leave,
+                } => queue::wait(self, process, waiters, some_leave).await,
                 Part::Shop { gateway } => payments::shop(self, gateway).await,
                 Part::Claim => payments::claim(self).await,
                 Part::Gateway => payments::gateway(self).await,

@@ -1,0 +1,73 @@
+//! The queue of a name: who waits, and tasks that wait.
+
+use std::sync::Arc;
+
+use rowlock::{Error, Held, Lock, ReleaseOutcome, Rowlock, WaiterInfo};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::eventually;
+
+/// A task that waits for a name.
+pub type Waiting = JoinHandle<Result<Held, Error>>;
+
+/// The waiters for a name, the first one first.
+pub async fn waiters(rowlock: &Rowlock, name: &str) -> Vec<WaiterInfo> {
+    let mut all = rowlock.waiters().await.unwrap();
+    all.retain(|waiter| waiter.name.as_str() == name);
+    all
+}
+
+/// The holders of the waiters for a name, the first one first.
+pub async fn queue_of(rowlock: &Rowlock, name: &str) -> Vec<String> {
+    let waiters = waiters(rowlock, name).await.into_iter();
+    waiters.map(|waiter| waiter.holder).collect()
+}
+
+/// Waits until the queue of a name is these waiters, in this order.
+pub async fn queue_is(rowlock: &Rowlock, name: &str, holders: &[&str]) {
+    let what = format!("the queue of {name} is {holders:?}");
+    eventually(&what, async || queue_of(rowlock, name).await == holders).await;
+}
+
+/// A task that waits for a name with the settings of `with`. It is in the queue when this returns.
+pub async fn join_with(
+    rowlock: &Rowlock,
+    name: &str,
+    holder: &str,
+    with: impl FnOnce(Lock) -> Lock,
+) -> Waiting {
+    let lock = with(rowlock.lock(name).holder(Arc::<str>::from(holder)));
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let what = format!("{holder} is in the queue of {name}");
+    let joined = async || {
+        let queue = queue_of(rowlock, name).await;
+        queue.iter().any(|waiter| waiter == holder)
+    };
+    eventually(&what, joined).await;
+    waiting
+}
+
+/// A task that waits for a name. It is in the queue when this returns.
+pub async fn join(rowlock: &Rowlock, name: &str, holder: &str) -> Waiting {
+    join_with(rowlock, name, holder, |lock| lock).await
+}
+
+/// Releases a lock that was held until now.
+pub async fn release(held: &Held) {
+    assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+}
+
+/// Every task releases the name as soon as it has it. Returns their numbers in the order of their fences.
+pub async fn turns(waiting: impl IntoIterator<Item = Waiting>) -> Vec<usize> {
+    let mut tasks = JoinSet::new();
+    for (number, waiting) in waiting.into_iter().enumerate() {
+        tasks.spawn(async move {
+            let held = waiting.await.unwrap().unwrap();
+            release(&held).await;
+            (held.fence(), number)
+        });
+    }
+    let mut turns = tasks.join_all().await;
+    turns.sort_unstable();
+    turns.into_iter().map(|(_, number)| number).collect()
+}

@@ -1,0 +1,234 @@
+//! Promise 6 when something ends while tasks wait: a client, a session, a transaction. Every task learns it, or goes on waiting.
+
+use std::time::Duration;
+
+use rowlock::{Error, Held, Rowlock};
+use rowlock_test::{
+    Db, Waiting, eventually, join, on_every_engine, queue_is, queue_of, release, take, turns,
+    waiters,
+};
+
+const TTL: Duration = Duration::from_secs(30);
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_mins(1);
+
+/// A client whose session expires only when the test says so.
+async fn client(db: &Db, holder: &str) -> Rowlock {
+    let builder = Rowlock::builder().session_ttl(10 * LONG).holder(holder);
+    builder.connect(&db.url).await.unwrap()
+}
+
+/// The session of a client has expired, by the database's clock. The client does not know it.
+async fn expire_session(db: &Db, holder: &str) {
+    let past = db.past();
+    let expire =
+        format!("UPDATE rowlock_session SET expires_at = {past} WHERE holder = '{holder}'");
+    assert_eq!(db.execute(&expire).await, 1);
+}
+
+/// Tasks that ask for a name while a transaction has its row locked: no row shows them.
+fn ask(rowlock: &Rowlock, name: &str, count: usize) -> Vec<Waiting> {
+    let locks = (0..count).map(|n| rowlock.lock(name).holder(n.to_string()));
+    locks
+        .map(|lock| tokio::spawn(async move { lock.acquire().await }))
+        .collect()
+}
+
+/// Another task has asked for the name, and its time was over. Other tasks that asked before have had that time, too.
+async fn a_short_wait(rowlock: &Rowlock, name: &str) {
+    let short = rowlock.lock(name).wait(Duration::from_millis(300));
+    let error = short.acquire().await.unwrap_err();
+    // Where there is one writer, no session gets an answer.
+    let is_expected = matches!(error, Error::WaitTimeout { .. }) || error.is_transient();
+    assert!(is_expected, "{error}");
+}
+
+on_every_engine! {
+    async fn a_client_that_shuts_down_waits_no_longer(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", TTL).await;
+        let mine = [join(&two, "a", "mine").await, join(&two, "a", "mine, too").await];
+        let other = join(&one, "a", "other").await;
+        let unfinished = two.shutdown(LONG).await;
+        assert!(unfinished.is_empty(), "{unfinished:?}");
+        for waiting in mine {
+            let error = waiting.await.unwrap().unwrap_err();
+            assert!(matches!(error, Error::ShutDown { .. }), "{error}");
+        }
+        queue_is(&one, "a", &["other"]).await;
+        release(&held).await;
+        assert_eq!(turns([other]).await, [0]);
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
+    }
+
+    async fn a_client_that_is_gone_waits_no_longer(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", TTL).await;
+        let mine = join(&two, "a", "mine").await;
+        let other = join(&one, "a", "other").await;
+        mine.abort();
+        drop(two);
+        queue_is(&one, "a", &["other"]).await;
+        release(&held).await;
+        assert_eq!(turns([other]).await, [0]);
+    }
+
+    async fn tasks_go_on_waiting_when_their_session_is_ended(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", TTL).await;
+        let mine = [join(&two, "a", "0").await, join(&two, "a", "1").await];
+        let session = waiters(&one, "a").await[0].session;
+        two.end_session().await.unwrap();
+        eventually("they wait in another session", async || {
+            let list = waiters(&one, "a").await;
+            list.len() == 2 && list.iter().all(|waiter| waiter.session != session)
+        })
+        .await;
+        assert!(mine.iter().all(|waiting| !waiting.is_finished()));
+        release(&held).await;
+        let mut numbers = turns(mine).await;
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1]);
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
+    }
+
+    /// A session that is ended just when one of its waiters is granted the name.
+    async fn no_task_hangs_when_its_session_is_ended_again_and_again(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", TTL).await;
+        let mut mine = Vec::new();
+        for n in 0..8 {
+            mine.push(join(&two, "a", &n.to_string()).await);
+        }
+        release(&held).await;
+        let turns = tokio::spawn(turns(mine));
+        while !turns.is_finished() {
+            two.end_session().await.unwrap();
+            // The session of the next turns has to be opened, and its waiters to join.
+            let any = async || turns.is_finished() || !queue_of(&one, "a").await.is_empty();
+            eventually("they wait again, or are done", any).await;
+        }
+        assert_eq!(turns.await.unwrap().len(), 8);
+    }
+
+    async fn the_waiters_of_an_expired_session_are_passed_over_and_go_on_waiting(db: &Db) {
+        let (one, dead, three) = (client(db, "one").await, client(db, "dead").await, client(db, "three").await);
+        let held = take(&one, "a", TTL).await;
+        let first = join(&dead, "a", "first").await;
+        let second = join(&three, "a", "second").await;
+        let third = join(&dead, "a", "third").await;
+        let last = join(&three, "a", "last").await;
+        let before = three.waiters().await.unwrap();
+        expire_session(db, "dead").await;
+        queue_is(&one, "a", &["second", "last"]).await;
+        release(&held).await;
+        let second = second.await.unwrap().unwrap();
+        assert!(second.fence() > held.fence());
+        release(&second).await;
+        assert_eq!(turns([last]).await, [0]);
+        // Their client lives: it notices, and they join again.
+        let again = turns([first, third]).await;
+        assert_eq!(again.len(), 2, "{before:?}");
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
+    }
+
+    async fn a_pinned_lease_keeps_nobody_from_waiting_after_it(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", LONG).await;
+        let first = join(&two, "a", "first").await;
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        let mut waiting = ask(&two, "a", 5);
+        a_short_wait(&one, "a").await;
+        // One of them leaves while its row cannot be made or removed, and so does one that was there before.
+        waiting.remove(2).abort();
+        first.abort();
+        tx.commit().await.unwrap();
+        eventually("the others wait", async || {
+            let mut queue = queue_of(&one, "a").await;
+            queue.sort();
+            queue == ["0", "1", "3", "4"]
+        })
+        .await;
+        release(&held).await;
+        assert_eq!(turns(waiting).await.len(), 4);
+        eventually("all have left", async || {
+            db.number("SELECT COUNT(*) FROM rowlock_waiter").await == 0
+        })
+        .await;
+    }
+
+    async fn a_release_that_a_pin_holds_up_passes_the_name_on_after_it(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", LONG).await;
+        let waiting = [join(&two, "a", "0").await, join(&one, "a", "1").await];
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        drop(held);
+        a_short_wait(&one, "a").await;
+        assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+        tx.commit().await.unwrap();
+        assert_eq!(turns(waiting).await, [0, 1]);
+    }
+
+    async fn waiters_get_the_name_after_a_transaction_that_has_locked_it(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        drop(take(&one, "a", TTL).await);
+        one.flush().await;
+        for ends_well in [true, false] {
+            let mut tx = db.begin().await;
+            let locked = tx.lock(&one, "a").await;
+            let waiting = ask(&two, "a", 6);
+            a_short_wait(&one, "a").await;
+            assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+            if ends_well {
+                tx.commit().await.unwrap();
+            } else {
+                tx.release().await;
+            }
+            drop(locked);
+            assert_eq!(turns(waiting).await.len(), 6);
+        }
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
+    }
+
+    async fn transactions_and_waiters_exclude_each_other(db: &Db) {
+        const ROUNDS: i64 = 20;
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        db.execute("CREATE TABLE counter (n BIGINT NOT NULL)").await;
+        db.execute("INSERT INTO counter VALUES (0)").await;
+        let count = async |tx: &mut rowlock_test::Tx| {
+            let read = format!("SELECT n FROM counter{}", db.kind.share);
+            let n = tx.number(&read).await;
+            tx.execute(&format!("UPDATE counter SET n = {}", n + 1)).await.unwrap();
+        };
+        let by_lease = async || {
+            for _ in 0..ROUNDS {
+                let held: Held = two.lock("a").acquire().await.unwrap();
+                let mut tx = db.begin().await;
+                tx.pin(&held).await.unwrap();
+                count(&mut tx).await;
+                tx.commit().await.unwrap();
+                release(&held).await;
+            }
+        };
+        let by_transaction = async || {
+            let mut done = 0;
+            while done < ROUNDS {
+                let mut tx = db.begin().await;
+                let locked = tx.try_lock(&one, "a").await.unwrap().locked();
+                if locked.is_some() {
+                    count(&mut tx).await;
+                    tx.commit().await.unwrap();
+                    done += 1;
+                } else {
+                    tx.release().await;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::join!(by_lease(), by_lease(), by_transaction());
+        assert_eq!(db.number("SELECT n FROM counter").await, 3 * ROUNDS);
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
+    }
+}

@@ -1,0 +1,190 @@
+//! Promises 5 and 6 where many waiters, or two events at once, meet in a queue: no turn is lost, and none is had twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use rowlock::{Error, Held, ReleaseOutcome, TryAcquire};
+use rowlock_test::{Db, eventually, join, on_every_engine, release, take, waiters};
+use tokio::task::JoinSet;
+
+const TTL: Duration = Duration::from_secs(30);
+/// Less than the time that a grant waits for a waiter that is gone (2 s).
+const A_MOMENT: Duration = Duration::from_millis(1_500);
+
+/// How many waiters leave just when they are granted the name, per engine.
+fn leavers() -> u32 {
+    std::env::var("ROWLOCK_LEAVERS").map_or(150, |count| count.parse().expect("a number"))
+}
+
+/// How many waiters there are, and how many names are said to have some.
+async fn left(db: &Db) -> (i64, i64) {
+    let names = "SELECT COUNT(*) FROM rowlock_lock WHERE waiters <> 0";
+    let rows = db.number("SELECT COUNT(*) FROM rowlock_waiter").await;
+    (rows, db.number(names).await)
+}
+
+/// What an acquire came to whose time may have been over.
+fn in_time(acquired: Result<Held, Error>) -> Option<Held> {
+    match acquired {
+        Ok(held) => Some(held),
+        Err(Error::WaitTimeout { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+on_every_engine! {
+    /// The release and the end of the waiter come at the same time. Whether the waiter was granted the name or not, the next one gets it
+    /// sooner than after the window.
+    async fn a_waiter_that_leaves_as_it_is_granted_gives_the_name_back(db: &Db) {
+        let (one, two, three) = (db.rowlock().await, db.rowlock().await, db.rowlock().await);
+        let (mut granted, mut gone) = (0, 0);
+        let mut delay = Duration::from_millis(2);
+        for round in 0..leavers() {
+            let held = take(&one, "a", TTL).await;
+            let leaver = join(&two, "a", "leaver").await;
+            // Every other round another waiter is next.
+            let next = if round % 2 == 0 { Some(join(&three, "a", "next").await) } else { None };
+            let leave = async {
+                tokio::time::sleep(delay).await;
+                leaver.abort();
+                leaver.await
+            };
+            let (released, leaver) = tokio::join!(held.release(), leave);
+            let ended = Instant::now();
+            assert_eq!(released.unwrap(), ReleaseOutcome::Released);
+            // The delay comes close to the instant of the grant, from both sides.
+            match leaver {
+                Ok(held) => {
+                    drop(held.unwrap());
+                    granted += 1;
+                    delay = delay.mul_f64(0.9);
+                }
+                Err(cancelled) => {
+                    assert!(cancelled.is_cancelled(), "{cancelled}");
+                    gone += 1;
+                    delay = delay.mul_f64(1.1) + Duration::from_micros(10);
+                }
+            }
+            if let Some(next) = next {
+                release(&next.await.unwrap().unwrap()).await;
+            }
+            eventually("the name is free", async || {
+                matches!(three.lock("a").try_acquire().await.unwrap(), TryAcquire::Held(_))
+            })
+            .await;
+            three.flush().await;
+            assert!(ended.elapsed() < A_MOMENT, "round {round}: {:?}", ended.elapsed());
+            assert_eq!(left(db).await, (0, 0), "round {round}");
+        }
+        assert!(granted > 0 && gone > 0, "{granted} were granted, {gone} gone");
+    }
+
+    async fn a_waiter_that_is_cancelled_at_any_poll_leaves(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let mut rng = rand::rng();
+        let held = take(&one, "a", TTL).await;
+        for round in 0..leavers() {
+            let lock = two.lock("a");
+            let acquire = async move { lock.acquire().await.map(drop) };
+            // The time has no meaning but to be another one each time: from before the first request to after the last answer.
+            let time = Duration::from_micros(rng.random_range(0..10_000));
+            let cancelled = tokio::time::timeout(time, acquire).await;
+            assert!(cancelled.is_err(), "round {round}: {cancelled:?}");
+        }
+        eventually("all have left", async || left(db).await == (0, 0)).await;
+        two.flush().await;
+        assert_eq!(left(db).await, (0, 0));
+        release(&held).await;
+        let after = take(&one, "a", TTL).await;
+        assert!(after.fence() > held.fence());
+    }
+
+    /// 200 tasks over 4 clients add up in a row that only the lock protects.
+    async fn every_one_of_many_waiters_has_one_turn_in_its_order(db: &Db) {
+        const TASKS: usize = 200;
+        db.execute("CREATE TABLE counter (n BIGINT NOT NULL)").await;
+        db.execute("INSERT INTO counter VALUES (0)").await;
+        let clients = [db.rowlock().await, db.rowlock().await, db.rowlock().await, db.rowlock().await];
+        let held = take(&clients[0], "a", TTL).await;
+        let mut tasks = JoinSet::new();
+        for task in 0..TASKS {
+            let (holder, app) = (format!("task {task}"), db.app.clone());
+            let lock = clients[task % clients.len()].lock("a").holder(holder.as_str());
+            tasks.spawn(async move {
+                let held = lock.acquire().await.unwrap();
+                let n = app.number("SELECT n FROM counter").await;
+                let mut tx = app.begin().await;
+                tx.execute(&format!("UPDATE counter SET n = {}", n + 1)).await.unwrap();
+                tx.commit().await.unwrap();
+                release(&held).await;
+                (n, held.fence(), holder)
+            });
+        }
+        eventually("all of them wait", async || waiters(&clients[1], "a").await.len() == TASKS).await;
+        let list = waiters(&clients[1], "a").await;
+        let positions: HashMap<_, _> = list.into_iter().map(|info| (info.holder, info.position)).collect();
+        assert_eq!(positions.len(), TASKS);
+        release(&held).await;
+        let mut turns = tasks.join_all().await;
+        assert_eq!(db.number("SELECT n FROM counter").await, i64::try_from(TASKS).unwrap());
+        turns.sort_unstable();
+        for (pair, n) in turns.windows(2).zip(0..) {
+            let [(counted, fence, holder), (next_counted, next_fence, next)] = pair else { unreachable!() };
+            assert_eq!((*counted, *next_counted), (n, n + 1), "{pair:?}");
+            assert!(fence < next_fence, "{pair:?}");
+            assert!(positions[holder] < positions[next], "{pair:?}");
+        }
+        assert!(turns[0].1 > held.fence());
+        assert_eq!(left(db).await, (0, 0));
+    }
+
+    /// Tasks of several clients that wait, leave, ask once and barge, on two names. Each name has one holder at a time, and is free in the end.
+    async fn a_crowd_leaves_nothing_behind(db: &Db) {
+        const NAMES: [&str; 2] = ["a", "aa"];
+        let clients = [db.rowlock().await, db.rowlock().await, db.rowlock().await];
+        let mut tasks = JoinSet::new();
+        let holders = Arc::new([const { AtomicBool::new(false) }; 2]);
+        for task in 0..24 {
+            let (rowlock, holders) = (clients[task % clients.len()].clone(), Arc::clone(&holders));
+            tasks.spawn(async move {
+                let mut had = 0;
+                for round in 0..20 {
+                    let number = (task + round) % NAMES.len();
+                    let lock = rowlock.lock(NAMES[number]);
+                    let time = Duration::from_millis(rand::rng().random_range(1..40));
+                    let held = match (task + 3 * round) % 5 {
+                        0 => lock.try_acquire().await.unwrap().held(),
+                        1 => in_time(lock.barging().wait(time).acquire().await),
+                        2 => in_time(lock.wait(time).acquire().await),
+                        3 => tokio::time::timeout(time, lock.acquire()).await.ok().map(Result::unwrap),
+                        _ => Some(lock.acquire().await.unwrap()),
+                    };
+                    let Some(held) = held else { continue };
+                    assert!(!holders[number].swap(true, Ordering::SeqCst), "two holders");
+                    tokio::task::yield_now().await;
+                    assert!(holders[number].swap(false, Ordering::SeqCst));
+                    had += 1;
+                    if round % 2 == 0 {
+                        release(&held).await;
+                    }
+                }
+                had
+            });
+        }
+        let had = tasks.join_all().await;
+        assert!(had.iter().all(|had| *had >= 4), "the plain waiters had their turns: {had:?}");
+        for rowlock in &clients {
+            rowlock.flush().await;
+        }
+        eventually("all have left", async || left(db).await == (0, 0)).await;
+        for name in NAMES {
+            eventually("it is free", async || {
+                clients[0].lock(name).try_acquire().await.unwrap().held().is_some()
+            })
+            .await;
+        }
+    }
+}

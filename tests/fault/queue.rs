@@ -1,0 +1,294 @@
+//! Promise 6 over processes: 4 processes with 50 waiters each queue for one name. They have their turns in the order of their positions, also when a third
+//! of them is killed (SIGKILL), is cancelled or gives up.
+//!
+//! Each turn is a row that only the lock protects: its number is the count of the rows before it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rowlock::{Engine, Error, Held, Rowlock};
+use rowlock_test::{App, Db, eventually, on_app, release, take, waiters};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::role::{Part, Process, Role, listen, tell};
+
+pub(crate) const NAME: &str = "a";
+const PROCESSES: usize = 4;
+const WAITERS: usize = 50;
+/// The TTL of a session, and of a lease, of a process that lives.
+const TTL: Duration = Duration::from_secs(30);
+/// The same, of the process that is killed.
+const SHORT: Duration = Duration::from_secs(3);
+/// How long a waiter waits that gives up. All have joined by then.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A waiter that has no turn by then is lost.
+const LIMIT: Duration = Duration::from_mins(2);
+/// After so many turns, those waiters leave that leave while the queue moves, and a process is killed.
+const TURNS: i64 = 8;
+
+/// When a waiter leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaves {
+    Never,
+    /// It gives up before the first turn.
+    GivesUp,
+    /// It is cancelled before the first turn.
+    Early,
+    /// It is cancelled while others have their turns, and perhaps when it has its own.
+    Late,
+}
+
+impl Leaves {
+    /// In a process in which some waiters leave.
+    fn of(number: usize) -> Self {
+        match number % 18 {
+            3 => Self::GivesUp,
+            9 => Self::Early,
+            15 => Self::Late,
+            _ => Self::Never,
+        }
+    }
+}
+
+/// A process with waiters. At the line `leave`, the first ones leave.
+pub(crate) async fn wait(role: &Role, process: usize, waiters: usize, some_leave: bool) {
+    let rowlock = role.connect().await;
+    let app = App::connect(&role.url, 1).await;
+    let (leave, _) = watch::channel(0_usize);
+    let leave = Arc::new(leave);
+    let mut tasks = JoinSet::new();
+    for number in 0..waiters {
+        let leaves = if some_leave {
+            Leaves::of(number)
+        } else {
+            Leaves::Never
+        };
+        let holder = format!("{process}:{number}");
+        let lock = rowlock.lock(NAME).ttl(role.ttl).holder(holder.as_str());
+        let lock = if leaves == Leaves::GivesUp {
+            lock.wait(PATIENCE)
+        } else {
+            lock
+        };
+        let (app, leave) = (app.clone(), Arc::clone(&leave));
+        tasks.spawn(async move {
+            let mut left = leave.subscribe();
+            let gone = left.wait_for(|line| match leaves {
+                Leaves::Early => *line >= 1,
+                Leaves::Late => *line >= 2,
+                Leaves::Never | Leaves::GivesUp => false,
+            });
+            let acquired = tokio::select! {
+                acquired = lock.acquire() => acquired,
+                _ = gone => return tell(format!("left {holder}")),
+                () = tokio::time::sleep(LIMIT) => return tell(format!("lost {holder}")),
+            };
+            match acquired {
+                Ok(held) => {
+                    let turns = have_a_turn(&app, &held, &holder).await;
+                    release(&held).await;
+                    tell(format!("had {holder}"));
+                    if turns >= TURNS {
+                        leave.send_modify(|line| *line = 2);
+                    }
+                }
+                Err(Error::WaitTimeout { .. }) => tell(format!("left {holder}")),
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+    // A thread that waits for a line does not keep the process.
+    std::thread::spawn(move || {
+        if listen().is_some() {
+            leave.send_modify(|line| *line = (*line).max(1));
+        }
+    });
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    rowlock.flush().await;
+    tell("done");
+}
+
+/// Adds the row of this turn. Returns how many rows there were.
+async fn have_a_turn(app: &App, held: &Held, holder: &str) -> i64 {
+    let n = app.number("SELECT COUNT(*) FROM turn").await;
+    let mut tx = app.begin().await;
+    tx.pin(held).await.unwrap();
+    let fence = held.fence();
+    let turn = format!("INSERT INTO turn (n, fence, holder) VALUES ({n}, {fence}, '{holder}')");
+    tx.execute(&turn).await.unwrap();
+    tx.commit().await.unwrap();
+    n
+}
+
+/// A database in which processes can have turns.
+pub(crate) async fn database(engine: Engine) -> (Db, Rowlock) {
+    let db = Db::new(engine).await;
+    let rowlock = db.rowlock().await;
+    db.execute(
+        "CREATE TABLE turn (n BIGINT NOT NULL PRIMARY KEY, fence BIGINT NOT NULL, holder VARCHAR(64) NOT NULL)",
+    )
+    .await;
+    (db, rowlock)
+}
+
+/// A process with waiters.
+pub(crate) fn start(db: &Db, ttl: Duration, part: (usize, usize, bool)) -> Process {
+    let (process, waiters, some_leave) = part;
+    Process::start(&Role {
+        part: Part::Queue {
+            process,
+            waiters,
+            some_leave,
+        },
+        url: db.url.clone(),
+        ttl,
+    })
+}
+
+/// How many turns there were.
+pub(crate) async fn turns(db: &Db) -> i64 {
+    db.number("SELECT COUNT(*) FROM turn").await
+}
+
+/// The holders of all turns, in their order. Their fences rise.
+pub(crate) async fn holders(db: &Db) -> Vec<String> {
+    let rows: Vec<(i64, i64, String)> = on_app!(&db.app, pool => {
+        sqlx::query_as("SELECT n, fence, holder FROM turn ORDER BY n").fetch_all(pool).await.unwrap()
+    });
+    for (row, n) in rows.iter().zip(0..) {
+        assert_eq!(row.0, n, "{rows:?}");
+    }
+    assert!(rows.is_sorted_by(|a, b| a.1 < b.1), "{rows:?}");
+    rows.into_iter().map(|(.., holder)| holder).collect()
+}
+
+/// The positions of all that wait, by their holders.
+async fn positions(rowlock: &Rowlock) -> HashMap<String, i64> {
+    let waiters = waiters(rowlock, NAME).await.into_iter();
+    waiters.map(|info| (info.holder, info.position)).collect()
+}
+
+/// Each turn was that of the waiter with the next position.
+fn check_order(holders: &[String], positions: &HashMap<String, i64>) {
+    let in_order = |a: &String, b: &String| positions[a] < positions[b];
+    for pair in holders.windows(2) {
+        let [a, b] = pair else { unreachable!() };
+        assert!(
+            in_order(a, b),
+            "{a} at {}, then {b} at {}",
+            positions[a],
+            positions[b]
+        );
+    }
+}
+
+pub(crate) async fn in_order(engine: Engine) {
+    let (db, rowlock) = database(engine).await;
+    let held = take(&rowlock, NAME, TTL).await;
+    let mut processes: Vec<_> = (0..PROCESSES)
+        .map(|process| start(&db, TTL, (process, WAITERS, false)))
+        .collect();
+    let all = PROCESSES * WAITERS;
+    eventually("all of them wait", async || {
+        waiters(&rowlock, NAME).await.len() == all
+    })
+    .await;
+    let positions = positions(&rowlock).await;
+    release(&held).await;
+    let mut had = 0;
+    for process in &mut processes {
+        let lines = process.rest();
+        had += lines.iter().filter(|line| line.starts_with("had ")).count();
+        assert_eq!(lines.last().map(String::as_str), Some("done"), "{lines:?}");
+        assert_eq!(lines.len(), WAITERS + 1, "{lines:?}");
+    }
+    assert_eq!(had, all);
+    let holders = holders(&db).await;
+    assert_eq!(holders.len(), all);
+    check_order(&holders, &positions);
+    nothing_is_left(&db, &rowlock).await;
+    println!("queue {engine}: {all} waiters of {PROCESSES} processes had their turns in order");
+    db.remove().await;
+}
+
+pub(crate) async fn with_losses(engine: Engine) {
+    let (db, rowlock) = database(engine).await;
+    let held = take(&rowlock, NAME, TTL).await;
+    let mut killed = start(&db, SHORT, (PROCESSES - 1, WAITERS, false));
+    let mut processes: Vec<_> = (0..PROCESSES - 1)
+        .map(|process| start(&db, TTL, (process, WAITERS, true)))
+        .collect();
+    let all = i64::try_from(PROCESSES * WAITERS).unwrap();
+    eventually("all of them have joined", async || {
+        db.number("SELECT next_position FROM rowlock_lock").await > all
+    })
+    .await;
+    let positions = positions(&rowlock).await;
+    for process in &mut processes {
+        process.tell("leave");
+    }
+    let early = |number: &usize| {
+        let leaves = Leaves::of(*number);
+        leaves == Leaves::GivesUp || leaves == Leaves::Early
+    };
+    let early = (0..WAITERS).filter(early).count();
+    let stay = PROCESSES * WAITERS - (PROCESSES - 1) * early;
+    eventually("the first ones have left", async || {
+        waiters(&rowlock, NAME).await.len() == stay
+    })
+    .await;
+    release(&held).await;
+    eventually("the queue moves", async || turns(&db).await >= TURNS).await;
+    killed.kill();
+
+    let (mut had, mut left) = (HashSet::new(), 0);
+    for (number, process) in processes.iter_mut().enumerate() {
+        let lines = process.rest();
+        assert_eq!(lines.last().map(String::as_str), Some("done"), "{lines:?}");
+        assert_eq!(lines.len(), WAITERS + 1, "{lines:?}");
+        let told: HashSet<&str> = lines.iter().map(String::as_str).collect();
+        for waiter in 0..WAITERS {
+            let holder = format!("{number}:{waiter}");
+            let has_left = told.contains(format!("left {holder}").as_str());
+            let has_had = told.contains(format!("had {holder}").as_str());
+            assert!(has_left != has_had, "{holder}: {lines:?}");
+            match Leaves::of(waiter) {
+                Leaves::Never => assert!(has_had, "{holder} has left"),
+                Leaves::Early | Leaves::GivesUp => assert!(has_left, "{holder} had a turn"),
+                Leaves::Late => {}
+            }
+            left += usize::from(has_left);
+            if has_had {
+                had.insert(holder);
+            }
+        }
+    }
+    let holders = holders(&db).await;
+    let of_killed = format!("{}:", PROCESSES - 1);
+    let (dead, live): (Vec<_>, Vec<_>) = holders
+        .iter()
+        .cloned()
+        .partition(|holder| holder.starts_with(&of_killed));
+    assert_eq!(live.len(), had.len(), "no turn twice: {live:?}");
+    assert_eq!(live.into_iter().collect::<HashSet<_>>(), had);
+    check_order(&holders, &positions);
+    nothing_is_left(&db, &rowlock).await;
+    let died = WAITERS - dead.len();
+    assert!(died > 0, "the queue moved on before the kill");
+    println!(
+        "queue with losses {engine}: {died} waiters were killed, {left} left; the others had {} turns in order",
+        holders.len()
+    );
+    db.remove().await;
+}
+
+/// The name is free, and has no waiter.
+async fn nothing_is_left(db: &Db, rowlock: &Rowlock) {
+    assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
+    let after = take(rowlock, NAME, TTL).await;
+    assert!(after.is_held());
+}

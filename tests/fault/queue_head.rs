@@ -1,0 +1,121 @@
+//! The process of the first waiter is stopped (SIGSTOP) or killed (SIGKILL): how long the waiters after it have to wait for its turn to end.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use rowlock::{Engine, Held, Rowlock};
+use rowlock_test::{Db, eventually, queue_of, release, take};
+
+use crate::queue::{NAME, database, holders, start, turns};
+use crate::role::Process;
+
+/// How long a waiter has to confirm its turn.
+const WINDOW: Duration = Duration::from_secs(2);
+/// The session of a process that is killed.
+const TTL: Duration = Duration::from_secs(3);
+/// The session of a process that lives.
+const LONG: Duration = Duration::from_secs(30);
+/// What may be added, by polling and a busy machine.
+const SLACK: Duration = Duration::from_millis(1_500);
+/// Waiters after the first process.
+const NEXT: usize = 5;
+
+/// A queue: the waiters of the process at the head, and after them those of another process. The name is held.
+struct Queue {
+    db: Db,
+    rowlock: Rowlock,
+    held: Held,
+    head: Process,
+    next: Process,
+}
+
+impl Queue {
+    async fn new(engine: Engine, ttl: Duration, first: usize) -> Self {
+        let (db, rowlock) = database(engine).await;
+        let held = take(&rowlock, NAME, LONG).await;
+        let wait = async |count: usize| {
+            eventually("they wait", async || {
+                queue_of(&rowlock, NAME).await.len() == count
+            })
+            .await;
+        };
+        let head = start(&db, ttl, (0, first, false));
+        wait(first).await;
+        let next = start(&db, LONG, (1, NEXT, false));
+        wait(first + NEXT).await;
+        Self {
+            db,
+            rowlock,
+            held,
+            head,
+            next,
+        }
+    }
+
+    /// Releases the name, and returns how long the waiters of the second process needed for their turns.
+    async fn release(&self) -> Duration {
+        let released = Instant::now();
+        release(&self.held).await;
+        let next = i64::try_from(NEXT).unwrap();
+        eventually("the others have their turns", async || {
+            turns(&self.db).await == next
+        })
+        .await;
+        released.elapsed()
+    }
+
+    /// Those of the second process had their turns in order. Returns the holders of later turns.
+    async fn check(&mut self) -> Vec<String> {
+        let lines = self.next.rest();
+        assert_eq!(lines.len(), NEXT + 1, "{lines:?}");
+        let mut holders = holders(&self.db).await;
+        assert!(
+            holders[..NEXT]
+                .iter()
+                .all(|holder| holder.starts_with("1:")),
+            "{holders:?}"
+        );
+        holders.split_off(NEXT)
+    }
+}
+
+pub(crate) async fn stopped(engine: Engine) {
+    let mut queue = Queue::new(engine, LONG, 1).await;
+    queue.head.signal(Signal::SIGSTOP);
+    let delay = queue.release().await;
+    println!(
+        "queue {engine}: a stopped process at the head cost {} ms",
+        delay.as_millis()
+    );
+    assert!(delay <= WINDOW + SLACK, "{delay:?}");
+    // It goes on waiting when it wakes up.
+    queue.head.signal(Signal::SIGCONT);
+    eventually("it has its turn", async || {
+        turns(&queue.db).await > i64::try_from(NEXT).unwrap()
+    })
+    .await;
+    assert_eq!(queue.check().await, ["0:0"]);
+    assert_eq!(queue.head.rest(), ["had 0:0", "done"]);
+    queue.db.remove().await;
+}
+
+pub(crate) async fn killed(engine: Engine) {
+    // Each grant that is passed on to a dead waiter lasts for the window. There may be one right before the session expires.
+    for (first, bound) in [(1, TTL), (20, TTL + WINDOW)] {
+        let mut queue = Queue::new(engine, TTL, first).await;
+        queue.head.kill();
+        let delay = queue.release().await;
+        println!(
+            "queue {engine}: {first} waiters of a killed process at the head cost {} ms",
+            delay.as_millis()
+        );
+        assert!(delay <= bound + SLACK, "{first}: {delay:?}");
+        assert!(queue.check().await.is_empty());
+        assert_eq!(
+            queue.db.number("SELECT COUNT(*) FROM rowlock_waiter").await,
+            0
+        );
+        drop(queue.rowlock);
+        queue.db.remove().await;
+    }
+}
