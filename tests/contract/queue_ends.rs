@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Held, Rowlock};
+use rowlock::{Error, Held, Rowlock, TryLock};
 use rowlock_test::{
     Db, Waiting, eventually, join, on_every_engine, queue_is, queue_of, release, take, turns,
     waiters,
@@ -216,13 +216,14 @@ on_every_engine! {
             let mut done = 0;
             while done < ROUNDS {
                 let mut tx = db.begin().await;
-                let locked = tx.try_lock(&one, "a").await.unwrap().locked();
-                if locked.is_some() {
-                    count(&mut tx).await;
-                    tx.commit().await.unwrap();
-                    done += 1;
-                } else {
-                    tx.release().await;
+                match tx.try_lock(&one, "a").await {
+                    Ok(TryLock::Locked(_)) => {
+                        count(&mut tx).await;
+                        tx.commit().await.unwrap();
+                        done += 1;
+                    }
+                    Ok(TryLock::Busy(_)) | Err(Error::TransactionAborted { .. }) => tx.release().await,
+                    Err(error) => panic!("{error}"),
                 }
                 tokio::task::yield_now().await;
             }

@@ -17,6 +17,8 @@ use crate::role::{Part, Process, Role, listen, tell};
 pub(crate) const NAME: &str = "a";
 const PROCESSES: usize = 4;
 const WAITERS: usize = 50;
+/// So many waiters of a process join at a time. Then it is the next process's turn.
+const GROUP: usize = 10;
 /// The TTL of a session, and of a lease, of a process that lives.
 const TTL: Duration = Duration::from_secs(30);
 /// The same, of the process that is killed.
@@ -26,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A waiter that has no turn by then is lost.
 const LIMIT: Duration = Duration::from_mins(2);
 /// After so many turns, those waiters leave that leave while the queue moves, and a process is killed.
-const TURNS: i64 = 8;
+const TURNS: i64 = 13;
 
 /// When a waiter leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +54,20 @@ impl Leaves {
     }
 }
 
-/// A process with waiters. At the line `leave`, the first ones leave.
+/// What the waiters of a process have been told.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    /// So many groups may join.
+    groups: usize,
+    early_leave: bool,
+    late_leave: bool,
+}
+
+/// A process with waiters. At each line `join`, a group of them joins. At the line `leave`, the first ones leave.
 pub(crate) async fn wait(role: &Role, process: usize, waiters: usize, some_leave: bool) {
     let rowlock = role.connect().await;
     let app = App::connect(&role.url, 1).await;
-    let (leave, _) = watch::channel(0_usize);
-    let leave = Arc::new(leave);
+    let told = Arc::new(watch::channel(Told::default()).0);
     let mut tasks = JoinSet::new();
     for number in 0..waiters {
         let leaves = if some_leave {
@@ -72,17 +82,19 @@ pub(crate) async fn wait(role: &Role, process: usize, waiters: usize, some_leave
         } else {
             lock
         };
-        let (app, leave) = (app.clone(), Arc::clone(&leave));
+        let (app, told) = (app.clone(), Arc::clone(&told));
         tasks.spawn(async move {
-            let mut left = leave.subscribe();
-            let gone = left.wait_for(|line| match leaves {
-                Leaves::Early => *line >= 1,
-                Leaves::Late => *line >= 2,
+            let mut hears = told.subscribe();
+            let joins = hears.wait_for(|told| told.groups > number / GROUP).await;
+            drop(joins.unwrap());
+            let leaves = hears.wait_for(|told| match leaves {
+                Leaves::Early => told.early_leave,
+                Leaves::Late => told.late_leave,
                 Leaves::Never | Leaves::GivesUp => false,
             });
             let acquired = tokio::select! {
                 acquired = lock.acquire() => acquired,
-                _ = gone => return tell(format!("left {holder}")),
+                _ = leaves => return tell(format!("left {holder}")),
                 () = tokio::time::sleep(LIMIT) => return tell(format!("lost {holder}")),
             };
             match acquired {
@@ -91,7 +103,7 @@ pub(crate) async fn wait(role: &Role, process: usize, waiters: usize, some_leave
                     release(&held).await;
                     tell(format!("had {holder}"));
                     if turns >= TURNS {
-                        leave.send_modify(|line| *line = 2);
+                        told.send_modify(|told| told.late_leave = true);
                     }
                 }
                 Err(Error::WaitTimeout { .. }) => tell(format!("left {holder}")),
@@ -101,8 +113,12 @@ pub(crate) async fn wait(role: &Role, process: usize, waiters: usize, some_leave
     }
     // A thread that waits for a line does not keep the process.
     std::thread::spawn(move || {
-        if listen().is_some() {
-            leave.send_modify(|line| *line = (*line).max(1));
+        while let Some(line) = listen() {
+            told.send_modify(|told| match line.as_str() {
+                "join" => told.groups += 1,
+                "leave" => told.early_leave = true,
+                line => panic!("{line}"),
+            });
         }
     });
     while let Some(task) = tasks.join_next().await {
@@ -135,7 +151,7 @@ pub(crate) async fn database(engine: Engine) -> (Db, Rowlock) {
     (db, rowlock)
 }
 
-/// A process with waiters.
+/// A process with waiters, which have not joined yet.
 pub(crate) fn start(db: &Db, ttl: Duration, part: (usize, usize, bool)) -> Process {
     let (process, waiters, some_leave) = part;
     Process::start(&Role {
@@ -147,6 +163,37 @@ pub(crate) fn start(db: &Db, ttl: Duration, part: (usize, usize, bool)) -> Proce
         url: db.url.clone(),
         ttl,
     })
+}
+
+/// A process whose waiters join in no order.
+pub(crate) fn start_at_once(db: &Db, ttl: Duration, process: usize, waiters: usize) -> Process {
+    let mut started = start(db, ttl, (process, waiters, false));
+    for _ in 0..waiters.div_ceil(GROUP) {
+        started.tell("join");
+    }
+    started
+}
+
+/// All waiters join, a group of each process after a group of another one. Returns their positions, by their holders.
+async fn join_in_groups<'a>(
+    db: &Db,
+    rowlock: &Rowlock,
+    processes: impl IntoIterator<Item = &'a mut Process>,
+) -> HashMap<String, i64> {
+    let mut processes: Vec<_> = processes.into_iter().collect();
+    let mut joined = 0;
+    for _ in 0..WAITERS / GROUP {
+        for process in &mut processes {
+            process.tell("join");
+            joined += i64::try_from(GROUP).unwrap();
+            eventually("the group has joined", async || {
+                db.number("SELECT next_position FROM rowlock_lock").await > joined
+            })
+            .await;
+        }
+    }
+    let waiters = waiters(rowlock, NAME).await.into_iter();
+    waiters.map(|info| (info.holder, info.position)).collect()
 }
 
 /// How many turns there were.
@@ -164,12 +211,6 @@ pub(crate) async fn holders(db: &Db) -> Vec<String> {
     }
     assert!(rows.is_sorted_by(|a, b| a.1 < b.1), "{rows:?}");
     rows.into_iter().map(|(.., holder)| holder).collect()
-}
-
-/// The positions of all that wait, by their holders.
-async fn positions(rowlock: &Rowlock) -> HashMap<String, i64> {
-    let waiters = waiters(rowlock, NAME).await.into_iter();
-    waiters.map(|info| (info.holder, info.position)).collect()
 }
 
 /// Each turn was that of the waiter with the next position.
@@ -193,11 +234,8 @@ pub(crate) async fn in_order(engine: Engine) {
         .map(|process| start(&db, TTL, (process, WAITERS, false)))
         .collect();
     let all = PROCESSES * WAITERS;
-    eventually("all of them wait", async || {
-        waiters(&rowlock, NAME).await.len() == all
-    })
-    .await;
-    let positions = positions(&rowlock).await;
+    let positions = join_in_groups(&db, &rowlock, &mut processes).await;
+    assert_eq!(positions.len(), all);
     release(&held).await;
     let mut had = 0;
     for process in &mut processes {
@@ -222,12 +260,8 @@ pub(crate) async fn with_losses(engine: Engine) {
     let mut processes: Vec<_> = (0..PROCESSES - 1)
         .map(|process| start(&db, TTL, (process, WAITERS, true)))
         .collect();
-    let all = i64::try_from(PROCESSES * WAITERS).unwrap();
-    eventually("all of them have joined", async || {
-        db.number("SELECT next_position FROM rowlock_lock").await > all
-    })
-    .await;
-    let positions = positions(&rowlock).await;
+    let all = processes.iter_mut().chain([&mut killed]);
+    let positions = join_in_groups(&db, &rowlock, all).await;
     for process in &mut processes {
         process.tell("leave");
     }
@@ -278,7 +312,7 @@ pub(crate) async fn with_losses(engine: Engine) {
     check_order(&holders, &positions);
     nothing_is_left(&db, &rowlock).await;
     let died = WAITERS - dead.len();
-    assert!(died > 0, "the queue moved on before the kill");
+    assert!(died > 0, "all had their turns before the kill");
     println!(
         "queue with losses {engine}: {died} waiters were killed, {left} left; the others had {} turns in order",
         holders.len()
@@ -286,9 +320,12 @@ pub(crate) async fn with_losses(engine: Engine) {
     db.remove().await;
 }
 
-/// The name is free, and has no waiter.
+/// Nobody waits, and the name is free as soon as nobody can be granted it any more that is dead.
 async fn nothing_is_left(db: &Db, rowlock: &Rowlock) {
+    eventually("the name is free", async || {
+        let asked = rowlock.lock(NAME).try_acquire().await.unwrap();
+        asked.held().is_some()
+    })
+    .await;
     assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
-    let after = take(rowlock, NAME, TTL).await;
-    assert!(after.is_held());
 }

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use rowlock::{Engine, Held, Rowlock};
 use rowlock_test::{Db, eventually, queue_of, release, take};
 
-use crate::queue::{NAME, database, holders, start, turns};
+use crate::queue::{NAME, database, holders, start_at_once, turns};
 use crate::role::Process;
 
 /// How long a waiter has to confirm its turn.
@@ -39,9 +39,9 @@ impl Queue {
             })
             .await;
         };
-        let head = start(&db, ttl, (0, first, false));
+        let head = start_at_once(&db, ttl, 0, first);
         wait(first).await;
-        let next = start(&db, LONG, (1, NEXT, false));
+        let next = start_at_once(&db, LONG, 1, NEXT);
         wait(first + NEXT).await;
         Self {
             db,
