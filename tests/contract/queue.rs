@@ -237,8 +237,8 @@ on_every_engine! {
         for limit in 0..3 {
             for rowlock in [&one, &two] {
                 let error = rowlock.lock("a").queue_limit(limit).acquire().await.unwrap_err();
-                let Error::QueueFull { name, busy } = error else { panic!("{error}") };
-                assert_eq!((name.as_str(), busy.waiters), ("a", limit));
+                let Error::QueueFull { busy, .. } = error else { panic!("{error}") };
+                assert_eq!((busy.name.as_str(), busy.waiters), ("a", limit));
                 assert_eq!(busy.holder.map(|holder| holder.fence), Some(held.fence()));
             }
             // Each acquire has a limit of its own.

@@ -61,6 +61,27 @@ on_every_engine! {
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
     }
 
+    /// What the work of a client needs to end well is there during a shutdown, also a lock that others hold.
+    async fn work_that_waits_has_its_turn_during_a_shutdown(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", TTL).await;
+        let locks = two.clone();
+        let work = two.spawn("a letter", async move {
+            let lock = locks.lock("a").holder("work").acquire().await.unwrap();
+            release(&lock).await;
+            lock.fence()
+        });
+        queue_is(&one, "a", &["work"]).await;
+        let all = two.clone();
+        let shutdown = tokio::spawn(async move { all.shutdown(LONG).await });
+        eventually("it shuts down", async || two.lock("b").try_acquire().await.is_err()).await;
+        assert!(!work.is_finished());
+        queue_is(&one, "a", &["work"]).await;
+        release(&held).await;
+        assert!(work.await.unwrap() > held.fence());
+        assert!(shutdown.await.unwrap().is_empty());
+    }
+
     async fn a_client_that_is_gone_waits_no_longer(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = take(&one, "a", TTL).await;

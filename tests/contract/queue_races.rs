@@ -141,6 +141,38 @@ on_every_engine! {
         assert_eq!(left(db).await, (0, 0));
     }
 
+    /// One client waits for many names, whose holders release them in any order.
+    async fn a_client_may_wait_for_many_names_at_once(db: &Db) {
+        const NAMES: usize = 300;
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let (mut held, mut tasks) = (Vec::new(), JoinSet::new());
+        for n in 0..NAMES {
+            held.push(take(&one, &format!("n{n:03}"), TTL).await);
+        }
+        for n in 0..NAMES {
+            // Each has two waiters.
+            for rowlock in [&one, &two] {
+                let lock = rowlock.lock(format!("n{n:03}"));
+                tasks.spawn(async move {
+                    let held = lock.acquire().await.unwrap();
+                    release(&held).await;
+                    n
+                });
+            }
+        }
+        eventually("all of them wait", async || left(db).await == (600, 300)).await;
+        assert_eq!(two.waiters().await.unwrap().len(), 2 * NAMES);
+        for (n, held) in held.into_iter().enumerate().rev() {
+            if n % 2 == 0 {
+                release(&held).await;
+            }
+        }
+        let mut turns = tasks.join_all().await;
+        turns.sort_unstable();
+        assert!(turns.chunks(2).zip(0..NAMES).all(|(pair, n)| pair == [n, n]), "{turns:?}");
+        assert_eq!(left(db).await, (0, 0));
+    }
+
     /// Tasks of several clients that wait, leave, ask once and barge, on two names. Each name has one holder at a time, and is free in the end.
     async fn a_crowd_leaves_nothing_behind(db: &Db) {
         const NAMES: [&str; 2] = ["a", "aa"];

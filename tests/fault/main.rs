@@ -8,7 +8,8 @@
 //! - [`zombie`]: a holder that is stopped before its commit, and wakes after another process took over.
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
-//! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed.
+//! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed;
+//!   [`queue_cut`]: connections are cut while tasks wait.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
 //! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has finished.
 //! - [`late_steps`]: statements about a step that reach the server after their caller has given up.
@@ -38,6 +39,7 @@ mod modes;
 mod payments;
 mod proxy;
 mod queue;
+mod queue_cut;
 mod queue_head;
 mod role;
 mod server_kill;
@@ -105,6 +107,12 @@ fn main() -> ExitCode {
         }));
         trials.push(trial("cut_after_the_request", engine, move || {
             block_on(cut::cut(engine));
+        }));
+        trials.push(trial("queue_cut_while_waiting", engine, move || {
+            block_on(queue_cut::waiting(engine));
+        }));
+        trials.push(trial("queue_cut_and_gone", engine, move || {
+            block_on(queue_cut::gone(engine));
         }));
         trials.push(trial("records_cut_after_the_request", engine, move || {
             block_on(cut::records(engine));
