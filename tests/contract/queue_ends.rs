@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Held, Rowlock, TryLock};
+use rowlock::{Error, Held, Loss, ReleaseOutcome, Rowlock, TryLock};
 use rowlock_test::{
     Db, Waiting, eventually, join, on_every_engine, queue_is, queue_of, release, take, turns,
     waiters,
@@ -113,23 +113,36 @@ on_every_engine! {
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
     }
 
-    /// A session that is ended just when one of its waiters is granted the name.
+    /// Sessions end just when one of their waiters is granted the name, or has a lock in the session.
     async fn no_task_hangs_when_its_session_is_ended_again_and_again(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = take(&one, "a", TTL).await;
-        let mut mine = Vec::new();
-        for n in 0..8 {
-            mine.push(join(&two, "a", &n.to_string()).await);
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..12 {
+            let lock = two.lock("a").holder(n.to_string());
+            let lock = if n % 2 == 0 { lock } else { lock.in_session() };
+            tasks.spawn(async move {
+                let held = lock.acquire().await.unwrap();
+                let outcome = held.release().await.unwrap();
+                let ended = ReleaseOutcome::Lost(Loss::SessionEnded);
+                assert!(outcome == ReleaseOutcome::Released || (n % 2 == 1 && outcome == ended), "{outcome:?}");
+            });
         }
+        eventually("all of them wait", async || queue_of(&one, "a").await.len() == 12).await;
         release(&held).await;
-        let turns = tokio::spawn(turns(mine));
+        let turns = tokio::spawn(tasks.join_all());
         while !turns.is_finished() {
             two.end_session().await.unwrap();
-            // The session of the next turns has to be opened, and its waiters to join.
+            // They open another session and join again.
             let any = async || turns.is_finished() || !queue_of(&one, "a").await.is_empty();
             eventually("they wait again, or are done", any).await;
         }
-        assert_eq!(turns.await.unwrap().len(), 8);
+        assert_eq!(turns.await.unwrap().len(), 12);
+        eventually("the name is free", async || {
+            one.lock("a").try_acquire().await.unwrap().held().is_some()
+        })
+        .await;
+        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
     }
 
     async fn the_waiters_of_an_expired_session_are_passed_over_and_go_on_waiting(db: &Db) {

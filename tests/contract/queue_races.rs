@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::Rng;
-use rowlock::{Error, Held, ReleaseOutcome, TryAcquire};
+use rowlock::{Error, Held, Rowlock};
 use rowlock_test::{Db, eventually, join, on_every_engine, release, take, waiters};
 use tokio::task::JoinSet;
 
@@ -33,6 +33,17 @@ fn in_time(acquired: Result<Held, Error>) -> Option<Held> {
         Err(Error::WaitTimeout { .. }) => None,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The name is free at once, and nobody waits.
+async fn check_free(db: &Db, rowlock: &Rowlock) {
+    eventually("the name is free", async || {
+        let asked = rowlock.lock("a").try_acquire().await.unwrap();
+        asked.held().is_some()
+    })
+    .await;
+    rowlock.flush().await;
+    assert_eq!(left(db).await, (0, 0));
 }
 
 on_every_engine! {
@@ -71,13 +82,39 @@ on_every_engine! {
             if let Some(next) = next {
                 release(&next.await.unwrap().unwrap()).await;
             }
-            eventually("the name is free", async || {
-                matches!(three.lock("a").try_acquire().await.unwrap(), TryAcquire::Held(_))
-            })
-            .await;
-            three.flush().await;
+            check_free(db, &three).await;
             assert!(ended.elapsed() < A_MOMENT, "round {round}: {:?}", ended.elapsed());
-            assert_eq!(left(db).await, (0, 0), "round {round}");
+        }
+        assert!(granted > 0 && gone > 0, "{granted} were granted, {gone} gone");
+    }
+
+    /// The same for a waiter whose time is over just when it is granted the name.
+    async fn a_waiter_whose_time_is_over_as_it_is_granted_gives_the_name_back(db: &Db) {
+        const WAIT: Duration = Duration::from_millis(60);
+        let (one, two, three) = (db.rowlock().await, db.rowlock().await, db.rowlock().await);
+        let (mut granted, mut gone) = (0, 0);
+        let mut early = Duration::from_millis(2);
+        for round in 0..leavers() {
+            let held = take(&one, "a", TTL).await;
+            let lock = two.lock("a").wait(WAIT);
+            let leave = tokio::spawn(async move { lock.acquire().await });
+            let released = async {
+                tokio::time::sleep(WAIT.saturating_sub(early)).await;
+                release(&held).await;
+            };
+            let (leaver, ()) = tokio::join!(leave, released);
+            let ended = Instant::now();
+            // The release comes earlier and earlier, until it is in time, and then later again.
+            if let Some(held) = in_time(leaver.unwrap()) {
+                drop(held);
+                granted += 1;
+                early = early.mul_f64(0.8);
+            } else {
+                gone += 1;
+                early = early.mul_f64(1.25) + Duration::from_micros(10);
+            }
+            check_free(db, &three).await;
+            assert!(ended.elapsed() < A_MOMENT, "round {round}: {:?}", ended.elapsed());
         }
         assert!(granted > 0 && gone > 0, "{granted} were granted, {gone} gone");
     }
