@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::Rng;
-use rowlock::{Error, Held, Rowlock};
+use rowlock::{Error, Held, ReleaseOutcome, Rowlock};
 use rowlock_test::{Db, eventually, join, on_every_engine, release, take, waiters};
 use tokio::task::JoinSet;
 

@@ -78,18 +78,7 @@ fn main() -> ExitCode {
             block_on(dead_holder::run(engine));
         }));
         trials.push(trial("modes", engine, move || block_on(modes::run(engine))));
-        trials.push(trial("queue_in_order", engine, move || {
-            block_on(queue::in_order(engine));
-        }));
-        trials.push(trial("queue_with_losses", engine, move || {
-            block_on(queue::with_losses(engine));
-        }));
-        trials.push(trial("queue_stopped_head", engine, move || {
-            block_on(queue_head::stopped(engine));
-        }));
-        trials.push(trial("queue_killed_head", engine, move || {
-            block_on(queue_head::killed(engine));
-        }));
+        trials.extend(queues(engine));
         trials.push(trial("late_record", engine, move || {
             block_on(late_record::run(engine));
         }));
@@ -107,12 +96,6 @@ fn main() -> ExitCode {
         }));
         trials.push(trial("cut_after_the_request", engine, move || {
             block_on(cut::cut(engine));
-        }));
-        trials.push(trial("queue_cut_while_waiting", engine, move || {
-            block_on(queue_cut::waiting(engine));
-        }));
-        trials.push(trial("queue_cut_and_gone", engine, move || {
-            block_on(queue_cut::gone(engine));
         }));
         trials.push(trial("records_cut_after_the_request", engine, move || {
             block_on(cut::records(engine));
@@ -164,6 +147,33 @@ fn main() -> ExitCode {
         }));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Waiting in the queue of a name.
+fn queues(engine: Engine) -> Vec<Trial> {
+    let mut trials = vec![
+        trial("queue_in_order", engine, move || {
+            block_on(queue::in_order(engine));
+        }),
+        trial("queue_with_losses", engine, move || {
+            block_on(queue::with_losses(engine));
+        }),
+        trial("queue_stopped_head", engine, move || {
+            block_on(queue_head::stopped(engine));
+        }),
+        trial("queue_killed_head", engine, move || {
+            block_on(queue_head::killed(engine));
+        }),
+    ];
+    if rowlock_test::Kind::of(engine).has_server {
+        trials.push(trial("queue_cut_while_waiting", engine, move || {
+            block_on(queue_cut::waiting(engine));
+        }));
+        trials.push(trial("queue_cut_and_gone", engine, move || {
+            block_on(queue_cut::gone(engine));
+        }));
+    }
+    trials
 }
 
 /// Histories that it must accept, and others that it must refuse.

@@ -46,7 +46,7 @@ pub(crate) async fn waiting(engine: Engine) {
         }
         queue_is(&other, "a", &["waiter", "next"]).await;
         if let Lost::Granted = lost {
-            let (_, ()) = tokio::join!(release(&held), cut_soon(&proxy));
+            let ((), ()) = tokio::join!(release(&held), cut_soon(&proxy));
         } else {
             release(&held).await;
         }
