@@ -131,9 +131,13 @@ impl Core {
         Ok(self.look_at_row(name).await?.map(|seen| seen.fence))
     }
 
-    /// Who has the name now, as far as a look tells.
+    /// Who has the name now, as far as a look tells. The look comes after the jobs on this name, such as leaving its queue.
     pub(crate) async fn busy_now(&self, name: &Name) -> Busy {
-        let seen = self.look_at_row(name).await.ok().flatten();
+        let head = self.look(Subject::Lock(name.clone()), LOOK);
+        let of = name.clone();
+        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
+        let row = self.ask(head, look).await.ok().flatten();
+        let seen = row.and_then(|row| Seen::of(row).ok());
         let waiters = seen.as_ref().map_or(0, |seen| seen.waiters);
         seen.and_then(|seen| seen.busy(name)).unwrap_or(Busy {
             name: name.clone(),
