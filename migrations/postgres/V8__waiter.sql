@@ -80,7 +80,10 @@ BEGIN
 END $$;
 
 -- Passes a name on to its first waiter whose session is live, or frees it. status: 0 nothing was to be done; 1 done; 2 the lock belongs to
--- the session left_session, which is not live: end that session first. The commit need not wait for the disk: the waiter holds nothing before it confirms.
+-- the session left_session, which is not live: end that session first; 3 the row is locked (no error: other statements of the same transaction may
+-- have released or granted other names). With of_position, that waiter of of_grant leaves; -1: wherever it is.
+-- When a grant ends or a waiter leaves, the commit need not wait for the disk: the next waiter holds nothing before it confirms. Otherwise
+-- the same transaction may grant a name, which has to be durable.
 CREATE OR REPLACE FUNCTION rowlock_pass_v1(
     of_name bytea, of_grant uuid, of_position bigint, span bigint,
     OUT status integer, OUT was_live boolean, OUT next_grant uuid, OUT next_session uuid, OUT left_session uuid
@@ -92,16 +95,28 @@ DECLARE
     is_mine boolean;
     is_live boolean;
     gone bigint := 0;
+    left_at bigint := of_position;
 BEGIN
     status := 0;
-    SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.waiters, k.next_position, k.passed INTO l
-    FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
-    IF NOT FOUND THEN
+    BEGIN
+        SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.waiters, k.next_position, k.passed INTO l
+        FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+    EXCEPTION WHEN lock_not_available THEN
+        status := 3;
         RETURN;
+    END;
+    IF of_grant IS NOT NULL THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    PERFORM set_config('synchronous_commit', 'off', true);
-    IF of_position IS NOT NULL THEN
-        DELETE FROM rowlock_waiter p WHERE p.name = of_name AND p.position = of_position AND p.grant_id = of_grant;
+    IF left_at < 0 THEN
+        SELECT p.position INTO left_at FROM rowlock_waiter p
+        WHERE p.name = of_name AND p.position > l.passed AND p.grant_id = of_grant;
+    END IF;
+    IF left_at IS NOT NULL THEN
+        DELETE FROM rowlock_waiter p WHERE p.name = of_name AND p.position = left_at AND p.grant_id = of_grant;
         IF FOUND THEN
             l.waiters := l.waiters - 1;
             UPDATE rowlock_lock SET waiters = l.waiters WHERE name = of_name;

@@ -90,14 +90,20 @@ impl Rowlock {
             ..self.core.wish(Subject::Lock(name.clone()), "force release")
         };
         let of = name.clone();
-        let free = async move |store: &mut dyn Store| {
-            let row = store.lease_force_release(&of, timeout).await?;
-            // If this fails, a waiter finds the name free a little later, and passes it on.
-            let name = of.clone();
-            let _ = store.queue_pass(&PassAsk { name, of: None }).await;
-            Ok(row)
-        };
+        let free = async move |store: &mut dyn Store| store.lease_force_release(&of, timeout).await;
         let row = self.core.run_errand(head, free).await?;
+        let ask = PassAsk {
+            name: name.clone(),
+            of: None,
+        };
+        let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
+        let pass = async move |store: &mut dyn Store| store.queue_pass(&ask).await;
+        // If this fails, a waiter finds the name free a little later, and passes it on.
+        if let Ok(passed) = self.core.ask(head, pass).await
+            && let Some(next) = passed.next()
+        {
+            self.core.queue.passed(next.grant_id);
+        }
         self.core.waiters.freed(&name);
         // A row that cannot be read was freed, too. A lease that had run out had no holder.
         let held = row.filter(LockRow::is_live);

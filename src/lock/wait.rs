@@ -87,7 +87,7 @@ impl Lock {
     async fn join(&self, name: &Name, limit: Option<Moment>) -> Result<Waited, Error> {
         let core = &self.core;
         let session = core.session().await?;
-        let place = Place::new(core, name, session);
+        let place = Place::new(core, name, session, self.lease());
         let joined = self.as_owner(name, async |give_up| {
             let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
             let ask = JoinAsk {
@@ -127,7 +127,7 @@ impl Lock {
             // From here on no shutdown is missed.
             closing.as_mut().enable();
             core.check_open()?;
-            let limit = async {
+            let over = async {
                 match limit {
                     Some(limit) => sleep_until(limit).await,
                     None => std::future::pending().await,
@@ -140,7 +140,7 @@ impl Lock {
                     Turn::Gone => return Ok(Waited::Gone),
                 },
                 () = closing => {}
-                () = limit => return Ok(Waited::TooLong),
+                () = over => return Ok(Waited::TooLong),
             }
         }
         let mut backoff = backoff::poll();
@@ -159,6 +159,10 @@ impl Lock {
                 Asked::Held(guard) => return Ok(Waited::Held(guard)),
                 Asked::Not(None) => return Ok(Waited::Gone),
                 Asked::Not(Some(again)) => place = again,
+            }
+            core.check_open()?;
+            if limit.is_some_and(Moment::has_passed) {
+                return Ok(Waited::TooLong);
             }
             sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
         }

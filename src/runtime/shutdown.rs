@@ -52,6 +52,7 @@ impl Core {
         for kind in [Kind::Order, Kind::Errand] {
             unfinished.extend(self.running(kind, u64::MAX));
         }
+        self.leave_queues();
         unfinished.extend(self.ask_lanes(Message::Report, until).await);
         let guards = self.guards.list().into_iter();
         unfinished.extend(guards.map(|on| Unfinished::new("hold", Some(on))));
@@ -80,6 +81,7 @@ impl Core {
     /// Ends the lanes, the renewals, the cleaner and the threads, which nothing needs any more.
     async fn end(&self, until: Moment) -> Vec<Unfinished> {
         self.cleaner.stop();
+        self.leave_queues();
         self.leave_session();
         let unfinished = self.ask_lanes(Message::Stop, until).await;
         if !unfinished.is_empty() {

@@ -29,11 +29,8 @@ pub(crate) trait LeaseStore: SessionStore + QueueStore + Send {
                 .await?;
         }
         let mut is_any_stuck = false;
-        for (ask, _) in asks
-            .iter()
-            .zip(&taken)
-            .filter(|(_, taken)| taken.is_stuck())
-        {
+        let stuck = |(ask, taken): &(&TakeAsk, &Taken)| taken.is_stuck() && !ask.barging;
+        for (ask, _) in asks.iter().zip(&taken).filter(stuck) {
             is_any_stuck = true;
             let name = ask.name.clone();
             self.queue_pass(&PassAsk { name, of: None }).await?;

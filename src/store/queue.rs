@@ -127,9 +127,19 @@ pub(crate) enum Confirmed {
 #[derive(Debug, Clone)]
 pub(crate) struct PassAsk {
     pub(crate) name: Name,
-    /// The grant that ends, or the waiter that leaves: then with its position. `None`: the name is passed on only if it is free or its
-    /// grant has expired.
-    pub(crate) of: Option<(Uuid, Option<i64>)>,
+    /// The grant that ends, and the waiter that leaves. `None`: the name is passed on only if it is free or its grant has expired.
+    pub(crate) of: Option<(Uuid, Leaves)>,
+}
+
+/// Which waiter leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// None: the grant ends.
+    None,
+    /// The waiter with that grant id at this position.
+    At(i64),
+    /// The waiter with that grant id, if there is one: nobody knows its position.
+    Anywhere,
 }
 
 /// What passing on did.
@@ -145,6 +155,16 @@ pub(crate) enum Passed {
     },
     /// A transaction has the row locked.
     Locked,
+}
+
+impl Passed {
+    /// The waiter that has the name now.
+    pub(crate) fn next(&self) -> Option<Next> {
+        match self {
+            Self::Done { next, .. } => *next,
+            Self::No | Self::Locked => None,
+        }
+    }
 }
 
 /// The waiter that a name was passed on to.
@@ -208,7 +228,7 @@ pub(super) async fn release(
 ) -> Result<Freed, Fault> {
     let pass = PassAsk {
         name: ask.name.clone(),
-        of: Some((ask.grant_id, None)),
+        of: Some((ask.grant_id, Leaves::None)),
     };
     Ok(match store.queue_pass(&pass).await? {
         Passed::Done {

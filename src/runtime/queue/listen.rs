@@ -17,7 +17,7 @@ use crate::store::fault::Fault;
 use crate::store::queue::{Listener, News};
 use uuid::Uuid;
 
-/// The pause after a connection that was lost, or that heard no test: doubled each time.
+/// The pause after a connection that was lost, or that heard no test: doubled each time, until a test is heard.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_mins(1));
 
 /// With no waiter for this long, the connection is closed.
@@ -39,13 +39,13 @@ pub(crate) async fn listen(link: Link, queue: &Queue, target: &str) {
             continue;
         };
         let heard = match link.listen(session).await {
-            Ok(Some(mut listener)) => hear(&mut *listener, queue, session).await,
+            Ok(Some(mut listener)) => hear(&mut *listener, queue, session, &mut pause).await,
             // This engine tells no news.
             Ok(None) => return,
             Err(fault) => Err(fault),
         };
         match heard {
-            Ok(()) => pause = PAUSES.0,
+            Ok(()) => {}
             Err(fault) => {
                 tracing::debug!(%target, error = %fault, "the server does not tell whose turn it is: looking often");
                 select! {
@@ -59,9 +59,15 @@ pub(crate) async fn listen(link: Link, queue: &Queue, target: &str) {
 }
 
 /// Hears the news of a session until there is another one, or until nobody waits for a while. An error: news may be lost.
-async fn hear(listener: &mut dyn Listener, queue: &Queue, session: Uuid) -> Result<(), Fault> {
+async fn hear(
+    listener: &mut dyn Listener,
+    queue: &Queue,
+    session: Uuid,
+    pause: &mut Duration,
+) -> Result<(), Fault> {
     let end = Untold(queue);
-    let mut tested = Moment::now();
+    // Since when it is unknown whether the server tells the news.
+    let mut untold = Some(Moment::now());
     queue.test(session);
     let mut quiet: Option<Moment> = None;
     loop {
@@ -79,16 +85,12 @@ async fn hear(listener: &mut dyn Listener, queue: &Queue, session: Uuid) -> Resu
                 drop(end);
                 return Ok(());
             }
-            if is_told {
-                tested = Moment::now();
-            } else if (tested + LONGEST * 2).has_passed() {
+            untold = (!is_told).then(|| untold.unwrap_or_else(Moment::now));
+            let test_ends = untold.map(|since| since + LONGEST * 2);
+            if test_ends.is_some_and(Moment::has_passed) {
                 return Err(Fault::timed_out());
             }
-            let wake = if is_told {
-                Moment::now() + IDLE
-            } else {
-                tested + LONGEST * 2
-            };
+            let wake = test_ends.unwrap_or_else(|| Moment::now() + IDLE);
             select! {
                 news = &mut next => break news?,
                 () = queue.listen.notified() => {}
@@ -97,7 +99,10 @@ async fn hear(listener: &mut dyn Listener, queue: &Queue, session: Uuid) -> Resu
         };
         match news {
             News::Passed(grant_id) => queue.passed(grant_id),
-            News::Test => queue.set_told(Some(session)),
+            News::Test => {
+                queue.set_told(Some(session));
+                *pause = PAUSES.0;
+            }
         }
     }
 }

@@ -23,6 +23,7 @@ pub(crate) mod watch;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -31,7 +32,7 @@ use super::Core;
 use super::session::Session;
 use super::verbs::leave;
 use crate::model::{Moment, Name};
-use crate::store::queue::LookAsk;
+use crate::store::queue::{Leaves, LookAsk};
 
 /// The places of a client.
 #[derive(Debug, Default)]
@@ -90,11 +91,13 @@ pub(crate) struct Place {
     pub(crate) grant_id: Uuid,
     /// How many sendings of the ask to join may still reach the server.
     pub(crate) late: u32,
+    /// The TTL of the grant that it asks for.
+    ttl: Duration,
     core: Arc<Core>,
 }
 
 impl Place {
-    pub(crate) fn new(core: &Arc<Core>, name: &Name, session: Arc<Session>) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, name: &Name, session: Arc<Session>, ttl: Duration) -> Self {
         let grant_id = Uuid::new_v4();
         let seat = Arc::new(Seat {
             name: name.clone(),
@@ -111,6 +114,7 @@ impl Place {
             seat,
             grant_id,
             late: 0,
+            ttl,
             core: Arc::clone(core),
         }
     }
@@ -121,10 +125,6 @@ impl Place {
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.seat.session
-    }
-
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
     }
 
     pub(crate) fn position(&self) -> Option<i64> {
@@ -162,7 +162,42 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.core.queue.left(self.grant_id, &self.seat.name);
         if let Some(position) = self.position() {
-            self.core.send(leave::of(self, position));
+            let late = (self.late, self.ttl);
+            self.core
+                .leave((self.name(), self.grant_id), Leaves::At(position), late);
+        }
+    }
+}
+
+impl Core {
+    /// Leaves a queue in the background.
+    fn leave(&self, waiter: (&Name, Uuid), leaves: Leaves, late: (u32, Duration)) {
+        let limit = self.settings.operation_timeout;
+        self.send(leave::of(waiter, leaves, late, &self.waiters, limit));
+    }
+
+    /// Leaves all queues, for a shutdown. A task whose turn has come does so itself.
+    pub(crate) fn leave_queues(&self) {
+        let seats: Vec<_> = {
+            let state = self.queue.state();
+            let seats = state.seats.iter();
+            seats.map(|(id, seat)| (*id, Arc::clone(seat))).collect()
+        };
+        for (grant_id, seat) in seats {
+            let left = {
+                let turn = &mut *locked(&seat.turn);
+                let position = turn.is_none().then(|| locked(&seat.position).take());
+                let position = position.flatten();
+                if position.is_some() {
+                    *turn = Some(Turn::Gone);
+                }
+                position
+            };
+            if let Some(position) = left {
+                seat.told.notify_one();
+                let late = (0, Duration::ZERO);
+                self.leave((&seat.name, grant_id), Leaves::At(position), late);
+            }
         }
     }
 }
@@ -222,6 +257,10 @@ impl Queue {
         self.watch.notify_one();
     }
 
+    fn is_unchanged_since(&self, then: Moment) -> bool {
+        self.state().changed.is_none_or(|changed| changed < then)
+    }
+
     /// The asks of a look: all places whose turn has not come. A place of a session that has ended is gone.
     fn asks(&self) -> Vec<(LookAsk, Arc<Seat>)> {
         let seats: Vec<_> = {
@@ -265,9 +304,16 @@ impl Queue {
 }
 
 impl Seat {
-    fn tell(&self, turn: Turn) {
-        locked(&self.turn).get_or_insert(turn);
+    /// Returns whether this is news.
+    fn tell(&self, turn: Turn) -> bool {
+        let is_news = {
+            let told = &mut *locked(&self.turn);
+            let is_news = told.is_none();
+            told.get_or_insert(turn);
+            is_news
+        };
         self.told.notify_one();
+        is_news
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::select;
 
 use super::{Queue, Seat, Turn};
-use crate::model::{Moment, Name};
+use crate::model::{FaultKind, Moment, Name};
 use crate::runtime::backoff;
 use crate::runtime::link::Link;
 use crate::runtime::timer::sleep_until;
@@ -28,6 +28,9 @@ const LONGEST_VERSION_PAUSE: Duration = Duration::from_millis(5);
 
 /// The pause before a name whose row a transaction has locked is passed on.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long names are passed on before the next look.
+const PASSING: Duration = Duration::from_millis(100);
 
 /// How many waiters one statement looks at.
 const PAGE: usize = 1_000;
@@ -55,7 +58,12 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
         }
         used = Moment::now();
         if let Err(fault) = look(&mut link, queue, &asks, &mut seen).await {
-            tracing::warn!(%target, error = %fault, "cannot look whose turn it is, will try again");
+            if fault.kind == FaultKind::LockTimeout {
+                // A transaction of the application's has the file.
+                tracing::debug!(%target, error = %fault, "cannot look whose turn it is, will try again");
+            } else {
+                tracing::warn!(%target, error = %fault, "cannot look whose turn it is, will try again");
+            }
             seen = Seen::nothing();
             sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
             continue;
@@ -144,25 +152,32 @@ async fn look(
     let began = Moment::now();
     let is_due = seen.whole.is_none_or(|whole| began - whole >= LONGEST)
         || seen.expiry.is_some_and(Moment::has_passed);
-    let is_same = version.is_some() && version == seen.version;
+    // A place may have come since, with a row that the version has counted before.
+    let is_old = seen
+        .whole
+        .is_some_and(|whole| queue.is_unchanged_since(whole));
+    let is_same = version.is_some() && version == seen.version && is_old;
     if !is_same || is_new || is_urgent || is_due {
         seen.expiry = None;
+        let mut stuck = Vec::new();
         for page in asks.chunks(PAGE) {
-            look_at(link, queue, page, seen).await?;
+            stuck.extend(look_at(link, queue, page, seen).await?);
         }
+        stuck.dedup();
+        pass_on(link, queue, stuck, seen).await?;
         (seen.whole, seen.version) = (Some(began), version);
     }
     seen.at = Moment::now();
     Ok(())
 }
 
-/// Looks at some waiters, tells those whose turn has come, and passes names on.
+/// Looks at some waiters, and tells those whose turn has come. Returns the names that have to be passed on.
 async fn look_at(
     link: &mut Link,
     queue: &Queue,
     page: &[(LookAsk, Arc<Seat>)],
     seen: &mut Seen,
-) -> Result<(), Fault> {
+) -> Result<Vec<Name>, Fault> {
     let timeout = link.operation_timeout();
     let asks: Vec<LookAsk> = page.iter().map(|(ask, _)| ask.clone()).collect();
     let look = async |store: &mut dyn Store| store.queue_look(&asks).await;
@@ -173,10 +188,11 @@ async fn look_at(
     for ((ask, seat), looked) in page.iter().zip(looked) {
         match looked {
             Looked::Granted => {
-                is_untold = true;
-                seat.tell(Turn::Granted);
+                is_untold |= seat.tell(Turn::Granted);
             }
-            Looked::Gone => seat.tell(Turn::Gone),
+            Looked::Gone => {
+                seat.tell(Turn::Gone);
+            }
             Looked::Waiting { pass: true, .. } if stuck.last() != Some(&ask.name) => {
                 stuck.push(ask.name.clone());
             }
@@ -190,19 +206,38 @@ async fn look_at(
     if is_untold {
         queue.missed();
     }
+    Ok(stuck)
+}
+
+/// Passes names on, for a moment. The next look finds those that are left.
+async fn pass_on(
+    link: &mut Link,
+    queue: &Queue,
+    stuck: Vec<Name>,
+    seen: &mut Seen,
+) -> Result<(), Fault> {
+    let timeout = link.operation_timeout();
+    let until = Moment::now() + PASSING;
+    let mut is_left = false;
     for name in stuck {
+        if until.has_passed() {
+            is_left = true;
+            break;
+        }
         let ask = PassAsk { name, of: None };
         let pass = async |store: &mut dyn Store| store.queue_pass(&ask).await;
         match link.run(timeout, pass).await? {
-            Passed::Done {
-                next: Some(next), ..
-            } => queue.passed(next.grant_id),
-            Passed::Locked => {
-                let again = Moment::now() + LOCKED_PAUSE;
-                seen.expiry = Some(seen.expiry.map_or(again, |first| first.min(again)));
+            Passed::Locked => is_left = true,
+            passed => {
+                if let Some(next) = passed.next() {
+                    queue.passed(next.grant_id);
+                }
             }
-            Passed::No | Passed::Done { next: None, .. } => {}
         }
+    }
+    if is_left {
+        let again = Moment::now() + LOCKED_PAUSE;
+        seen.expiry = Some(seen.expiry.map_or(again, |first| first.min(again)));
     }
     Ok(())
 }

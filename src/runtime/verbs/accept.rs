@@ -1,9 +1,10 @@
 //! Confirming a grant that was passed on to a waiter: only then it is held.
 
+use super::release;
 use super::wanted::Wanted;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::queue::Place;
 use crate::store::Store;
@@ -105,6 +106,14 @@ impl Verb for Accept {
             }
         }
         Next::Done
+    }
+
+    /// Undoes a confirm that was sent: it may have happened, or may happen late.
+    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+        let (fate, ask) = (&task.head.fate, &task.verb.ask);
+        let waiters = &task.verb.wanted.core.waiters;
+        let undo = || release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now);
+        fate.sent.then(|| undo().into())
     }
 
     /// Dropping the place leaves the queue, and passes the name on if it was confirmed.

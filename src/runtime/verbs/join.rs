@@ -1,8 +1,8 @@
 //! Joining the queue of a name: the name is granted at once when it is free and nobody waits.
 
-use super::release;
 use super::take::busy;
 use super::wanted::Wanted;
+use super::{MAX_UNDO, leave};
 use crate::model::{Busy, Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
@@ -10,7 +10,7 @@ use crate::runtime::lease_guard::Guard;
 use crate::runtime::queue::Place;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::queue::{JoinAsk, Joined};
+use crate::store::queue::{JoinAsk, Joined, Leaves};
 
 /// The outcome of joining. When no caller receives it, dropping it releases the lease, or leaves the queue.
 #[derive(Debug)]
@@ -53,10 +53,19 @@ impl Join {
         Task { head, verb }
     }
 
-    /// Frees the grants that its sendings got, or may still get.
-    fn undone(&self, fate: &Fate, now: Moment) -> Task<release::Release> {
+    /// Leaves the queue wherever it stands, and frees the grants that its sendings got, or may still get.
+    fn undone(&self, fate: &Fate) -> Job {
         let (ask, waiters) = (&self.ask, &self.wanted.core.waiters);
-        release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
+        let late = (fate.doubts, ask.ttl);
+        let waiter = (&ask.name, ask.grant_id);
+        let undo = leave::of(
+            waiter,
+            Leaves::Anywhere,
+            late,
+            waiters,
+            ask.ttl.min(MAX_UNDO),
+        );
+        undo.repeated().into()
     }
 }
 
@@ -82,9 +91,7 @@ impl Verb for Join {
             return Next::Then(task.into());
         }
         let fate = task.head.fate;
-        let undo = fate
-            .in_doubt()
-            .then(|| task.verb.undone(&fate, Moment::now()).repeated());
+        let undo = fate.in_doubt().then(|| task.verb.undone(&fate));
         let Self {
             ask,
             wanted,
@@ -121,7 +128,7 @@ impl Verb for Join {
                 let _ = reply.send(Ok(Joining::Locked));
             }
         }
-        undo.map_or(Next::Done, |undo| Next::Later(undo.into()))
+        undo.map_or(Next::Done, Next::Later)
     }
 
     fn fail(self, error: Error) {
@@ -133,9 +140,9 @@ impl Verb for Join {
         self.reply.is_closed()
     }
 
-    /// Undoes a grant that it may have got. (A row in the queue costs the others a window, when its turn comes.)
-    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+    /// Undoes a join that was sent: it may have happened.
+    fn undo(task: &Task<Self>, _: Moment) -> Option<Job> {
         let fate = &task.head.fate;
-        fate.sent.then(|| task.verb.undone(fate, now).into())
+        fate.sent.then(|| task.verb.undone(fate))
     }
 }

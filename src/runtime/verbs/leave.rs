@@ -3,44 +3,58 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::release;
-use crate::model::{Error, Moment, Subject};
+use uuid::Uuid;
+
+use super::{MAX_UNDO, release};
+use crate::model::{Error, Moment, Name, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Task, Turn, Verb};
-use crate::runtime::queue::Place;
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::queue::{PassAsk, Passed};
+use crate::store::queue::{Leaves, PassAsk, Passed};
 
 #[derive(Debug)]
 pub(crate) struct Leave {
     ask: PassAsk,
     /// How many sendings of the ask to join may still reach the server.
     late: u32,
+    /// The TTL of a grant that such a sending may get.
     ttl: Duration,
     waiters: Arc<Waiters>,
+    /// It is tried for as long as an undo.
+    is_undo: bool,
 }
 
-/// The job by which a place leaves.
-pub(crate) fn of(place: &Place, position: i64) -> Task<Leave> {
-    let (name, core) = (place.name(), place.core());
+/// The job by which a waiter leaves, within `limit`. If it cannot (a transaction has the row locked for longer), it goes on as an undo.
+pub(crate) fn of(
+    (name, grant_id): (&Name, Uuid),
+    leaves: Leaves,
+    (late, ttl): (u32, Duration),
+    waiters: &Arc<Waiters>,
+    limit: Duration,
+) -> Task<Leave> {
     let verb = Leave {
         ask: PassAsk {
             name: name.clone(),
-            of: Some((place.grant_id, Some(position))),
+            of: Some((grant_id, leaves)),
         },
-        late: place.late,
-        ttl: core.settings.session_ttl,
-        waiters: Arc::clone(&core.waiters),
+        late,
+        ttl,
+        waiters: Arc::clone(waiters),
+        is_undo: false,
     };
-    let fate = Fate::within(core.settings.operation_timeout);
-    let subject = Subject::Lock(name.clone());
-    let head = Head::new(subject, "leave the queue", Manner::Duty, fate);
-    Task { head, verb }
+    verb.task(limit)
 }
 
 impl Leave {
+    fn task(self, limit: Duration) -> Task<Self> {
+        let subject = Subject::Lock(self.ask.name.clone());
+        let fate = Fate::within(limit);
+        let head = Head::new(subject, "leave the queue", Manner::Duty, fate);
+        Task { head, verb: self }
+    }
+
     /// Undoes what late sendings of the ask to join may still do.
     fn after(&self, now: Moment) -> Option<Job> {
         let (grant_id, _) = self.ask.of.filter(|_| self.late > 0)?;
@@ -83,7 +97,19 @@ impl Verb for Leave {
         false
     }
 
+    /// It could not leave in time. Its row would cost the others a window when its turn comes.
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        task.verb.after(now)
+        let verb = &task.verb;
+        if verb.is_undo {
+            return verb.after(now);
+        }
+        let again = Self {
+            ask: verb.ask.clone(),
+            late: verb.late,
+            ttl: verb.ttl,
+            waiters: Arc::clone(&verb.waiters),
+            is_undo: true,
+        };
+        Some(again.task(MAX_UNDO).repeated().into())
     }
 }

@@ -25,8 +25,8 @@ use super::lock_row::{make_row, row_columns, row_ends};
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
-    WINDOW, WaiterColumns, WaiterRow,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
+    QueueStore, WINDOW, WaiterColumns, WaiterRow,
 };
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::session::SessionStore;
@@ -124,6 +124,11 @@ const DUE: &str = concat!(
   FROM rowlock_lock WHERE name = {name} FOR UPDATE;
 "
 );
+
+/// Finds the waiter of the ask.
+const FIND: &str = "\
+SELECT MAX(position) INTO @rl_left FROM rowlock_waiter WHERE name = {name} AND grant_id = {grant};
+";
 
 /// Removes the waiter of the ask.
 const LEAVE: &str = "\
@@ -322,15 +327,18 @@ fn confirm_text(ask: &ConfirmAsk) -> String {
 
 fn pass_text(ask: &PassAsk) -> String {
     let grant = ask.of.map(|(grant_id, _)| hex(grant_id.as_bytes()));
-    let left = ask.of.and_then(|(_, position)| position);
-    let leave = if left.is_some() { LEAVE } else { "" };
+    let (find, leave, left) = match ask.of {
+        None | Some((_, Leaves::None)) => ("", "", String::new()),
+        Some((_, Leaves::At(position))) => ("", LEAVE, position.to_string()),
+        Some((_, Leaves::Anywhere)) => (FIND, LEAVE, "@rl_left".into()),
+    };
     with(
-        &[DUE, leave, PASS].concat(),
+        &[DUE, find, leave, PASS].concat(),
         &[
             ("name", hex(ask.name.as_bytes())),
             ("grant", grant.unwrap_or_else(|| "NULL".into())),
             ("window", to_micros(WINDOW).to_string()),
-            ("left", left.unwrap_or_default().to_string()),
+            ("left", left),
         ],
     )
 }

@@ -13,8 +13,8 @@ use super::{query, query_as, query_scalar};
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
-    WINDOW, WaiterColumns, WaiterRow,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
+    QueueStore, WINDOW, WaiterColumns, WaiterRow,
 };
 use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
@@ -135,7 +135,7 @@ impl QueueStore for PgConnection {
                     .map(|(grant_id, session)| Next { grant_id, session }),
             },
             // Ending the session has skipped the row: a transaction has locked it.
-            (2, ..) => Passed::Locked,
+            (2 | 3, ..) => Passed::Locked,
             _ => Passed::No,
         })
     }
@@ -178,7 +178,11 @@ async fn pass(conn: &mut PgConnection, ask: &PassAsk) -> Result<PassColumns, sql
     query_as(PASS)
         .bind(ask.name.as_bytes())
         .bind(ask.of.map(|(grant_id, _)| grant_id))
-        .bind(ask.of.and_then(|(_, position)| position))
+        .bind(ask.of.and_then(|(_, leaves)| match leaves {
+            Leaves::None => None,
+            Leaves::At(position) => Some(position),
+            Leaves::Anywhere => Some(-1),
+        }))
         .bind(to_micros(WINDOW))
         .fetch_one(conn)
         .await

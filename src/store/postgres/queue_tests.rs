@@ -7,7 +7,8 @@ use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
-use crate::store::queue_cases::{Client, Place, Waits, queue_cases};
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk};
+use crate::store::queue_cases::{Client, Place, Waits, named, queue_cases};
 use crate::store::schema::SchemaStore;
 
 #[derive(Clone)]
@@ -70,6 +71,46 @@ async fn is_blocked(watcher: &mut Client<Schema>, process: i64) {
             return;
         }
     }
+}
+
+/// Where each verb is a transaction, a verb that passes a stuck name on may grant another one.
+#[tokio::test]
+async fn passing_a_stuck_name_on_leaves_the_commit_durable() {
+    let place = Schema::new().await;
+    let mut client = Client::new(&place).await;
+    client.hold("a").await;
+    client.wait("a").await;
+    client.expire_grants().await;
+    client.run("SET synchronous_commit = on; BEGIN").await;
+    assert!(matches!(client.pass("a", None).await, Passed::Done { .. }));
+    let off =
+        "SELECT count(*) FROM pg_settings WHERE name = 'synchronous_commit' AND setting = 'off'";
+    assert_eq!(Schema::numbers(&mut client.conn, off).await, [0]);
+    client.run("COMMIT").await;
+}
+
+/// Where each verb is a transaction: a row that another transaction has locked takes nothing back that the same verb has done.
+#[tokio::test]
+async fn a_locked_row_does_not_abort_the_transaction() {
+    let place = Schema::new().await;
+    let (mut client, mut other) = (Client::new(&place).await, Client::new(&place).await);
+    let (a, b) = (client.hold("a").await, client.hold("b").await);
+    client.wait("a").await;
+    other
+        .run("BEGIN; SELECT * FROM rowlock_lock WHERE name = 'a' FOR SHARE")
+        .await;
+    client.run("BEGIN").await;
+    let asks = [("a", &a), ("b", &b)].map(|(name, held)| ReleaseAsk {
+        name: named(name),
+        grant_id: held.ask.grant_id,
+        fence: held.fence,
+        was_queued: false,
+    });
+    let freed = client.conn.lease_release(&asks).await.unwrap();
+    assert_eq!(freed, [Freed::Locked, Freed::Released]);
+    client.run("COMMIT").await;
+    assert_eq!(client.row("b").await.grant_id, None);
+    assert!(client.row("a").await.is_of(a.ask.grant_id));
 }
 
 #[tokio::test]

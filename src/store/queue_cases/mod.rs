@@ -15,7 +15,8 @@ use crate::store::clean::CleanStore;
 use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
+    QueueStore,
 };
 use crate::store::row::LockRow;
 use crate::store::session::{OpenAsk, SessionStore};
@@ -114,6 +115,7 @@ impl<P: Place> Client<P> {
 
     pub(crate) async fn pass(&mut self, name: &str, of: Option<(Uuid, Option<i64>)>) -> Passed {
         let name = named(name);
+        let of = of.map(|(grant_id, at)| (grant_id, at.map_or(Leaves::None, Leaves::At)));
         self.conn.queue_pass(&PassAsk { name, of }).await.unwrap()
     }
 
@@ -249,6 +251,7 @@ macro_rules! queue_cases {
                 a_name_is_passed_on_in_order
                 dead_waiters_are_passed_over
                 a_waiter_leaves
+                a_waiter_whose_place_is_unknown_leaves
                 a_waiter_leaves_when_it_was_just_granted_the_name
                 a_confirm_in_time_holds
                 a_confirm_that_is_too_late_holds_nothing

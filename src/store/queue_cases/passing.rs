@@ -79,6 +79,31 @@ pub(crate) async fn dead_waiters_are_passed_over<P: Place>(place: &P) {
     client.hold("a").await;
 }
 
+pub(crate) async fn a_waiter_whose_place_is_unknown_leaves<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let (first, second) = (client.wait("a").await, client.wait("a").await);
+    let leaves = |waits: &Waits| PassAsk {
+        name: named("a"),
+        of: Some((waits.ask.grant_id, Leaves::Anywhere)),
+    };
+    for _ in 0..2 {
+        let passed = client.conn.queue_pass(&leaves(&second)).await.unwrap();
+        assert_eq!(passed, Passed::No);
+        assert_eq!(client.row("a").await.waiters, 1);
+        client.check().await;
+    }
+    // Its turn has come meanwhile.
+    client.release(held.ask.grant_id, "a", held.fence).await;
+    let passed = client.conn.queue_pass(&leaves(&first)).await.unwrap();
+    assert!(
+        matches!(passed, Passed::Done { next: None, .. }),
+        "{passed:?}"
+    );
+    assert_eq!(client.row("a").await.grant_id, None);
+    client.check().await;
+}
+
 pub(crate) async fn a_waiter_leaves<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;

@@ -12,8 +12,8 @@ use super::record::in_a_transaction;
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
-    WINDOW, WaiterColumns, WaiterRow,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
+    QueueStore, WINDOW, WaiterColumns, WaiterRow,
 };
 use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
@@ -280,7 +280,15 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found<Passed
     let Some(mut row) = state(conn, &ask.name).await? else {
         return Ok(Found::NoRow);
     };
-    if let Some((grant_id, Some(position))) = ask.of {
+    if let Some((grant_id, leaves)) = ask.of {
+        let position: Option<i64> = match leaves {
+            Leaves::None => None,
+            Leaves::At(position) => Some(position),
+            Leaves::Anywhere => {
+                let find = sqlx::query_scalar(FIND).bind(name).bind(row.passed);
+                find.bind(grant_id).fetch_optional(&mut *conn).await?
+            }
+        };
         let leave = sqlx::query(LEAVE).bind(name).bind(position).bind(grant_id);
         if leave.execute(&mut *conn).await?.rows_affected() > 0 {
             sqlx::query(LEFT).bind(name).execute(&mut *conn).await?;
