@@ -110,7 +110,7 @@ impl Builder {
 
     /// How long this client's session lasts without a renewal: 100 ms to 24 h; 30 s when not set. Locks in a session are refused when it
     /// is not more than twice the [`clock_error`](Self::clock_error). When the process crashes, the locks that it took
-    /// [in its session](crate::Lock::in_session) are free after this time.
+    /// [in its session](crate::Lock::in_session) are free after this time, and its waiters are passed over.
     pub fn session_ttl(mut self, ttl: Duration) -> Self {
         self.session_ttl = ttl;
         self

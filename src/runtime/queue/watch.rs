@@ -32,6 +32,9 @@ const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 /// How long names are passed on before the next look.
 const PASSING: Duration = Duration::from_millis(100);
 
+/// How many waiters of a name most looks are for. One per second is for all.
+const FIRSTS: usize = 3;
+
 /// How many waiters one statement looks at.
 const PAGE: usize = 1_000;
 
@@ -43,6 +46,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
     let mut seen = Seen::nothing();
     let mut used = Moment::now();
     loop {
+        let began = Moment::now();
         let asks = {
             if queue.state().is_closed {
                 return;
@@ -57,7 +61,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             continue;
         }
         used = Moment::now();
-        if let Err(fault) = look(&mut link, queue, &asks, &mut seen).await {
+        if let Err(fault) = look(&mut link, queue, (&asks, began), &mut seen).await {
             if fault.kind == FaultKind::LockTimeout {
                 // A transaction of the application's has the file.
                 tracing::debug!(%target, error = %fault, "cannot look whose turn it is, will try again");
@@ -91,6 +95,8 @@ struct Seen {
     at: Moment,
     /// When the last look at all waiters began; `None`: there was none over this connection.
     whole: Option<Moment>,
+    /// When the last look began.
+    looked: Option<Moment>,
     /// When the first grant that is waited for expires.
     expiry: Option<Moment>,
     version: Option<i64>,
@@ -101,6 +107,7 @@ impl Seen {
         Self {
             at: Moment::now(),
             whole: None,
+            looked: None,
             expiry: None,
             version: None,
         }
@@ -130,7 +137,7 @@ impl Seen {
 async fn look(
     link: &mut Link,
     queue: &Queue,
-    asks: &[(LookAsk, Arc<Seat>)],
+    (asks, began): (&[(LookAsk, Arc<Seat>)], Moment),
     seen: &mut Seen,
 ) -> Result<(), Fault> {
     let timeout = link.operation_timeout();
@@ -149,26 +156,34 @@ async fn look(
     }
     let version = async |store: &mut dyn Store| store.queue_version().await;
     let version = link.run(timeout, version).await?;
-    let began = Moment::now();
-    let is_due = seen.whole.is_none_or(|whole| began - whole >= LONGEST)
-        || seen.expiry.is_some_and(Moment::has_passed);
+    let is_whole = is_urgent || seen.whole.is_none_or(|whole| began - whole >= LONGEST);
+    let is_due = is_whole || seen.expiry.is_some_and(Moment::has_passed);
     // A place may have come since, with a row that the version has counted before.
     let is_old = seen
-        .whole
-        .is_some_and(|whole| queue.is_unchanged_since(whole));
+        .looked
+        .is_some_and(|looked| queue.is_unchanged_since(looked));
     let is_same = version.is_some() && version == seen.version && is_old;
-    if !is_same || is_new || is_urgent || is_due {
+    if !is_same || is_new || is_due {
         seen.expiry = None;
         let mut stuck = Vec::new();
-        for page in asks.chunks(PAGE) {
+        let first = firsts(asks);
+        for page in if is_whole { asks } else { &first }.chunks(PAGE) {
             stuck.extend(look_at(link, queue, page, seen).await?);
         }
         stuck.dedup();
         pass_on(link, queue, stuck, seen).await?;
-        (seen.whole, seen.version) = (Some(began), version);
+        (seen.looked, seen.version) = (Some(began), version);
+        seen.whole = if is_whole { Some(began) } else { seen.whole };
     }
     seen.at = Moment::now();
     Ok(())
+}
+
+/// The first waiters of each name: their turns come first.
+fn firsts(asks: &[(LookAsk, Arc<Seat>)]) -> Vec<(LookAsk, Arc<Seat>)> {
+    let of_names = asks.chunk_by(|(one, _), (other, _)| one.name == other.name);
+    let firsts = of_names.flat_map(|of_name| of_name.iter().take(FIRSTS));
+    firsts.cloned().collect()
 }
 
 /// Looks at some waiters, and tells those whose turn has come. Returns the names that have to be passed on.
