@@ -209,8 +209,16 @@ fn open_acquires() {
     let released_later = |story: Story| story.released(2, 60, 70, FIRST);
     let then_seen = |story: Story| story.then(4, 80, 90, Ask::Inspect, Answer::Held(late));
     then_seen(released_later(story().open(3, 40, Ask::Acquire))).accepted();
-    let busy = story().then(3, 40, 50, Ask::Acquire, Answer::Busy(None));
-    then_seen(released_later(busy)).refused();
+    for ask in [Ask::Acquire, Ask::Barge, Ask::TryAcquire] {
+        let busy = story().then(3, 40, 50, ask, Answer::Busy(None));
+        then_seen(released_later(busy)).refused();
+    }
+    let granted = released().then(3, 40, 50, Ask::Acquire, Answer::Granted(6));
+    let again = Answer::Held(Grant { fence: 7, by: 3 });
+    granted
+        .released(4, 60, 70, late)
+        .then(5, 80, 90, Ask::Inspect, again)
+        .refused();
     let busy = released().then(3, 40, 50, Ask::Acquire, Answer::Busy(None));
     then_seen(busy).accepted();
 }

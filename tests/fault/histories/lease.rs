@@ -195,7 +195,7 @@ impl Grants {
                 (_, Some(Answer::Free)) => Op::IsFree,
                 (Ask::Check(grant), Some(Answer::Trusted(_))) => Op::IsLive(grant),
                 (Ask::Release(grant), Some(Answer::Released)) => Op::Released(grant),
-                (Ask::TryAcquire | Ask::Acquire, None) if !was_seen() => Op::Unseen,
+                (Ask::TryAcquire | Ask::Acquire | Ask::Barge, None) if !was_seen() => Op::Unseen,
                 _ => continue,
             };
             operations.push(Operation {
@@ -234,7 +234,7 @@ impl Grants {
 fn may_have_hidden(record: &Record) -> bool {
     let answer = record.answer.as_ref().map(|(_, answer)| answer);
     match record.ask {
-        Ask::Acquire => true,
+        Ask::Acquire | Ask::Barge => true,
         Ask::TryAcquire => matches!(answer, None | Some(Answer::Busy(None))),
         _ => false,
     }

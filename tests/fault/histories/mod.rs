@@ -42,6 +42,12 @@
 //!   although the name is free.
 //! - The model has no clock. It sees that a renewal has moved the expiry only when the guard is asked.
 //!
+//! # Waiting
+//!
+//! Acquires wait in the queue of the name, or [barge](rowlock::Lock::barging). The model does not tell them apart: it knows no order of the
+//! waiters, and a grant that was passed on is a grant. [`waiters`] looks at the queue's table meanwhile, and counts the acquires that it saw
+//! there, by their outcomes. So a run without grants that were passed on is no test.
+//!
 //! # Another primitive
 //!
 //! It adds its questions and answers to [`event`], a process to [`worker`], and a [`checker::Model`] beside [`lease`].
@@ -51,8 +57,10 @@ mod checker;
 mod event;
 mod lease;
 mod raw;
+mod waiters;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 pub(crate) use by_hand::the_checker_sees_violations;
@@ -63,6 +71,7 @@ pub(crate) use raw::Variant;
 use rowlock::Engine;
 use rowlock_test::Db;
 use serde::{Deserialize, Serialize};
+use waiters::Outcomes;
 
 use crate::campaign::seconds;
 use crate::crew::Crew;
@@ -113,8 +122,9 @@ pub(crate) async fn run(engine: Engine) {
     let db = Db::new(engine).await;
     drop(db.rowlock().await);
     let time = Duration::from_secs(seconds());
-    let mut history = Traffic::start(&db.url, Means::Library).run(time).await;
-    let verdict = judge(history.events.drain(..));
+    let history = Traffic::start(&db, Means::Library).run(time).await;
+    let waited = history.waited;
+    let verdict = judge(history.events);
     let Verdict {
         counts,
         names,
@@ -122,7 +132,7 @@ pub(crate) async fn run(engine: Engine) {
     } = verdict.unwrap_or_else(|refusal| panic!("{refusal}"));
     println!(
         "histories {engine}: {} s, {} kills, {} pauses; {} operations on {names} names, {} of them open; {} grants, {} ended without an \
-         answered release, {} not returned; {} busy answers without a holder; accepted in {} ms",
+         answered release, {} not returned; {} busy answers without a holder; seen in a queue: {waited}; accepted in {} ms",
         time.as_secs(),
         history.kills,
         history.pauses,
@@ -136,6 +146,7 @@ pub(crate) async fn run(engine: Engine) {
     );
     assert!(counts.operations >= least(time), "{counts:?}");
     assert!(counts.ends > 0 && counts.open > 0, "{counts:?}");
+    assert!(waited.granted > 0 && waited.open > 0, "{waited}");
     db.remove().await;
 }
 
@@ -143,8 +154,7 @@ pub(crate) async fn run(engine: Engine) {
 pub(crate) async fn raw(variant: Variant) {
     let db = Db::new(Engine::Sqlite).await;
     drop(db.rowlock().await);
-    let traffic = Traffic::start(&db.url, Means::Raw(variant));
-    let history = traffic.run(BROKEN).await;
+    let history = Traffic::start(&db, Means::Raw(variant)).run(BROKEN).await;
     match (variant, judge(history.events)) {
         (Variant::Sound, verdict) => {
             let counts = verdict.unwrap_or_else(|refusal| panic!("{refusal}")).counts;
@@ -179,7 +189,8 @@ fn judge(events: impl IntoIterator<Item = Event>) -> Result<Verdict, String> {
 }
 
 /// Processes at work, and what they have told.
-struct Traffic {
+struct Traffic<'a> {
+    db: &'a Db,
     crew: Crew<Event>,
     /// How many processes were started. The role of the next one has this number.
     started: u64,
@@ -193,19 +204,22 @@ struct Traffic {
 /// What is left of them.
 struct Past {
     events: Vec<Event>,
+    /// What became of the acquires that were seen in a queue.
+    waited: Outcomes,
     kills: u32,
     pauses: u32,
 }
 
-impl Traffic {
-    fn start(url: &str, means: Means) -> Self {
-        let url = url.to_owned();
+impl<'a> Traffic<'a> {
+    fn start(db: &'a Db, means: Means) -> Self {
+        let url = db.url.clone();
         let role = move |number| Role {
             part: Part::Histories { number, means },
             url: url.clone(),
             ttl: TTL,
         };
         Self {
+            db,
             crew: Crew::start((0..PROCESSES).map(&role)),
             started: PROCESSES,
             role: Box::new(role),
@@ -215,8 +229,18 @@ impl Traffic {
         }
     }
 
-    /// Lets them work. Processes that use the library are killed or paused every now and then.
+    /// Lets them work, and looks at the queues.
     async fn run(mut self, time: Duration) -> Past {
+        let (db, mut seen) = (self.db, BTreeSet::new());
+        tokio::select! {
+            () = self.work(time) => {}
+            never = waiters::watch(db, &mut seen) => match never {},
+        }
+        self.end(&seen)
+    }
+
+    /// Processes that use the library are killed or paused every now and then.
+    async fn work(&mut self, time: Duration) {
         let (started, enough) = (Instant::now(), least(time));
         let mut strike = self.has_strikes.then_some(started);
         // A machine that is so slow that this does not help has another fault.
@@ -233,7 +257,6 @@ impl Traffic {
             // The pace of the loop, which looks at clocks: strikes and the ends of pauses have a time, and no event.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        self.end()
     }
 
     fn take_in(&mut self) {
@@ -243,11 +266,12 @@ impl Traffic {
         }
     }
 
-    fn end(self) -> Past {
+    fn end(self, seen: &BTreeSet<u64>) -> Past {
         let (kills, pauses) = (self.crew.kills, self.crew.pauses);
         let mut events = self.events;
         events.extend(self.crew.end());
         Past {
+            waited: Outcomes::of(seen, &events),
             events,
             kills,
             pauses,

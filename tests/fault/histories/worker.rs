@@ -28,6 +28,9 @@ pub(crate) async fn work(role: &Role, number: u64) {
     local.run_until(tasks.join_all()).await;
 }
 
+/// The longest wait, in milliseconds.
+const MAX_WAIT: u64 = 200;
+
 /// Up to so many milliseconds.
 pub(crate) fn up_to(most: u64) -> Duration {
     Duration::from_millis(rand::rng().random_range(0..=most))
@@ -50,6 +53,7 @@ impl Task {
                 }
                 2 | 3 => self.acquire_cut_off(&name).await,
                 4 | 5 => self.acquire(&name).await,
+                6 => self.barge(&name).await,
                 _ => self.try_acquire(&name).await,
             };
             if let Some((held, grant)) = held {
@@ -88,7 +92,7 @@ impl Task {
         } else {
             lock.ttl(self.ttl)
         };
-        lock.wait(up_to(200))
+        lock.wait(up_to(MAX_WAIT))
     }
 
     async fn try_acquire(&self, name: &str) -> Option<(Held, Grant)> {
@@ -102,12 +106,23 @@ impl Task {
         acquired(id, held.map(TryAcquire::Held))
     }
 
-    /// The future is dropped after a moment, perhaps before it has an outcome.
+    /// The future is dropped after a moment, perhaps before it has an outcome: while it asks or joins the queue, or at any time until its wait
+    /// is over.
     async fn acquire_cut_off(&self, name: &str) -> Option<(Held, Grant)> {
         let id = self.numbers.asked(name, Ask::Acquire);
-        let held = timeout(up_to(8), self.lock(name, id).acquire())
-            .await
-            .ok()?;
+        let moment = up_to(if rand::rng().random_bool(0.5) {
+            8
+        } else {
+            MAX_WAIT
+        });
+        let lock = self.lock(name, id);
+        let held = timeout(moment, lock.acquire()).await.ok()?;
+        acquired(id, held.map(TryAcquire::Held))
+    }
+
+    async fn barge(&self, name: &str) -> Option<(Held, Grant)> {
+        let id = self.numbers.asked(name, Ask::Barge);
+        let held = self.lock(name, id).barging().acquire().await;
         acquired(id, held.map(TryAcquire::Held))
     }
 
