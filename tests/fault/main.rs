@@ -192,6 +192,14 @@ fn the_judge_of_histories() -> Vec<Trial> {
             "leases_that_delete_on_release_are_refused",
             Variant::Forgetful,
         ),
+        (
+            "sound_leases_that_are_passed_on_are_accepted",
+            Variant::Queue,
+        ),
+        (
+            "leases_that_are_passed_on_by_a_stale_queue_are_refused",
+            Variant::Stale,
+        ),
     ] {
         trials.push(trial(name, Engine::Sqlite, move || {
             block_on(histories::raw(variant));

@@ -57,6 +57,7 @@ mod checker;
 mod event;
 mod lease;
 mod raw;
+mod raw_queue;
 mod waiters;
 mod worker;
 
@@ -155,13 +156,18 @@ pub(crate) async fn raw(variant: Variant) {
     let db = Db::new(Engine::Sqlite).await;
     drop(db.rowlock().await);
     let history = Traffic::start(&db, Means::Raw(variant)).run(BROKEN).await;
+    let waited = history.waited;
+    if matches!(variant, Variant::Queue | Variant::Stale) {
+        assert!(waited.granted > 0, "{waited}");
+        println!("{variant:?} leases, seen in a queue: {waited}");
+    }
     match (variant, judge(history.events)) {
-        (Variant::Sound, verdict) => {
+        (Variant::Sound | Variant::Queue, verdict) => {
             let counts = verdict.unwrap_or_else(|refusal| panic!("{refusal}")).counts;
             assert!(counts.operations >= least(BROKEN), "{counts:?}");
             println!(
-                "sound leases without the library: {} operations, accepted",
-                counts.operations
+                "{variant:?} leases without the library: {} operations, {} grants, accepted",
+                counts.operations, counts.grants
             );
         }
         (broken, Ok(verdict)) => panic!("{broken:?} was accepted: {:?}", verdict.counts),

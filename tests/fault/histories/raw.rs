@@ -1,5 +1,6 @@
 //! A process that does without the library: leases in a few statements of its own, on the same table of a SQLite file. One variant is sound,
-//! the others are broken on purpose, in one place each. The checker accepts the sound one and refuses the others.
+//! the others are broken on purpose, in one place each. The checker accepts the sound one and refuses the others. The variants with a queue
+//! are in [`raw_queue`](super::raw_queue): again a sound one and a broken one.
 
 use std::time::{Duration, Instant};
 
@@ -21,9 +22,13 @@ pub(crate) enum Variant {
     Blind,
     /// Deletes the row on release: the fences of the name begin again.
     Forgetful,
+    /// Sound, with a queue: a release passes the name on to the first waiter, which it reads in the transaction that has the row.
+    Queue,
+    /// Passes the name on by what it has read of the row and of the queue before its pause.
+    Stale,
 }
 
-const NOW: &str = "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+pub(super) const NOW: &str = "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 pub(crate) async fn work(role: &Role, number: u64, variant: Variant) {
     let raw = Raw {
@@ -35,32 +40,41 @@ pub(crate) async fn work(role: &Role, number: u64, variant: Variant) {
     loop {
         let name = a_name();
         raw.inspect(&name).await;
-        if let Some(guard) = raw.try_acquire(&name).await {
+        let guard = match variant {
+            Variant::Queue | Variant::Stale => raw.wait(&name).await,
+            Variant::Sound | Variant::Blind | Variant::Forgetful => raw.try_acquire(&name).await,
+        };
+        if let Some(guard) = guard {
             for _ in 0..rand::rng().random_range(0..3) {
                 sleep(up_to(40)).await;
                 raw.check(&guard);
             }
             // Now and then the lease is left to expire.
             if rand::rng().random_bool(0.9) {
-                raw.release(&guard).await;
+                match variant {
+                    Variant::Queue | Variant::Stale => raw.release_to_next(&guard).await,
+                    Variant::Sound | Variant::Blind | Variant::Forgetful => {
+                        raw.release(&guard).await;
+                    }
+                }
             }
         }
         sleep(up_to(10)).await;
     }
 }
 
-struct Raw {
-    pool: SqlitePool,
-    numbers: Numbers,
-    ttl: Duration,
-    variant: Variant,
+pub(super) struct Raw {
+    pub(super) pool: SqlitePool,
+    pub(super) numbers: Numbers,
+    pub(super) ttl: Duration,
+    pub(super) variant: Variant,
 }
 
-struct Guard {
-    name: String,
-    grant_id: Uuid,
-    grant: Grant,
-    deadline: Instant,
+pub(super) struct Guard {
+    pub(super) name: String,
+    pub(super) grant_id: Uuid,
+    pub(super) grant: Grant,
+    pub(super) deadline: Instant,
 }
 
 impl Raw {
@@ -68,9 +82,7 @@ impl Raw {
         let by = self.numbers.asked(name, Ask::TryAcquire);
         let look = match self.variant {
             Variant::Blind => "",
-            Variant::Sound | Variant::Forgetful => {
-                "WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at"
-            }
+            _ => "WHERE expires_at IS NULL OR expires_at <= excluded.acquired_at",
         };
         let take = format!(
             "INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at)
@@ -118,7 +130,7 @@ impl Raw {
         let id = self.numbers.asked(&guard.name, Ask::Release(guard.grant));
         let change = match self.variant {
             Variant::Forgetful => "DELETE FROM rowlock_lock",
-            Variant::Sound | Variant::Blind => {
+            _ => {
                 "UPDATE rowlock_lock
                  SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL"
             }
@@ -144,7 +156,7 @@ impl Raw {
         answered(id, answer);
     }
 
-    async fn read(&self, name: &str) -> Option<Grant> {
+    pub(super) async fn read(&self, name: &str) -> Option<Grant> {
         let read = format!(
             "SELECT fence, holder FROM rowlock_lock WHERE name = ?1 AND expires_at > {NOW}"
         );
