@@ -48,6 +48,10 @@
 //! waiters, and a grant that was passed on is a grant. [`waiters`] looks at the queue's table meanwhile, and counts the acquires that it saw
 //! there, by their outcomes. So a run without grants that were passed on is no test.
 //!
+//! # A refusal
+//!
+//! It shows the operations before the first answer that cannot be, and keeps the whole history in a file, an event a line.
+//!
 //! # Another primitive
 //!
 //! It adds its questions and answers to [`event`], a process to [`worker`], and a [`checker::Model`] beside [`lease`].
@@ -62,6 +66,7 @@ mod waiters;
 mod worker;
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(crate) use by_hand::the_checker_sees_violations;
@@ -125,12 +130,15 @@ pub(crate) async fn run(engine: Engine) {
     let time = Duration::from_secs(seconds());
     let history = Traffic::start(&db, Means::Library).run(time).await;
     let waited = history.waited;
-    let verdict = judge(history.events);
+    let verdict = judge(history.events.iter().cloned());
     let Verdict {
         counts,
         names,
         took,
-    } = verdict.unwrap_or_else(|refusal| panic!("{refusal}"));
+    } = verdict.unwrap_or_else(|refusal| {
+        let file = keep(engine, &history.events);
+        panic!("{refusal}\nThe whole history is in {}", file.display())
+    });
     println!(
         "histories {engine}: {} s, {} kills, {} pauses; {} operations on {names} names, {} of them open; {} grants, {} ended without an \
          answered release, {} not returned; {} busy answers without a holder; seen in a queue: {waited}; accepted in {} ms",
@@ -149,6 +157,15 @@ pub(crate) async fn run(engine: Engine) {
     assert!(counts.ends > 0 && counts.open > 0, "{counts:?}");
     assert!(waited.granted > 0 && waited.open > 0, "{waited}");
     db.remove().await;
+}
+
+/// Keeps a history that was refused: no seed brings it back, because the kernel's schedule is part of it.
+fn keep(engine: Engine, events: &[Event]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(format!("history_{engine}_{}", std::process::id()));
+    let lines: Vec<String> = events.iter().map(Event::to_string).collect();
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    file
 }
 
 /// Leases without the library: the checker accepts the sound variant, and refuses the broken ones.
