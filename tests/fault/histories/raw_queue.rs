@@ -1,5 +1,6 @@
 //! Leases with a queue, without the library: who waits has a row in `rowlock_waiter`, and a release passes the name on to the first one.
-//! One variant decides in the transaction that has the write lock. The other one decides by what it has read before its pause.
+//! One variant decides by what it reads in the transaction that has the write lock. The other one decides by what it has read before its
+//! pause. Nothing else is different.
 
 use std::time::Instant;
 
@@ -90,7 +91,7 @@ impl Raw {
                 return None;
             }
             if !reading.is_live {
-                self.pass_on(name, |reading| !reading.is_live).await;
+                self.pass_on(name, None, |reading| !reading.is_live).await;
             }
             before = now;
             sleep(up_to(5)).await;
@@ -101,24 +102,15 @@ impl Raw {
     pub(super) async fn release_to_next(&self, guard: &Guard) {
         let id = self.numbers.asked(&guard.name, Ask::Release(guard.grant));
         let name = &guard.name;
-        let is_released = if self.variant == Variant::Stale {
+        let mut old = None;
+        if self.variant == Variant::Stale {
             let mut conn = self.pool.acquire().await.unwrap();
-            let reading = Reading::of(&mut conn, name).await;
-            sleep(up_to(if rand::rng().random_bool(0.3) {
-                MAX_PAUSE
-            } else {
-                10
-            }))
-            .await;
-            let is_released = reading.is_held_by(guard);
-            if is_released {
-                self.write(&mut conn, name, &reading).await;
-            }
-            is_released
-        } else {
-            self.pass_on(name, |reading| reading.is_held_by(guard))
-                .await
-        };
+            old = Some(Reading::of(&mut conn, name).await);
+            let is_long = rand::rng().random_bool(0.3);
+            sleep(up_to(if is_long { MAX_PAUSE } else { 10 })).await;
+        }
+        let is_due = |reading: &Reading| reading.is_held_by(guard);
+        let is_released = self.pass_on(name, old, is_due).await;
         let answer = if is_released {
             Answer::Released
         } else {
@@ -150,10 +142,18 @@ impl Raw {
         leave.execute(&self.pool).await.unwrap();
     }
 
-    /// Passes the name on, if that is due by what the transaction reads. Nobody else writes before its commit.
-    async fn pass_on(&self, name: &str, is_due: impl FnOnce(&Reading) -> bool) -> bool {
+    /// Passes the name on, if that is due by an old reading, or by what the transaction reads: then no other client writes before its commit.
+    async fn pass_on(
+        &self,
+        name: &str,
+        old: Option<Reading>,
+        is_due: impl FnOnce(&Reading) -> bool,
+    ) -> bool {
         let mut tx = begin(&self.pool).await;
-        let reading = Reading::of(&mut tx, name).await;
+        let reading = match old {
+            Some(reading) => reading,
+            None => Reading::of(&mut tx, name).await,
+        };
         let is_due = is_due(&reading);
         if is_due {
             self.write(&mut tx, name, &reading).await;
