@@ -221,4 +221,32 @@ fn open_acquires() {
         .refused();
     let busy = released().then(3, 40, 50, Ask::Acquire, Answer::Busy(None));
     then_seen(busy).accepted();
+    asked_again();
+}
+
+/// Its session ends while it asks, and it asks again in another one.
+fn asked_again() {
+    // Odd, and not one of the first: in a session.
+    let by = 1_000_001;
+    let (lost, new) = (Grant { fence: 6, by }, Grant { fence: 8, by });
+    let other = Grant { fence: 7, by: 4 };
+    let seen = |story: Story, grant| story.then(3, 50, 60, Ask::Inspect, Answer::Held(grant));
+    // Another one has the name now.
+    let busy = |id| released().then(id, 40, 90, Ask::TryAcquire, Answer::Busy(Some(other)));
+    seen(busy(by), lost).granted(4, 70, 80, 7).accepted();
+    // Or it has: after another one, or at once.
+    let granted = |id| released().then(id, 40, 90, Ask::TryAcquire, Answer::Granted(8));
+    seen(granted(by), lost).accepted();
+    let after = || seen(granted(by), lost).granted(4, 70, 80, 7);
+    after().released(5, 82, 84, other).accepted();
+    // The first grant has ended when the second one is there.
+    after().refused();
+    seen(granted(by), lost)
+        .then(5, 100, 110, Ask::Inspect, Answer::Held(new))
+        .then(6, 120, 130, Ask::Inspect, Answer::Held(lost))
+        .refused();
+    // And without a session it asks once.
+    let (by, even) = (by + 1, Grant { by: by + 1, ..lost });
+    seen(busy(by), even).granted(4, 70, 80, 7).refused();
+    seen(granted(by), even).refused();
 }

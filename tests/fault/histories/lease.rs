@@ -235,6 +235,8 @@ fn may_have_hidden(record: &Record) -> bool {
     let answer = record.answer.as_ref().map(|(_, answer)| answer);
     match record.ask {
         Ask::Acquire | Ask::Barge => true,
+        // When its session has ended meanwhile, it asks again in another one.
+        Ask::TryAcquire if is_in_session(record.id) => true,
         Ask::TryAcquire => matches!(answer, None | Some(Answer::Busy(None))),
         _ => false,
     }
