@@ -166,10 +166,12 @@ impl Grants {
         let acquire = records.iter().find(|record| record.id == grant.by);
         // Without such an acquire there is no grant, and the checker refuses what was seen.
         if let Some(acquire) = acquire.filter(|record| may_have_hidden(record)) {
-            let answered = acquire
-                .answer
-                .as_ref()
-                .map_or(at, |(answered, _)| *answered);
+            let answered = match acquire.answer {
+                // It may leave the queue after its answer.
+                Some((_, Answer::Busy(_))) if acquire.ask == Ask::Acquire => at,
+                Some((answered, _)) => answered,
+                None => at,
+            };
             let facts = Facts {
                 invoked: acquire.asked,
                 known: at.min(answered),

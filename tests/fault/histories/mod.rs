@@ -38,6 +38,8 @@
 //!   before that. If none did, the acquire stays open for ever.
 //! - An acquire may have had a grant that it did not return: its process was paused until that grant had expired, and the acquire asked again,
 //!   or answered *busy*. The grant counts when another operation saw it, and must be from before the acquire's answer.
+//! - An acquire whose time is over leaves the queue. If a transaction has the row locked then, it leaves after its answer. So a grant that
+//!   was passed on to it may be later than its answer.
 //! - *Busy* without a holder and *lost* say nothing about the name, and are left out. So the checker does not notice an acquire that is refused
 //!   although the name is free.
 //! - The model has no clock. It sees that a renewal has moved the expiry only when the guard is asked.
