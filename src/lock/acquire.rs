@@ -55,6 +55,9 @@ impl Lock {
     ///
     /// These lose their place, and join again at the end: a waiter that was paused, or whose client could not reach the database, for that long.
     ///
+    /// On a Galera cluster there is no queue: waiters ask again and again, as if they were [`barging`](Self::barging). (A row in the queue
+    /// would abort the transaction that has pinned the name through another node.)
+    ///
     /// Transactions wait in the database, not in this queue. On a name that [transactions](crate::Rowlock::in_tx) lock one right after the
     /// other, a waiter may wait for ever. Use only transactions for such a name.
     ///
@@ -73,7 +76,8 @@ impl Lock {
     pub async fn acquire(&self) -> Result<Held, Error> {
         let name = self.check()?;
         let granted = async {
-            if self.barging {
+            // Where other nodes take writes too (Galera), a waiter that joins there would abort the transaction that has the row pinned here.
+            if self.barging || self.core.multi_writer {
                 self.wait_beside_queue(name).await
             } else {
                 self.wait_in_queue(name).await
