@@ -1,8 +1,47 @@
 //! `rowlock ls`, `show`, `release` and `migrate`: what they print.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
 
 use crate::shell::{Shell, code, stdout};
+
+#[test]
+fn ls_shows_who_waits_in_their_order() {
+    let shell = Shell::new();
+    let script = "echo $ROWLOCK_FENCE; read";
+    let holder = shell.start(&["a"], "echo $ROWLOCK_FENCE; sleep 60 & wait");
+    let mut waiting = Vec::new();
+    for place in 1..=2 {
+        let arguments = ["run", "a", "--", "bash", "-c", script];
+        waiting.push(shell.command(&arguments).spawn().unwrap());
+        let waiters = || shell.json(&["ls", "--json"])[0]["waiters"].clone();
+        let until = Instant::now() + Duration::from_mins(1);
+        while waiters().as_array().unwrap().len() < place {
+            assert!(Instant::now() < until, "it does not wait");
+        }
+    }
+    let list = shell.json(&["ls", "--json"]);
+    let holders: Vec<&str> = list[0]["waiters"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|waiter| waiter["holder"].as_str().unwrap())
+        .collect();
+    for (child, holder) in waiting.iter().zip(&holders) {
+        assert!(holder.contains(&format!("[{}]", child.id())), "{holders:?}");
+    }
+    let table = stdout(&shell.run(&["ls"]));
+    assert!(table.contains("WAITING FOR"), "{table}");
+    let places: Vec<_> = holders.iter().map(|holder| table.find(holder)).collect();
+    assert!(places.is_sorted(), "{table}");
+    holder.signal(Signal::SIGTERM);
+    let _ = holder.end();
+    for mut child in waiting {
+        assert!(child.wait().unwrap().code().is_some());
+    }
+    assert_eq!(shell.json(&["ls", "--json"]), serde_json::json!([]));
+}
 
 #[test]
 fn ls_and_show_print_tables_and_json() {
@@ -31,9 +70,11 @@ fn ls_and_show_print_tables_and_json() {
             "grant_id",
             "holder",
             "name",
-            "session"
+            "session",
+            "waiters"
         ]
     );
+    assert_eq!(lock["waiters"], serde_json::json!([]));
     assert_eq!(lock["name"], "a");
     assert_eq!(lock["fence"].to_string(), holder.first);
     assert!(lock["holder"].as_str().unwrap().starts_with("rowlock["));
