@@ -109,6 +109,9 @@ fn main() -> ExitCode {
         trials.push(trial("late_answers", engine, move || {
             block_on(silence::late(engine));
         }));
+        trials.push(trial("late_login", engine, move || {
+            block_on(silence::late_login(engine));
+        }));
         trials.push(trial("quiet_after_a_loss", engine, move || {
             block_on(silence::quiet(engine));
         }));

@@ -32,6 +32,23 @@ pub(crate) async fn late(engine: Engine) {
     db.remove().await;
 }
 
+/// The network is slow before the renewals have a connection: a login takes longer than a renewal may. The lease is kept.
+pub(crate) async fn late_login(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let rowlock = Rowlock::connect(&url).await.unwrap();
+    proxy.set(Mode::Late(Duration::from_millis(220)));
+    let lock = rowlock.lock("a").ttl(Duration::from_secs(6));
+    let held = lock.acquire().await.unwrap();
+    let first = held.deadline();
+    let settled = async || held.deadline() > first || held.loss().is_some();
+    eventually("a renewal is confirmed, or the lease is lost", settled).await;
+    assert_eq!(held.loss(), None);
+    proxy.set(Mode::Pass);
+    let _ = held.release().await.unwrap();
+    db.remove().await;
+}
+
 /// The client sends no more renewals for a lost lease, however long its guard lives.
 pub(crate) async fn quiet(engine: Engine) {
     let db = Db::new(engine).await;

@@ -1,6 +1,5 @@
 //! Looks at all grants of a session, over a connection of its own: a session may have many, and no renewal waits for the look.
 
-use super::send::dial;
 use super::{MAX_PAUSE, Shared};
 use crate::model::Moment;
 use crate::runtime::link::Link;
@@ -39,7 +38,7 @@ async fn look_at(link: &mut Link, session: &Session, renewal: Renewal) -> Result
     let timeout = link.operation_timeout();
     // A release of a caller's is answered or given up by then.
     let grace = timeout * 2;
-    dial(link, timeout).await?;
+    link.connect().await?;
     let id = session.grant.id;
     let mut look = session.begin_look(Moment::now());
     while session.grant.is_held() {

@@ -15,11 +15,13 @@
 //! # Failure
 //!
 //! - *A statement fails, or takes too long*: its leases are sent again in smaller chunks, in turn with the others.
-//! - *The database is out of reach*: dialing goes on, with pauses, until the deadlines.
+//! - *The database is out of reach*: dialing goes on, with pauses, until the deadlines. After each attempt that was too slow, the next
+//!   one may [take longer](login).
 //! - *More leases are held than the database can renew*: the excess is lost. The others, and every lease of a much shorter or
 //!   longer TTL, are kept. The log reports how many were lost.
 
 mod kept;
+mod login;
 pub(crate) mod look;
 mod pace;
 mod schedule;
@@ -47,8 +49,9 @@ use crate::model::{Error, RecordKey};
 use crate::runtime::timer::sleep_until;
 use crate::store::{Connector, RequestLimit};
 use kept::Kept;
+use login::Login;
 use schedule::{ALONE, Schedule};
-use send::{dial, send};
+use send::send;
 
 /// The longest pause after a failure.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
@@ -231,6 +234,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
     let mut backoff = backoff::reconnect();
     // The number of failures in a row.
     let mut failures = 0;
+    let mut login = Login::default();
     loop {
         let (next, limit) = {
             let state = &mut *shared.state();
@@ -240,10 +244,10 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
             (state.schedule.next(), state.schedule.dial_limit())
         };
         if next.is_none_or(|at| !at.has_passed()) {
-            // Connect before the first renewal needs it. An attempt that is too slow for that is repeated.
+            // Connect before the first renewal needs it.
             if let Some(at) = next.filter(|_| !link.is_connected()) {
                 select! {
-                    _ = link.connect() => {}
+                    _ = login.connect(&mut link) => {}
                     () = shared.renew.notified() => continue,
                     () = sleep_until(at) => continue,
                 }
@@ -251,7 +255,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
             pause(next, &shared.renew).await;
             continue;
         }
-        let failed = match dial(&mut link, limit).await {
+        let failed = match login.finish(&mut link, limit).await {
             Ok(()) => {
                 let chunk = shared.state().schedule.chunk(Moment::now());
                 shared.help.notify_one();
@@ -284,6 +288,7 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
         return;
     };
     let mut used = Moment::now();
+    let mut login = Login::default();
     loop {
         let (next, limit) = {
             let state = &mut *shared.state();
@@ -300,7 +305,7 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
             }
             continue;
         }
-        if let Err(fault) = dial(&mut link, limit).await {
+        if let Err(fault) = login.finish(&mut link, limit).await {
             tracing::debug!(%target, error = %fault, "no spare connection for renewals");
             sleep_until(Moment::now() + MAX_PAUSE).await;
             continue;

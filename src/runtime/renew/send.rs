@@ -15,15 +15,6 @@ use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed};
 use crate::store::record::KeepAsk;
 
-/// The least time for dialing: a login takes several round trips.
-const MIN_DIAL_BOUND: Duration = Duration::from_millis(500);
-
-pub(super) async fn dial(link: &mut Link, limit: Duration) -> Result<(), Fault> {
-    let bound = limit.max(MIN_DIAL_BOUND);
-    let made = tokio::time::timeout(bound, link.connect()).await;
-    made.unwrap_or_else(|_| Err(Fault::timed_out()))
-}
-
 /// Renews the locks of a chunk in one statement, its attempts in another, and each session in one of its own. Each is settled by
 /// itself.
 pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Fault> {
