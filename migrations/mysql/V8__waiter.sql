@@ -7,5 +7,6 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
     session_id binary(16)     NOT NULL,
     holder     varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     joined_at  datetime(6)    NOT NULL,
+    weight     bigint         NOT NULL DEFAULT 0,
     PRIMARY KEY (name, position)
 ) ENGINE = InnoDB;

@@ -7,6 +7,7 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
     session_id uuid        NOT NULL,
     holder     text        NOT NULL,
     joined_at  timestamptz NOT NULL,
+    weight     bigint      NOT NULL DEFAULT 0,
     PRIMARY KEY (name, position)
 );
 

@@ -11,7 +11,10 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     waiters       INTEGER NOT NULL DEFAULT 0,
     next_position INTEGER NOT NULL DEFAULT 1,
     passed        INTEGER NOT NULL DEFAULT 0,
-    CONSTRAINT rowlock_lock_name CHECK (length(name) BETWEEN 1 AND 255),
+    capacity      INTEGER NOT NULL DEFAULT 0,
+    used          INTEGER NOT NULL DEFAULT 0,
+    weight        INTEGER NOT NULL DEFAULT 0,
+    CONSTRAINT rowlock_lock_name CHECK (length(name) BETWEEN 1 AND 288),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
         (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL

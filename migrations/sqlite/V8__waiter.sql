@@ -7,5 +7,6 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
     session_id BLOB    NOT NULL,
     holder     TEXT    NOT NULL,
     joined_at  INTEGER NOT NULL,
+    weight     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (name, position)
 ) STRICT, WITHOUT ROWID;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::Name;
+use super::{Mode, Name};
 
 /// A lease, as its row in the database describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct LockInfo {
     pub remaining: Duration,
     /// The session that the lock belongs to, if it belongs to one: then it ends with the session.
     pub session: Option<Uuid>,
+    /// How it is held.
+    pub mode: Mode,
 }
 
 /// A waiter in the queue of a lock, as its row in the database describes it.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 /// The longest name, in bytes.
 const MAX_BYTES: usize = 255;
 
@@ -48,12 +50,31 @@ impl Name {
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        // The name of a permit is not for callers.
+        self.0.split('\0').next().unwrap_or_default()
     }
 
     /// A name that was read from the table. `None` when rowlock cannot have written it.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        Self::new(std::str::from_utf8(bytes).ok()?).ok()
+        let text = std::str::from_utf8(bytes).ok()?;
+        let Some((lock, grant_id)) = text.split_once('\0') else {
+            return Self::new(text).ok();
+        };
+        let name = Self::new(lock)
+            .ok()?
+            .permit(Uuid::try_parse(grant_id).ok()?);
+        (name.as_bytes() == bytes).then_some(name)
+    }
+
+    /// The name of a permit of this lock's.
+    pub(crate) fn permit(&self, grant_id: Uuid) -> Self {
+        Self(format!("{self}\0{}", grant_id.simple()).into())
+    }
+
+    /// The name of the lock, if this is the name of a permit.
+    pub(crate) fn of_permit(&self) -> Option<Self> {
+        let (lock, _) = self.0.split_once('\0')?;
+        Some(Self(lock.into()))
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -85,13 +106,13 @@ fn shorten(name: &str) -> String {
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 

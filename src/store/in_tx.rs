@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::row::{LockRow, count};
-use crate::model::Name;
+use crate::model::{Kind, Name};
 
 /// The verbs for locks in the caller's transaction.
 #[async_trait]
@@ -56,6 +56,8 @@ pub(crate) type ToldColumns = (
     Option<i64>,
     Option<Uuid>,
     Option<i64>,
+    Option<i64>,
+    Option<i64>,
 );
 
 impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
@@ -71,6 +73,8 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
             remaining,
             session,
             waiters,
+            capacity,
+            weight,
         )) = columns
         else {
             return Self {
@@ -88,6 +92,8 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
             remaining,
             session,
             waiters: count(waiters.unwrap_or_default()),
+            kind: Kind::of(capacity.unwrap_or_default()),
+            weight: count(weight.unwrap_or_default()),
             buried: false,
         });
         Self {

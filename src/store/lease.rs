@@ -7,14 +7,15 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
+use super::permit::{self, PermitStore};
 use super::queue::{Next, PassAsk, QueueStore};
 use super::row::LockRow;
 use super::session::{LeftBehind, SessionStore};
-use crate::model::Name;
+use crate::model::{Kind, Name};
 
 /// The verbs for leases.
 #[async_trait]
-pub(crate) trait LeaseStore: SessionStore + QueueStore + Send {
+pub(crate) trait LeaseStore: SessionStore + QueueStore + PermitStore + Send {
     /// Grants a lease on each name without a live one and without waiters (or with waiters, if the ask is barging), under the next fence:
     /// `max(previous + 1, microseconds of the clock)`.
     ///
@@ -76,11 +77,35 @@ pub(crate) trait LeaseStore: SessionStore + QueueStore + Send {
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault>;
 
     /// Frees leases that are live and still belong to the asked grants. A name with waiters is passed on
-    /// ([`queue_pass`](super::queue::QueueStore::queue_pass)). A release need not survive a crash of the server: a lost
+    /// ([`queue_pass`](super::queue::QueueStore::queue_pass)), and so is the permit of a permit's name
+    /// ([`permit_pass`](super::permit::PermitStore::permit_pass)). A release need not survive a crash of the server: a lost
     /// release leaves a row that expires, or that the client's next look at its session finds.
     ///
     /// One outcome per ask, in the order of the asks.
-    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
+    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+        let is_permit = |ask: &&ReleaseAsk| ask.name.of_permit().is_some();
+        if !asks.iter().any(|ask| is_permit(&ask)) {
+            return self.lease_release_locks(asks).await;
+        }
+        let locks: Vec<ReleaseAsk> = asks.iter().filter(|ask| !is_permit(ask)).cloned().collect();
+        let mut locks = if locks.is_empty() {
+            Vec::new()
+        } else {
+            self.lease_release_locks(&locks).await?
+        }
+        .into_iter();
+        let mut freed = Vec::with_capacity(asks.len());
+        for ask in asks {
+            freed.push(match ask.name.of_permit() {
+                Some(name) => permit::release(self, name, ask.grant_id).await?,
+                None => locks.next().unwrap_or(Freed::Superseded),
+            });
+        }
+        Ok(freed)
+    }
+
+    /// [`lease_release`](Self::lease_release) for names of locks.
+    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
 
     /// Frees a name, whatever holder it has, and returns that holder. Waits for a locked row, for less than `limit`, even when the
     /// caller has gone. Frees a row that cannot be read too.
@@ -126,7 +151,9 @@ pub(crate) enum Taken {
 impl Taken {
     /// Not granted; with the row as it was read afterwards.
     pub(super) fn busy(row: Option<LockRow>) -> Self {
-        let tells = |row: &LockRow| row.is_live() || row.is_stuck() || row.left_behind().is_some();
+        let tells = |row: &LockRow| {
+            row.is_live() || row.is_stuck() || row.left_behind().is_some() || row.kind != Kind::Lock
+        };
         Self::Busy(row.filter(tells))
     }
 
@@ -185,12 +212,12 @@ impl ReleaseAsk {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Freed {
     /// The grant was held until now, and the name is free.
     Released,
-    /// The grant was held until now, and the name was passed on to this waiter.
-    Passed(Next),
+    /// The grant was held until now, and the name was passed on to these waiters.
+    Passed(Vec<Next>),
     /// The row is free and has this grant's fence: an earlier sending released it.
     WasFree,
     /// The lease had expired; no other holder has taken the name since.

@@ -30,6 +30,7 @@ pub(crate) mod migrate;
 pub(crate) mod migration_sql;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
+pub(crate) mod permit;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod queue;
@@ -65,6 +66,7 @@ use in_tx::InTxStore;
 use lease::LeaseStore;
 use lock_row::LockRowStore;
 use migrate::MigrateFault;
+use permit::PermitStore;
 use queue::{Listener, QueueStore};
 use record::RecordStore;
 use record_admin::RecordAdminStore;
@@ -198,6 +200,7 @@ pub(crate) trait Call {
 pub(crate) trait Store:
     LeaseStore
     + QueueStore
+    + PermitStore
     + LockRowStore
     + RecordStore
     + RecordAdminStore
@@ -213,6 +216,7 @@ pub(crate) trait Store:
 impl<T> Store for T where
     T: LeaseStore
         + QueueStore
+        + PermitStore
         + LockRowStore
         + RecordStore
         + RecordAdminStore

@@ -25,7 +25,7 @@ use super::fault::Fault;
 use super::lease::{Freed, ReleaseAsk};
 use super::micros;
 use super::row::{LockRow, time};
-use crate::model::{Error, Name, WaiterInfo};
+use crate::model::{Error, Kind, Name, WaiterInfo};
 
 /// How long a waiter has to confirm a grant that was passed on to it.
 pub(crate) const WINDOW: Duration = Duration::from_secs(2);
@@ -99,6 +99,8 @@ pub(crate) enum Joined {
     },
     /// The queue is as long as the ask allows; with the row.
     Full(LockRow),
+    /// The name is of this kind, which is not that of the ask.
+    Mismatch(Kind),
     /// A transaction has the row locked.
     Locked,
 }
@@ -140,6 +142,18 @@ pub(crate) enum Leaves {
     At(i64),
     /// The waiter with that grant id, if there is one: nobody knows its position.
     Anywhere,
+}
+
+impl Leaves {
+    /// The position, as a function of the database takes it: -1 for anywhere.
+    #[cfg(feature = "postgres")]
+    pub(super) fn position(self) -> Option<i64> {
+        match self {
+            Self::None => None,
+            Self::At(position) => Some(position),
+            Self::Anywhere => Some(-1),
+        }
+    }
 }
 
 /// What passing on did.
@@ -234,7 +248,7 @@ pub(super) async fn release(
         Passed::Done {
             was_live: true,
             next,
-        } => next.map_or(Freed::Released, Freed::Passed),
+        } => next.map_or(Freed::Released, |next| Freed::Passed(vec![next])),
         Passed::Done { .. } => Freed::Expired,
         Passed::No => Freed::Superseded,
         Passed::Locked => Freed::Locked,

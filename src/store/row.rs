@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::micros;
 use super::session::LeftBehind;
-use crate::model::{Error, LockInfo, Name};
+use crate::model::{Error, Kind, LockInfo, Mode, Name};
 
 /// The columns of a row, unchecked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,10 @@ pub(crate) struct LockRow {
     pub(crate) session: Option<Uuid>,
     /// How many waiters its queue has. Some of them may not live any more.
     pub(crate) waiters: u32,
+    /// What the name stands for. In the row of a permit: what its lock was when the permit was granted.
+    pub(crate) kind: Kind,
+    /// The weight of a permit; 0 in the row of a name.
+    pub(crate) weight: u32,
     /// This look freed the row: a session that had ended had left it behind.
     pub(crate) buried: bool,
 }
@@ -40,12 +44,25 @@ pub(crate) type LockColumns = (
     Option<i64>,
     Option<Uuid>,
     i64,
+    i64,
+    i64,
 );
 
 impl From<LockColumns> for LockRow {
     fn from(columns: LockColumns) -> Self {
-        let (name, grant_id, fence, holder, acquired_at, expires_at, remaining, session, waiters) =
-            columns;
+        let (
+            name,
+            grant_id,
+            fence,
+            holder,
+            acquired_at,
+            expires_at,
+            remaining,
+            session,
+            waiters,
+            capacity,
+            weight,
+        ) = columns;
         Self {
             name,
             grant_id,
@@ -56,12 +73,14 @@ impl From<LockColumns> for LockRow {
             remaining,
             session,
             waiters: count(waiters),
+            kind: Kind::of(capacity),
+            weight: count(weight),
             buried: false,
         }
     }
 }
 
-/// A number of waiters from the database.
+/// A number from the database: of waiters, or a weight.
 pub(in crate::store) fn count(waiters: i64) -> u32 {
     u32::try_from(waiters.max(0)).unwrap_or(u32::MAX)
 }
@@ -83,7 +102,7 @@ impl LockRow {
 
     /// Whether the name has waiters and no live grant: it has to be passed on.
     pub(crate) fn is_stuck(&self) -> bool {
-        !self.is_live() && self.waiters > 0
+        !self.is_live() && self.waiters > 0 && self.kind == Kind::Lock
     }
 
     /// The lock that a session has left behind: the session is not live, as far as the statement saw it.
@@ -114,7 +133,7 @@ impl LockRow {
             return Err(self.damaged("a time in it is missing or out of range"));
         };
         Ok(LockInfo {
-            name,
+            name: name.of_permit().unwrap_or(name),
             grant_id,
             fence: self.fence,
             holder: self.holder.unwrap_or_default(),
@@ -122,6 +141,7 @@ impl LockRow {
             expires_at,
             remaining: micros(self.remaining.unwrap_or(0)),
             session: self.session,
+            mode: Mode::of(self.kind, self.weight),
         })
     }
 
@@ -155,6 +175,8 @@ mod tests {
             remaining: Some(-5),
             session: None,
             waiters: 0,
+            kind: Kind::Lock,
+            weight: 0,
             buried: false,
         }
     }

@@ -5,7 +5,7 @@ mod says;
 
 use std::time::Duration;
 
-use super::{Busy, Cause, Engine, InvalidKey, InvalidName, Loss, Name, RecordKey, Subject};
+use super::{Busy, Cause, Engine, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject};
 
 /// Every failure that this crate reports. Contention is an outcome, not an error: see [`TryAcquire`](crate::TryAcquire).
 ///
@@ -13,7 +13,6 @@ use super::{Busy, Cause, Engine, InvalidKey, InvalidName, Loss, Name, RecordKey,
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    // Input that rowlock refuses before it asks the database.
     /// The name is invalid. The database was not asked.
     InvalidName(InvalidName),
     /// The duration is out of bounds. The database was not asked.
@@ -44,8 +43,6 @@ pub enum Error {
         /// The feature of this crate that adds the engine.
         feature: &'static str,
     },
-
-    // A database that cannot be used.
     /// The server refused the credentials.
     LoginRefused {
         /// The database, without its password.
@@ -106,8 +103,6 @@ pub enum Error {
         /// also needs `USAGE` on the schema of the tables, where PUBLIC lacks it. MySQL, MariaDB: for the host `%`.
         grants: String,
     },
-
-    // The server's version, and the tables.
     /// The server is older than the oldest version that rowlock supports.
     ServerTooOld {
         /// The database, without its password.
@@ -174,8 +169,6 @@ pub enum Error {
         /// The failure.
         detail: String,
     },
-
-    // Leases.
     /// The lock was not free within the caller's wait.
     WaitTimeout {
         /// The lock.
@@ -189,6 +182,15 @@ pub enum Error {
     QueueFull {
         /// The lock, its holder, and the number of waiters.
         busy: Box<Busy>,
+    },
+    /// The name is already used for another kind, or for a semaphore of another capacity.
+    WrongKind {
+        /// The name.
+        name: Name,
+        /// What it is.
+        is: Kind,
+        /// What the caller asked for.
+        asked: Kind,
     },
     /// The connection broke after the statement was sent, and rowlock could not find out in time whether it happened. If it was an acquire, rowlock is undoing it.
     OutcomeUnknown {
@@ -208,8 +210,6 @@ pub enum Error {
         /// The lock.
         name: Name,
     },
-
-    // Transactions.
     /// The transaction belongs to another database, engine or schema than this client. (A copied or restored database
     /// has the id of the original, so rowlock cannot tell them apart.)
     WrongDatabase {
@@ -276,8 +276,6 @@ pub enum Error {
         /// The lock.
         name: Name,
     },
-
-    // Work in a transaction that `Retry` runs.
     /// Another transaction or lease was faster: roll back and try again, as [`Retry`](crate::Retry) does.
     Conflict {
         /// The object in conflict: the lock's name, or a row of the application.
@@ -298,8 +296,6 @@ pub enum Error {
         /// The driver's error.
         cause: Cause,
     },
-
-    // Idempotency.
     /// The scope, key or step is invalid. The database was not asked.
     InvalidKey(InvalidKey),
     /// Another attempt has replaced this one, which can neither record an outcome nor, in a transaction, commit. Roll back, and do not answer the request: the other attempt answers it.
@@ -363,8 +359,6 @@ pub enum Error {
         /// The damage.
         what: &'static str,
     },
-
-    // A lost lease, a damaged row, any other failure.
     /// The lease was lost while the caller still needed it.
     Lost {
         /// The lock.

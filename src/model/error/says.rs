@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Error;
+use crate::model::Kind;
 
 impl fmt::Display for Error {
     #[allow(clippy::too_many_lines, reason = "one message for each variant")]
@@ -132,6 +133,17 @@ impl fmt::Display for Error {
             Self::QueueFull { busy } => {
                 write!(f, "the queue for {:?} is full: {busy}", busy.name)
             }
+            Self::WrongKind { name, is, asked } => match (is, asked) {
+                (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => write!(
+                    f,
+                    "{name:?} is {is}, and {asked} was asked for: \
+                         use one capacity everywhere, or change it with `set_capacity`"
+                ),
+                _ => write!(
+                    f,
+                    "{name:?} is {is}, and {asked} was asked for: use another name"
+                ),
+            },
             Self::OutcomeUnknown {
                 doing,
                 on,

@@ -124,7 +124,7 @@ impl Task<Release> {
     fn released(self, freed: Freed) -> Next {
         let Self { head, verb } = self;
         let now = Moment::now();
-        verb.waiters.settled(&verb.ask.name, freed);
+        verb.waiters.settled(&verb.ask.name, &freed);
         let next = verb.after(verb.late, now).map_or(Next::Done, Next::Later);
         let outcome = verb.outcome(&head.fate, freed, now);
         if let Some(reply) = verb.reply {
@@ -137,7 +137,7 @@ impl Task<Release> {
     /// lease accounts for no sending: it stays in the row, every repetition finds it again, and it may belong to the sending that was
     /// answered.
     fn undone(mut self, freed: Freed) -> Next {
-        self.verb.waiters.settled(&self.verb.ask.name, freed);
+        self.verb.waiters.settled(&self.verb.ask.name, &freed);
         let accounted = u32::from(matches!(freed, Freed::Released | Freed::Passed(_)));
         self.verb.late = self.verb.late.saturating_sub(accounted);
         if self.verb.late == 0 {

@@ -54,7 +54,7 @@ WITH seen AS MATERIALIZED (
     WHERE ((l.grant_id IS NULL AND l.expires_at IS NULL
             AND l.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $3)
            OR l.expires_at < clock_timestamp() - $3 * interval '1 microsecond')
-      AND l.waiters = 0
+      AND l.waiters = 0 AND l.used = 0
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), gone AS (

@@ -69,7 +69,7 @@ WITH ask AS (
     FROM ask
 ), free AS (
     SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name
-    WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp())
+    WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND l.capacity = 0
       AND (a.version IS NULL OR a.version = l.fence)
       AND NOT (SELECT again FROM marks)
     ORDER BY l.name
@@ -111,7 +111,7 @@ WHERE name = (
     WHERE l.name = (
         SELECT name FROM rowlock_lock
         WHERE (SELECT proven FROM here) IS NOT NULL AND name = $1 AND ($2::bigint IS NULL OR fence = $2)
-          AND (expires_at IS NULL OR expires_at <= clock_timestamp())
+          AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND capacity = 0
           AND position(' ' || encode($1, 'hex') || ' ' IN
                        COALESCE(current_setting('rowlock.locked', true), '')) = 0
     )
@@ -136,7 +136,7 @@ FROM rowlock_database";
 
 const WAIT: &str = "
 SELECT name FROM rowlock_lock
-WHERE name = ANY ($1) AND (expires_at IS NULL OR expires_at <= clock_timestamp())
+WHERE name = ANY ($1) AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND capacity = 0
 ORDER BY name
 FOR UPDATE";
 

@@ -35,7 +35,7 @@ SET grant_id = $2,
     session_id = $5
 WHERE name = (
     SELECT name FROM rowlock_lock
-    WHERE name = $1 AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND (waiters = 0 OR $6)
+    WHERE name = $1 AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND (waiters = 0 OR $6) AND capacity = 0
     FOR UPDATE SKIP LOCKED
 )
 RETURNING fence";
@@ -50,7 +50,7 @@ WITH ask AS (
     LIMIT cardinality($1)
 ), free AS (
     SELECT l.name FROM ask a JOIN rowlock_lock l ON l.name = a.name
-    WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND (l.waiters = 0 OR a.barging)
+    WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND (l.waiters = 0 OR a.barging) AND l.capacity = 0
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), took AS (
@@ -190,6 +190,8 @@ type TakeColumns = (
     Option<i64>,
     Option<Uuid>,
     Option<i64>,
+    Option<i64>,
+    Option<i64>,
 );
 
 /// The row was freed; it has the grant; it is free, with the grant's fence; its grant is live; its waiters; and the setting.
@@ -244,7 +246,7 @@ impl LeaseStore for PgConnection {
         Ok(renewed)
     }
 
-    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
         if let [ask] = asks
             && ask.was_queued
         {
@@ -314,9 +316,12 @@ fn taken(row: TakeColumns) -> Taken {
             left,
             session,
             Some(waiters),
+            Some(capacity),
+            Some(weight),
         ) => {
             let columns = (
-                name, grant_id, fence, holder, acquired, expires, left, session, waiters,
+                name, grant_id, fence, holder, acquired, expires, left, session, waiters, capacity,
+                weight,
             );
             Taken::busy(Some(LockRow::from(columns)))
         }

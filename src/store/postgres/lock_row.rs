@@ -30,7 +30,7 @@ macro_rules! row_columns {
               (extract(epoch FROM ",
             row_ends!(),
             " - clock_timestamp()) * 1000000)::bigint,
-              l.session_id, l.waiters"
+              l.session_id, l.waiters, l.capacity, l.weight"
         )
     };
 }

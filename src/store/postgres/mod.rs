@@ -12,6 +12,7 @@ mod listener;
 mod lock_row;
 mod look;
 mod own_connection;
+mod permit;
 mod pooler;
 mod queue;
 mod record;

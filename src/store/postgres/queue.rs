@@ -13,8 +13,8 @@ use super::{query, query_as, query_scalar};
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
-    QueueStore, WINDOW, WaiterColumns, WaiterRow,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
+    WINDOW, WaiterColumns, WaiterRow,
 };
 use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
@@ -178,18 +178,14 @@ async fn pass(conn: &mut PgConnection, ask: &PassAsk) -> Result<PassColumns, sql
     query_as(PASS)
         .bind(ask.name.as_bytes())
         .bind(ask.of.map(|(grant_id, _)| grant_id))
-        .bind(ask.of.and_then(|(_, leaves)| match leaves {
-            Leaves::None => None,
-            Leaves::At(position) => Some(position),
-            Leaves::Anywhere => Some(-1),
-        }))
+        .bind(ask.of.and_then(|(_, leaves)| leaves.position()))
         .bind(to_micros(WINDOW))
         .fetch_one(conn)
         .await
 }
 
 /// `None`: the row stayed locked, and nothing has happened.
-fn unlocked<T>(answer: Result<T, sqlx::Error>) -> Result<Option<T>, Fault> {
+pub(super) fn unlocked<T>(answer: Result<T, sqlx::Error>) -> Result<Option<T>, Fault> {
     match answer.map_err(Fault::from) {
         Ok(answer) => Ok(Some(answer)),
         Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),

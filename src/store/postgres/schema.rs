@@ -26,7 +26,17 @@ pub(crate) fn migrations() -> Migrations {
 }
 
 /// Every function of rowlock's. Where an administrator has not taken it away, every user has the right to run it.
-const FUNCTIONS: [&str; 2] = ["rowlock_join_v1", "rowlock_pass_v1"];
+const FUNCTIONS: [&str; 9] = [
+    "rowlock_join_v1",
+    "rowlock_pass_v1",
+    "rowlock_permit_join_v1",
+    "rowlock_permit_pass_v1",
+    "rowlock_permit_weigh_v1",
+    "rowlock_permit_resize_v1",
+    "rowlock_reap_v1",
+    "rowlock_make_permit_v1",
+    "rowlock_grant_permits_v1",
+];
 
 /// The statements that give `user` all rights that rowlock needs at run time.
 pub(crate) fn grants(user: &str, database: &str) -> String {
@@ -47,15 +57,18 @@ const OLDEST: i32 = 130_000;
 
 /// Every column of every table, and every function. The server checks the right to run a function before it finds that there is no row.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
-     l.waiters, l.next_position, l.passed, d.one, d.id, \
+     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, \
      r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
      r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
      r.retain_until, r.forget_at, r.clean_at, \
      s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
      t.scope, t.token, t.issued_at, t.expires_at, \
      o.id, o.holder, o.opened_at, o.expires_at, o.forced, \
-     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, \
-     rowlock_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_pass_v1(NULL, NULL, NULL, NULL) \
+     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight, \
+     rowlock_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_pass_v1(NULL, NULL, NULL, NULL), \
+     rowlock_permit_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_permit_pass_v1(NULL, NULL, NULL, NULL), \
+     rowlock_permit_weigh_v1(NULL, NULL, NULL, NULL), rowlock_permit_resize_v1(NULL, NULL, NULL), rowlock_reap_v1(NULL), \
+     rowlock_make_permit_v1(NULL, NULL, NULL, NULL, NULL, NULL), rowlock_grant_permits_v1(NULL, NULL) \
      FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \
      rowlock_session o, rowlock_waiter w WHERE 1 = 0";
 

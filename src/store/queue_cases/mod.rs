@@ -3,6 +3,7 @@
 pub(crate) mod joining;
 pub(crate) mod locked;
 pub(crate) mod passing;
+pub(crate) mod permits;
 pub(crate) mod rows;
 pub(crate) mod stress;
 
@@ -12,8 +13,10 @@ use uuid::Uuid;
 
 use crate::model::{FaultKind, Name};
 use crate::store::clean::CleanStore;
+use crate::store::in_tx::InTxStore;
 use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::permit::PermitStore;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
     QueueStore,
@@ -25,11 +28,14 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 /// The verbs that the cases need.
 pub(crate) trait Verbs:
-    LeaseStore + LockRowStore + QueueStore + CleanStore + 'static
+    LeaseStore + LockRowStore + QueueStore + PermitStore + CleanStore + InTxStore + 'static
 {
 }
 
-impl<T: LeaseStore + LockRowStore + QueueStore + CleanStore + 'static> Verbs for T {}
+impl<T: LeaseStore + LockRowStore + QueueStore + PermitStore + CleanStore + InTxStore + 'static>
+    Verbs for T
+{
+}
 
 /// An empty database of a brand's.
 pub(crate) trait Place: Clone + Send + Sync + 'static {
@@ -209,7 +215,7 @@ impl<P: Place> Client<P> {
         };
         match self.conn.lease_release(&[ask]).await {
             Err(fault) if fault.kind == FaultKind::LockTimeout => Freed::Locked,
-            freed => freed.unwrap()[0],
+            freed => freed.unwrap().remove(0),
         }
     }
 }
@@ -268,6 +274,23 @@ macro_rules! queue_cases {
                 a_barging_take_does
                 no_row_with_waiters_is_cleaned
                 live_waiters_are_listed
+            }
+            permits {
+                permits_are_granted_up_to_the_capacity
+                the_first_waiter_keeps_back_those_behind_it
+                many_readers_or_one_writer
+                a_permit_that_was_asked_for_twice_is_one
+                the_queue_for_permits_has_its_limit
+                a_name_has_one_kind_and_one_capacity
+                an_expired_permit_is_given_to_others
+                a_window_that_is_over_costs_the_permit
+                permits_end_with_their_session
+                dead_waiters_for_permits_are_passed_over
+                a_permit_is_renewed_and_listed
+                a_permit_gets_another_weight
+                a_downgrade_lets_readers_in
+                a_capacity_is_changed_in_use
+                a_pinned_permit_is_not_given_to_others
             }
             locked {
                 a_locked_row_is_given_up_soon

@@ -1,0 +1,125 @@
+//! Read/write locks and semaphores: the verbs, with their asks and outcomes.
+//!
+//! A name of this [`Kind`] has a row in `rowlock_lock` with its `capacity` and how much of it is `used`, and never a grant. Each *permit* is
+//! a row of its own there, with a grant, an expiry or a session, and a `weight`. Its name is that of the lock, NUL, and the grant id in
+//! hexadecimal digits ([`Name::permit`]): no lock of a caller's has such a name. So the verbs for the rows of locks renew, confirm, pin
+//! and list permits too. A semaphore's permits have weights from 1 to the capacity. In a read/write lock a reader has weight 1, and a
+//! writer the whole capacity, [`Kind::ALL`].
+//!
+//! The queue is the one of [`store::queue`](super::queue), and each waiter has its weight. Waiters are granted strictly in the order of
+//! their positions, as many as fit: the first one that does not fit keeps back those behind it. So no writer starves.
+//!
+//! Each verb locks the row of the name first. Permits are made and removed, and their weight is changed, only under that lock. A permit
+//! that has expired, or whose session has ended, is *reaped*: a verb that finds too little room removes such permits first, but none
+//! whose row is locked (a transaction has it pinned). `used` may be too large until then, never too small.
+//!
+//! A fence is given by every grant of a semaphore, and by every grant of a writer. Readers share the fence of the last write.
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::lease::Freed;
+use super::queue::{JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk};
+use crate::model::{Kind, Name};
+
+/// The verbs for read/write locks and semaphores.
+#[async_trait]
+pub(crate) trait PermitStore {
+    /// Grants a permit, if no one waits and it fits; otherwise puts a waiter at the end of the queue. Makes a missing row. Refuses a name
+    /// of another kind, or of another capacity.
+    ///
+    /// Finds the permit or the waiter of an earlier sending, as [`queue_join`](super::queue::QueueStore::queue_join) does.
+    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault>;
+
+    /// Grants permits to the first waiters, as many as fit, each for the window; removes waiters whose sessions are not live. The permit
+    /// and the waiter of the ask are removed first.
+    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault>;
+
+    /// [`queue_look`](super::queue::QueueStore::queue_look) for waiters of names of this kind. A name has to be passed on when its first live
+    /// waiter fits, or when a permit has expired, or its session.
+    async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
+
+    /// Changes the weight of a live permit. A larger weight has to fit, whoever waits, and gives a new fence; after a smaller one,
+    /// waiters are granted.
+    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault>;
+
+    /// Changes the capacity of a semaphore, or makes its row. Waiters are granted; permits that no longer fit are kept.
+    async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault>;
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct PermitAsk {
+    /// The name is that of the lock.
+    pub(crate) join: JoinAsk,
+    pub(crate) kind: Kind,
+    pub(crate) weight: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PermitsPassed {
+    Done {
+        /// What became of the permit of the ask: `Released`, `Expired`, or `Superseded` (there was none).
+        freed: Freed,
+        /// The waiters that have a permit now.
+        next: Vec<Next>,
+    },
+    /// A transaction has one of the rows locked.
+    Locked,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct WeighAsk {
+    /// That of the lock.
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    pub(crate) weight: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Weighed {
+    Done {
+        fence: i64,
+        /// The waiters that have a permit now.
+        next: Vec<Next>,
+    },
+    /// It does not fit: there are other permits.
+    Full,
+    /// The permit has expired, or is gone.
+    Gone,
+    /// A transaction has one of the rows locked.
+    Locked,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Resized {
+    Done {
+        /// The capacity until now. `None`: there was no row.
+        before: Option<u32>,
+        next: Vec<Next>,
+    },
+    /// The name is of this kind.
+    Mismatch(Kind),
+    /// A transaction has the row locked.
+    Locked,
+}
+
+/// Releases the permit of this grant.
+pub(super) async fn release(
+    store: &mut (impl PermitStore + Send + ?Sized),
+    name: Name,
+    grant_id: Uuid,
+) -> Result<Freed, Fault> {
+    let pass = PassAsk {
+        name,
+        of: Some((grant_id, Leaves::None)),
+    };
+    Ok(match store.permit_pass(&pass).await? {
+        PermitsPassed::Done {
+            freed: Freed::Released,
+            next,
+        } if !next.is_empty() => Freed::Passed(next),
+        PermitsPassed::Done { freed, .. } => freed,
+        PermitsPassed::Locked => Freed::Locked,
+    })
+}

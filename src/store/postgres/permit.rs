@@ -1,0 +1,210 @@
+//! Read/write locks and semaphores: the statements.
+//!
+//! The decisions are functions, which the migrations make (`V9__permit.sql`).
+
+use async_trait::async_trait;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::lock_row::{ROW, one, row_ends};
+use super::queue::unlocked;
+use super::{query, query_as};
+use crate::model::{Kind, Name};
+use crate::store::fault::Fault;
+use crate::store::lease::Freed;
+use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk, WINDOW};
+use crate::store::row::count;
+use crate::store::to_micros;
+
+const JOIN: &str = "
+SELECT status, number, ahead, pass FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+const PASS: &str = "
+SELECT was, next_grants, next_sessions FROM rowlock_permit_pass_v1($1, $2, $3, $4)";
+
+const WEIGH: &str = "
+SELECT status, number, next_grants, next_sessions FROM rowlock_permit_weigh_v1($1, $2, $3, $4)";
+
+const RESIZE: &str = "
+SELECT status, before, next_grants, next_sessions FROM rowlock_permit_resize_v1($1, $2, $3)";
+
+const MAKE_ROW: &str = "
+INSERT INTO rowlock_lock (name, fence, capacity)
+VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2)
+ON CONFLICT (name) DO NOTHING";
+
+/// The waiter has a permit; it is there; and the time until the first permit ends. No time, when the first live waiter fits.
+const LOOK: &str = concat!(
+    "
+WITH ask AS (
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
+        WITH ORDINALITY AS a (name, grant_id, position, n)
+    LIMIT cardinality($1)
+)
+SELECT COALESCE(p.expires_at > clock_timestamp(), false),
+       k.name IS NOT NULL AND w.name IS NOT NULL,
+       COALESCE(CASE WHEN k.used + (
+           SELECT f.weight FROM rowlock_waiter f
+           WHERE f.name = a.name AND f.position > k.passed
+             AND (SELECT s.expires_at > clock_timestamp() FROM rowlock_session s WHERE s.id = f.session_id)
+           ORDER BY f.position LIMIT 1
+       ) <= k.capacity THEN 0 ELSE (
+           SELECT (extract(epoch FROM min(CASE WHEN l.grant_id IS NULL THEN 'epoch' ELSE ",
+    row_ends!(),
+    " END) - clock_timestamp()) * 1000000)::bigint
+           FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+           WHERE l.name > a.name || '\\x00' AND l.name < a.name || '\\x01'
+       ) END, 0)
+FROM ask a
+LEFT JOIN rowlock_lock k ON k.name = a.name
+LEFT JOIN rowlock_lock p
+       ON p.name = a.name || '\\x00' || convert_to(replace(a.grant_id::text, '-', ''), 'UTF8')
+      AND p.grant_id = a.grant_id
+LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.grant_id = a.grant_id
+ORDER BY a.n"
+);
+
+/// The status, the fence or the position or the capacity, the waiters before it, and whether waiters have to be granted.
+type JoinColumns = (i32, Option<i64>, Option<i64>, Option<bool>);
+
+/// The status, a number, and the waiters that have permits now, with their sessions.
+type Columns = (i32, Option<i64>, Option<Vec<Uuid>>, Option<Vec<Uuid>>);
+
+#[async_trait]
+impl PermitStore for PgConnection {
+    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault> {
+        let name = &ask.join.name;
+        let Some(mut row) = unlocked(join(self, ask).await)? else {
+            return Ok(Joined::Locked);
+        };
+        if row.0 == 0 {
+            make_row(self, name, ask.kind).await?;
+            let Some(again) = unlocked(join(self, ask).await)? else {
+                return Ok(Joined::Locked);
+            };
+            row = again;
+        }
+        Ok(match row {
+            (1, Some(fence), ..) => Joined::Granted { fence },
+            (2, Some(position), before, pass) => Joined::Queued {
+                position,
+                before: count(before.unwrap_or_default()),
+                pass: pass.unwrap_or_default(),
+            },
+            (3, ..) => match one(self, ROW, name).await? {
+                Some(row) => Joined::Full(row),
+                None => Joined::Locked,
+            },
+            (4, Some(capacity), ..) => Joined::Mismatch(Kind::of(capacity)),
+            // The cleaner has removed the new row.
+            _ => Joined::Locked,
+        })
+    }
+
+    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault> {
+        let row: (i32, Option<Vec<Uuid>>, Option<Vec<Uuid>>) = query_as(PASS)
+            .bind(ask.name.as_bytes())
+            .bind(ask.of.map(|(grant_id, _)| grant_id))
+            .bind(ask.of.and_then(|(_, leaves)| leaves.position()))
+            .bind(to_micros(WINDOW))
+            .fetch_one(self)
+            .await?;
+        let (was, grants, sessions) = row;
+        let freed = match was {
+            0 => Freed::Superseded,
+            1 => Freed::Expired,
+            2 => Freed::Released,
+            _ => return Ok(PermitsPassed::Locked),
+        };
+        let next = next(grants, sessions);
+        Ok(PermitsPassed::Done { freed, next })
+    }
+
+    async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
+        let rows: Vec<(bool, bool, i64)> = query_as(LOOK)
+            .bind(asks.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
+            .bind(asks.iter().map(|a| a.position).collect::<Vec<_>>())
+            .fetch_all(self)
+            .await?;
+        Ok(rows.into_iter().map(Looked::from).collect())
+    }
+
+    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault> {
+        let row: Result<Columns, sqlx::Error> = query_as(WEIGH)
+            .bind(ask.name.as_bytes())
+            .bind(ask.grant_id)
+            .bind(i64::from(ask.weight))
+            .bind(to_micros(WINDOW))
+            .fetch_one(self)
+            .await;
+        Ok(match unlocked(row)? {
+            None => Weighed::Locked,
+            Some((1, Some(fence), grants, sessions)) => Weighed::Done {
+                fence,
+                next: next(grants, sessions),
+            },
+            Some((2, ..)) => Weighed::Full,
+            Some(_) => Weighed::Gone,
+        })
+    }
+
+    async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault> {
+        let kind = Kind::Semaphore { capacity };
+        if make_row(self, name, kind).await? {
+            return Ok(Resized::Done {
+                before: None,
+                next: Vec::new(),
+            });
+        }
+        let row: Result<Columns, sqlx::Error> = query_as(RESIZE)
+            .bind(name.as_bytes())
+            .bind(i64::from(capacity))
+            .bind(to_micros(WINDOW))
+            .fetch_one(self)
+            .await;
+        Ok(match unlocked(row)? {
+            Some((1, before, grants, sessions)) => Resized::Done {
+                before: before.and_then(|before| u32::try_from(before).ok()),
+                next: next(grants, sessions),
+            },
+            Some((4, Some(before), ..)) => Resized::Mismatch(Kind::of(before)),
+            // Without a row: the cleaner has just removed it.
+            _ => Resized::Locked,
+        })
+    }
+}
+
+async fn join(conn: &mut PgConnection, ask: &PermitAsk) -> Result<JoinColumns, sqlx::Error> {
+    let PermitAsk { join, kind, weight } = ask;
+    query_as(JOIN)
+        .bind(join.name.as_bytes())
+        .bind(join.grant_id)
+        .bind(join.session)
+        .bind(join.in_session)
+        .bind(to_micros(join.ttl))
+        .bind(&*join.holder)
+        .bind(i64::from(join.most))
+        .bind(i64::from(kind.capacity()))
+        .bind(i64::from(*weight))
+        .fetch_one(conn)
+        .await
+}
+
+/// Makes the row of a name, unless it is there. Returns whether it was made.
+async fn make_row(conn: &mut PgConnection, name: &Name, kind: Kind) -> Result<bool, sqlx::Error> {
+    let made = query(MAKE_ROW)
+        .bind(name.as_bytes())
+        .bind(i64::from(kind.capacity()))
+        .execute(conn)
+        .await?;
+    Ok(made.rows_affected() > 0)
+}
+
+fn next(grants: Option<Vec<Uuid>>, sessions: Option<Vec<Uuid>>) -> Vec<Next> {
+    let grants = grants.unwrap_or_default().into_iter();
+    let next = grants.zip(sessions.unwrap_or_default());
+    next.map(|(grant_id, session)| Next { grant_id, session })
+        .collect()
+}

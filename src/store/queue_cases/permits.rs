@@ -1,0 +1,500 @@
+//! Read/write locks and semaphores: permits.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Client, Place, TTL, named};
+use crate::model::{Kind, Mode};
+use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, Taken};
+use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::queue::{
+    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, QueueStore,
+};
+use crate::store::session::SessionStore;
+
+const TWO: Kind = Kind::Semaphore { capacity: 2 };
+
+/// What a client asks for or has.
+struct Asked {
+    ask: PermitAsk,
+    number: i64,
+}
+
+impl<P: Place> Client<P> {
+    fn asks(&self, kind: Kind, weight: u32, in_session: bool) -> PermitAsk {
+        let join = JoinAsk {
+            in_session,
+            ..self.ask("a")
+        };
+        PermitAsk { join, kind, weight }
+    }
+
+    async fn joins(&mut self, ask: &PermitAsk) -> Joined {
+        self.conn.permit_join(ask).await.unwrap()
+    }
+
+    /// Is granted a permit at once; the number is the fence.
+    async fn permit(&mut self, kind: Kind, weight: u32) -> Asked {
+        let ask = self.asks(kind, weight, false);
+        match self.joins(&ask).await {
+            Joined::Granted { fence: number } => Asked { ask, number },
+            other => panic!("no permit: {other:?}"),
+        }
+    }
+
+    async fn permit_in_session(&mut self, kind: Kind, weight: u32) -> Asked {
+        let mut ask = self.asks(kind, weight, true);
+        ask.join.ttl = crate::store::lease::FOR_EVER;
+        match self.joins(&ask).await {
+            Joined::Granted { fence: number } => Asked { ask, number },
+            other => panic!("no permit: {other:?}"),
+        }
+    }
+
+    /// Has to wait; the number is the position.
+    async fn waits(&mut self, kind: Kind, weight: u32) -> Asked {
+        let ask = self.asks(kind, weight, false);
+        match self.joins(&ask).await {
+            Joined::Queued { position, .. } => Asked {
+                ask,
+                number: position,
+            },
+            other => panic!("it does not wait: {other:?}"),
+        }
+    }
+
+    async fn releases(&mut self, permit: &Asked) -> Freed {
+        let ask = ReleaseAsk {
+            name: named("a").permit(permit.ask.join.grant_id),
+            grant_id: permit.ask.join.grant_id,
+            fence: permit.number,
+            was_queued: false,
+        };
+        let freed = self.conn.lease_release(&[ask]).await.unwrap();
+        freed.into_iter().next().expect("one outcome")
+    }
+
+    async fn passes(&mut self, of: Option<(Uuid, Leaves)>) -> (Freed, Vec<Uuid>) {
+        let name = named("a");
+        match self.conn.permit_pass(&PassAsk { name, of }).await.unwrap() {
+            PermitsPassed::Done { freed, next } => {
+                (freed, next.into_iter().map(|next| next.grant_id).collect())
+            }
+            PermitsPassed::Locked => panic!("nothing has a row locked"),
+        }
+    }
+
+    async fn confirms(&mut self, waits: &Asked) -> Confirmed {
+        let ask = ConfirmAsk {
+            name: named("a").permit(waits.ask.join.grant_id),
+            grant_id: waits.ask.join.grant_id,
+            ttl: TTL,
+            session: None,
+        };
+        self.conn.queue_confirm(&ask).await.unwrap()
+    }
+
+    async fn looks(&mut self, waits: &Asked) -> Looked {
+        let ask = LookAsk {
+            name: named("a"),
+            grant_id: waits.ask.join.grant_id,
+            position: waits.number,
+        };
+        let looked = self.conn.permit_look(&[ask]).await.unwrap();
+        assert_eq!(looked.len(), 1);
+        looked[0].clone()
+    }
+
+    async fn weighs(&mut self, permit: &Asked, weight: u32) -> Weighed {
+        let ask = WeighAsk {
+            name: named("a"),
+            grant_id: permit.ask.join.grant_id,
+            weight,
+        };
+        self.conn.permit_weigh(&ask).await.unwrap()
+    }
+
+    /// What is used of the name, by its row and by its permits.
+    async fn used(&mut self) -> [i64; 2] {
+        let sum = "SELECT used FROM rowlock_lock WHERE weight = 0 UNION ALL
+                   SELECT COALESCE(sum(weight), 0) FROM rowlock_lock WHERE weight > 0";
+        let numbers = P::numbers(&mut self.conn, sum).await;
+        [numbers[0], numbers[1]]
+    }
+
+    fn next(&self, waits: &Asked) -> Next {
+        Next {
+            grant_id: waits.ask.join.grant_id,
+            session: self.session,
+        }
+    }
+}
+
+fn is_pass(looked: &Looked) -> bool {
+    matches!(looked, Looked::Waiting { pass: true, .. })
+}
+
+fn waits_on(looked: &Looked) -> bool {
+    matches!(looked, Looked::Waiting { pass: false, remaining } if *remaining > Duration::from_secs(10) && *remaining <= TTL)
+}
+
+pub(crate) async fn permits_are_granted_up_to_the_capacity(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let first = client.permit(TWO, 1).await;
+    let second = client.permit(TWO, 1).await;
+    assert!(second.number > first.number, "every grant has a new fence");
+    let waits = client.waits(TWO, 1).await;
+    assert!(waits_on(&client.looks(&waits).await));
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+
+    let next = vec![client.next(&waits)];
+    assert_eq!(client.releases(&first).await, Freed::Passed(next));
+    assert_eq!(client.looks(&waits).await, Looked::Granted);
+    let Confirmed::Held { fence } = client.confirms(&waits).await else {
+        panic!("the window is open");
+    };
+    assert!(fence > second.number);
+    assert_eq!(client.used().await, [2, 2]);
+    assert_eq!(client.releases(&second).await, Freed::Released);
+    assert_eq!(client.releases(&second).await, Freed::Superseded);
+    assert_eq!(client.releases(&waits).await, Freed::Released);
+    assert_eq!(client.used().await, [0, 0]);
+    client.check().await;
+}
+
+pub(crate) async fn the_first_waiter_keeps_back_those_behind_it(place: &impl Place) {
+    let kind = Kind::Semaphore { capacity: 4 };
+    let mut client = Client::new(place).await;
+    let three = client.permit(kind, 3).await;
+    let heavy = client.waits(kind, 2).await;
+    let light = client.waits(kind, 1).await;
+    assert_eq!(client.passes(None).await, (Freed::Superseded, vec![]));
+    let leaves = Some((heavy.ask.join.grant_id, Leaves::At(heavy.number)));
+    let granted = vec![light.ask.join.grant_id];
+    assert_eq!(client.passes(leaves).await, (Freed::Superseded, granted));
+    let both = [client.waits(kind, 2).await, client.waits(kind, 1).await];
+    let next = both.iter().map(|waits| client.next(waits)).collect();
+    assert_eq!(client.releases(&three).await, Freed::Passed(next));
+    assert_eq!(client.used().await, [4, 4]);
+    client.check().await;
+}
+
+pub(crate) async fn many_readers_or_one_writer(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let readers = [client.permit(rw, 1).await, client.permit(rw, 1).await];
+    assert_eq!(readers[0].number, readers[1].number, "the last write's");
+    let writer = client.waits(rw, all).await;
+    let behind = [client.waits(rw, 1).await, client.waits(rw, 1).await];
+    assert_eq!(client.releases(&readers[0]).await, Freed::Released);
+    let next = vec![client.next(&writer)];
+    assert_eq!(client.releases(&readers[1]).await, Freed::Passed(next));
+    let Confirmed::Held { fence } = client.confirms(&writer).await else {
+        panic!("the window is open");
+    };
+    assert!(fence > readers[0].number);
+    let next = behind.iter().map(|waits| client.next(waits)).collect();
+    assert_eq!(client.releases(&writer).await, Freed::Passed(next));
+    for reader in &behind {
+        let Confirmed::Held { fence: read } = client.confirms(reader).await else {
+            panic!("the window is open");
+        };
+        assert_eq!(read, fence, "readers have the fence of the last write");
+    }
+    client.check().await;
+}
+
+pub(crate) async fn a_permit_that_was_asked_for_twice_is_one(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let first = client.permit(TWO, 1).await;
+    let again = client.joins(&first.ask).await;
+    assert!(matches!(again, Joined::Granted { fence } if fence == first.number));
+    let _ = client.permit(TWO, 1).await;
+    let (waits, behind) = (client.waits(TWO, 1).await, client.waits(TWO, 1).await);
+    let again = client.joins(&behind.ask).await;
+    assert!(
+        matches!(again, Joined::Queued { position, before: 1, .. } if position == behind.number),
+        "{again:?}"
+    );
+    // It was granted, and asks again: that confirms.
+    assert!(matches!(client.releases(&first).await, Freed::Passed(_)));
+    assert!(matches!(
+        client.joins(&waits.ask).await,
+        Joined::Granted { .. }
+    ));
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+}
+
+pub(crate) async fn the_queue_for_permits_has_its_limit(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let _ = client.permit(TWO, 2).await;
+    let mut ask = client.asks(TWO, 1, false);
+    ask.join.most = 0;
+    assert!(matches!(client.joins(&ask).await, Joined::Full(_)));
+    let waits = client.waits(TWO, 1).await;
+    ask.join.most = 1;
+    assert!(matches!(client.joins(&ask).await, Joined::Full(row) if row.waiters == 1));
+    let anywhere = Some((waits.ask.join.grant_id, Leaves::Anywhere));
+    assert_eq!(client.passes(anywhere).await, (Freed::Superseded, vec![]));
+    assert!(matches!(client.joins(&ask).await, Joined::Queued { .. }));
+    client.check().await;
+}
+
+pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let permit = client.permit(TWO, 1).await;
+    for other in [Kind::ReadWrite, Kind::Semaphore { capacity: 3 }] {
+        let ask = client.asks(other, 1, false);
+        let joined = client.joins(&ask).await;
+        assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+    }
+    for barging in [false, true] {
+        let taken = client.take("a", barging).await;
+        assert!(
+            matches!(&taken, Taken::Busy(Some(row)) if row.kind == TWO),
+            "{taken:?}"
+        );
+    }
+    assert_eq!(client.releases(&permit).await, Freed::Released);
+    let taken = client.take("a", false).await;
+    assert!(
+        matches!(&taken, Taken::Busy(Some(row)) if row.kind == TWO),
+        "{taken:?}"
+    );
+
+    let Taken::Granted { .. } = client.take("b", false).await else {
+        panic!("b is free");
+    };
+    let mut ask = client.asks(TWO, 1, false);
+    ask.join.name = named("b");
+    let joined = client.joins(&ask).await;
+    assert!(matches!(joined, Joined::Mismatch(Kind::Lock)), "{joined:?}");
+    let resized = client.conn.permit_resize(&named("b"), 5).await.unwrap();
+    assert_eq!(resized, Resized::Mismatch(Kind::Lock));
+}
+
+pub(crate) async fn an_expired_permit_is_given_to_others(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let (first, second) = (client.permit(TWO, 1).await, client.permit(TWO, 1).await);
+    let waits = client.waits(TWO, 1).await;
+    client.expire_permit(&first).await;
+    assert!(is_pass(&client.looks(&waits).await));
+    let granted = vec![waits.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert_eq!(client.releases(&first).await, Freed::Superseded);
+    client.expire_permit(&second).await;
+    assert_eq!(client.releases(&second).await, Freed::Expired);
+    // Without a waiter, the next one who asks finds it.
+    let third = client.permit(TWO, 1).await;
+    client.expire_permit(&third).await;
+    let _ = client.permit(TWO, 1).await;
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+}
+
+impl<P: Place> Client<P> {
+    async fn expire_permit(&mut self, permit: &Asked) {
+        let sql = format!(
+            "UPDATE rowlock_lock SET expires_at = {} WHERE weight > 0 AND fence = {}",
+            P::AGO,
+            permit.number
+        );
+        self.run(&sql).await;
+    }
+}
+
+pub(crate) async fn a_window_that_is_over_costs_the_permit(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let held = client.permit(TWO, 2).await;
+    let (first, second) = (client.waits(TWO, 2).await, client.waits(TWO, 2).await);
+    assert!(matches!(client.releases(&held).await, Freed::Passed(_)));
+    client.expire_grants().await;
+    assert_eq!(client.confirms(&first).await, Confirmed::Gone);
+    assert!(is_pass(&client.looks(&second).await));
+    let granted = vec![second.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert_eq!(client.looks(&first).await, Looked::Gone);
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+}
+
+pub(crate) async fn permits_end_with_their_session(place: &impl Place) {
+    let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
+    let _ = dies.permit_in_session(TWO, 1).await;
+    let _ = client.permit_in_session(TWO, 1).await;
+    let waits = client.waits(TWO, 1).await;
+    assert!(waits_on(&client.looks(&waits).await));
+    assert_eq!(client.passes(None).await, (Freed::Superseded, vec![]));
+    dies.expire().await;
+    assert!(is_pass(&client.looks(&waits).await));
+    let granted = vec![waits.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert_eq!(dies.conn.session_end(dies.session).await.unwrap(), 0);
+    assert_eq!(client.used().await, [2, 2]);
+
+    // A session that was closed.
+    let waits = client.waits(TWO, 1).await;
+    let mut closes = Client::new(place).await;
+    assert_eq!(client.confirms(&waits).await, Confirmed::Gone);
+    let later = closes.waits(TWO, 1).await;
+    assert_eq!(client.conn.session_end(client.session).await.unwrap(), 1);
+    assert!(is_pass(&closes.looks(&later).await));
+    let granted = vec![later.ask.join.grant_id];
+    assert_eq!(closes.passes(None).await, (Freed::Superseded, granted));
+    closes.check().await;
+}
+
+pub(crate) async fn dead_waiters_for_permits_are_passed_over(place: &impl Place) {
+    let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
+    let held = client.permit(TWO, 1).await;
+    let _ = dies.waits(TWO, 2).await;
+    let alive = client.waits(TWO, 1).await;
+    assert!(waits_on(&client.looks(&alive).await));
+    dies.expire().await;
+    assert!(is_pass(&client.looks(&alive).await), "it fits now");
+    let granted = vec![alive.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    client.check().await;
+    assert_eq!(client.releases(&held).await, Freed::Released);
+}
+
+pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let reader = client.permit(Kind::ReadWrite, 1).await;
+    let name = named("a").permit(reader.ask.join.grant_id);
+    let ask = RenewAsk {
+        name: name.clone(),
+        grant_id: reader.ask.join.grant_id,
+        ttl: TTL * 2,
+    };
+    let renewed = client.conn.lease_renew(&[ask]).await.unwrap();
+    assert!(matches!(renewed[0], Renewed::Live { remaining } if remaining > TTL));
+    let rows = client.conn.lock_list().await.unwrap();
+    let infos: Vec<_> = rows.into_iter().map(|row| row.info().unwrap()).collect();
+    assert_eq!(infos.len(), 1, "{infos:?}");
+    assert_eq!(infos[0].name, named("a"));
+    assert_eq!(infos[0].mode, Mode::Read);
+    let row = client
+        .conn
+        .lock_row(&named("a"), RowAsk::Look)
+        .await
+        .unwrap();
+    assert_eq!(row.expect("the row of the name").kind, Kind::ReadWrite);
+}
+
+pub(crate) async fn a_permit_gets_another_weight(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let (reader, other) = (client.permit(rw, 1).await, client.permit(rw, 1).await);
+    assert_eq!(client.weighs(&reader, all).await, Weighed::Full);
+    let writer = client.waits(rw, all).await;
+    assert_eq!(client.releases(&other).await, Freed::Released);
+    let Weighed::Done { fence, next } = client.weighs(&reader, all).await else {
+        panic!("it is the only reader");
+    };
+    assert!(fence > reader.number && next.is_empty());
+    assert_eq!(client.used().await, [i64::from(all); 2]);
+    let behind = client.waits(rw, 1).await;
+    // The first waiter is a writer, so nobody gets in.
+    let done = Weighed::Done {
+        fence,
+        next: vec![],
+    };
+    assert_eq!(client.weighs(&reader, 1).await, done);
+    let leaves = Some((writer.ask.join.grant_id, Leaves::At(writer.number)));
+    let granted = vec![behind.ask.join.grant_id];
+    assert_eq!(client.passes(leaves).await, (Freed::Superseded, granted));
+    client.expire_grants().await;
+    assert_eq!(client.weighs(&reader, 1).await, Weighed::Gone);
+    client.check().await;
+}
+
+pub(crate) async fn a_downgrade_lets_readers_in(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let writer = client.permit(rw, all).await;
+    let readers = [client.waits(rw, 1).await, client.waits(rw, 1).await];
+    let next = readers.iter().map(|waits| client.next(waits)).collect();
+    let done = Weighed::Done {
+        fence: writer.number,
+        next,
+    };
+    assert_eq!(client.weighs(&writer, 1).await, done);
+    assert_eq!(client.used().await, [3, 3]);
+    client.check().await;
+}
+
+pub(crate) async fn a_capacity_is_changed_in_use(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let made = client.conn.permit_resize(&named("a"), 2).await.unwrap();
+    let nobody = Vec::new();
+    assert_eq!(
+        made,
+        Resized::Done {
+            before: None,
+            next: nobody.clone()
+        }
+    );
+    let held = [client.permit(TWO, 1).await, client.permit(TWO, 1).await];
+    let waits = client.waits(TWO, 1).await;
+    let next = vec![client.next(&waits)];
+    let raised = client.conn.permit_resize(&named("a"), 3).await.unwrap();
+    let before = Some(2);
+    assert_eq!(raised, Resized::Done { before, next });
+    let lowered = client.conn.permit_resize(&named("a"), 1).await.unwrap();
+    let before = Some(3);
+    let next = nobody;
+    assert_eq!(lowered, Resized::Done { before, next });
+    let one = Kind::Semaphore { capacity: 1 };
+    let last = client.waits(one, 1).await;
+    // No new permit before fewer than one is used.
+    assert_eq!(client.releases(&held[0]).await, Freed::Released);
+    assert_eq!(client.releases(&held[1]).await, Freed::Released);
+    let next = vec![client.next(&last)];
+    assert_eq!(client.releases(&waits).await, Freed::Passed(next));
+    client.check().await;
+}
+
+pub(crate) async fn a_pinned_permit_is_not_given_to_others(place: &impl Place) {
+    let (mut pins, mut client) = (Client::new(place).await, Client::new(place).await);
+    let mut ask = pins.asks(TWO, 2, false);
+    ask.join.ttl = Duration::from_secs(1);
+    let Joined::Granted { .. } = pins.joins(&ask).await else {
+        panic!("it is free");
+    };
+    let waits = client.waits(TWO, 1).await;
+    pins.run("BEGIN").await;
+    let pin = PinAsk {
+        name: named("a").permit(ask.join.grant_id),
+        grant_id: ask.join.grant_id,
+        by: PinBy::Lock,
+    };
+    let pinned = pins.conn.tx_pin(&pin).await.unwrap().found;
+    assert_eq!(pinned, Pinned::Live);
+    while !is_pass(&client.looks(&waits).await) {
+        tokio::task::yield_now().await;
+    }
+    let pass = PassAsk {
+        name: named("a"),
+        of: None,
+    };
+    // On SQLite the transaction has the whole file.
+    let passed = client.conn.permit_pass(&pass).await.unwrap();
+    let nobody = PermitsPassed::Done {
+        freed: Freed::Superseded,
+        next: vec![],
+    };
+    assert!(
+        passed == nobody || passed == PermitsPassed::Locked,
+        "{passed:?}"
+    );
+    pins.run("COMMIT").await;
+    let granted = vec![waits.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    client.check().await;
+}
