@@ -3,7 +3,7 @@
 use super::take::busy;
 use super::wanted::Wanted;
 use super::{MAX_UNDO, leave};
-use crate::model::{Busy, Error, Moment, Subject};
+use crate::model::{Busy, Error, Kind, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
@@ -122,6 +122,12 @@ impl Verb for Join {
                 place.forget();
                 let busy = busy(ask.name, Some(row));
                 let _ = reply.send(busy.map(Joining::Full));
+            }
+            Joined::Mismatch(is) => {
+                place.forget();
+                let name = ask.name;
+                let asked = Kind::Lock;
+                let _ = reply.send(Err(Error::WrongKind { name, is, asked }));
             }
             Joined::Locked => {
                 place.forget();
