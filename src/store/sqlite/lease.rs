@@ -141,7 +141,7 @@ impl LeaseStore for SqliteConnection {
             .collect())
     }
 
-    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
         if let [ask] = asks
             && ask.was_queued
         {
