@@ -78,12 +78,13 @@ pub use idempotency::{
     RecordState, Resolution, StepFailed, StepInfo, Submitted, UnknownStep,
 };
 pub use lock::{
-    Advance, Held, InTx, Lock, LockInTx, Locked, Owner, TryAcquire, TryLock, Version, one_changed,
+    Advance, Held, InTx, Lock, LockInTx, Locked, Owner, RwHeld, RwLock, Semaphore, TryAcquire,
+    TryLock, Version, one_changed,
 };
 pub use model::{
     Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FingerprintPieces,
-    FormToken, InvalidKey, InvalidName, LockInfo, Loss, Name, Outcome, RecordKey, ReleaseOutcome,
-    SessionInfo, Subject, Unfinished, UnknownEngine, WaiterInfo,
+    FormToken, InvalidKey, InvalidName, Kind, LockInfo, Loss, Mode, Name, Outcome, RecordKey,
+    ReleaseOutcome, SessionInfo, Subject, Unfinished, UnknownEngine, WaiterInfo,
 };
 pub use store::migration_sql::migration_sql;
 pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

@@ -12,7 +12,7 @@ pub use operate::Cleaned;
 use tokio::task::JoinHandle;
 
 use crate::idempotency::{FormTokens, Idempotency};
-use crate::lock::{InTx, Lock, Owner, Version};
+use crate::lock::{InTx, Lock, Owner, RwLock, Semaphore, Version};
 use crate::model::{Engine, Error, Name, Unfinished};
 use crate::runtime::Core;
 use crate::runtime::clean::BATCH;
@@ -118,6 +118,24 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         Version::read(&self.core, name.try_into().map_err(Into::into)?).await
+    }
+
+    /// A semaphore of this capacity, for all clients that use the name; see [`Semaphore`].
+    pub fn semaphore<N>(&self, name: N, capacity: u32) -> Semaphore
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        Semaphore::new(self.lock(name), capacity)
+    }
+
+    /// A read/write lock; see [`RwLock`].
+    pub fn rw_lock<N>(&self, name: N) -> RwLock
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        RwLock::new(self.lock(name))
     }
 
     /// Idempotency: an effect that happens once for a key; see [`Idempotency`].

@@ -6,6 +6,7 @@ use crate::runtime::errands::ErrandKind;
 use crate::runtime::head::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
+use crate::store::permit::pass_any;
 use crate::store::queue::{PassAsk, WaiterRow};
 use crate::store::row::LockRow;
 
@@ -92,17 +93,16 @@ impl Rowlock {
         let of = name.clone();
         let free = async move |store: &mut dyn Store| store.lease_force_release(&of, timeout).await;
         let row = self.core.run_errand(head, free).await?;
+        let is_permit = false;
         let ask = PassAsk {
             name: name.clone(),
             of: None,
         };
         let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
-        let pass = async move |store: &mut dyn Store| store.queue_pass(&ask).await;
+        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, is_permit).await;
         // If this fails, a waiter finds the name free a little later, and passes it on.
-        if let Ok(passed) = self.core.ask(head, pass).await
-            && let Some(next) = passed.next()
-        {
-            self.core.queue.passed(next.grant_id);
+        if let Ok(Some(passed)) = self.core.ask(head, pass).await {
+            self.core.queue.all_passed(&passed);
         }
         self.core.waiters.freed(&name);
         // A row that cannot be read was freed, too. A lease that had run out had no holder.

@@ -101,7 +101,7 @@ impl fmt::Debug for IdempotencyGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyGuard")
             .field("record", self.inner.key())
-            .field("attempt", &self.inner.grant.fence)
+            .field("attempt", &self.inner.grant.fence())
             .field("has_ended", &self.inner.has_ended())
             .finish_non_exhaustive()
     }
@@ -128,7 +128,7 @@ impl IdempotencyGuard {
     /// the record was removed. Use it as a fence: send it with writes to other systems.
     #[must_use]
     pub fn attempt(&self) -> i64 {
-        self.inner.grant.fence
+        self.inner.grant.fence()
     }
 
     /// Whether this attempt holds its lease, by the local clock and the last renewal. Only the statement that ends the

@@ -131,11 +131,17 @@ impl Lock {
         if let Some(owner) = &self.owner {
             owner.check(&self.core)?;
         }
+        if let Some(share) = self.share {
+            share.check()?;
+        }
         Ok(name)
     }
 
     /// Asks once.
     pub(super) async fn ask(&self, name: &Name) -> Result<Acquired, Error> {
+        if self.share.is_some() {
+            return self.ask_for_permit(name).await;
+        }
         let asked = self.as_owner(name, async |give_up| {
             Ok(match self.take(name, give_up).await? {
                 Acquired::Held(guard) => Asked::Held(guard),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::lock::Locked;
-use crate::model::{Busy, Error, Moment, Name, Subject};
+use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
 use crate::runtime::Core;
 use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
@@ -199,6 +199,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 let holder = row.info()?;
                 Ok(Taking::Missed(Some(Busy {
                     name: holder.name.clone(),
+                    kind: Kind::Lock,
                     holder: Some(holder),
                     waiters,
                 })))
@@ -320,6 +321,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         }
         Ok(Busy {
             name: self.first().clone(),
+            kind: Kind::Lock,
             holder: None,
             waiters: 0,
         })

@@ -88,7 +88,7 @@ impl Held {
     /// The lock.
     #[must_use]
     pub fn name(&self) -> &Name {
-        &self.guard.grant().name
+        &self.guard.grant().shown
     }
 
     /// The fence of this grant: greater than the fence of every earlier grant of the name, for ever.
@@ -97,7 +97,7 @@ impl Held {
     /// than it has seen. For writes to the database, see [`pin`](Self::pin).
     #[must_use]
     pub fn fence(&self) -> i64 {
-        self.guard.grant().fence
+        self.guard.grant().fence()
     }
 
     /// The moment until which this process trusts the lease without another renewal. Renewals move it. After a release or

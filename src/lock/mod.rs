@@ -2,11 +2,14 @@
 
 mod acquire;
 mod call;
+mod change;
 mod lease;
 mod optimistic;
 mod owner;
 mod pessimistic;
 mod pin;
+mod rw_lock;
+mod semaphore;
 mod wait;
 
 use std::sync::Arc;
@@ -16,10 +19,13 @@ pub use lease::Held;
 pub use optimistic::{Advance, Version, one_changed};
 pub use owner::Owner;
 pub use pessimistic::{InTx, LockInTx, Locked, TryLock};
+pub use rw_lock::{RwHeld, RwLock};
+pub use semaphore::Semaphore;
 
 use crate::model::bounds::{check_ttl, check_wait};
 use crate::model::{Busy, Error, Name};
 use crate::runtime::Core;
+use crate::store::permit::Share;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
@@ -84,6 +90,8 @@ pub struct Lock {
     in_session: bool,
     barging: bool,
     queue_limit: u32,
+    /// The part of the name that is asked for; `None`: all of a lock.
+    share: Option<Share>,
 }
 
 impl Lock {
@@ -99,6 +107,7 @@ impl Lock {
             in_session: false,
             barging: false,
             queue_limit: QUEUE_LIMIT,
+            share: None,
         }
     }
 

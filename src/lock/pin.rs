@@ -123,11 +123,11 @@ impl Held {
             if self.guard.is_released() {
                 return Err(Error::Released {
                     doing: "pin",
-                    name: name.clone(),
+                    name: grant.shown.clone(),
                 });
             }
             if let Some(loss) = grant.loss() {
-                let name = name.clone();
+                let name = grant.shown.clone();
                 return Err(Error::Lost { name, loss });
             }
             let told = here.connection().tx_pin(&ask).await;

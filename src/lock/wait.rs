@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::Lock;
 use super::acquire::Asked;
-use crate::model::{Busy, Error, Moment, Name};
+use crate::model::{Busy, Error, Kind, Moment, Name};
 use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::queue::{Place, Turn};
@@ -42,7 +42,8 @@ impl Lock {
             busy: Box::new(busy),
         };
         // While other tasks of this client wait for the name, it is not free.
-        let mut is_asking = !self.core.queue.waits_for(name) || is_over();
+        // For a permit, joining asks.
+        let mut is_asking = self.share.is_none() && (!self.core.queue.waits_for(name) || is_over());
         let mut backoff = backoff::poll();
         loop {
             let waited = async {
@@ -57,17 +58,19 @@ impl Lock {
             };
             match waited.await {
                 Ok(Waited::Held(guard)) => return Ok(guard),
-                Ok(Waited::TooLong) => return Err(timed_out(self.core.busy_now(name).await)),
+                Ok(Waited::TooLong) => {
+                    return Err(timed_out(self.core.busy_now(name, self.kind()).await));
+                }
                 Ok(Waited::Gone) => {
                     is_asking = false;
                     backoff = backoff::poll();
                     if is_over() {
-                        return Err(timed_out(self.core.busy_now(name).await));
+                        return Err(timed_out(self.core.busy_now(name, self.kind()).await));
                     }
                     continue;
                 }
                 Ok(Waited::Locked) if is_over() => {
-                    return Err(timed_out(self.core.busy_now(name).await));
+                    return Err(timed_out(self.core.busy_now(name, self.kind()).await));
                 }
                 Ok(Waited::Locked) => is_asking = false,
                 Err(error @ (Error::WaitTimeout { .. } | Error::QueueFull { .. })) => {
@@ -85,38 +88,79 @@ impl Lock {
 
     /// Joins the queue, and waits for the turn.
     async fn join(&self, name: &Name, limit: Option<Moment>) -> Result<Waited, Error> {
-        let core = &self.core;
-        let session = core.session().await?;
-        let place = Place::new(core, name, session, self.lease());
+        let place = self.place(name).await?;
         let joined = self.as_owner(name, async |give_up| {
-            let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
-            let ask = JoinAsk {
-                name: name.clone(),
-                grant_id: place.grant_id,
-                session: place.session().grant.id,
-                in_session: self.in_session,
-                ttl: self.lease(),
-                holder: Arc::clone(holder),
-                most: self.queue_limit,
-            };
-            let wanted = self.wanted(&place);
-            let join = |reply| Join::task(ask, wanted, place, reply, give_up);
-            Ok(match core.answer(join).await? {
-                Joining::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
-                Joining::Queued(place) => Asked::Not(Some(place)),
-                Joining::Full(busy) => {
-                    let busy = Box::new(busy);
-                    return Err(Error::QueueFull { busy });
-                }
-                // Or the session of the lock has just ended.
-                Joining::Locked | Joining::Held(_) => Asked::Not(None),
-            })
+            Ok(
+                match self.join_at(place, self.queue_limit, give_up).await? {
+                    Joining::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
+                    Joining::Queued(place) => Asked::Not(Some(place)),
+                    Joining::Full(busy) => {
+                        let busy = Box::new(busy);
+                        return Err(Error::QueueFull { busy });
+                    }
+                    // Or the session of the lock has just ended.
+                    Joining::Locked | Joining::Held(_) => Asked::Not(None),
+                },
+            )
         });
         match joined.await? {
             Asked::Held(guard) => Ok(Waited::Held(guard)),
             Asked::Not(Some(place)) => self.stand(place, limit).await,
             Asked::Not(None) => Ok(Waited::Locked),
         }
+    }
+
+    async fn place(&self, name: &Name) -> Result<Place, Error> {
+        let session = self.core.session().await?;
+        let is_permit = self.share.is_some();
+        Ok(Place::new(
+            &self.core,
+            name,
+            is_permit,
+            session,
+            self.lease(),
+        ))
+    }
+
+    async fn join_at(&self, place: Place, most: u32, give_up: Moment) -> Result<Joining, Error> {
+        let holder = self.holder.as_ref().unwrap_or(&self.core.settings.holder);
+        let ask = JoinAsk {
+            name: place.ticket().name.clone(),
+            grant_id: place.ticket().grant_id,
+            session: place.session().grant.id,
+            in_session: self.in_session,
+            ttl: self.lease(),
+            holder: Arc::clone(holder),
+            most,
+        };
+        let wanted = self.wanted(&place);
+        let join = |reply| Join::task((ask, self.share), wanted, place, reply, give_up);
+        self.core.answer(join).await
+    }
+
+    /// Asks once for a permit.
+    pub(super) async fn ask_for_permit(&self, name: &Name) -> Result<Acquired, Error> {
+        let give_up = Moment::now() + self.core.settings.operation_timeout;
+        loop {
+            let place = self.place(name).await?;
+            return Ok(match self.join_at(place, 0, give_up).await? {
+                // The session of the permit has just ended: another one gets it.
+                Joining::Held(guard) if !self.is_good(&guard) && !give_up.has_passed() => continue,
+                Joining::Held(guard) => Acquired::Held(guard),
+                Joining::Full(busy) => Acquired::Busy(busy),
+                Joining::Locked | Joining::Queued(_) => Acquired::Busy(Busy {
+                    name: name.clone(),
+                    kind: self.kind(),
+                    holder: None,
+                    waiters: 0,
+                }),
+            });
+        }
+    }
+
+    /// What the name is.
+    fn kind(&self) -> Kind {
+        self.share.map_or(Kind::Lock, |share| share.kind)
     }
 
     /// Waits for the turn of the place, and confirms the grant then. Dropping the future leaves the queue.
@@ -145,7 +189,7 @@ impl Lock {
         }
         let mut backoff = backoff::poll();
         loop {
-            let name = place.name().clone();
+            let name = place.ticket().name.clone();
             let accepted = self.as_owner(&name, async |give_up| {
                 let wanted = self.wanted(&place);
                 let accept = |reply| Accept::task(wanted, place, reply, give_up);
@@ -170,7 +214,7 @@ impl Lock {
 
     fn wanted(&self, place: &Place) -> Wanted {
         let session = Some(place.session()).filter(|_| self.in_session);
-        let grant = (place.name(), place.grant_id);
+        let grant = (&place.ticket().row(), place.ticket().grant_id);
         Wanted::new(&self.core, grant, self.lease(), self.max_hold, session)
     }
 

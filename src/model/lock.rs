@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Mode, Name};
+use super::{Kind, Mode, Name};
 
 /// A lease, as its row in the database describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,9 @@ pub struct SessionInfo {
 pub struct Busy {
     /// The lock.
     pub name: Name,
-    /// Who holds it. `None` when the name was changing hands, or when a transaction has its row
+    /// What it is.
+    pub kind: Kind,
+    /// Who holds it. `None` for a read/write lock and a semaphore (see [`Rowlock::list`](crate::Rowlock::list)), when the name was changing hands, or when a transaction has its row
     /// locked, or when the name is about to be passed on to a waiter.
     pub holder: Option<LockInfo>,
     /// How many wait for the name in its queue, as far as is known. (The waiters of a crashed process count until their session has
@@ -92,6 +94,7 @@ impl fmt::Display for Busy {
                 held.acquired_at.format("%F %T UTC"),
                 held.expires_at.format("%F %T UTC"),
             ),
+            None if self.kind != Kind::Lock => f.write_str("others hold it"),
             None => f.write_str("it is changing hands, or a transaction has its row locked"),
         }?;
         match self.waiters {
@@ -160,6 +163,7 @@ mod tests {
         };
         let mut busy = Busy {
             name,
+            kind: Kind::Lock,
             holder: Some(holder),
             waiters: 0,
         };

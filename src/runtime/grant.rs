@@ -1,7 +1,7 @@
 //! A grant as this process knows it: until when this process may trust it, and how it ended.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,10 +16,12 @@ use crate::runtime::timer::sleep_until;
 #[derive(Debug)]
 pub(crate) struct Grant<K = Name> {
     pub(crate) name: K,
+    /// The name for callers. (A permit's row has a name of its own.)
+    pub(crate) shown: K,
     /// The id in the row: `grant_id` of a lock, `attempt_id` of a record, `id` of a session. Fresh for every grant.
     pub(crate) id: Uuid,
     /// The fence of the grant, or the number of the attempt.
-    pub(crate) fence: i64,
+    fence: AtomicI64,
     /// The TTL of what is renewed: the lease, or the session that the grant belongs to.
     pub(crate) ttl: Duration,
     /// How many sendings of its acquire may still reach the server.
@@ -79,7 +81,10 @@ impl<K> Grant<K> {
         clock_error: ClockError,
         cap: Option<Moment>,
         deadline: Moment,
-    ) -> Self {
+    ) -> Self
+    where
+        K: Clone,
+    {
         let status = Status {
             deadline,
             at_risk: false,
@@ -87,9 +92,10 @@ impl<K> Grant<K> {
             guards: 0,
         };
         Self {
+            shown: name.clone(),
             name,
             id,
-            fence,
+            fence: AtomicI64::new(fence),
             ttl,
             late: 0,
             was_queued: false,
@@ -109,6 +115,15 @@ impl<K> Grant<K> {
             session: Some(Arc::clone(session)),
             ..self
         }
+    }
+
+    pub(crate) fn fence(&self) -> i64 {
+        self.fence.load(Ordering::Acquire)
+    }
+
+    /// A reader has become a writer.
+    pub(crate) fn set_fence(&self, fence: i64) {
+        self.fence.store(fence, Ordering::Release);
     }
 
     pub(crate) fn is_in_session(&self) -> bool {

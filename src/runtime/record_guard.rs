@@ -107,7 +107,7 @@ impl RecordGuard {
         FinishAsk {
             key: self.grant.name.clone(),
             attempt_id: self.grant.id,
-            attempt: self.grant.fence,
+            attempt: self.grant.fence(),
             end,
         }
     }

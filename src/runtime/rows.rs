@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::head::{Fate, Head, Manner};
 use super::{ASIDE_LIMIT, Core, alone};
-use crate::model::{Busy, Error, LockInfo, Name, Subject};
+use crate::model::{Busy, Error, Kind, LockInfo, Name, Subject};
 use crate::store::Store;
 use crate::store::lock_row::RowAsk;
 use crate::store::row::LockRow;
@@ -33,6 +33,7 @@ pub(crate) struct Seen {
 
 impl Seen {
     fn of(row: LockRow) -> Result<Self, Error> {
+        row.check_kind(Kind::Lock)?;
         let (fence, buried, waiters) = (row.fence, row.buried, row.waiters);
         let grant = row.grant()?;
         Ok(Self {
@@ -60,6 +61,7 @@ impl Seen {
     pub(crate) fn busy(&self, name: &Name) -> Option<Busy> {
         self.holder().map(|holder| Busy {
             name: name.clone(),
+            kind: Kind::Lock,
             holder: Some(holder.clone()),
             waiters: self.waiters,
         })
@@ -132,15 +134,16 @@ impl Core {
     }
 
     /// Who has the name now, as far as a look tells. The look comes after the jobs on this name, such as leaving its queue.
-    pub(crate) async fn busy_now(&self, name: &Name) -> Busy {
+    pub(crate) async fn busy_now(&self, name: &Name, kind: Kind) -> Busy {
         let head = self.look(Subject::Lock(name.clone()), LOOK);
         let of = name.clone();
         let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
         let row = self.ask(head, look).await.ok().flatten();
+        let waiters = row.as_ref().map_or(0, |row| row.waiters);
         let seen = row.and_then(|row| Seen::of(row).ok());
-        let waiters = seen.as_ref().map_or(0, |seen| seen.waiters);
         seen.and_then(|seen| seen.busy(name)).unwrap_or(Busy {
             name: name.clone(),
+            kind,
             holder: None,
             waiters,
         })

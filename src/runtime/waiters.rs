@@ -54,10 +54,11 @@ impl Waiters {
     /// A release was answered: wakes the waiter whose turn it is.
     pub(crate) fn settled(&self, name: &Name, freed: &Freed) {
         match freed {
-            Freed::Passed(next) => next
-                .iter()
-                .for_each(|next| self.queue.passed(next.grant_id)),
-            Freed::Released | Freed::WasFree | Freed::Expired => self.freed(name),
+            Freed::Passed(next) => self.queue.all_passed(next),
+            Freed::Released | Freed::WasFree | Freed::Expired => match name.of_permit() {
+                Some(name) => self.freed(&name),
+                None => self.freed(name),
+            },
             Freed::Superseded | Freed::Locked => {}
         }
     }

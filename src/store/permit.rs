@@ -20,8 +20,8 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::lease::Freed;
-use super::queue::{JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk};
-use crate::model::{Kind, Name};
+use super::queue::{JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed, QueueStore};
+use crate::model::{Error, Kind, Name};
 
 /// The verbs for read/write locks and semaphores.
 #[async_trait]
@@ -102,6 +102,79 @@ pub(crate) enum Resized {
     Mismatch(Kind),
     /// A transaction has the row locked.
     Locked,
+}
+
+/// The part of a name that a permit has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) kind: Kind,
+    pub(crate) weight: u32,
+}
+
+impl Share {
+    /// Checks the numbers, before the database is asked.
+    pub(crate) fn check(self) -> Result<(), Error> {
+        let Kind::Semaphore { capacity } = self.kind else {
+            return Ok(());
+        };
+        check_capacity(capacity)?;
+        if (1..=capacity).contains(&self.weight) {
+            return Ok(());
+        }
+        Err(Error::InvalidSetting {
+            setting: "weight",
+            reason: "a permit has a weight from 1 to the capacity of its semaphore",
+        })
+    }
+}
+
+/// Checks the capacity of a semaphore.
+pub(crate) fn check_capacity(capacity: u32) -> Result<(), Error> {
+    if (1..Kind::ALL).contains(&capacity) {
+        return Ok(());
+    }
+    Err(Error::InvalidSetting {
+        setting: "capacity",
+        reason: "1 to 2147483646 are allowed",
+    })
+}
+
+/// The waiter of a grant id, and the grant that it gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    /// It waits for a permit.
+    pub(crate) is_permit: bool,
+}
+
+impl Ticket {
+    /// The name of the row that has the grant.
+    pub(crate) fn row(&self) -> Name {
+        if self.is_permit {
+            self.name.permit(self.grant_id)
+        } else {
+            self.name.clone()
+        }
+    }
+}
+
+/// Passes a name on, whatever its kind. Returns the waiters that have it, or permits of it, now. `None`: a transaction has a row locked.
+pub(crate) async fn pass_any(
+    store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
+    ask: &PassAsk,
+    is_permit: bool,
+) -> Result<Option<Vec<Next>>, Fault> {
+    if is_permit {
+        return Ok(match store.permit_pass(ask).await? {
+            PermitsPassed::Done { next, .. } => Some(next),
+            PermitsPassed::Locked => None,
+        });
+    }
+    Ok(match store.queue_pass(ask).await? {
+        Passed::Locked => None,
+        passed => Some(passed.next().into_iter().collect()),
+    })
 }
 
 /// Releases the permit of this grant.

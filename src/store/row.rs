@@ -112,6 +112,21 @@ impl LockRow {
         Some(LeftBehind { name, session })
     }
 
+    /// Fails if the name is of another kind than was asked for.
+    pub(crate) fn check_kind(&self, asked: Kind) -> Result<(), Error> {
+        let is = self.kind;
+        if is == asked {
+            return Ok(());
+        }
+        let name = self.name()?;
+        Err(Error::WrongKind { name, is, asked })
+    }
+
+    fn name(&self) -> Result<Name, Error> {
+        let damaged = || self.damaged("its name is not 1 to 255 bytes of UTF-8 without NUL");
+        Name::from_bytes(&self.name).ok_or_else(damaged)
+    }
+
     /// The grant in the row, live or expired.
     pub(crate) fn grant(self) -> Result<Option<LockInfo>, Error> {
         let is_granted = self.grant_id.is_some() || self.expires_at.is_some();
@@ -120,9 +135,7 @@ impl LockRow {
 
     /// The row as callers see it.
     pub(crate) fn info(self) -> Result<LockInfo, Error> {
-        let Some(name) = Name::from_bytes(&self.name) else {
-            return Err(self.damaged("its name is not 1 to 255 bytes of UTF-8 without NUL"));
-        };
+        let name = self.name()?;
         let Some(grant_id) = self.grant_id else {
             return Err(self.damaged("it has an expiry but no grant id"));
         };

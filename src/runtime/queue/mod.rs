@@ -32,7 +32,8 @@ use super::Core;
 use super::session::Session;
 use super::verbs::leave;
 use crate::model::{Moment, Name};
-use crate::store::queue::{Leaves, LookAsk};
+use crate::store::permit::Ticket;
+use crate::store::queue::{Leaves, LookAsk, Next};
 
 /// The places of a client.
 #[derive(Debug, Default)]
@@ -67,7 +68,7 @@ struct State {
 /// What the tasks of the client and the looks share of a place.
 #[derive(Debug)]
 struct Seat {
-    name: Name,
+    ticket: Ticket,
     session: Arc<Session>,
     /// The position, as soon as it is known.
     position: Mutex<Option<i64>>,
@@ -88,7 +89,6 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 pub(crate) struct Place {
     seat: Arc<Seat>,
-    pub(crate) grant_id: Uuid,
     /// How many sendings of the ask to join may still reach the server.
     pub(crate) late: u32,
     /// The TTL of the grant that it asks for.
@@ -97,10 +97,22 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new(core: &Arc<Core>, name: &Name, session: Arc<Session>, ttl: Duration) -> Self {
+    /// `is_permit`: it waits for a permit.
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        name: &Name,
+        is_permit: bool,
+        session: Arc<Session>,
+        ttl: Duration,
+    ) -> Self {
         let grant_id = Uuid::new_v4();
-        let seat = Arc::new(Seat {
+        let ticket = Ticket {
             name: name.clone(),
+            grant_id,
+            is_permit,
+        };
+        let seat = Arc::new(Seat {
+            ticket,
             session: Arc::clone(&session),
             position: Mutex::default(),
             turn: Mutex::default(),
@@ -112,15 +124,14 @@ impl Place {
         state.session = Some(session);
         Self {
             seat,
-            grant_id,
             late: 0,
             ttl,
             core: Arc::clone(core),
         }
     }
 
-    pub(crate) fn name(&self) -> &Name {
-        &self.seat.name
+    pub(crate) fn ticket(&self) -> &Ticket {
+        &self.seat.ticket
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -160,30 +171,26 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.core.queue.left(self.grant_id, &self.seat.name);
+        self.core.queue.left(self.ticket());
         if let Some(position) = self.position() {
             let late = (self.late, self.ttl);
-            self.core
-                .leave((self.name(), self.grant_id), Leaves::At(position), late);
+            let ticket = self.ticket().clone();
+            self.core.leave(ticket, Leaves::At(position), late);
         }
     }
 }
 
 impl Core {
     /// Leaves a queue in the background.
-    fn leave(&self, waiter: (&Name, Uuid), leaves: Leaves, late: (u32, Duration)) {
+    fn leave(&self, ticket: Ticket, leaves: Leaves, late: (u32, Duration)) {
         let limit = self.settings.operation_timeout;
-        self.send(leave::of(waiter, leaves, late, &self.waiters, limit));
+        self.send(leave::of(ticket, leaves, late, &self.waiters, limit));
     }
 
     /// Leaves all queues, for a shutdown. A task whose turn has come does so itself.
     pub(crate) fn leave_queues(&self) {
-        let seats: Vec<_> = {
-            let state = self.queue.state();
-            let seats = state.seats.iter();
-            seats.map(|(id, seat)| (*id, Arc::clone(seat))).collect()
-        };
-        for (grant_id, seat) in seats {
+        let seats: Vec<_> = self.queue.state().seats.values().cloned().collect();
+        for seat in seats {
             let left = {
                 let turn = &mut *locked(&seat.turn);
                 let position = turn.is_none().then(|| locked(&seat.position).take());
@@ -196,7 +203,7 @@ impl Core {
             if let Some(position) = left {
                 seat.told.notify_one();
                 let late = (0, Duration::ZERO);
-                self.leave((&seat.name, grant_id), Leaves::At(position), late);
+                self.leave(seat.ticket.clone(), Leaves::At(position), late);
             }
         }
     }
@@ -212,18 +219,23 @@ impl Queue {
         }
     }
 
+    /// [`Self::passed`] for each of them.
+    pub(crate) fn all_passed(&self, next: &[Next]) {
+        next.iter().for_each(|next| self.passed(next.grant_id));
+    }
+
     /// Whether a task of this client waits for the name.
     pub(crate) fn waits_for(&self, name: &Name) -> bool {
         self.state().names.contains_key(name)
     }
 
-    fn left(&self, grant_id: Uuid, name: &Name) {
+    fn left(&self, ticket: &Ticket) {
         let state = &mut *self.state();
-        state.seats.remove(&grant_id);
-        if let Some(count) = state.names.get_mut(name) {
+        state.seats.remove(&ticket.grant_id);
+        if let Some(count) = state.names.get_mut(&ticket.name) {
             *count -= 1;
             if *count == 0 {
-                state.names.remove(name);
+                state.names.remove(&ticket.name);
             }
         }
     }
@@ -263,13 +275,9 @@ impl Queue {
 
     /// The asks of a look: all places whose turn has not come. A place of a session that has ended is gone.
     fn asks(&self) -> Vec<(LookAsk, Arc<Seat>)> {
-        let seats: Vec<_> = {
-            let state = self.state();
-            let seats = state.seats.iter();
-            seats.map(|(id, seat)| (*id, Arc::clone(seat))).collect()
-        };
+        let seats: Vec<_> = self.state().seats.values().cloned().collect();
         let mut asks = Vec::with_capacity(seats.len());
-        for (grant_id, seat) in seats {
+        for seat in seats {
             let waits = locked(&seat.turn).is_none();
             let position = *locked(&seat.position);
             let Some(position) = position.filter(|_| waits) else {
@@ -279,7 +287,7 @@ impl Queue {
                 seat.tell(Turn::Gone);
                 continue;
             }
-            let name = seat.name.clone();
+            let Ticket { name, grant_id, .. } = seat.ticket.clone();
             let ask = LookAsk {
                 name,
                 grant_id,

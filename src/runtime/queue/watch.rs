@@ -12,7 +12,8 @@ use crate::runtime::link::Link;
 use crate::runtime::timer::sleep_until;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::queue::{LookAsk, Looked, PassAsk, Passed};
+use crate::store::permit::pass_any;
+use crate::store::queue::{LookAsk, Looked, PassAsk};
 
 /// The longest time between two looks, however quiet it is: news that were lost are found then.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
@@ -168,7 +169,9 @@ async fn look(
         let mut stuck = Vec::new();
         let first = firsts(asks);
         for page in if is_whole { asks } else { &first }.chunks(PAGE) {
-            stuck.extend(look_at(link, queue, page, seen).await?);
+            for is_permit in [false, true] {
+                stuck.extend(look_at(link, queue, page, is_permit, seen).await?);
+            }
         }
         stuck.dedup();
         pass_on(link, queue, stuck, seen).await?;
@@ -186,21 +189,35 @@ fn firsts(asks: &[(LookAsk, Arc<Seat>)]) -> Vec<(LookAsk, Arc<Seat>)> {
     firsts.cloned().collect()
 }
 
-/// Looks at some waiters, and tells those whose turn has come. Returns the names that have to be passed on.
+/// Looks at some waiters, and tells those whose turn has come. Returns the names that have to be passed on, and whether their waiters wait
+/// for permits.
 async fn look_at(
     link: &mut Link,
     queue: &Queue,
     page: &[(LookAsk, Arc<Seat>)],
+    is_permit: bool,
     seen: &mut Seen,
-) -> Result<Vec<Name>, Fault> {
+) -> Result<Vec<(Name, bool)>, Fault> {
     let timeout = link.operation_timeout();
-    let asks: Vec<LookAsk> = page.iter().map(|(ask, _)| ask.clone()).collect();
-    let look = async |store: &mut dyn Store| store.queue_look(&asks).await;
+    let page = page
+        .iter()
+        .filter(|(_, seat)| seat.ticket.is_permit == is_permit);
+    let (asks, seats): (Vec<LookAsk>, Vec<_>) = page.cloned().unzip();
+    if asks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let look = async |store: &mut dyn Store| {
+        if is_permit {
+            store.permit_look(&asks).await
+        } else {
+            store.queue_look(&asks).await
+        }
+    };
     let looked = link.run(timeout, look).await?;
     let now = Moment::now();
-    let mut stuck: Vec<Name> = Vec::new();
+    let mut stuck: Vec<(Name, bool)> = Vec::new();
     let mut is_untold = false;
-    for ((ask, seat), looked) in page.iter().zip(looked) {
+    for ((ask, seat), looked) in asks.iter().zip(seats).zip(looked) {
         match looked {
             Looked::Granted => {
                 is_untold |= seat.tell(Turn::Granted);
@@ -208,10 +225,12 @@ async fn look_at(
             Looked::Gone => {
                 seat.tell(Turn::Gone);
             }
-            Looked::Waiting { pass: true, .. } if stuck.last() != Some(&ask.name) => {
-                stuck.push(ask.name.clone());
+            Looked::Waiting { pass: true, .. } => {
+                let of = (ask.name.clone(), is_permit);
+                if stuck.last() != Some(&of) {
+                    stuck.push(of);
+                }
             }
-            Looked::Waiting { pass: true, .. } => {}
             Looked::Waiting { remaining, .. } => {
                 let expiry = now + remaining + SHORTEST_PAUSE;
                 seen.expiry = Some(seen.expiry.map_or(expiry, |first| first.min(expiry)));
@@ -228,26 +247,22 @@ async fn look_at(
 async fn pass_on(
     link: &mut Link,
     queue: &Queue,
-    stuck: Vec<Name>,
+    stuck: Vec<(Name, bool)>,
     seen: &mut Seen,
 ) -> Result<(), Fault> {
     let timeout = link.operation_timeout();
     let until = Moment::now() + PASSING;
     let mut is_left = false;
-    for name in stuck {
+    for (name, is_permit) in stuck {
         if until.has_passed() {
             is_left = true;
             break;
         }
         let ask = PassAsk { name, of: None };
-        let pass = async |store: &mut dyn Store| store.queue_pass(&ask).await;
+        let pass = async |store: &mut dyn Store| pass_any(store, &ask, is_permit).await;
         match link.run(timeout, pass).await? {
-            Passed::Locked => is_left = true,
-            passed => {
-                if let Some(next) = passed.next() {
-                    queue.passed(next.grant_id);
-                }
-            }
+            None => is_left = true,
+            Some(passed) => queue.all_passed(&passed),
         }
     }
     if is_left {

@@ -141,7 +141,7 @@ pub(super) async fn part(
 
 /// Sorts by name. Of two grants of one name it drops the older one, which is lost and does not know it yet.
 pub(super) fn newest_only<K: Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
-    due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence.cmp(&a.fence)));
+    due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence().cmp(&a.fence())));
     due.dedup_by(|older, newest| {
         let same = older.name == newest.name;
         if same {

@@ -96,7 +96,7 @@ async fn a_connection_that_is_not_made_when_a_renewal_is_due_is_made_anew() {
 fn of_two_grants_of_a_name_the_older_one_is_lost() {
     let (older, newest, other) = (grant("b", 1), grant("b", 2), grant("a", 3));
     let due = vec![Arc::clone(&older), Arc::clone(&newest), other];
-    let fences: Vec<i64> = newest_only(due).iter().map(|grant| grant.fence).collect();
+    let fences: Vec<i64> = newest_only(due).iter().map(|grant| grant.fence()).collect();
     assert_eq!(fences, [3, 2]);
     assert_eq!(older.loss(), Some(Loss::TakenOver));
     assert_eq!(newest.loss(), None);

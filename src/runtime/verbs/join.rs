@@ -10,6 +10,7 @@ use crate::runtime::lease_guard::Guard;
 use crate::runtime::queue::Place;
 use crate::store::Store;
 use crate::store::fault::Fault;
+use crate::store::permit::{PermitAsk, Share};
 use crate::store::queue::{JoinAsk, Joined, Leaves};
 
 /// The outcome of joining. When no caller receives it, dropping it releases the lease, or leaves the queue.
@@ -26,6 +27,8 @@ pub(crate) enum Joining {
 #[derive(Debug)]
 pub(crate) struct Join {
     pub(crate) ask: JoinAsk,
+    /// Of what it wants a part: a permit.
+    share: Option<Share>,
     pub(crate) wanted: Wanted,
     pub(crate) place: Place,
     /// The grant was confirmed by a second sending.
@@ -35,7 +38,7 @@ pub(crate) struct Join {
 
 impl Join {
     pub(crate) fn task(
-        ask: JoinAsk,
+        (ask, share): (JoinAsk, Option<Share>),
         wanted: Wanted,
         place: Place,
         reply: Reply<Joining>,
@@ -45,6 +48,7 @@ impl Join {
         let head = Head::new(subject, "acquire", Manner::Acquire, Fate::until(give_up));
         let verb = Self {
             ask,
+            share,
             wanted,
             place,
             is_confirmed: false,
@@ -57,9 +61,8 @@ impl Join {
     fn undone(&self, fate: &Fate) -> Job {
         let (ask, waiters) = (&self.ask, &self.wanted.core.waiters);
         let late = (fate.doubts, ask.ttl);
-        let waiter = (&ask.name, ask.grant_id);
         let undo = leave::of(
-            waiter,
+            self.place.ticket().clone(),
             Leaves::Anywhere,
             late,
             waiters,
@@ -77,7 +80,14 @@ impl Verb for Join {
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Joined>, Fault> {
         let mut joined = Vec::with_capacity(1);
         for task in tasks {
-            joined.push(store.queue_join(&task.verb.ask).await?);
+            let Self { ask, share, .. } = &task.verb;
+            joined.push(match share {
+                None => store.queue_join(ask).await?,
+                Some(Share { kind, weight }) => {
+                    let (join, kind, weight) = (ask.clone(), *kind, *weight);
+                    store.permit_join(&PermitAsk { join, kind, weight }).await?
+                }
+            });
         }
         Ok(joined)
     }
@@ -94,11 +104,13 @@ impl Verb for Join {
         let undo = fate.in_doubt().then(|| task.verb.undone(&fate));
         let Self {
             ask,
+            share,
             wanted,
             mut place,
             reply,
             ..
         } = task.verb;
+        let kind = share.map_or(Kind::Lock, |share| share.kind);
         match outcome {
             Joined::Granted { fence } => {
                 place.forget();
@@ -120,14 +132,17 @@ impl Verb for Join {
             }
             Joined::Full(row) => {
                 place.forget();
-                let busy = busy(ask.name, Some(row));
+                let busy = busy(ask.name, kind, Some(row));
                 let _ = reply.send(busy.map(Joining::Full));
             }
             Joined::Mismatch(is) => {
                 place.forget();
                 let name = ask.name;
-                let asked = Kind::Lock;
-                let _ = reply.send(Err(Error::WrongKind { name, is, asked }));
+                let _ = reply.send(Err(Error::WrongKind {
+                    name,
+                    is,
+                    asked: kind,
+                }));
             }
             Joined::Locked => {
                 place.forget();

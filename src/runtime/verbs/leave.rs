@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::{MAX_UNDO, release};
-use crate::model::{Error, Moment, Name, Subject};
+use crate::model::{Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Task, Turn, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::queue::{Leaves, PassAsk, Passed};
+use crate::store::permit::{Ticket, pass_any};
+use crate::store::queue::{Leaves, Next as Passed, PassAsk};
 
 #[derive(Debug)]
 pub(crate) struct Leave {
-    ask: PassAsk,
+    ticket: Ticket,
+    leaves: Leaves,
     /// How many sendings of the ask to join may still reach the server.
     late: u32,
     /// The TTL of a grant that such a sending may get.
@@ -28,17 +28,15 @@ pub(crate) struct Leave {
 
 /// The job by which a waiter leaves, within `limit`. If it cannot (a transaction has the row locked for longer), it goes on as an undo.
 pub(crate) fn of(
-    (name, grant_id): (&Name, Uuid),
+    ticket: Ticket,
     leaves: Leaves,
     (late, ttl): (u32, Duration),
     waiters: &Arc<Waiters>,
     limit: Duration,
 ) -> Task<Leave> {
     let verb = Leave {
-        ask: PassAsk {
-            name: name.clone(),
-            of: Some((grant_id, leaves)),
-        },
+        ticket,
+        leaves,
         late,
         ttl,
         waiters: Arc::clone(waiters),
@@ -49,7 +47,7 @@ pub(crate) fn of(
 
 impl Leave {
     fn task(self, limit: Duration) -> Task<Self> {
-        let subject = Subject::Lock(self.ask.name.clone());
+        let subject = Subject::Lock(self.ticket.name.clone());
         let fate = Fate::within(limit);
         let head = Head::new(subject, "leave the queue", Manner::Duty, fate);
         Task { head, verb: self }
@@ -57,34 +55,42 @@ impl Leave {
 
     /// Undoes what late sendings of the ask to join may still do.
     fn after(&self, now: Moment) -> Option<Job> {
-        let (grant_id, _) = self.ask.of.filter(|_| self.late > 0)?;
-        let (name, waiters) = (&self.ask.name, &self.waiters);
-        let undo = release::undo(name, grant_id, self.ttl, self.late, waiters, now);
-        Some(undo.repeated().into())
+        let (row, id, waiters) = (self.ticket.row(), self.ticket.grant_id, &self.waiters);
+        let undo = || release::undo(&row, id, self.ttl, self.late, waiters, now);
+        (self.late > 0).then(|| undo().repeated().into())
     }
 }
 
 impl Verb for Leave {
-    type Outcome = Passed;
+    /// The waiters that have the name, or permits of it, now. `None`: a transaction has a row locked.
+    type Outcome = Option<Vec<Passed>>;
 
     const TURN: Turn = Turn::Leave;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Passed>, Fault> {
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<Option<Vec<Passed>>>, Fault> {
         let mut passed = Vec::with_capacity(1);
         for task in tasks {
-            passed.push(store.queue_pass(&task.verb.ask).await?);
+            let Self { ticket, leaves, .. } = &task.verb;
+            let ask = PassAsk {
+                name: ticket.name.clone(),
+                of: Some((ticket.grant_id, *leaves)),
+            };
+            passed.push(pass_any(store, &ask, ticket.is_permit).await?);
         }
         Ok(passed)
     }
 
-    fn settle(task: Task<Self>, outcome: Passed, _: Answered) -> Next {
-        match outcome {
-            Passed::Locked => return Next::Later(task.into()),
-            Passed::Done {
-                next: Some(next), ..
-            } => task.verb.waiters.queue.passed(next.grant_id),
-            Passed::Done { next: None, .. } => task.verb.waiters.freed(&task.verb.ask.name),
-            Passed::No => {}
+    fn settle(task: Task<Self>, outcome: Option<Vec<Passed>>, _: Answered) -> Next {
+        let Some(passed) = outcome else {
+            return Next::Later(task.into());
+        };
+        let waiters = &task.verb.waiters;
+        waiters.queue.all_passed(&passed);
+        if passed.is_empty() {
+            waiters.freed(&task.verb.ticket.name);
         }
         let after = task.verb.after(Moment::now());
         after.map_or(Next::Done, Next::Later)
@@ -104,7 +110,8 @@ impl Verb for Leave {
             return verb.after(now);
         }
         let again = Self {
-            ask: verb.ask.clone(),
+            ticket: verb.ticket.clone(),
+            leaves: verb.leaves,
             late: verb.late,
             ttl: verb.ttl,
             waiters: Arc::clone(&verb.waiters),

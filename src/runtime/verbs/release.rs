@@ -37,7 +37,7 @@ pub(crate) fn of(
     let ask = ReleaseAsk {
         name: grant.name.clone(),
         grant_id: grant.id,
-        fence: grant.fence,
+        fence: grant.fence(),
         was_queued: grant.was_queued,
     };
     let verb = Release {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::release::{self, Release};
 use super::wanted::Wanted;
-use crate::model::{Busy, Error, Moment, Name, Subject};
+use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
@@ -64,7 +64,9 @@ impl Take {
         let is_unknown = fate.in_doubt() || (fate.sent && row.is_none());
         let undo = is_unknown.then(|| self.undo(fate, Moment::now()));
         let name = self.ask.name;
-        let _ = self.reply.send(busy(name, row).map(Acquired::Busy));
+        let _ = self
+            .reply
+            .send(busy(name, Kind::Lock, row).map(Acquired::Busy));
         undo.map_or(Next::Done, |undo| {
             let undo = if fate.in_doubt() {
                 undo.repeated()
@@ -128,13 +130,15 @@ impl Verb for Take {
 }
 
 /// Who is in the way, by the row.
-pub(super) fn busy(name: Name, row: Option<LockRow>) -> Result<Busy, Error> {
+pub(super) fn busy(name: Name, kind: Kind, row: Option<LockRow>) -> Result<Busy, Error> {
+    row.as_ref().map_or(Ok(()), |row| row.check_kind(kind))?;
     let waiters = row.as_ref().map_or(0, |row| row.waiters);
     // Without a live grant, the name is about to be passed on.
     let holder = row.map(LockRow::grant).transpose()?.flatten();
     let holder = holder.filter(|holder| !holder.remaining.is_zero());
     Ok(Busy {
         name,
+        kind,
         holder,
         waiters,
     })

@@ -72,6 +72,7 @@ impl Wanted {
         let renewed = session.map_or(ttl, |of| of.grant.ttl.min(ttl));
         let mut grant = Grant::new(name, grant_id, fence, renewed, clock_error, cap, deadline);
         grant.late = late;
+        grant.shown = grant.name.of_permit().unwrap_or_else(|| grant.name.clone());
         grant.was_queued = is_queued;
         let grant = match session {
             Some(session) => {
@@ -82,7 +83,7 @@ impl Wanted {
             None => Arc::new(grant),
         };
         core.renewals.add(&grant);
-        let subject = Subject::Lock(grant.name.clone());
+        let subject = Subject::Lock(grant.shown.clone());
         core.guards.add(grant.id, subject);
         Guard::new(grant, core)
     }

@@ -1,0 +1,32 @@
+//! Changing a name that others use.
+
+use crate::model::{Error, Moment, Name, Subject};
+use crate::runtime::Core;
+use crate::runtime::backoff;
+use crate::runtime::timer::sleep_until;
+use crate::store::Store;
+use crate::store::fault::Fault;
+
+/// Runs a verb, again and again while it answers that a transaction has a row locked (`None`), for the operation timeout.
+pub(super) async fn change<T: Send + 'static>(
+    core: &Core,
+    name: &Name,
+    doing: &'static str,
+    verb: impl AsyncFnMut(&mut dyn Store) -> Result<Option<T>, Fault> + Clone + Send + 'static,
+) -> Result<T, Error> {
+    let give_up = Moment::now() + core.settings.operation_timeout;
+    let mut backoff = backoff::poll();
+    loop {
+        let head = core.wish(Subject::Lock(name.clone()), doing);
+        if let Some(done) = core.ask(head, verb.clone()).await? {
+            return Ok(done);
+        }
+        if give_up.has_passed() {
+            return Err(Error::Unreachable {
+                target: core.target.to_string(),
+                detail: format!("{doing} {name:?}: a transaction has its row locked"),
+            });
+        }
+        sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+    }
+}

@@ -1,0 +1,309 @@
+//! Read/write locks: many readers, or one writer.
+//!
+//! # Overview
+//!
+//! Each reader and each writer has a lease of its own: it is renewed while its guard lives, it may be lost, and it can be
+//! [pinned](Held::pin). All wait in one queue, in the order of arrival. A writer that waits keeps back the readers behind it, so it does not
+//! starve; readers that wait side by side are granted together.
+//!
+//! # State model
+//!
+//! ```text
+//!            read                    downgrade: at once, without a gap
+//!   (nothing) ───► reader ◄────────────────────────────────────────── writer
+//!                    │     ────────────────────────────────────────►   ▲
+//!                    │      try_upgrade: if there is no other reader   │
+//!                    ▼                                          write  │
+//!            released, or lost                              (nothing) ─┘
+//! ```
+//!
+//! # Fences
+//!
+//! A writer has a new fence, greater than every earlier one. Readers have the fence of the last write.
+//!
+//! # Trust window
+//!
+//! That of a [lease](super::lease), for each reader and writer alone. The permit of a reader that a transaction has pinned lasts until
+//! that transaction ends. It delays no other reader, and no renewal of theirs.
+//!
+//! # Failure
+//!
+//! That of a [lease](super::lease). A waiter goes with the [session](crate::Builder::session_ttl) of its client.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::change::change;
+use super::{Held, Lock};
+use crate::model::{Error, Kind, Loss, Mode};
+use crate::store::Store;
+use crate::store::permit::{Share, WeighAsk, Weighed};
+
+/// A request for a read/write lock: made by [`Rowlock::rw_lock`](crate::Rowlock::rw_lock), then given its settings.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+/// let rowlock = rowlock::Rowlock::connect(&url).await?;
+/// let catalog = rowlock.rw_lock("catalog");
+/// let (one, other) = (catalog.read().await?, catalog.read().await?); // side by side
+/// assert!(catalog.try_write().await?.is_none());
+/// let _ = (one.release().await?, other.release().await?);
+/// let mut writer = catalog.write().await?;
+/// // … write, then let readers in, and keep other writers out:
+/// writer.downgrade().await?;
+/// assert!(catalog.try_read().await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a read/write lock does nothing until it is acquired"]
+pub struct RwLock(Lock);
+
+impl RwLock {
+    pub(crate) fn new(lock: Lock) -> Self {
+        Self(lock)
+    }
+
+    /// As [`Lock::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self(self.0.ttl(ttl))
+    }
+
+    /// As [`Lock::in_session`].
+    pub fn in_session(self) -> Self {
+        Self(self.0.in_session())
+    }
+
+    /// As [`Lock::wait`].
+    pub fn wait(self, wait: Duration) -> Self {
+        Self(self.0.wait(wait))
+    }
+
+    /// As [`Lock::max_hold`].
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        Self(self.0.max_hold(max_hold))
+    }
+
+    /// As [`Lock::holder`].
+    pub fn holder(self, holder: impl Into<Arc<str>>) -> Self {
+        Self(self.0.holder(holder))
+    }
+
+    /// As [`Lock::queue_limit`].
+    pub fn queue_limit(self, waiters: u32) -> Self {
+        Self(self.0.queue_limit(waiters))
+    }
+
+    /// Waits until no writer holds the lock, or waits before this one, for at most [`wait`](Self::wait).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongKind`]: the name is used for something else. Otherwise those of [`Lock::acquire`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers (`enable_time`).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and what it acquired is released.
+    pub async fn read(&self) -> Result<RwHeld, Error> {
+        let held = self.asking(Mode::Read).acquire().await?;
+        Ok(RwHeld::new(held, Mode::Read))
+    }
+
+    /// Waits until nobody else holds the lock, for at most [`wait`](Self::wait).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read).
+    ///
+    /// # Panics
+    ///
+    /// As [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`read`](Self::read).
+    pub async fn write(&self) -> Result<RwHeld, Error> {
+        let held = self.asking(Mode::Write).acquire().await?;
+        Ok(RwHeld::new(held, Mode::Write))
+    }
+
+    /// Asks once to read. `None`: a writer holds the lock, or somebody waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongKind`]: the name is used for something else. Otherwise those of [`Lock::try_acquire`].
+    ///
+    /// # Panics
+    ///
+    /// As [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind: what it acquired is released in the background.
+    pub async fn try_read(&self) -> Result<Option<RwHeld>, Error> {
+        let tried = self.asking(Mode::Read).try_acquire().await?;
+        Ok(tried.held().map(|held| RwHeld::new(held, Mode::Read)))
+    }
+
+    /// Asks once to write. `None`: others hold the lock, or wait for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_read`](Self::try_read).
+    ///
+    /// # Panics
+    ///
+    /// As [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`try_read`](Self::try_read).
+    pub async fn try_write(&self) -> Result<Option<RwHeld>, Error> {
+        let tried = self.asking(Mode::Write).try_acquire().await?;
+        Ok(tried.held().map(|held| RwHeld::new(held, Mode::Write)))
+    }
+
+    fn asking(&self, mode: Mode) -> Lock {
+        let (kind, weight) = (Kind::ReadWrite, weight(mode));
+        Lock {
+            share: Some(Share { kind, weight }),
+            ..self.0.clone()
+        }
+    }
+}
+
+fn weight(mode: Mode) -> u32 {
+    if mode == Mode::Write { Kind::ALL } else { 1 }
+}
+
+/// A read/write lock that is held, by a reader or a writer. It is a [`Held`]: it is renewed, can be pinned, and is released when it is dropped.
+#[must_use = "a lock that is dropped is released"]
+pub struct RwHeld {
+    held: Held,
+    mode: Mode,
+}
+
+impl fmt::Debug for RwHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let debug = &mut f.debug_struct("RwHeld");
+        debug.field("held", &self.held).field("mode", &self.mode);
+        debug.finish()
+    }
+}
+
+impl Deref for RwHeld {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl RwHeld {
+    fn new(held: Held, mode: Mode) -> Self {
+        Self { held, mode }
+    }
+
+    /// [`Mode::Read`] or [`Mode::Write`].
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Makes a reader of a writer, without a gap: no other writer holds the lock in between. Readers that wait are let in, up to the next
+    /// writer. A reader stays a reader.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]; [`Error::Released`]; a database that is out of reach. After any error this counts as a reader, because the database
+    /// may have let other readers in. It may be called again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves a reader here. The database lets other readers in, or it does not.
+    pub async fn downgrade(&mut self) -> Result<(), Error> {
+        self.mode = Mode::Read;
+        self.weigh(Mode::Read, "downgrade").await?;
+        Ok(())
+    }
+
+    /// Makes a writer of a reader, if there is no other reader, whoever waits. Returns whether it is a writer now. It has a new
+    /// [`fence`](Held::fence) then. A writer stays a writer.
+    ///
+    /// Never waits for other readers. (If two readers waited for each other, both would wait for ever.) If others read too, release, and ask
+    /// for [`write`](RwLock::write): somebody else may write first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]; [`Error::Released`]; a database that is out of reach: then this counts as a reader, although the database may keep
+    /// others out. It may be called again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves a reader here, although the database may keep others out.
+    pub async fn try_upgrade(&mut self) -> Result<bool, Error> {
+        if self.mode == Mode::Write && self.held.is_held() {
+            return Ok(true);
+        }
+        let Some(fence) = self.weigh(Mode::Write, "upgrade").await? else {
+            return Ok(false);
+        };
+        self.held.guard.grant().set_fence(fence);
+        self.mode = Mode::Write;
+        Ok(true)
+    }
+
+    /// Changes the weight in the database. Returns the fence; `None`: there are other readers.
+    async fn weigh(&self, mode: Mode, doing: &'static str) -> Result<Option<i64>, Error> {
+        let (core, grant) = (self.held.guard.core(), self.held.guard.grant());
+        let name = &grant.shown;
+        if self.held.guard.is_released() {
+            let name = name.clone();
+            return Err(Error::Released { doing, name });
+        }
+        if let Some(loss) = grant.loss() {
+            let name = name.clone();
+            return Err(Error::Lost { name, loss });
+        }
+        let ask = WeighAsk {
+            name: name.clone(),
+            grant_id: grant.id,
+            weight: weight(mode),
+        };
+        let weigh = async move |store: &mut dyn Store| {
+            Ok(match store.permit_weigh(&ask).await? {
+                Weighed::Locked => None,
+                weighed => Some(weighed),
+            })
+        };
+        match change(core, name, doing, weigh).await? {
+            Weighed::Done { fence, next } => {
+                core.queue.all_passed(&next);
+                // It may have been lost while the database was asked.
+                match grant.loss() {
+                    None => Ok(Some(fence)),
+                    Some(loss) => Err(Error::Lost {
+                        name: name.clone(),
+                        loss,
+                    }),
+                }
+            }
+            Weighed::Full | Weighed::Locked => Ok(None),
+            Weighed::Gone => {
+                grant.lose(Loss::TakenOver);
+                Err(Error::Lost {
+                    name: name.clone(),
+                    loss: grant.loss().unwrap_or(Loss::TakenOver),
+                })
+            }
+        }
+    }
+}
