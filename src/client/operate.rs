@@ -1,11 +1,12 @@
 //! For operators: what is held, by which sessions; a forced release; cleaning.
 
 use super::Rowlock;
-use crate::model::{Error, LockInfo, Name, SessionInfo, Subject, WaiterInfo};
+use crate::model::{Error, Kind, LockInfo, Name, SessionInfo, Subject, WaiterInfo};
 use crate::runtime::errands::ErrandKind;
 use crate::runtime::head::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
+use crate::store::lock_row::RowAsk;
 use crate::store::permit::pass_any;
 use crate::store::queue::{PassAsk, WaiterRow};
 use crate::store::row::LockRow;
@@ -67,7 +68,8 @@ impl Rowlock {
         list.await
     }
 
-    /// Releases the lease of `name` by force, and returns it. For administrators.
+    /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore it releases all
+    /// permits, and returns the first one.
     ///
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
     /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
@@ -85,15 +87,17 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        let timeout = self.core.settings.operation_timeout;
-        let head = Head {
-            manner: Manner::Order,
-            ..self.core.wish(Subject::Lock(name.clone()), "force release")
+        let mut row = self.free(&name).await?;
+        let permits = if row.is_none() {
+            self.permits(&name).await?
+        } else {
+            Vec::new()
         };
-        let of = name.clone();
-        let free = async move |store: &mut dyn Store| store.lease_force_release(&of, timeout).await;
-        let row = self.core.run_errand(head, free).await?;
-        let is_permit = false;
+        for permit in &permits {
+            let freed = self.free(permit).await?;
+            row = row.or(freed);
+        }
+        let is_permit = !permits.is_empty();
         let ask = PassAsk {
             name: name.clone(),
             of: None,
@@ -108,6 +112,35 @@ impl Rowlock {
         // A row that cannot be read was freed, too. A lease that had run out had no holder.
         let held = row.filter(LockRow::is_live);
         Ok(held.and_then(|row| row.info().ok()))
+    }
+
+    async fn free(&self, name: &Name) -> Result<Option<LockRow>, Error> {
+        let timeout = self.core.settings.operation_timeout;
+        let head = Head {
+            manner: Manner::Order,
+            ..self.core.wish(Subject::Lock(name.clone()), "force release")
+        };
+        let name = name.clone();
+        let free =
+            async move |store: &mut dyn Store| store.lease_force_release(&name, timeout).await;
+        self.core.run_errand(head, free).await
+    }
+
+    /// The names of the permits of a read/write lock or a semaphore.
+    async fn permits(&self, name: &Name) -> Result<Vec<Name>, Error> {
+        let head = self.core.look(Subject::Lock(name.clone()), "look up");
+        let of = name.clone();
+        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
+        let row = self.core.ask_aside(head, look).await?;
+        if row.is_none_or(|row| row.kind == Kind::Lock) {
+            return Ok(Vec::new());
+        }
+        let list = async |store: &mut dyn Store| store.lock_list().await;
+        let rows = self.core.run_errand(self.core.look(None, "list"), list);
+        let names = rows.await?;
+        let names = names.iter().filter_map(|row| Name::from_bytes(&row.name));
+        let is_its = |permit: &Name| permit.of_permit().as_ref() == Some(name);
+        Ok(names.filter(is_its).collect())
     }
 
     /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at most

@@ -36,6 +36,8 @@ mod renewals;
 mod retry;
 mod run_in_tx;
 mod runtimes;
+mod rw_lock;
+mod semaphore;
 mod sessions;
 mod shutdown;
 mod steps;

@@ -1,0 +1,216 @@
+//! Promise 7: the sum of the weights of a semaphore's live permits is at most its capacity, and permits are granted in order.
+
+use std::time::Duration;
+
+use rowlock::{Error, Kind, Loss, Mode, ReleaseOutcome, Semaphore, TryAcquire};
+use rowlock_test::{Db, Waiting, eventually, on_every_engine, queue_of, release};
+
+/// A permit that runs out within the test.
+const SHORT: Duration = Duration::from_millis(1_500);
+
+/// A task that waits for a permit. It is in the queue when this returns.
+async fn join(semaphore: &Semaphore, db: &Db, holder: &str) -> Waiting {
+    let waits = semaphore.clone().holder(holder.to_owned());
+    let waiting = tokio::spawn(async move { waits.acquire().await });
+    let watcher = db.rowlock().await;
+    eventually("it is in the queue", async || {
+        queue_of(&watcher, "s")
+            .await
+            .iter()
+            .any(|waiter| waiter == holder)
+    })
+    .await;
+    waiting
+}
+
+async fn is_busy(semaphore: &Semaphore) -> bool {
+    matches!(semaphore.try_acquire().await.unwrap(), TryAcquire::Busy(_))
+}
+
+on_every_engine! {
+    async fn as_many_permits_as_the_capacity_are_held_at_once(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let (here, there) = (one.semaphore("s", 3), two.semaphore("s", 3));
+        let held = [here.acquire().await.unwrap(), there.acquire().await.unwrap(), here.acquire().await.unwrap()];
+        assert!(held[0].fence() < held[1].fence() && held[1].fence() < held[2].fence());
+        assert_eq!(held[0].name().as_str(), "s");
+        let TryAcquire::Busy(busy) = there.try_acquire().await.unwrap() else {
+            panic!("all are held");
+        };
+        assert!(busy.to_string().starts_with("others hold it"), "{busy}");
+        let list = two.list().await.unwrap();
+        assert!(list.iter().all(|info| info.name.as_str() == "s"), "{list:?}");
+        assert_eq!(list.len(), 3);
+        assert!(matches!(list[0].mode, Mode::Permit { weight: 1, .. }));
+        release(&held[1]).await;
+        assert_eq!(held[1].release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
+        let again = there.try_acquire().await.unwrap().held().expect("one is free");
+        assert!(again.fence() > held[2].fence());
+    }
+
+    async fn permits_have_weights(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let of = |weight| rowlock.semaphore("s", 10).weight(weight);
+        let seven = of(7).acquire().await.unwrap();
+        assert!(is_busy(&of(4)).await);
+        let three = of(3).acquire().await.unwrap();
+        assert!(is_busy(&of(1)).await);
+        release(&seven).await;
+        assert!(is_busy(&of(8)).await);
+        let seven = of(7).acquire().await.unwrap();
+        drop((three, seven));
+        rowlock.flush().await;
+        let ten = of(10).acquire().await.unwrap();
+        assert!(ten.is_held());
+    }
+
+    async fn waiters_are_granted_in_order_as_many_as_fit(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let of = |weight| two.semaphore("s", 4).weight(weight);
+        let all = one.semaphore("s", 4).weight(4).acquire().await.unwrap();
+        let first = join(&of(1), db, "first").await;
+        let heavy = join(&of(4), db, "heavy").await;
+        let last = join(&one.semaphore("s", 4), db, "last").await;
+        release(&all).await;
+        let first = first.await.unwrap().unwrap();
+        assert!(is_busy(&of(1)).await, "nobody overtakes a waiter");
+        assert_eq!(queue_of(&one, "s").await, ["heavy", "last"]);
+        release(&first).await;
+        let heavy = heavy.await.unwrap().unwrap();
+        assert_eq!(queue_of(&one, "s").await, ["last"]);
+        release(&heavy).await;
+        let last = last.await.unwrap().unwrap();
+        assert!(last.fence() > heavy.fence());
+        assert_eq!(queue_of(&one, "s").await, [""; 0]);
+    }
+
+    async fn a_waiter_that_leaves_lets_the_next_ones_in(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let of = |weight| rowlock.semaphore("s", 4).weight(weight);
+        let held = of(2).acquire().await.unwrap();
+        let heavy = join(&of(4), db, "heavy").await;
+        let light = join(&of(1), db, "light").await;
+        heavy.abort();
+        let light = light.await.unwrap().unwrap();
+        let error = of(4).wait(Duration::from_millis(1)).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::WaitTimeout { .. }), "{error}");
+        drop((held, light));
+        rowlock.flush().await;
+        assert!(of(4).try_acquire().await.unwrap().held().is_some());
+    }
+
+    async fn a_permit_is_renewed_and_one_that_has_expired_goes_to_others(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = one.semaphore("s", 1).ttl(SHORT).acquire().await.unwrap();
+        let first = held.deadline();
+        eventually("it is renewed", async || held.deadline() > first).await;
+        let waiting = join(&two.semaphore("s", 1), db, "next").await;
+        db.execute(&format!("UPDATE rowlock_lock SET expires_at = {} WHERE weight > 0", db.past())).await;
+        let next = waiting.await.unwrap().unwrap();
+        assert!(matches!(held.lost().await, Loss::TakenOver | Loss::Expired));
+        assert!(next.fence() > held.fence());
+        assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Lost(_)));
+        assert!(next.is_held() && is_busy(&one.semaphore("s", 1)).await);
+    }
+
+    async fn a_permit_is_pinned(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = one.semaphore("s", 1).ttl(SHORT).acquire().await.unwrap();
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        eventually("the permit runs out", async || held.loss() == Some(Loss::Expired)).await;
+        eventually("by the database's clock, too", async || two.list().await.unwrap().is_empty()).await;
+        // Where there is one writer, no other session gets an answer.
+        assert!(!matches!(two.semaphore("s", 1).try_acquire().await, Ok(TryAcquire::Held(_))));
+        tx.commit().await.unwrap();
+        let taken = two.semaphore("s", 1).acquire().await.unwrap();
+        assert!(taken.fence() > held.fence());
+        let mut tx = db.begin().await;
+        let error = tx.pin(&held).await.unwrap_err();
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        tx.release().await;
+    }
+
+    async fn permits_in_a_session_end_with_it(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let in_session = one.semaphore("s", 2).in_session();
+        let held = [in_session.acquire().await.unwrap(), in_session.acquire().await.unwrap()];
+        let waiting = join(&two.semaphore("s", 2), db, "next").await;
+        assert_eq!(one.sessions().await.unwrap().iter().map(|session| session.locks).max(), Some(2));
+        assert_eq!(one.end_session().await.unwrap(), 2);
+        assert_eq!(held[0].loss(), Some(Loss::SessionEnded));
+        assert!(waiting.await.unwrap().unwrap().is_held());
+    }
+
+    async fn the_capacity_is_changed_in_use(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let of = |capacity| one.semaphore("s", capacity);
+        assert_eq!(of(1).set_capacity().await.unwrap(), None);
+        let held = of(1).acquire().await.unwrap();
+        let first = join(&two.semaphore("s", 1), db, "first").await;
+        let second = join(&two.semaphore("s", 1), db, "second").await;
+        assert_eq!(of(2).set_capacity().await.unwrap(), Some(1));
+        let first = first.await.unwrap().unwrap();
+        assert_eq!(of(1).set_capacity().await.unwrap(), Some(2));
+        release(&held).await;
+        // One is still used.
+        assert_eq!(queue_of(&one, "s").await, ["second"]);
+        release(&first).await;
+        assert!(second.await.unwrap().unwrap().is_held());
+    }
+
+    async fn a_name_is_used_for_one_thing(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let permit = rowlock.semaphore("s", 2).acquire().await.unwrap();
+        let error = rowlock.semaphore("s", 3).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::WrongKind { is: Kind::Semaphore { capacity: 2, .. }, .. }), "{error}");
+        for error in [
+            rowlock.lock("s").try_acquire().await.unwrap_err(),
+            rowlock.lock("s").acquire().await.unwrap_err(),
+            rowlock.lock("s").barging().acquire().await.unwrap_err(),
+            rowlock.rw_lock("s").read().await.unwrap_err(),
+            rowlock.rw_lock("s").try_write().await.unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::WrongKind { is: Kind::Semaphore { capacity: 2, .. }, .. }), "{error}");
+            assert!(!error.is_transient());
+        }
+        let mut tx = db.begin().await;
+        let error = tx.try_lock(&rowlock, "s").await.unwrap_err();
+        assert!(matches!(error, Error::WrongKind { is: Kind::Semaphore { .. }, asked: Kind::Lock, .. }), "{error}");
+        tx.release().await;
+        drop(permit);
+
+        let lock = rowlock.lock("l").acquire().await.unwrap();
+        for error in [
+            rowlock.semaphore("l", 1).acquire().await.unwrap_err(),
+            rowlock.semaphore("l", 1).set_capacity().await.unwrap_err(),
+            rowlock.rw_lock("l").write().await.unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::WrongKind { is: Kind::Lock, .. }), "{error}");
+        }
+        assert!(lock.is_held());
+    }
+
+    async fn numbers_out_of_range_are_refused(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for (capacity, weight, setting) in [(0, 1, "capacity"), (u32::MAX, 1, "capacity"), (2, 0, "weight"), (2, 3, "weight")] {
+            let semaphore = rowlock.semaphore("s", capacity).weight(weight);
+            for error in [semaphore.try_acquire().await.unwrap_err(), semaphore.acquire().await.unwrap_err()] {
+                assert!(matches!(error, Error::InvalidSetting { setting: s, .. } if s == setting), "{error}");
+            }
+        }
+        let error = rowlock.semaphore("s", 0).set_capacity().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidSetting { setting: "capacity", .. }), "{error}");
+        assert!(rowlock.list().await.unwrap().is_empty());
+    }
+
+    async fn an_operator_frees_all_permits(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = [one.semaphore("s", 2).acquire().await.unwrap(), one.semaphore("s", 2).acquire().await.unwrap()];
+        let waiting = join(&one.semaphore("s", 2).weight(2), db, "next").await;
+        let freed = two.force_release("s").await.unwrap().expect("it was held");
+        assert!(held.iter().any(|held| held.fence() == freed.fence));
+        assert!(waiting.await.unwrap().unwrap().is_held());
+        assert!(two.force_release("never used").await.unwrap().is_none());
+    }
+}
