@@ -6,6 +6,7 @@ mod idempotency;
 mod leash;
 mod records;
 mod run;
+mod share;
 mod show;
 mod until;
 
@@ -280,12 +281,17 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
-            let lock = rowlock.inspect(name.clone()).await?;
-            show::print_one(&name, lock.as_ref(), json);
-            if lock.is_none() && !json {
+            let mut held = Vec::from_iter(rowlock.inspect(name.clone()).await?);
+            if held.is_empty() {
+                // Perhaps it is a read/write lock or a semaphore.
+                held = rowlock.list().await?;
+                held.retain(|held| held.name == name);
+            }
+            show::print_holders(&name, &held, json);
+            if held.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
-            Ok(if lock.is_some() { 0 } else { ABSENT })
+            Ok(if held.is_empty() { ABSENT } else { 0 })
         }
         Command::Release { name, force: _ } => {
             let rowlock = database::find(url).await?;

@@ -18,6 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::share::Share;
 use crate::until::Until;
 use crate::{FAILED, Failure, LOST, database, duration, leash};
 
@@ -45,9 +46,8 @@ pub(crate) struct Run {
     /// Do not wait for the lock: exit with 75 if it is held.
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
-    /// Take the lock as soon as it is free, even if others wait in its queue. Without it, all wait in the order in which they came.
-    #[arg(long)]
-    barging: bool,
+    #[command(flatten)]
+    share: Share,
     /// The time between SIGTERM and SIGKILL when the lock is lost.
     #[arg(long, value_parser = duration::parse, default_value = "5s", allow_hyphen_values = true)]
     grace: Duration,
@@ -72,15 +72,12 @@ impl Run {
         if let Some(made) = made {
             database::tell_made(&made);
         }
-        let lock = rowlock.lock(self.name.clone()).ttl(self.ttl);
-        let lock = if self.barging { lock.barging() } else { lock };
-        let lock = match (self.no_wait, until) {
-            (true, _) => lock.wait(Duration::ZERO),
-            (false, Some(until)) => lock.wait(until.remaining()),
-            (false, None) => lock,
+        let wait = match (self.no_wait, until) {
+            (true, _) => Some(Duration::ZERO),
+            (false, until) => until.map(Until::remaining),
         };
         let held = tokio::select! {
-            held = lock.acquire() => held,
+            held = self.share.acquire(&rowlock, &self.name, self.ttl, wait) => held,
             Some(signal) = signals.recv() => {
                 settle(&rowlock, &mut signals).await;
                 return Ok(128 + number(signal));

@@ -2,13 +2,17 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
-use rowlock::{LockInfo, Name, SessionInfo, WaiterInfo};
+use rowlock::{LockInfo, Mode, Name, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
 /// A lock in JSON: times are RFC 3339, in UTC.
 #[derive(Debug, Serialize)]
 struct Json<'a> {
     name: &'a str,
+    /// `lock`, `read`, `write` or `permit`.
+    mode: &'static str,
+    /// `null`: it is no permit of a semaphore.
+    weight: Option<u32>,
     grant_id: String,
     fence: i64,
     holder: &'a str,
@@ -70,6 +74,16 @@ impl<'a> From<&'a SessionInfo> for JsonSession<'a> {
     }
 }
 
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Lock => "lock",
+        Mode::Read => "read",
+        Mode::Write => "write",
+        Mode::Permit { .. } => "permit",
+        _ => "unknown",
+    }
+}
+
 fn rfc3339(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Micros, true)
 }
@@ -82,6 +96,11 @@ impl<'a> From<&'a LockInfo> for Json<'a> {
     fn from(lock: &'a LockInfo) -> Self {
         Self {
             name: lock.name.as_str(),
+            mode: mode(lock.mode),
+            weight: match lock.mode {
+                Mode::Permit { weight, .. } => Some(weight),
+                _ => None,
+            },
             grant_id: lock.grant_id.to_string(),
             fence: lock.fence,
             holder: &lock.holder,
@@ -104,6 +123,7 @@ fn table(locks: &[LockInfo]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header([
         "NAME",
+        "MODE",
         "HOLDER",
         "FENCE",
         "SINCE",
@@ -114,6 +134,7 @@ fn table(locks: &[LockInfo]) -> Table {
         table.add_row([
             // A name may contain control characters, which a terminal would obey.
             lock.name.as_str().escape_debug().to_string(),
+            lock.mode.to_string(),
             lock.holder.escape_debug().to_string(),
             lock.fence.to_string(),
             for_people(lock.acquired_at),
@@ -207,11 +228,14 @@ pub(crate) fn print_sessions(sessions: &[SessionInfo], json: bool) {
     println!("{table}");
 }
 
-pub(crate) fn print_one(name: &Name, lock: Option<&LockInfo>, json: bool) {
-    match lock {
-        _ if json => print_json(&lock.map(Json::from)),
-        Some(lock) => println!("{}", table(std::slice::from_ref(lock))),
-        None => println!("nobody holds {name:?}"),
+/// In JSON: the holder of a lock; an array for a read/write lock or a semaphore; `null` when nobody holds it.
+pub(crate) fn print_holders(name: &Name, held: &[LockInfo], json: bool) {
+    match held {
+        [] if json => print_json(&None::<Json<'_>>),
+        [lock] if json && lock.mode == Mode::Lock => print_json(&Json::from(lock)),
+        _ if json => print_json(&held.iter().map(Json::from).collect::<Vec<_>>()),
+        [] => println!("nobody holds {name:?}"),
+        _ => println!("{}", table(held)),
     }
 }
 

@@ -87,6 +87,7 @@ impl Held {
 
     /// The lock.
     #[must_use]
+    #[allow(clippy::misnamed_getters, reason = "the other name is not for callers")]
     pub fn name(&self) -> &Name {
         &self.guard.grant().shown
     }

@@ -7,5 +7,6 @@ mod idempotency;
 mod jobs;
 mod run;
 mod sessions;
+mod share;
 mod shell;
 mod show;

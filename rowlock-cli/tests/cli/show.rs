@@ -69,9 +69,11 @@ fn ls_and_show_print_tables_and_json() {
             "fence",
             "grant_id",
             "holder",
+            "mode",
             "name",
             "session",
-            "waiters"
+            "waiters",
+            "weight"
         ]
     );
     assert_eq!(lock["waiters"], serde_json::json!([]));

@@ -221,7 +221,9 @@ impl Queue {
 
     /// [`Self::passed`] for each of them.
     pub(crate) fn all_passed(&self, next: &[Next]) {
-        next.iter().for_each(|next| self.passed(next.grant_id));
+        for next in next {
+            self.passed(next.grant_id);
+        }
     }
 
     /// Whether a task of this client waits for the name.

@@ -96,7 +96,7 @@ impl Release {
         Some(undo.repeated().into())
     }
 
-    pub(crate) fn outcome(&self, fate: &Fate, freed: Freed, now: Moment) -> ReleaseOutcome {
+    pub(crate) fn outcome(&self, fate: &Fate, freed: &Freed, now: Moment) -> ReleaseOutcome {
         let Some(grant) = &self.grant else {
             return ReleaseOutcome::Released;
         };
@@ -121,10 +121,10 @@ impl Release {
 }
 
 impl Task<Release> {
-    fn released(self, freed: Freed) -> Next {
+    fn released(self, freed: &Freed) -> Next {
         let Self { head, verb } = self;
         let now = Moment::now();
-        verb.waiters.settled(&verb.ask.name, &freed);
+        verb.waiters.settled(&verb.ask.name, freed);
         let next = verb.after(verb.late, now).map_or(Next::Done, Next::Later);
         let outcome = verb.outcome(&head.fate, freed, now);
         if let Some(reply) = verb.reply {
@@ -136,8 +136,8 @@ impl Task<Release> {
     /// An undo has freed the grant of one sending of its acquire, or nothing. It is repeated while another sending may come. An expired
     /// lease accounts for no sending: it stays in the row, every repetition finds it again, and it may belong to the sending that was
     /// answered.
-    fn undone(mut self, freed: Freed) -> Next {
-        self.verb.waiters.settled(&self.verb.ask.name, &freed);
+    fn undone(mut self, freed: &Freed) -> Next {
+        self.verb.waiters.settled(&self.verb.ask.name, freed);
         let accounted = u32::from(matches!(freed, Freed::Released | Freed::Passed(_)));
         self.verb.late = self.verb.late.saturating_sub(accounted);
         if self.verb.late == 0 {
@@ -160,8 +160,8 @@ impl Verb for Release {
     fn settle(task: Task<Self>, freed: Freed, _: Answered) -> Next {
         match freed {
             Freed::Locked => Next::Later(task.into()),
-            _ if task.verb.grant.is_none() => task.undone(freed),
-            _ => task.released(freed),
+            _ if task.verb.grant.is_none() => task.undone(&freed),
+            _ => task.released(&freed),
         }
     }
 

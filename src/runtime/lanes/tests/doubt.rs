@@ -322,7 +322,7 @@ fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: Freed) -> ReleaseOutc
     };
     let release = release::of(&Arc::new(grant), &Arc::default(), None, fate);
     let now = deadline - Duration::from_secs(ahead);
-    release.verb.outcome(&release.head.fate, freed, now)
+    release.verb.outcome(&release.head.fate, &freed, now)
 }
 
 #[tokio::test]

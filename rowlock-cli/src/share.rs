@@ -1,0 +1,130 @@
+//! What `rowlock run` takes of a name: a lock, a part of a read/write lock, or permits of a semaphore.
+
+use std::ops::Deref;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use rowlock::{Error, Held, Name, Rowlock, RwHeld};
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub(crate) struct Share {
+    /// Take the lock as soon as it is free, even if others wait in its queue. Without it, all wait in the order in which they came.
+    #[arg(long)]
+    barging: bool,
+    /// Share a read/write lock with all that run with --shared.
+    #[arg(long)]
+    shared: bool,
+    /// Have a read/write lock alone: nobody else runs, with --shared or --exclusive.
+    #[arg(long)]
+    exclusive: bool,
+    /// Take N of the M permits of a semaphore: N = 1 lets M commands run at a time.
+    #[arg(long, value_name = "N/M")]
+    permits: Option<Permits>,
+}
+
+/// What a command holds.
+pub(crate) enum Holding {
+    Held(Held),
+    Rw(RwHeld),
+}
+
+impl Deref for Holding {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        match self {
+            Self::Held(held) => held,
+            Self::Rw(held) => held,
+        }
+    }
+}
+
+impl Share {
+    /// Waits for it: `None` for ever.
+    pub(crate) async fn acquire(
+        &self,
+        rowlock: &Rowlock,
+        name: &Name,
+        ttl: Duration,
+        wait: Option<Duration>,
+    ) -> Result<Holding, Error> {
+        let name = name.clone();
+        if let Some(Permits { weight, capacity }) = self.permits {
+            let semaphore = rowlock.semaphore(name, capacity).weight(weight).ttl(ttl);
+            let semaphore = match wait {
+                Some(wait) => semaphore.wait(wait),
+                None => semaphore,
+            };
+            return semaphore.acquire().await.map(Holding::Held);
+        }
+        if self.shared || self.exclusive {
+            let lock = rowlock.rw_lock(name).ttl(ttl);
+            let lock = match wait {
+                Some(wait) => lock.wait(wait),
+                None => lock,
+            };
+            return if self.shared {
+                lock.read().await.map(Holding::Rw)
+            } else {
+                lock.write().await.map(Holding::Rw)
+            };
+        }
+        let lock = rowlock.lock(name).ttl(ttl);
+        let lock = if self.barging { lock.barging() } else { lock };
+        let lock = match wait {
+            Some(wait) => lock.wait(wait),
+            None => lock,
+        };
+        lock.acquire().await.map(Holding::Held)
+    }
+}
+
+/// So many permits, of so many in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Permits {
+    weight: u32,
+    capacity: u32,
+}
+
+impl FromStr for Permits {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/');
+        let numbers = numbers.and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
+        match numbers {
+            Some((weight, capacity)) if 1 <= weight && weight <= capacity && capacity < 1 << 31 => {
+                Ok(Self { weight, capacity })
+            }
+            _ => Err("N/M are two numbers, as in 1/4; N is 1 to M".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_are_some_of_all() {
+        let permits = |weight, capacity| Ok(Permits { weight, capacity });
+        assert_eq!("1/4".parse(), permits(1, 4));
+        assert_eq!("4/4".parse(), permits(4, 4));
+        for text in [
+            "",
+            "4",
+            "0/4",
+            "5/4",
+            "1/",
+            "/4",
+            "-1/4",
+            "1/4/2",
+            "a/b",
+            "1/4294967296",
+        ] {
+            assert!(text.parse::<Permits>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `rowlock run --shared`, `--exclusive` and `--permits`.
+
+use crate::shell::{Shell, code, stderr, stdout};
+
+#[test]
+fn those_who_share_run_side_by_side_and_nobody_beside_the_exclusive_one() {
+    let shell = Shell::new();
+    let (one, two) = (
+        shell.start(
+            &["a", "--shared"],
+            "echo in; read line <&0; sleep 60 & wait",
+        ),
+        shell.start(&["a", "--shared"], "echo in; sleep 60 & wait"),
+    );
+    assert_eq!((&*one.first, &*two.first), ("in", "in"));
+    let modes = shell.json(&["show", "a", "--json"]);
+    assert_eq!(modes.as_array().unwrap().len(), 2);
+    assert_eq!(modes[0]["mode"], "read");
+    assert!(stdout(&shell.run(&["ls"])).contains("read"));
+    let busy = shell.run(&["run", "a", "--exclusive", "--no-wait", "--", "true"]);
+    assert_eq!(code(&busy), 75);
+    assert!(
+        stderr(&busy).contains("others hold it"),
+        "{}",
+        stderr(&busy)
+    );
+    for running in [one, two] {
+        running.signal(nix::sys::signal::Signal::SIGTERM);
+        running.end();
+    }
+    let alone = shell.start(
+        &["a", "--exclusive"],
+        "echo $ROWLOCK_FENCE; sleep 60 & wait",
+    );
+    assert!(alone.first.parse::<i64>().unwrap() > 0);
+    let busy = shell.run(&["run", "a", "--shared", "--no-wait", "--", "true"]);
+    assert_eq!(code(&busy), 75);
+    alone.signal(nix::sys::signal::Signal::SIGTERM);
+    alone.end();
+}
+
+#[test]
+fn so_many_commands_run_as_there_are_permits() {
+    let shell = Shell::new();
+    let (one, two) = (
+        shell.start(&["s", "--permits", "1/2"], "echo in; sleep 60 & wait"),
+        shell.start(&["s", "--permits", "1/2"], "echo in; sleep 60 & wait"),
+    );
+    let third = ["run", "s", "--permits", "1/2", "--no-wait", "--", "true"];
+    assert_eq!(code(&shell.run(&third)), 75);
+    let list = shell.json(&["ls", "--json"]);
+    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&list[0]["mode"], &list[0]["weight"]),
+        (&"permit".into(), &1.into())
+    );
+    one.signal(nix::sys::signal::Signal::SIGTERM);
+    one.end();
+    assert_eq!(code(&shell.run(&third)), 0);
+    two.signal(nix::sys::signal::Signal::SIGTERM);
+    two.end();
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let shell = Shell::new();
+    for permits in ["0/2", "3/2", "2", "x/y"] {
+        let refused = shell.run(&["run", "s", "--permits", permits, "--", "true"]);
+        assert_eq!(code(&refused), 2);
+        assert!(
+            stderr(&refused).contains("N/M are two numbers"),
+            "{}",
+            stderr(&refused)
+        );
+    }
+    let both = ["run", "s", "--shared", "--exclusive", "--", "true"];
+    assert_eq!(code(&shell.run(&both)), 2);
+    assert_eq!(
+        code(&shell.run(&["run", "s", "--permits", "1/2", "--", "true"])),
+        0
+    );
+    let other = shell.run(&["run", "s", "--permits", "1/3", "--", "true"]);
+    let said = stderr(&other);
+    assert!(
+        said.contains("is a semaphore of 2, and a semaphore of 3 was asked for"),
+        "{said}"
+    );
+    let lock = shell.run(&["run", "s", "--", "true"]);
+    assert!(stderr(&lock).contains("is a semaphore of 2, and a lock was asked for"));
+    assert_ne!((code(&other), code(&lock)), (0, 0));
+}
