@@ -210,7 +210,7 @@ impl LeaseStore for MySqlConnection {
             .collect())
     }
 
-    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
         if let [ask] = asks
             && ask.was_queued
         {

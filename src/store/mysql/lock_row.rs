@@ -38,7 +38,7 @@ macro_rules! row_columns {
             ", ",
             row_ends!(),
             "),
-              l.session_id, l.waiters"
+              l.session_id, l.waiters, l.capacity, l.weight"
         )
     };
 }
