@@ -1,5 +1,9 @@
 //! Read/write locks and semaphores: permits.
 
+#[cfg(feature = "sqlite")]
+#[path = "permit_edges.rs"]
+pub(crate) mod edges;
+
 use std::time::Duration;
 
 use uuid::Uuid;

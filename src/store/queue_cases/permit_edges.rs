@@ -1,0 +1,70 @@
+//! Permits: names of another kind, repeated asks, and permits that have just ended.
+
+use super::*;
+use crate::store::queue::Passed;
+
+/// An undo passes on too. So it finds names of another kind.
+pub(crate) async fn the_verbs_for_locks_leave_permits_alone(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let _ = client.permit(TWO, 2).await;
+    let waits = client.waits(TWO, 1).await;
+    let ask = client.ask("a");
+    let joined = client.join(&ask).await;
+    assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+    let undo = Some((ask.grant_id, Leaves::Anywhere));
+    for of in [None, undo] {
+        let name = named("a");
+        let passed = client.conn.queue_pass(&PassAsk { name, of }).await.unwrap();
+        assert_eq!(passed, Passed::No);
+    }
+    assert!(waits_on(&client.looks(&waits).await));
+    assert_eq!(client.row("a").await.grant_id, None);
+    client.check().await;
+}
+
+pub(crate) async fn the_verbs_for_permits_leave_locks_alone(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let waits = client.wait("a").await;
+    let undo = Some((Uuid::new_v4(), Leaves::Anywhere));
+    for of in [None, undo] {
+        assert_eq!(client.passes(of).await, (Freed::Superseded, vec![]));
+    }
+    assert!(waits_on(&client.look(&waits).await));
+    let row = client.row("a").await;
+    assert!(row.is_of(held.ask.grant_id) && row.waiters == 1);
+    client.check().await;
+}
+
+/// The answer to a join was lost, and it was sent again only after the permit had ended.
+pub(crate) async fn a_permit_that_has_ended_is_asked_for_again(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let permit = client.permit(TWO, 1).await;
+    client.expire_permit(&permit).await;
+    let again = client.joins(&permit.ask).await;
+    assert!(
+        matches!(again, Joined::Granted { fence } if fence > permit.number),
+        "{again:?}"
+    );
+    assert_eq!(client.used().await, [1, 1]);
+
+    // It waited, and its window is over.
+    let full = client.permit(TWO, 1).await;
+    let waits = client.waits(TWO, 1).await;
+    assert!(matches!(client.releases(&full).await, Freed::Passed(_)));
+    client.expire_grants().await;
+    let again = client.joins(&waits.ask).await;
+    assert!(matches!(again, Joined::Granted { .. }), "{again:?}");
+    client.check().await;
+}
+
+pub(crate) async fn a_permit_that_ends_with_its_session_gets_no_weight(place: &impl Place) {
+    let three = Kind::Semaphore { capacity: 3 };
+    let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
+    let permit = dies.permit_in_session(three, 1).await;
+    let _ = client.permit(three, 1).await;
+    dies.expire().await;
+    assert_eq!(dies.weighs(&permit, 3).await, Weighed::Gone);
+    let _ = client.permit(three, 2).await;
+    assert_eq!(client.used().await, [3, 3]);
+}
