@@ -66,7 +66,7 @@ fn what_does_not_fit_together_is_refused() {
     let shell = Shell::new();
     for permits in ["0/2", "3/2", "2", "x/y"] {
         let refused = shell.run(&["run", "s", "--permits", permits, "--", "true"]);
-        assert_eq!(code(&refused), 2);
+        assert_eq!(code(&refused), 64);
         assert!(
             stderr(&refused).contains("N/M are two numbers"),
             "{}",
@@ -74,7 +74,7 @@ fn what_does_not_fit_together_is_refused() {
         );
     }
     let both = ["run", "s", "--shared", "--exclusive", "--", "true"];
-    assert_eq!(code(&shell.run(&both)), 2);
+    assert_eq!(code(&shell.run(&both)), 64);
     assert_eq!(
         code(&shell.run(&["run", "s", "--permits", "1/2", "--", "true"])),
         0
