@@ -1,4 +1,4 @@
-//! Promise 8: a read/write lock has many readers or one writer, and nobody starves.
+//! Promises 1 and 6, for read/write locks: many readers or one writer, and nobody starves.
 
 use std::time::Duration;
 

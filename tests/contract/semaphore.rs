@@ -1,4 +1,4 @@
-//! Promise 7: the sum of the weights of a semaphore's live permits is at most its capacity, and permits are granted in order.
+//! Promises 1 and 6, for semaphores: the sum of the weights of all live permits is at most the capacity, and permits are granted in order.
 
 use std::time::Duration;
 
