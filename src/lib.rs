@@ -78,8 +78,8 @@ pub use idempotency::{
     RecordState, Resolution, StepFailed, StepInfo, Submitted, UnknownStep,
 };
 pub use lock::{
-    Advance, Held, InTx, Lock, LockInTx, Locked, Owner, RwHeld, RwLock, Semaphore, TryAcquire,
-    TryLock, Version, one_changed,
+    Advance, Held, InTx, Lock, LockInTx, Locked, MultiHeld, MultiLock, Owner, RwHeld, RwLock,
+    Semaphore, TryAcquire, TryLock, TryMulti, Version, one_changed,
 };
 pub use model::{
     Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FingerprintPieces,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Advance, Error, Held, Locked, Rowlock, TryLock, Version};
+use rowlock::{Advance, Error, Held, Locked, MultiHeld, Rowlock, TryLock, Version};
 use sqlx::AssertSqlSafe;
 
 /// An open transaction of the application.
@@ -48,6 +48,10 @@ impl Tx {
     }
 
     pub async fn pin(&mut self, held: &Held) -> Result<(), Error> {
+        on_tx!(self, tx => held.pin(tx).await)
+    }
+
+    pub async fn pin_all(&mut self, held: &MultiHeld) -> Result<(), Error> {
         on_tx!(self, tx => held.pin(tx).await)
     }
 

@@ -12,7 +12,7 @@ pub use operate::Cleaned;
 use tokio::task::JoinHandle;
 
 use crate::idempotency::{FormTokens, Idempotency};
-use crate::lock::{InTx, Lock, Owner, RwLock, Semaphore, Version};
+use crate::lock::{InTx, Lock, MultiLock, Owner, RwLock, Semaphore, Version};
 use crate::model::{Engine, Error, Name, Unfinished};
 use crate::runtime::Core;
 use crate::runtime::clean::BATCH;
@@ -118,6 +118,17 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         Version::read(&self.core, name.try_into().map_err(Into::into)?).await
+    }
+
+    /// Several locks, all or nothing; see [`MultiLock`].
+    pub fn multi_lock<N>(&self, names: impl IntoIterator<Item = N>) -> MultiLock
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let names = names.into_iter();
+        let names = names.map(|name| name.try_into().map_err(Into::into));
+        MultiLock::new(&self.core, names.collect())
     }
 
     /// A semaphore of this capacity, for all clients that use the name; see [`Semaphore`].

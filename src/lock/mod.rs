@@ -4,6 +4,7 @@ mod acquire;
 mod call;
 mod change;
 mod lease;
+mod multi;
 mod optimistic;
 mod owner;
 mod pessimistic;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use lease::Held;
+pub use multi::{MultiHeld, MultiLock, TryMulti};
 pub use optimistic::{Advance, Version, one_changed};
 pub use owner::Owner;
 pub use pessimistic::{InTx, LockInTx, Locked, TryLock};

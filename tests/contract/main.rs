@@ -16,6 +16,7 @@ mod in_tx_bad_input;
 mod lock_all;
 mod migrations;
 mod modes;
+mod multi_lock;
 mod nothing_leaks;
 mod one_clock;
 mod one_outcome;

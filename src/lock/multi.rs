@@ -1,0 +1,373 @@
+//! Several names at once, all or nothing.
+//!
+//! # Overview
+//!
+//! A multi-lock is a lease on each of its names, with one guard. It asks for all names at once. If one of them is held, it keeps those before
+//! it in the order of the names, frees the others, and waits for it in its queue. So whoever waits for a name holds smaller names only, and
+//! multi-locks never wait for each other in a circle, in whatever order their arguments are.
+//!
+//! # Trust window
+//!
+//! The earliest deadline of its [leases](super::lease). When one of them is lost, the multi-lock is lost.
+//!
+//! # Failure
+//!
+//! Each lease fails by itself, as a [lease](super::lease) does. A multi-lock that cannot get all names, or whose caller has gone, frees what it
+//! has got. Locks of other kinds that a holder takes beside it may wait in a circle with it: take all names in one call.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::select;
+
+use super::{Held, Lock, TryAcquire};
+use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
+use crate::runtime::Core;
+use crate::transaction::Transaction;
+
+/// A request for several locks, all or nothing: made by [`Rowlock::multi_lock`](crate::Rowlock::multi_lock), then given its settings.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+/// let rowlock = rowlock::Rowlock::connect(&url).await?;
+/// // A transfer needs both accounts. Another one, from 2 to 1, may run at the same time: no deadlock.
+/// let held = rowlock.multi_lock(["account:1", "account:2"]).acquire().await?;
+/// for (name, fence) in held.fences() {
+///     println!("{name}: fence {fence}");
+/// }
+/// let _ = held.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct MultiLock {
+    /// In the order of the names; or the reason why there is none.
+    names: Result<Vec<Name>, Error>,
+    /// The settings for each.
+    lock: Lock,
+}
+
+/// The outcome of [`MultiLock::try_acquire`].
+#[derive(Debug)]
+#[must_use = "leases that are dropped are released"]
+pub enum TryMulti {
+    /// All names were granted.
+    Held(MultiHeld),
+    /// Another holder has one of them. None was kept.
+    Busy(Busy),
+}
+
+impl MultiLock {
+    pub(crate) fn new(core: &Arc<Core>, names: Result<Vec<Name>, Error>) -> Self {
+        let names = names.and_then(|mut names| {
+            names.sort();
+            let is_twice = names.windows(2).any(|two| two[0] == two[1]);
+            let reason = match names.len() {
+                0 => "a multi-lock has one name at least",
+                _ if is_twice => "a multi-lock cannot have a name twice",
+                _ => return Ok(names),
+            };
+            let setting = "names";
+            Err(Error::InvalidSetting { setting, reason })
+        });
+        // Each name replaces it.
+        let first = names.as_ref().map(|names| names[0].clone());
+        let lock = Lock::new(Arc::clone(core), first.map_err(Clone::clone));
+        Self { names, lock }
+    }
+
+    /// As [`Lock::ttl`], for each lease.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.lock = self.lock.ttl(ttl);
+        self
+    }
+
+    /// As [`Lock::in_session`].
+    pub fn in_session(mut self) -> Self {
+        self.lock = self.lock.in_session();
+        self
+    }
+
+    /// As [`Lock::wait`], for all names together.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.lock = self.lock.wait(wait);
+        self
+    }
+
+    /// As [`Lock::max_hold`], for each lease.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.lock = self.lock.max_hold(max_hold);
+        self
+    }
+
+    /// As [`Lock::holder`].
+    pub fn holder(mut self, holder: impl Into<Arc<str>>) -> Self {
+        self.lock = self.lock.holder(holder);
+        self
+    }
+
+    /// As [`Lock::queue_limit`].
+    pub fn queue_limit(mut self, waiters: u32) -> Self {
+        self.lock = self.lock.queue_limit(waiters);
+        self
+    }
+
+    /// Asks once for all names.
+    ///
+    /// # Errors
+    ///
+    /// No name, an invalid one, or one that is given twice. Otherwise those of [`Lock::try_acquire`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Lock::try_acquire`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind: what it acquired is released in the background.
+    pub async fn try_acquire(&self) -> Result<TryMulti, Error> {
+        let names = self.names.as_ref().map_err(Clone::clone)?;
+        let (held, busy) = self.ask(names).await?;
+        Ok(match busy {
+            None => TryMulti::Held(MultiHeld { held }),
+            Some(busy) => TryMulti::Busy(busy),
+        })
+    }
+
+    /// Waits for all names, for at most [`wait`](Self::wait).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WaitTimeout`], with the name that was not free in time; [`Error::Lost`], if a lease was lost while this waited for another
+    /// one; [`Error::QueueFull`]; and those of [`try_acquire`](Self::try_acquire). No name is kept.
+    ///
+    /// # Panics
+    ///
+    /// As [`Lock::acquire`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and what it acquired is released.
+    pub async fn acquire(&self) -> Result<MultiHeld, Error> {
+        let mut names = self.names.as_ref().map_err(Clone::clone)?.as_slice();
+        let started = Moment::now();
+        let limit = self.lock.wait.map(|wait| started + wait);
+        let mut multi = MultiHeld { held: Vec::new() };
+        loop {
+            let (granted, busy) = self.ask(names).await?;
+            names = &names[granted.len()..];
+            multi.held.extend(granted);
+            let (Some(_), [name, rest @ ..]) = (busy, names) else {
+                break;
+            };
+            let mut lock = self.lock(name);
+            if let Some(limit) = limit {
+                lock = lock.wait(limit.remaining());
+            }
+            let held = select! {
+                biased;
+                (name, loss) = multi.lost() => return Err(Error::Lost { name, loss }),
+                held = lock.acquire() => held,
+            };
+            multi.held.push(held.map_err(|error| match error {
+                Error::WaitTimeout { name, busy, .. } => {
+                    let waited = started.elapsed();
+                    Error::WaitTimeout { name, waited, busy }
+                }
+                error => error,
+            })?);
+            names = rest;
+        }
+        multi.check()?;
+        Ok(multi)
+    }
+
+    /// Asks once for each name, for all at the same time. Keeps those before the first one that is busy.
+    async fn ask(&self, names: &[Name]) -> Result<(Vec<Held>, Option<Busy>), Error> {
+        let locks: Vec<Lock> = names.iter().map(|name| self.lock(name)).collect();
+        let mut held = Vec::with_capacity(names.len());
+        let mut first = None;
+        let tried = all(locks.iter().map(Lock::try_acquire).collect()).await;
+        for tried in tried {
+            match tried? {
+                TryAcquire::Held(granted) if first.is_none() => held.push(granted),
+                TryAcquire::Held(_) => {}
+                TryAcquire::Busy(busy) => drop(first.get_or_insert(busy)),
+            }
+        }
+        Ok((held, first))
+    }
+
+    fn lock(&self, name: &Name) -> Lock {
+        Lock {
+            name: Ok(name.clone()),
+            ..self.lock.clone()
+        }
+    }
+}
+
+/// Resolves when all futures have resolved, with their outputs in their order.
+async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let mut running: Vec<_> = futures.into_iter().map(Box::pin).map(Ok).collect();
+    poll_fn(|cx| {
+        let mut is_done = true;
+        for one in &mut running {
+            if let Ok(future) = one {
+                match future.as_mut().poll(cx) {
+                    Poll::Ready(output) => *one = Err(output),
+                    Poll::Pending => is_done = false,
+                }
+            }
+        }
+        if is_done {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    running.into_iter().filter_map(Result::err).collect()
+}
+
+/// Several leases that are held. Dropping it releases all of them in the background.
+#[must_use = "leases that are dropped are released"]
+pub struct MultiHeld {
+    held: Vec<Held>,
+}
+
+impl fmt::Debug for MultiHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.held).finish()
+    }
+}
+
+impl MultiHeld {
+    /// The names, sorted, with the fence of each.
+    pub fn fences(&self) -> impl Iterator<Item = (&Name, i64)> {
+        self.held.iter().map(|held| (held.name(), held.fence()))
+    }
+
+    /// The moment until which all leases are trusted; see [`Held::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        let deadlines = self.held.iter().map(Held::deadline);
+        deadlines.min().unwrap_or_else(|| Deadline(Moment::now()))
+    }
+
+    /// Whether all leases are held now; see [`Held::is_held`].
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.held.iter().all(Held::is_held)
+    }
+
+    /// Resolves when the first lease is lost; see [`Held::lost`].
+    ///
+    /// Cancel safe.
+    ///
+    /// # Panics
+    ///
+    /// As [`Held::lost`].
+    pub async fn lost(&self) -> (Name, Loss) {
+        let mut losses: Vec<Pin<Box<_>>> = Vec::with_capacity(self.held.len());
+        losses.extend(self.held.iter().map(|held| {
+            Box::pin(async move {
+                let loss = held.lost().await;
+                (held.name().clone(), loss)
+            })
+        }));
+        poll_fn(|cx| {
+            let mut polls = losses.iter_mut().map(|loss| loss.as_mut().poll(cx));
+            polls.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
+    }
+
+    /// Runs `work` while all leases are held. When one is lost, drops `work` at its next await point; see [`Held::with`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]: a lease was lost before `work` was done. If it committed a transaction that had pinned the leases, look before you do
+    /// it again.
+    ///
+    /// # Panics
+    ///
+    /// As [`Held::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the leases stay with the guard.
+    pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T, Error> {
+        self.check()?;
+        let work = pin!(work());
+        select! {
+            biased;
+            done = work => Ok(done),
+            (name, loss) = self.lost() => Err(Error::Lost { name, loss }),
+        }
+    }
+
+    /// [Pins](Held::pin) all leases in `tx`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Held::pin`]. After any error, roll `tx` back.
+    ///
+    /// # Panics
+    ///
+    /// As [`Held::pin`].
+    ///
+    /// # Cancel safety
+    ///
+    /// After dropping the future, roll `tx` back.
+    pub async fn pin<T: Transaction>(&self, tx: &mut T) -> Result<(), Error> {
+        for held in &self.held {
+            held.pin(tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Releases all leases, and reports whether all were held until now: otherwise the first loss. See [`Held::release`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Held::release`], for the first lease that fails. The others are released all the same. It may be called again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the release.
+    pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
+        let mut outcome = ReleaseOutcome::AlreadyReleased;
+        let releases = self.held.iter().map(Held::release).collect();
+        for released in all(releases).await {
+            match released? {
+                ReleaseOutcome::Released if outcome == ReleaseOutcome::AlreadyReleased => {
+                    outcome = ReleaseOutcome::Released;
+                }
+                lost @ ReleaseOutcome::Lost(_) if !matches!(outcome, ReleaseOutcome::Lost(_)) => {
+                    outcome = lost;
+                }
+                _ => {}
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Fails if a lease is lost.
+    fn check(&self) -> Result<(), Error> {
+        for held in &self.held {
+            if let Some(loss) = held.loss() {
+                let name = held.name().clone();
+                return Err(Error::Lost { name, loss });
+            }
+        }
+        Ok(())
+    }
+}
