@@ -1,6 +1,8 @@
 //! Permits: names of another kind, repeated asks, and permits that have just ended.
 
 use super::*;
+use crate::store::clean::CleanStore;
+use crate::store::in_tx::{TxAsk, TxTaken};
 use crate::store::queue::Passed;
 
 /// An undo passes on too. So it finds names of another kind.
@@ -67,4 +69,29 @@ pub(crate) async fn a_permit_that_ends_with_its_session_gets_no_weight(place: &i
     assert_eq!(dies.weighs(&permit, 3).await, Weighed::Gone);
     let _ = client.permit(three, 2).await;
     assert_eq!(client.used().await, [3, 3]);
+}
+
+pub(crate) async fn no_name_with_permits_is_cleaned<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let permit = client.permit(TWO, 1).await;
+    let old = format!("UPDATE rowlock_lock SET fence = {}", P::OLD_FENCE);
+    client.run(&old).await;
+    assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 0);
+    assert_eq!(client.releases(&permit).await, Freed::Released);
+    assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 1);
+}
+
+pub(crate) async fn a_transaction_takes_no_name_of_another_kind(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let permit = client.permit(TWO, 1).await;
+    client.releases(&permit).await;
+    client.run("BEGIN").await;
+    let ask = TxAsk {
+        name: named("a"),
+        version: None,
+        before: None,
+    };
+    let taken = client.conn.tx_take(&[ask]).await.unwrap().found;
+    assert!(matches!(taken, TxTaken::Missed(None)), "{taken:?}");
+    client.run("ROLLBACK").await;
 }

@@ -45,8 +45,28 @@ const LEFT: [&str; 3] = [
 /// How much of each name the clients hold.
 type Held = Arc<[AtomicI64; 2]>;
 
-/// What a waiter was granted: the number of its name, its position, its fence, and whether every such grant has a new fence.
-type Granted = (usize, i64, i64, bool);
+/// A grant that was held.
+#[derive(Debug)]
+struct Granted {
+    /// The number of its name.
+    place: usize,
+    /// `None`: it did not wait.
+    position: Option<i64>,
+    fence: i64,
+    /// It is no reader: these share the fence of the last write.
+    is_new: bool,
+    /// When its join was sent, and answered.
+    joined: (Instant, Instant),
+}
+
+impl Granted {
+    /// Whether it had its place in the queue, or its permit, before the other one asked.
+    fn is_before(&self, other: &Self) -> bool {
+        let by_time = self.joined.1 < other.joined.0;
+        let by_position = self.position.is_some() && other.position > self.position;
+        self.place == other.place && (by_time || by_position)
+    }
+}
 
 /// What a client does with its next permit.
 struct Plan {
@@ -72,7 +92,7 @@ pub(crate) async fn many_clients_share_the_capacity_in_order<P: Place>(place: &P
     }
     let granted: Vec<Granted> = clients.join_all().await.into_iter().flatten().collect();
     watcher.check_permits().await;
-    in_order(granted);
+    in_order(&granted);
     for place in 0..PLACES.len() {
         watcher.drain(place).await;
     }
@@ -82,22 +102,18 @@ pub(crate) async fn many_clients_share_the_capacity_in_order<P: Place>(place: &P
     watcher.check_permits().await;
 }
 
-/// A later position has a later fence. Readers share the fence of the last write.
-fn in_order(mut granted: Vec<Granted>) {
-    granted.sort_unstable();
-    for place in 0..PLACES.len() {
-        let turns = granted.iter().filter(|granted| granted.0 == place).count();
-        assert!(turns > 10, "only {turns} had a turn: {}", PLACES[place].0);
+/// Who was before another one has an earlier fence.
+fn in_order(granted: &[Granted]) {
+    for (n, (name, _)) in PLACES.iter().enumerate() {
+        let turn = |granted: &&Granted| granted.place == n && granted.position.is_some();
+        let turns = granted.iter().filter(turn).count();
+        assert!(turns > 10, "only {turns} had a turn: {name}");
     }
-    for pair in granted.windows(2) {
-        let (last, next) = (pair[0], pair[1]);
-        if last.0 == next.0 {
-            let is_later = if next.3 {
-                last.2 < next.2
-            } else {
-                last.2 <= next.2
-            };
-            assert!(last.1 < next.1 && is_later, "{pair:?}");
+    for next in granted {
+        for last in granted.iter().filter(|last| last.is_before(next)) {
+            let (last_fence, fence) = (last.fence, next.fence);
+            let is_later = last_fence < fence || (last_fence == fence && !next.is_new);
+            assert!(is_later, "{next:?} has overtaken {last:?}");
         }
     }
 }
@@ -111,24 +127,28 @@ async fn client<P: Place>(place: P, held: Held, end: Instant) -> Vec<Granted> {
             client.freeze(plan.ask).await;
             continue;
         }
-        let position = match client.conn.permit_join(&plan.ask).await.unwrap() {
-            Joined::Granted { fence } => Ok(fence),
-            Joined::Queued { position, .. } => Err(position),
-            Joined::Locked => continue,
-            joined @ (Joined::Full(_) | Joined::Mismatch(_)) => panic!("{joined:?}"),
-        };
-        let fence = match position {
-            Ok(fence) => fence,
-            Err(position) => {
-                let leaves = plan.leaves;
-                let Some(fence) = client.turn(&plan.ask, position, leaves).await else {
-                    continue;
-                };
-                let is_new = plan.ask.kind != Kind::ReadWrite || plan.ask.weight == Kind::ALL;
-                granted.push((plan.place, position, fence, is_new));
-                fence
+        let asked = Instant::now();
+        let answer = client.conn.permit_join(&plan.ask).await.unwrap();
+        let joined = (asked, Instant::now());
+        let (position, fence) = match answer {
+            Joined::Granted { fence } => (None, Some(fence)),
+            Joined::Queued { position, .. } => {
+                let turn = client.turn(&plan.ask, position, plan.leaves).await;
+                (Some(position), turn)
             }
+            Joined::Locked => continue,
+            Joined::Full(_) | Joined::Mismatch(_) => panic!("{answer:?}"),
         };
+        let Some(fence) = fence else {
+            continue;
+        };
+        granted.push(Granted {
+            place: plan.place,
+            position,
+            fence,
+            is_new: plan.ask.kind != Kind::ReadWrite || plan.ask.weight == Kind::ALL,
+            joined,
+        });
         client
             .hold_for_a_while(&plan, fence, &held[plan.place])
             .await;

@@ -75,3 +75,13 @@ async fn a_permit_that_has_ended_is_asked_for_again() {
 async fn a_permit_that_ends_with_its_session_gets_no_weight() {
     edges::a_permit_that_ends_with_its_session_gets_no_weight(&File::new().await).await;
 }
+
+#[tokio::test]
+async fn no_name_with_permits_is_cleaned() {
+    edges::no_name_with_permits_is_cleaned(&File::new().await).await;
+}
+
+#[tokio::test]
+async fn a_transaction_takes_no_name_of_another_kind() {
+    edges::a_transaction_takes_no_name_of_another_kind(&File::new().await).await;
+}
