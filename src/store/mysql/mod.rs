@@ -7,6 +7,7 @@ mod form_token;
 mod in_tx;
 mod lease;
 mod lock_row;
+mod permit;
 mod queue;
 mod record;
 mod record_admin;
