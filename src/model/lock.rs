@@ -156,6 +156,7 @@ mod tests {
             expires_at: DateTime::UNIX_EPOCH + Duration::from_secs(30),
             remaining: Duration::ZERO,
             session: None,
+            mode: Mode::Lock,
         };
         let mut busy = Busy {
             name,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
-use crate::model::ClockError;
+use crate::model::{ClockError, Mode};
 use crate::runtime::Settings;
 use crate::store::Connector;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
@@ -28,6 +28,7 @@ fn a_row_is_held_while_its_lease_lasts() {
             expires_at: chrono::DateTime::UNIX_EPOCH,
             remaining,
             session: None,
+            mode: Mode::Lock,
         }),
         buried: false,
         waiters: 0,

@@ -3,6 +3,7 @@
 pub(crate) mod joining;
 pub(crate) mod locked;
 pub(crate) mod passing;
+pub(crate) mod permit_stress;
 pub(crate) mod permits;
 pub(crate) mod rows;
 pub(crate) mod stress;
@@ -68,11 +69,15 @@ pub(crate) struct Client<P: Place> {
 
 impl<P: Place> Client<P> {
     pub(crate) async fn new(place: &P) -> Self {
+        Self::with_ttl(place, TTL).await
+    }
+
+    pub(crate) async fn with_ttl(place: &P, ttl: Duration) -> Self {
         let mut conn = place.connect().await;
         let session = Uuid::new_v4();
         let open = OpenAsk {
             id: session,
-            ttl: TTL,
+            ttl,
             holder: session.to_string().into(),
         };
         // SQLite's file may be busy.
@@ -262,6 +267,7 @@ macro_rules! queue_cases {
                 a_confirm_in_time_holds
                 a_confirm_that_is_too_late_holds_nothing
                 a_window_that_is_over_is_passed_on
+                a_window_ends_with_the_session_of_its_waiter
                 only_what_is_due_is_passed_on
                 the_lock_of_an_expired_session_is_passed_on
                 a_session_that_lives_keeps_its_lock
@@ -297,6 +303,9 @@ macro_rules! queue_cases {
             }
             stress {
                 many_clients_keep_the_queue_in_order
+            }
+            permit_stress {
+                many_clients_share_the_capacity_in_order
             }
         }
     };

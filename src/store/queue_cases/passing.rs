@@ -303,3 +303,15 @@ pub(crate) async fn a_session_that_lives_keeps_its_lock<P: Place>(place: &P) {
     );
     assert!(client.row("a").await.is_live());
 }
+
+/// A waiter that has died keeps nobody waiting for a window that is longer than its session.
+pub(crate) async fn a_window_ends_with_the_session_of_its_waiter<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let mut brief = Client::<P>::with_ttl(place, Duration::from_secs(1)).await;
+    let held = client.hold("a").await;
+    let waits = brief.wait("a").await;
+    let passed = client.pass("a", Some((held.ask.grant_id, None))).await;
+    assert!(brief.is_next(&passed, &waits), "{passed:?}");
+    let left = client.row("a").await.remaining.unwrap();
+    assert!(left <= 1_000_000, "longer than its session: {left}");
+}

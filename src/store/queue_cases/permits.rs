@@ -119,10 +119,11 @@ impl<P: Place> Client<P> {
 
     /// What is used of the name, by its row and by its permits.
     async fn used(&mut self) -> [i64; 2] {
-        let sum = "SELECT used FROM rowlock_lock WHERE weight = 0 UNION ALL
-                   SELECT COALESCE(sum(weight), 0) FROM rowlock_lock WHERE weight > 0";
-        let numbers = P::numbers(&mut self.conn, sum).await;
-        [numbers[0], numbers[1]]
+        let used = "SELECT used FROM rowlock_lock WHERE weight = 0";
+        let weights = "SELECT weight FROM rowlock_lock WHERE weight > 0";
+        let used = P::numbers(&mut self.conn, used).await;
+        let weights = P::numbers(&mut self.conn, weights).await;
+        [used[0], weights.iter().sum()]
     }
 
     fn next(&self, waits: &Asked) -> Next {

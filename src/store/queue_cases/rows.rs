@@ -3,10 +3,10 @@
 use super::*;
 
 fn passed_to(waits: &Waits) -> Freed {
-    Freed::Passed(Next {
+    Freed::Passed(vec![Next {
         grant_id: waits.ask.grant_id,
         session: waits.ask.session,
-    })
+    }])
 }
 
 pub(crate) async fn a_release_passes_on<P: Place>(place: &P) {

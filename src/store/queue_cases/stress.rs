@@ -76,7 +76,7 @@ async fn client<P: Place>(place: P, holders: Holders, end: Instant) -> Vec<Grant
                     None => continue,
                 }
             }
-            Joined::Full(row) => panic!("{row:?}"),
+            joined @ (Joined::Full(_) | Joined::Mismatch(_)) => panic!("{joined:?}"),
             Joined::Locked => continue,
         };
         assert!(

@@ -36,7 +36,7 @@ WHERE rowid IN (
 const SEEN: &str = "
 SELECT name,
        ((grant_id IS NULL AND expires_at IS NULL AND fence < now.us - ?1)
-       OR COALESCE(expires_at < now.us - ?1, FALSE)) AND waiters = 0
+       OR COALESCE(expires_at < now.us - ?1, FALSE)) AND waiters = 0 AND used = 0
 FROM rowlock_lock, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE name > ?2 ORDER BY name LIMIT ?3";
 
@@ -45,7 +45,7 @@ const IDLE_LOCKS: &str = "
 DELETE FROM rowlock_lock
 WHERE name IN (SELECT unhex(a.value ->> 0) FROM json_each(?1) a)
   AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-  AND waiters = 0
+  AND waiters = 0 AND used = 0
   AND ((grant_id IS NULL AND expires_at IS NULL
         AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)
        OR expires_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)";

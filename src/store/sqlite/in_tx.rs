@@ -15,7 +15,7 @@ use time::UtcDateTime;
 use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
-use crate::model::{FaultKind, Name};
+use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
 use crate::store::lock_row::{LockRowStore, RowAsk};
@@ -86,6 +86,10 @@ impl InTxStore for SqliteConnection {
             .collect();
         if let Some(held) = rows.iter().find(|row| row.is_live()) {
             let found = TxTaken::Missed(Some(held.clone()));
+            return Ok(Told { database, found });
+        }
+        if rows.iter().any(|row| row.kind != Kind::Lock) {
+            let found = TxTaken::Missed(None);
             return Ok(Told { database, found });
         }
         let left: Vec<LeftBehind> = rows.iter().filter_map(LockRow::left_behind).collect();

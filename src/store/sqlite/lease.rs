@@ -36,7 +36,7 @@ SET grant_id = excluded.grant_id,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at,
     session_id = excluded.session_id
-WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at)
+WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at) AND capacity = 0
   AND (waiters = 0 OR EXISTS (SELECT 1 FROM json_each(?1) a WHERE a.value ->> 5 AND unhex(a.value ->> 0) = excluded.name))
 RETURNING name, fence";
 
@@ -53,7 +53,7 @@ SET grant_id = excluded.grant_id,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at,
     session_id = excluded.session_id
-WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at) AND (waiters = 0 OR ?6)
+WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at) AND (waiters = 0 OR ?6) AND capacity = 0
 RETURNING fence";
 
 const RENEW: &str = "
@@ -141,7 +141,7 @@ impl LeaseStore for SqliteConnection {
             .collect())
     }
 
-    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
         if let [ask] = asks
             && ask.was_queued
         {

@@ -32,7 +32,7 @@ macro_rules! row_columns {
             row_ends!(),
             " - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000",
             $less,
-            ", l.session_id, l.waiters"
+            ", l.session_id, l.waiters, l.capacity, l.weight"
         )
     };
 }

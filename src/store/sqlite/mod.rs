@@ -7,6 +7,8 @@ mod form_token;
 mod in_tx;
 mod lease;
 mod lock_row;
+mod permit;
+mod permit_row;
 mod queue;
 mod record;
 mod record_admin;
@@ -14,6 +16,7 @@ mod record_in_tx;
 mod schema;
 mod session;
 mod step;
+mod waiter;
 
 pub(crate) use connect::Sqlite;
 pub(crate) use fault::kind as fault_kind;

@@ -9,11 +9,12 @@ use uuid::Uuid;
 
 use super::lock_row::{make_row, read, row_ends};
 use super::record::in_a_transaction;
-use crate::model::{FaultKind, Name};
+use super::waiter;
+use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
-    QueueStore, WINDOW, WaiterColumns, WaiterRow,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
+    WaiterColumns, WaiterRow,
 };
 use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
@@ -22,7 +23,7 @@ use crate::store::to_micros;
 const STATE: &str = "
 SELECT l.grant_id, l.fence, coalesce(l.expires_at > now.us, FALSE), l.session_id,
        l.session_id IS NOT NULL AND coalesce(s.expires_at <= now.us, TRUE),
-       l.waiters, l.next_position, l.passed, now.us
+       l.waiters, l.next_position, l.passed, l.capacity, now.us
 FROM rowlock_lock l
 LEFT JOIN rowlock_session s ON s.id = l.session_id,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -30,7 +31,7 @@ WHERE l.name = ?1";
 
 const GRANT: &str = "
 UPDATE rowlock_lock
-SET grant_id = ?2, fence = max(fence + 1, ?3 + 1000), holder = ?4, acquired_at = ?3, expires_at = ?3 + ?5 + 1000,
+SET grant_id = ?2, fence = max(fence + 1, ?3 + 1000), holder = ?4, acquired_at = ?3, expires_at = ?5,
     session_id = ?6
 WHERE name = ?1
 RETURNING fence";
@@ -39,44 +40,12 @@ RETURNING fence";
 const KEEP: &str = "
 UPDATE rowlock_lock SET expires_at = max(expires_at, ?2 + ?3 + 1000), session_id = ?4 WHERE name = ?1";
 
-const FIND: &str = "
-SELECT position FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND grant_id = ?3";
-
-const COUNT: &str =
-    "SELECT count(*) FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND position < ?3";
-
-const ADD: &str = "
-INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-
-const ADDED: &str = "
-UPDATE rowlock_lock SET waiters = waiters + 1, next_position = next_position + 1 WHERE name = ?1";
-
 const CONFIRM: &str = "
 UPDATE rowlock_lock
 SET expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 + 1000, session_id = ?4
 WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 RETURNING fence";
-
-const LEAVE: &str =
-    "DELETE FROM rowlock_waiter WHERE name = ?1 AND position = ?2 AND grant_id = ?3";
-
-const LEFT: &str = "UPDATE rowlock_lock SET waiters = waiters - 1 WHERE name = ?1";
-
-/// CROSS JOIN keeps the sessions from becoming the outer loop.
-const FIRST: &str = "
-SELECT w.position, w.grant_id, w.session_id, w.holder
-FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
-WHERE w.name = ?1 AND w.position > ?2 AND s.expires_at > ?3
-ORDER BY w.position LIMIT 1";
-
-/// Removes the waiters up to a position.
-const CONSUME: &str =
-    "DELETE FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND position <= ?3";
-
-const CONSUMED: &str =
-    "UPDATE rowlock_lock SET waiters = waiters - ?2, passed = ?3 WHERE name = ?1";
 
 const FREE: &str = "
 UPDATE rowlock_lock
@@ -117,6 +86,7 @@ struct State {
     waiters: i64,
     next_position: i64,
     passed: i64,
+    kind: Kind,
     now: i64,
 }
 
@@ -217,6 +187,9 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
     let Some(row) = found else {
         return Err(sqlx::Error::RowNotFound);
     };
+    if row.kind != Kind::Lock {
+        return Ok(Some(Joined::Mismatch(row.kind)));
+    }
     let session = ask.in_session.then_some(ask.session);
     if row.is_live && row.grant_id == Some(ask.grant_id) {
         let keep = sqlx::query(KEEP).bind(name).bind(row.now);
@@ -229,45 +202,25 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
             conn,
             name,
             (ask.grant_id, &ask.holder),
-            (row.now, to_micros(ask.ttl)),
+            (row.now, row.now + to_micros(ask.ttl) + 1000),
             session,
         );
         let fence = fence.await?;
         return Ok(Some(Joined::Granted { fence }));
     }
     let pass = !row.is_live || row.is_left;
-    let waiting: Option<i64> = sqlx::query_scalar(FIND)
-        .bind(name)
-        .bind(row.passed)
-        .bind(ask.grant_id)
-        .fetch_optional(&mut *conn)
-        .await?;
-    if let Some(position) = waiting {
-        let before: i64 = sqlx::query_scalar(COUNT)
-            .bind(name)
-            .bind(row.passed)
-            .bind(position)
-            .fetch_one(conn)
-            .await?;
+    let waiting = waiter::waiting(conn, name, row.passed, ask.grant_id).await?;
+    if let Some((position, before)) = waiting {
         return Ok(Some(Joined::Queued {
             position,
-            before: count(before),
+            before,
             pass,
         }));
     }
     if row.waiters >= i64::from(ask.most) {
         return Ok(None);
     }
-    sqlx::query(ADD)
-        .bind(name)
-        .bind(row.next_position)
-        .bind(ask.grant_id)
-        .bind(ask.session)
-        .bind(&*ask.holder)
-        .bind(row.now)
-        .execute(&mut *conn)
-        .await?;
-    sqlx::query(ADDED).bind(name).execute(conn).await?;
+    waiter::add(conn, ask, 0, (row.next_position, row.now)).await?;
     Ok(Some(Joined::Queued {
         position: row.next_position,
         before: count(row.waiters),
@@ -280,20 +233,14 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found<Passed
     let Some(mut row) = state(conn, &ask.name).await? else {
         return Ok(Found::NoRow);
     };
-    if let Some((grant_id, leaves)) = ask.of {
-        let position: Option<i64> = match leaves {
-            Leaves::None => None,
-            Leaves::At(position) => Some(position),
-            Leaves::Anywhere => {
-                let find = sqlx::query_scalar(FIND).bind(name).bind(row.passed);
-                find.bind(grant_id).fetch_optional(&mut *conn).await?
-            }
-        };
-        let leave = sqlx::query(LEAVE).bind(name).bind(position).bind(grant_id);
-        if leave.execute(&mut *conn).await?.rows_affected() > 0 {
-            sqlx::query(LEFT).bind(name).execute(&mut *conn).await?;
-            row.waiters -= 1;
-        }
+    if row.kind != Kind::Lock {
+        // Its waiters are for permits, and it never has a grant.
+        return Ok(Found::Done(Passed::No));
+    }
+    if let Some(of) = ask.of
+        && waiter::leave(conn, name, row.passed, of).await?
+    {
+        row.waiters -= 1;
     }
     let is_mine = row.grant_id.is_some() && row.grant_id == ask.of.map(|of| of.0);
     if row.is_live && !is_mine {
@@ -303,30 +250,15 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found<Passed
     if row.grant_id.is_none() && row.waiters == 0 {
         return Ok(Found::Done(Passed::No));
     }
-    let first: Option<(i64, Uuid, Uuid, String)> = sqlx::query_as(FIRST)
-        .bind(name)
-        .bind(row.passed)
-        .bind(row.now)
-        .fetch_optional(&mut *conn)
-        .await?;
-    let passed = first
-        .as_ref()
-        .map_or(row.next_position - 1, |first| first.0);
-    let consume = sqlx::query(CONSUME)
-        .bind(name)
-        .bind(row.passed)
-        .bind(passed);
-    let consumed = consume.execute(&mut *conn).await?.rows_affected();
-    sqlx::query(CONSUMED)
-        .bind(name)
-        .bind(consumed.cast_signed())
-        .bind(passed)
-        .execute(&mut *conn)
-        .await?;
-    let next = if let Some((_, grant_id, session, holder)) = first {
-        let window = (row.now, to_micros(WINDOW));
-        grant(conn, name, (grant_id, &holder), window, None).await?;
-        Some(Next { grant_id, session })
+    let first = waiter::first(conn, name, row.passed, row.now).await?;
+    let passed = first.as_ref().map(|first| first.position);
+    let passed = passed.unwrap_or(row.next_position - 1);
+    waiter::consume(conn, name, row.passed, passed).await?;
+    let next = if let Some(first) = first {
+        let window = (row.now, first.window(row.now));
+        let whose = (first.next.grant_id, &*first.holder);
+        grant(conn, name, whose, window, None).await?;
+        Some(first.next)
     } else {
         sqlx::query(FREE).bind(name).execute(conn).await?;
         None
@@ -351,16 +283,17 @@ async fn state(conn: &mut SqliteConnection, name: &Name) -> Result<Option<State>
         waiters: row.try_get(5)?,
         next_position: row.try_get(6)?,
         passed: row.try_get(7)?,
-        now: row.try_get(8)?,
+        kind: Kind::of(row.try_get(8)?),
+        now: row.try_get(9)?,
     }))
 }
 
-/// Grants the row to a grant id and its holder, from a time on and for so long. Returns the fence.
+/// Grants the row to a grant id and its holder, from a time on and until another. Returns the fence.
 async fn grant(
     conn: &mut SqliteConnection,
     name: &[u8],
     (grant_id, holder): (Uuid, &str),
-    (now, ttl): (i64, i64),
+    (now, until): (i64, i64),
     session: Option<Uuid>,
 ) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(GRANT)
@@ -368,14 +301,14 @@ async fn grant(
         .bind(grant_id)
         .bind(now)
         .bind(holder)
-        .bind(ttl)
+        .bind(until)
         .bind(session)
         .fetch_one(conn)
         .await
 }
 
 /// `None`: the file stayed busy, and nothing has happened.
-fn unlocked<T>(answer: Result<T, Fault>) -> Result<Option<T>, Fault> {
+pub(super) fn unlocked<T>(answer: Result<T, Fault>) -> Result<Option<T>, Fault> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),

@@ -1,0 +1,355 @@
+//! Many clients at once, for permits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::model::Kind;
+use crate::store::fault::Fault;
+use crate::store::lease::{FOR_EVER, RenewAsk, Renewed};
+use crate::store::permit::{PermitAsk, PermitsPassed, WeighAsk, Weighed};
+use crate::store::queue::WINDOW;
+
+const CLIENTS: usize = 8;
+const PLACES: [(&str, Kind); 2] = [
+    ("semaphore", Kind::Semaphore { capacity: 3 }),
+    ("read/write", Kind::ReadWrite),
+];
+const TIME: Duration = Duration::from_secs(3);
+
+/// The session and the permit of a client that freezes: its window is over then too.
+const BRIEF: Duration = Duration::from_millis(40);
+
+/// No waiter waits longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How many rows of names have used more than they have, or not what their permits weigh. (Each permit has its name's capacity.)
+const MISCOUNTED: &str = "
+SELECT count(*) FROM rowlock_lock k
+WHERE k.weight = 0
+  AND (k.used > k.capacity
+       OR k.used <> (SELECT COALESCE(sum(p.weight), 0) FROM rowlock_lock p
+                     WHERE p.weight > 0 AND p.capacity = k.capacity))";
+
+/// What is left of permits, of waiters, and in use.
+const LEFT: [&str; 3] = [
+    "SELECT count(*) FROM rowlock_lock WHERE weight > 0",
+    "SELECT count(*) FROM rowlock_waiter",
+    "SELECT count(*) FROM rowlock_lock WHERE used <> 0 OR waiters <> 0",
+];
+
+/// How much of each name the clients hold.
+type Held = Arc<[AtomicI64; 2]>;
+
+/// What a waiter was granted: the number of its name, its position, its fence, and whether every such grant has a new fence.
+type Granted = (usize, i64, i64, bool);
+
+/// What a client does with its next permit.
+struct Plan {
+    place: usize,
+    ask: PermitAsk,
+    /// It is never heard of again.
+    freezes: bool,
+    leaves: Option<Leaves>,
+    weighs: Option<u32>,
+}
+
+pub(crate) async fn many_clients_share_the_capacity_in_order<P: Place>(place: &P) {
+    let held = Held::default();
+    let end = Instant::now() + TIME;
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(client(place.clone(), Arc::clone(&held), end));
+    }
+    let mut watcher = Client::new(place).await;
+    while Instant::now() < end {
+        watcher.check_permits().await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let granted: Vec<Granted> = clients.join_all().await.into_iter().flatten().collect();
+    watcher.check_permits().await;
+    in_order(granted);
+    for place in 0..PLACES.len() {
+        watcher.drain(place).await;
+    }
+    for left in LEFT {
+        assert_eq!(P::numbers(&mut watcher.conn, left).await, [0], "{left}");
+    }
+    watcher.check_permits().await;
+}
+
+/// A later position has a later fence. Readers share the fence of the last write.
+fn in_order(mut granted: Vec<Granted>) {
+    granted.sort_unstable();
+    for place in 0..PLACES.len() {
+        let turns = granted.iter().filter(|granted| granted.0 == place).count();
+        assert!(turns > 10, "only {turns} had a turn: {}", PLACES[place].0);
+    }
+    for pair in granted.windows(2) {
+        let (last, next) = (pair[0], pair[1]);
+        if last.0 == next.0 {
+            let is_later = if next.3 {
+                last.2 < next.2
+            } else {
+                last.2 <= next.2
+            };
+            assert!(last.1 < next.1 && is_later, "{pair:?}");
+        }
+    }
+}
+
+async fn client<P: Place>(place: P, held: Held, end: Instant) -> Vec<Granted> {
+    let mut client = Client::new(&place).await;
+    let mut granted = Vec::new();
+    while Instant::now() < end {
+        let plan = client.plan();
+        if plan.freezes {
+            client.freeze(plan.ask).await;
+            continue;
+        }
+        let position = match client.conn.permit_join(&plan.ask).await.unwrap() {
+            Joined::Granted { fence } => Ok(fence),
+            Joined::Queued { position, .. } => Err(position),
+            Joined::Locked => continue,
+            joined @ (Joined::Full(_) | Joined::Mismatch(_)) => panic!("{joined:?}"),
+        };
+        let fence = match position {
+            Ok(fence) => fence,
+            Err(position) => {
+                let leaves = plan.leaves;
+                let Some(fence) = client.turn(&plan.ask, position, leaves).await else {
+                    continue;
+                };
+                let is_new = plan.ask.kind != Kind::ReadWrite || plan.ask.weight == Kind::ALL;
+                granted.push((plan.place, position, fence, is_new));
+                fence
+            }
+        };
+        client
+            .hold_for_a_while(&plan, fence, &held[plan.place])
+            .await;
+    }
+    granted
+}
+
+impl<P: Place> Client<P> {
+    async fn check_permits(&mut self) {
+        self.check().await;
+        let wrong = P::numbers(&mut self.conn, MISCOUNTED).await;
+        assert_eq!(wrong, [0], "names whose use is not that of their permits");
+    }
+
+    fn plan(&self) -> Plan {
+        let mut random = rand::rng();
+        let place = random.random_range(0..PLACES.len());
+        let (name, kind) = PLACES[place];
+        let mut weight = || match kind {
+            Kind::ReadWrite if random.random_bool(0.7) => 1,
+            Kind::ReadWrite => Kind::ALL,
+            _ => random.random_range(1..=kind.capacity()),
+        };
+        let (weight, other) = (weight(), weight());
+        let mut join = self.ask(name);
+        join.in_session = random.random_bool(0.3);
+        if join.in_session {
+            join.ttl = FOR_EVER;
+        }
+        let leaves = [Leaves::Anywhere, Leaves::At(0)][random.random_range(0..2)];
+        Plan {
+            place,
+            ask: PermitAsk { join, kind, weight },
+            freezes: random.random_bool(0.1),
+            leaves: random.random_bool(0.15).then_some(leaves),
+            weighs: random.random_bool(0.3).then_some(other),
+        }
+    }
+
+    /// Joins in a session that nobody renews, and does nothing else.
+    async fn freeze(&mut self, mut ask: PermitAsk) {
+        let open = OpenAsk {
+            id: Uuid::new_v4(),
+            ttl: BRIEF,
+            holder: "freezes".into(),
+        };
+        while is_busy(&self.conn.session_open(&open).await) {}
+        ask.join.session = open.id;
+        if !ask.join.in_session {
+            ask.join.ttl = BRIEF;
+        }
+        self.conn.permit_join(&ask).await.unwrap();
+    }
+
+    /// Waits for a turn. `None`: it left.
+    async fn turn(
+        &mut self,
+        ask: &PermitAsk,
+        position: i64,
+        leaves: Option<Leaves>,
+    ) -> Option<i64> {
+        let JoinAsk { name, grant_id, .. } = ask.join.clone();
+        let look = LookAsk {
+            name: name.clone(),
+            grant_id,
+            position,
+        };
+        let leaves = leaves.map(|leaves| match leaves {
+            Leaves::At(_) => Leaves::At(position),
+            leaves => leaves,
+        });
+        let began = Instant::now();
+        let mut waited = Instant::now();
+        loop {
+            let waits = began.elapsed();
+            assert!(waits < PATIENCE, "a waiter of {name} was forgotten");
+            if let Some(leaves) = leaves.filter(|_| waits > Duration::from_millis(2)) {
+                match self.pass_permits(&name, Some((grant_id, leaves))).await {
+                    None => continue,
+                    // Its turn had come, perhaps.
+                    Some(Freed::Superseded | Freed::Released) => return None,
+                    Some(Freed::Expired) if waited.elapsed() > WINDOW => return None,
+                    Some(freed) => panic!("{freed:?}"),
+                }
+            }
+            let now = Instant::now();
+            let looked = self.conn.permit_look(std::slice::from_ref(&look)).await;
+            let looked = looked.unwrap().remove(0);
+            // The window began after the last look that found it waiting.
+            if matches!(looked, Looked::Waiting { .. }) {
+                waited = now;
+            }
+            match looked {
+                Looked::Granted => match self.confirm_permit(ask).await {
+                    Confirmed::Held { fence } => return Some(fence),
+                    Confirmed::Locked => {}
+                    Confirmed::Gone => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
+                },
+                Looked::Waiting { pass: true, .. } => {
+                    self.pass_permits(&name, None).await;
+                }
+                Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
+                Looked::Gone => {
+                    assert!(waited.elapsed() > WINDOW, "a waiter of {name} was lost");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// `None`: the row is locked.
+    async fn pass_permits(&mut self, name: &Name, of: Option<(Uuid, Leaves)>) -> Option<Freed> {
+        let name = name.clone();
+        match self.conn.permit_pass(&PassAsk { name, of }).await.unwrap() {
+            PermitsPassed::Done { freed, .. } => Some(freed),
+            PermitsPassed::Locked => None,
+        }
+    }
+
+    async fn confirm_permit(&mut self, PermitAsk { join, .. }: &PermitAsk) -> Confirmed {
+        let ask = ConfirmAsk {
+            name: join.name.permit(join.grant_id),
+            grant_id: join.grant_id,
+            ttl: join.ttl,
+            session: join.in_session.then_some(join.session),
+        };
+        self.conn.queue_confirm(&ask).await.unwrap()
+    }
+
+    async fn hold_for_a_while(&mut self, plan: &Plan, fence: i64, held: &AtomicI64) {
+        let PermitAsk { join, kind, weight } = &plan.ask;
+        let take = |more: i64| {
+            let now = held.fetch_add(more, Ordering::SeqCst) + more;
+            let capacity = i64::from(kind.capacity());
+            assert!((0..=capacity).contains(&now), "{now} of {capacity} held");
+        };
+        let mut weight = i64::from(*weight);
+        take(weight);
+        self.renew_permit(join).await;
+        if let Some(new) = plan.weighs {
+            let more = i64::from(new) - weight;
+            // What it gives back, another client may have before the answer.
+            take(more.min(0));
+            let ask = WeighAsk {
+                name: join.name.clone(),
+                grant_id: join.grant_id,
+                weight: new,
+            };
+            match self.weigh_permit(&ask).await {
+                Weighed::Done { fence: now, .. } => {
+                    assert!(if more > 0 { now > fence } else { now == fence });
+                    weight += more;
+                    take(more.max(0));
+                }
+                Weighed::Full if more > 0 => {}
+                other => panic!("{more} more: {other:?}"),
+            }
+        }
+        if rand::rng().random_bool(0.3) {
+            let pause = rand::rng().random_range(0..4);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        take(-weight);
+        self.release_permit(join, fence).await;
+    }
+
+    async fn renew_permit(&mut self, join: &JoinAsk) {
+        let ask = RenewAsk {
+            name: join.name.permit(join.grant_id),
+            grant_id: join.grant_id,
+            ttl: join.ttl,
+        };
+        let renewed = self.conn.lease_renew(&[ask]).await;
+        if !is_busy(&renewed) {
+            assert!(matches!(renewed.unwrap()[0], Renewed::Live { .. }));
+        }
+    }
+
+    async fn weigh_permit(&mut self, ask: &WeighAsk) -> Weighed {
+        loop {
+            match self.conn.permit_weigh(ask).await.unwrap() {
+                Weighed::Locked => {}
+                weighed => return weighed,
+            }
+        }
+    }
+
+    async fn release_permit(&mut self, join: &JoinAsk, fence: i64) {
+        let ask = ReleaseAsk {
+            name: join.name.permit(join.grant_id),
+            grant_id: join.grant_id,
+            fence,
+            was_queued: false,
+        };
+        loop {
+            let freed = self.conn.lease_release(std::slice::from_ref(&ask)).await;
+            match freed.unwrap().remove(0) {
+                Freed::Released | Freed::Passed(_) => return,
+                Freed::Locked => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Has the whole capacity once: then nobody else has any, and nobody waits.
+    async fn drain(&mut self, place: usize) {
+        let (name, kind) = PLACES[place];
+        let join = self.ask(name);
+        let weight = kind.capacity();
+        let ask = PermitAsk { join, kind, weight };
+        let fence = match self.conn.permit_join(&ask).await.unwrap() {
+            Joined::Granted { fence } => Some(fence),
+            Joined::Queued { position, .. } => self.turn(&ask, position, None).await,
+            other => panic!("{other:?}"),
+        };
+        let fence = fence.expect("it does not leave");
+        self.release_permit(&ask.join, fence).await;
+    }
+}
+
+/// SQLite's file may be busy.
+fn is_busy<T>(answer: &Result<T, Fault>) -> bool {
+    matches!(answer, Err(fault) if fault.kind == FaultKind::LockTimeout)
+}

@@ -1,0 +1,209 @@
+//! Read/write locks and semaphores: the statements. Their times follow the rules of `lease.rs`.
+//!
+//! Each verb but the look is a transaction that begins with the write lock, as in `queue.rs`. It reads the name's row and the clock
+//! first. No other connection changes a row before it ends, so it decides from the newest state, and by one time. There are no row
+//! locks: while a caller's transaction has a permit pinned, it has the whole file, and a verb answers `Locked`.
+
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+use super::lock_row::{read, row_ends};
+use super::permit_row::{Lock, Wanted, make_row, permits_of};
+use super::queue::unlocked;
+use super::record::in_a_transaction;
+use super::waiter;
+use crate::model::{Kind, Name};
+use crate::store::fault::Fault;
+use crate::store::lease::Freed;
+use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk};
+use crate::store::to_micros;
+
+const LIVE: &str = "
+SELECT l.weight, l.fence
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ?1 AND l.grant_id = ?2 AND l.expires_at > ?3 AND (l.session_id IS NULL OR s.expires_at > ?3)";
+
+const WEIGH: &str = "UPDATE rowlock_lock SET weight = ?2, fence = ?3 WHERE name = ?1";
+
+const RESIZE: &str = "UPDATE rowlock_lock SET capacity = ?2 WHERE name = ?1";
+
+/// The waiter has a permit; it is there; and the time until the first permit ends. No time, when the first live waiter fits.
+const LOOK: &str = concat!(
+    "
+SELECT EXISTS (SELECT 1 FROM rowlock_lock p WHERE p.name = ?4 AND p.grant_id = ?2 AND p.expires_at > now.us),
+       EXISTS (SELECT 1 FROM rowlock_waiter w WHERE w.name = ?1 AND w.position = ?3 AND w.grant_id = ?2),
+       coalesce(iif(k.used + (
+           SELECT w.weight FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
+           WHERE w.name = ?1 AND w.position > k.passed AND s.expires_at > now.us
+           ORDER BY w.position LIMIT 1
+       ) <= k.capacity, 0, (
+           SELECT min(iif(l.grant_id IS NULL, 0, ",
+    row_ends!(),
+    ")) - now.us
+           FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+           WHERE l.name > ?5 AND l.name < ?6
+       )), 0)
+FROM rowlock_lock k, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE k.name = ?1"
+);
+
+#[async_trait]
+impl PermitStore for SqliteConnection {
+    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault> {
+        let joined = in_a_transaction(self, async |conn| join(conn, ask).await).await;
+        Ok(match unlocked(joined)? {
+            Some(Some(joined)) => joined,
+            Some(None) => {
+                let row = read(self, std::iter::once(&ask.join.name)).await?;
+                row.into_values()
+                    .next()
+                    .map_or(Joined::Locked, Joined::Full)
+            }
+            None => Joined::Locked,
+        })
+    }
+
+    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault> {
+        let passed = in_a_transaction(self, async |conn| pass(conn, ask).await).await;
+        Ok(match unlocked(passed)? {
+            Some((freed, next)) => PermitsPassed::Done { freed, next },
+            None => PermitsPassed::Locked,
+        })
+    }
+
+    async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
+        let mut looked = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let (after, before) = permits_of(&ask.name);
+            let row: Option<(bool, bool, i64)> = sqlx::query_as(LOOK)
+                .bind(ask.name.as_bytes())
+                .bind(ask.grant_id)
+                .bind(ask.position)
+                .bind(ask.name.permit(ask.grant_id).as_bytes())
+                .bind(after)
+                .bind(before)
+                .fetch_optional(&mut *self)
+                .await?;
+            looked.push(row.map_or(Looked::Gone, Looked::from));
+        }
+        Ok(looked)
+    }
+
+    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault> {
+        let weighed = in_a_transaction(self, async |conn| weigh(conn, ask).await).await;
+        Ok(unlocked(weighed)?.unwrap_or(Weighed::Locked))
+    }
+
+    async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault> {
+        let resized = in_a_transaction(self, async |conn| resize(conn, name, capacity).await).await;
+        Ok(unlocked(resized)?.unwrap_or(Resized::Locked))
+    }
+}
+
+/// `None`: the queue is full.
+async fn join(
+    conn: &mut SqliteConnection,
+    PermitAsk { join, kind, weight }: &PermitAsk,
+) -> Result<Option<Joined>, sqlx::Error> {
+    let mut found = Lock::read(conn, &join.name).await?;
+    if found.is_none() {
+        make_row(conn, &join.name, *kind).await?;
+        found = Lock::read(conn, &join.name).await?;
+    }
+    let Some(mut lock) = found else {
+        return Err(sqlx::Error::RowNotFound);
+    };
+    if lock.capacity != i64::from(kind.capacity()) {
+        return Ok(Some(Joined::Mismatch(Kind::of(lock.capacity))));
+    }
+    let wanted = Wanted {
+        grant_id: join.grant_id,
+        holder: &join.holder,
+        weight: i64::from(*weight),
+        until: lock.now + to_micros(join.ttl) + 1000,
+        session: join.in_session.then_some(join.session),
+    };
+    if let Some(fence) = lock.keep(&wanted).await? {
+        return Ok(Some(Joined::Granted { fence }));
+    }
+    // What is left of an earlier sending's permit has the name of the new one.
+    lock.remove(join.grant_id).await?;
+    if lock.waiters == 0 && lock.fits(wanted.weight).await? {
+        let fence = lock.make(&wanted).await?;
+        return Ok(Some(Joined::Granted { fence }));
+    }
+    lock.queue(join, *weight).await
+}
+
+/// What became of the ask's permit, and the waiters that have permits now.
+async fn pass(
+    conn: &mut SqliteConnection,
+    ask: &PassAsk,
+) -> Result<(Freed, Vec<Next>), sqlx::Error> {
+    let found = Lock::read(conn, &ask.name).await?;
+    let Some(mut lock) = found.filter(Lock::has_permits) else {
+        return Ok((Freed::Superseded, Vec::new()));
+    };
+    let mut freed = Freed::Superseded;
+    if let Some(of) = ask.of {
+        freed = lock.remove(of.0).await?;
+        let name = ask.name.as_bytes();
+        if waiter::leave(lock.conn, name, lock.passed, of).await? {
+            lock.waiters -= 1;
+        }
+    }
+    Ok((freed, lock.grant_waiters().await?))
+}
+
+async fn weigh(conn: &mut SqliteConnection, ask: &WeighAsk) -> Result<Weighed, sqlx::Error> {
+    let Some(mut lock) = Lock::read(conn, &ask.name).await? else {
+        return Ok(Weighed::Gone);
+    };
+    let permit = ask.name.permit(ask.grant_id);
+    let live: Option<(i64, i64)> = sqlx::query_as(LIVE)
+        .bind(permit.as_bytes())
+        .bind(ask.grant_id)
+        .bind(lock.now)
+        .fetch_optional(&mut *lock.conn)
+        .await?;
+    let Some((weight, mut fence)) = live else {
+        return Ok(Weighed::Gone);
+    };
+    let more = i64::from(ask.weight) - weight;
+    if more > 0 {
+        if !lock.fits(more).await? {
+            return Ok(Weighed::Full);
+        }
+        fence = lock.next_fence().await?;
+    }
+    let weigh = sqlx::query(WEIGH).bind(permit.as_bytes());
+    let weigh = weigh.bind(ask.weight).bind(fence);
+    weigh.execute(&mut *lock.conn).await?;
+    lock.take(more).await?;
+    let next = lock.grant_waiters().await?;
+    Ok(Weighed::Done { fence, next })
+}
+
+async fn resize(
+    conn: &mut SqliteConnection,
+    name: &Name,
+    capacity: u32,
+) -> Result<Resized, sqlx::Error> {
+    let Some(mut lock) = Lock::read(conn, name).await? else {
+        make_row(conn, name, Kind::Semaphore { capacity }).await?;
+        return Ok(Resized::Done {
+            before: None,
+            next: Vec::new(),
+        });
+    };
+    let before = match Kind::of(lock.capacity) {
+        Kind::Semaphore { capacity } => Some(capacity),
+        kind => return Ok(Resized::Mismatch(kind)),
+    };
+    let resize = sqlx::query(RESIZE).bind(name.as_bytes()).bind(capacity);
+    resize.execute(&mut *lock.conn).await?;
+    lock.capacity = i64::from(capacity);
+    let next = lock.grant_waiters().await?;
+    Ok(Resized::Done { before, next })
+}

@@ -1,0 +1,281 @@
+//! The row of a name with permits, in a transaction that has the write lock: the statements of `permit.rs`.
+//!
+//! There is one time in such a transaction: that of its first look at the row.
+
+use sqlx::{Row, SqliteConnection};
+use uuid::Uuid;
+
+use super::waiter;
+use crate::model::{Kind, Name};
+use crate::store::lease::Freed;
+use crate::store::queue::{JoinAsk, Joined, Next};
+use crate::store::row::count;
+
+const STATE: &str = "
+SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us
+FROM rowlock_lock l, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE l.name = ?1";
+
+const MAKE_ROW: &str = "
+INSERT INTO rowlock_lock (name, fence, capacity)
+VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, ?2)";
+
+/// For a permit that an earlier sending was granted. It may have been passed on: then it has to be confirmed.
+const KEEP: &str = "
+UPDATE rowlock_lock SET expires_at = max(expires_at, ?4), session_id = ?5
+WHERE name = ?1 AND grant_id = ?2 AND expires_at > ?3
+RETURNING fence";
+
+/// Whatever has become of it.
+const REMOVE: &str = "
+DELETE FROM rowlock_lock WHERE name = ?1
+RETURNING weight, grant_id IS NOT NULL, coalesce(expires_at > ?2, FALSE)";
+
+const USE: &str = "UPDATE rowlock_lock SET used = max(used + ?2, 0) WHERE name = ?1";
+
+const NEXT_FENCE: &str =
+    "UPDATE rowlock_lock SET fence = max(fence + 1, ?2 + 1000) WHERE name = ?1 RETURNING fence";
+
+const FENCE: &str = "SELECT fence FROM rowlock_lock WHERE name = ?1";
+
+const MAKE: &str = "
+INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id, capacity, weight)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+
+/// Ends the sessions of permits that have expired: no renewal in flight revives them.
+const END_SESSIONS: &str = "
+UPDATE rowlock_session SET expires_at = NULL
+WHERE expires_at <= ?3 AND id IN (
+    SELECT p.session_id FROM rowlock_lock p WHERE p.name > ?1 AND p.name < ?2 AND p.session_id IS NOT NULL)";
+
+const REAP: &str = "
+DELETE FROM rowlock_lock
+WHERE name > ?1 AND name < ?2
+  AND (grant_id IS NULL OR expires_at <= ?3
+       OR (session_id IS NOT NULL AND NOT EXISTS (
+           SELECT 1 FROM rowlock_session s WHERE s.id = rowlock_lock.session_id AND s.expires_at IS NOT NULL)))";
+
+const SUM: &str = "SELECT coalesce(sum(weight), 0) FROM rowlock_lock WHERE name > ?1 AND name < ?2";
+
+/// A row that is not changed is not written.
+const USED: &str = "UPDATE rowlock_lock SET used = ?2 WHERE name = ?1 AND used <> ?2";
+
+/// The row of a name in a transaction that has the write lock.
+#[derive(Debug)]
+pub(super) struct Lock<'a> {
+    pub(super) conn: &'a mut SqliteConnection,
+    name: &'a Name,
+    pub(super) capacity: i64,
+    used: i64,
+    pub(super) waiters: i64,
+    next_position: i64,
+    pub(super) passed: i64,
+    pub(super) now: i64,
+    is_reaped: bool,
+}
+
+/// What a new permit belongs to.
+pub(super) struct Wanted<'a> {
+    pub(super) grant_id: Uuid,
+    pub(super) holder: &'a str,
+    pub(super) weight: i64,
+    pub(super) until: i64,
+    pub(super) session: Option<Uuid>,
+}
+
+impl<'a> Lock<'a> {
+    pub(super) async fn read(
+        conn: &'a mut SqliteConnection,
+        name: &'a Name,
+    ) -> Result<Option<Self>, sqlx::Error> {
+        let row = sqlx::query(STATE).bind(name.as_bytes());
+        let Some(row) = row.fetch_optional(&mut *conn).await? else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            conn,
+            name,
+            capacity: row.try_get(0)?,
+            used: row.try_get(1)?,
+            waiters: row.try_get(2)?,
+            next_position: row.try_get(3)?,
+            passed: row.try_get(4)?,
+            now: row.try_get(5)?,
+            is_reaped: false,
+        }))
+    }
+
+    pub(super) fn has_permits(&self) -> bool {
+        Kind::of(self.capacity) != Kind::Lock
+    }
+
+    /// The fence of the grant's permit, if it is live: it lasts as long as the ask wants.
+    pub(super) async fn keep(&mut self, wanted: &Wanted<'_>) -> Result<Option<i64>, sqlx::Error> {
+        let kept: Vec<i64> = sqlx::query_scalar(KEEP)
+            .bind(self.name.permit(wanted.grant_id).as_bytes())
+            .bind(wanted.grant_id)
+            .bind(self.now)
+            .bind(wanted.until)
+            .bind(wanted.session)
+            .fetch_all(&mut *self.conn)
+            .await?;
+        Ok(kept.first().copied())
+    }
+
+    /// Removes the grant's permit. Returns what it was until now.
+    pub(super) async fn remove(&mut self, grant_id: Uuid) -> Result<Freed, sqlx::Error> {
+        let removed: Vec<(i64, bool, bool)> = sqlx::query_as(REMOVE)
+            .bind(self.name.permit(grant_id).as_bytes())
+            .bind(self.now)
+            .fetch_all(&mut *self.conn)
+            .await?;
+        let Some(&(weight, is_granted, is_live)) = removed.first() else {
+            return Ok(Freed::Superseded);
+        };
+        self.take(-weight).await?;
+        Ok(match (is_granted, is_live) {
+            (true, true) => Freed::Released,
+            (true, false) => Freed::Expired,
+            // Its session has ended.
+            (false, _) => Freed::Superseded,
+        })
+    }
+
+    /// Whether so much more fits. Reaps if it does not.
+    pub(super) async fn fits(&mut self, more: i64) -> Result<bool, sqlx::Error> {
+        if self.used + more > self.capacity && !self.is_reaped {
+            self.reap().await?;
+            self.is_reaped = true;
+        }
+        Ok(self.used + more <= self.capacity)
+    }
+
+    /// Removes the permits that have ended.
+    async fn reap(&mut self) -> Result<(), sqlx::Error> {
+        let (after, before) = permits_of(self.name);
+        for step in [END_SESSIONS, REAP] {
+            let step = sqlx::query(step).bind(&after).bind(&before);
+            step.bind(self.now).execute(&mut *self.conn).await?;
+        }
+        let sum = sqlx::query_scalar(SUM).bind(after).bind(before);
+        self.used = sum.fetch_one(&mut *self.conn).await?;
+        let used = sqlx::query(USED).bind(self.name.as_bytes());
+        used.bind(self.used).execute(&mut *self.conn).await?;
+        Ok(())
+    }
+
+    /// Takes so much more of the capacity.
+    pub(super) async fn take(&mut self, more: i64) -> Result<(), sqlx::Error> {
+        let take = sqlx::query(USE).bind(self.name.as_bytes()).bind(more);
+        take.execute(&mut *self.conn).await?;
+        self.used = (self.used + more).max(0);
+        Ok(())
+    }
+
+    pub(super) async fn next_fence(&mut self) -> Result<i64, sqlx::Error> {
+        let next = sqlx::query_scalar(NEXT_FENCE).bind(self.name.as_bytes());
+        next.bind(self.now).fetch_one(&mut *self.conn).await
+    }
+
+    /// Makes a permit, which fits. Returns its fence.
+    pub(super) async fn make(&mut self, wanted: &Wanted<'_>) -> Result<i64, sqlx::Error> {
+        let reads =
+            Kind::of(self.capacity) == Kind::ReadWrite && wanted.weight < i64::from(Kind::ALL);
+        let fence = if reads {
+            // Readers share the fence of the last write.
+            let fence = sqlx::query_scalar(FENCE).bind(self.name.as_bytes());
+            fence.fetch_one(&mut *self.conn).await?
+        } else {
+            self.next_fence().await?
+        };
+        sqlx::query(MAKE)
+            .bind(self.name.permit(wanted.grant_id).as_bytes())
+            .bind(wanted.grant_id)
+            .bind(fence)
+            .bind(wanted.holder)
+            .bind(self.now)
+            .bind(wanted.until)
+            .bind(wanted.session)
+            .bind(self.capacity)
+            .bind(wanted.weight)
+            .execute(&mut *self.conn)
+            .await?;
+        self.take(wanted.weight).await?;
+        Ok(fence)
+    }
+
+    /// Finds the waiter of an earlier sending, or puts a new one at the end of the queue. `None`: the queue is full.
+    pub(super) async fn queue(
+        &mut self,
+        ask: &JoinAsk,
+        weight: u32,
+    ) -> Result<Option<Joined>, sqlx::Error> {
+        let name = self.name.as_bytes();
+        let waiting = waiter::waiting(self.conn, name, self.passed, ask.grant_id).await?;
+        let (position, before) = if let Some(waiting) = waiting {
+            waiting
+        } else if self.waiters >= i64::from(ask.most) {
+            return Ok(None);
+        } else {
+            let place = (self.next_position, self.now);
+            waiter::add(self.conn, ask, weight, place).await?;
+            (self.next_position, count(self.waiters))
+        };
+        Ok(Some(Joined::Queued {
+            position,
+            before,
+            pass: false,
+        }))
+    }
+
+    /// Grants permits to the first waiters, as many as fit. The first one that does not fit keeps back those behind it.
+    pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Next>, sqlx::Error> {
+        let mut next = Vec::new();
+        let name = self.name.as_bytes();
+        while self.waiters > 0 {
+            let first = waiter::first(self.conn, name, self.passed, self.now).await?;
+            let Some(first) = first else {
+                self.consume(self.next_position - 1).await?;
+                break;
+            };
+            if !self.fits(first.weight).await? {
+                break;
+            }
+            self.consume(first.position).await?;
+            self.make(&Wanted {
+                grant_id: first.next.grant_id,
+                holder: &first.holder,
+                weight: first.weight,
+                until: first.window(self.now),
+                session: None,
+            })
+            .await?;
+            next.push(first.next);
+        }
+        Ok(next)
+    }
+
+    /// Removes the waiters up to a position.
+    async fn consume(&mut self, until: i64) -> Result<(), sqlx::Error> {
+        let consumed = waiter::consume(self.conn, self.name.as_bytes(), self.passed, until).await?;
+        self.waiters -= consumed;
+        self.passed = until;
+        Ok(())
+    }
+}
+
+pub(super) async fn make_row(
+    conn: &mut SqliteConnection,
+    name: &Name,
+    kind: Kind,
+) -> Result<(), sqlx::Error> {
+    let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
+    make.bind(kind.capacity()).execute(conn).await?;
+    Ok(())
+}
+
+/// The names of all permits of a lock are between these.
+pub(super) fn permits_of(name: &Name) -> (Vec<u8>, Vec<u8>) {
+    let and = |byte| [name.as_bytes(), &[byte]].concat();
+    (and(0), and(1))
+}

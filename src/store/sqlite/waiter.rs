@@ -1,0 +1,164 @@
+//! The rows of waiters: the statements. Each is a part of a transaction that has the write lock.
+
+use sqlx::{Row, SqliteConnection};
+use uuid::Uuid;
+
+use crate::store::queue::{JoinAsk, Leaves, Next, WINDOW};
+use crate::store::row::count;
+use crate::store::to_micros;
+
+const FIND: &str = "
+SELECT position FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND grant_id = ?3";
+
+const COUNT: &str =
+    "SELECT count(*) FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND position < ?3";
+
+const ADD: &str = "
+INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at, weight)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
+const ADDED: &str = "
+UPDATE rowlock_lock SET waiters = waiters + 1, next_position = next_position + 1 WHERE name = ?1";
+
+const LEAVE: &str =
+    "DELETE FROM rowlock_waiter WHERE name = ?1 AND position = ?2 AND grant_id = ?3";
+
+const LEFT: &str = "UPDATE rowlock_lock SET waiters = waiters - 1 WHERE name = ?1";
+
+/// CROSS JOIN keeps the sessions from becoming the outer loop.
+const FIRST: &str = "
+SELECT w.position, w.grant_id, w.session_id, w.holder, w.weight, s.expires_at
+FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
+WHERE w.name = ?1 AND w.position > ?2 AND s.expires_at > ?3
+ORDER BY w.position LIMIT 1";
+
+/// Removes the waiters up to a position.
+const CONSUME: &str =
+    "DELETE FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND position <= ?3";
+
+const CONSUMED: &str =
+    "UPDATE rowlock_lock SET waiters = waiters - ?2, passed = ?3 WHERE name = ?1";
+
+/// A waiter whose session is live.
+#[derive(Debug)]
+pub(super) struct First {
+    pub(super) position: i64,
+    pub(super) next: Next,
+    pub(super) holder: String,
+    pub(super) weight: i64,
+    /// When its session expires.
+    ends: i64,
+}
+
+impl First {
+    /// When its window is over: with its session, if that is sooner. A waiter that has died keeps nobody waiting for longer.
+    pub(super) fn window(&self, now: i64) -> i64 {
+        self.ends.min(now + to_micros(WINDOW) + 1000)
+    }
+}
+
+/// The position of a grant's waiter.
+async fn find(
+    conn: &mut SqliteConnection,
+    name: &[u8],
+    passed: i64,
+    grant_id: Uuid,
+) -> Result<Option<i64>, sqlx::Error> {
+    let find = sqlx::query_scalar(FIND).bind(name).bind(passed);
+    find.bind(grant_id).fetch_optional(conn).await
+}
+
+/// The position of a grant's waiter, and how many waiters are before it.
+pub(super) async fn waiting(
+    conn: &mut SqliteConnection,
+    name: &[u8],
+    passed: i64,
+    grant_id: Uuid,
+) -> Result<Option<(i64, u32)>, sqlx::Error> {
+    let Some(position) = find(conn, name, passed, grant_id).await? else {
+        return Ok(None);
+    };
+    let before = sqlx::query_scalar(COUNT).bind(name).bind(passed);
+    let before: i64 = before.bind(position).fetch_one(conn).await?;
+    Ok(Some((position, count(before))))
+}
+
+/// Puts a waiter at the end of the queue.
+pub(super) async fn add(
+    conn: &mut SqliteConnection,
+    ask: &JoinAsk,
+    weight: u32,
+    (position, now): (i64, i64),
+) -> Result<(), sqlx::Error> {
+    let name = ask.name.as_bytes();
+    sqlx::query(ADD)
+        .bind(name)
+        .bind(position)
+        .bind(ask.grant_id)
+        .bind(ask.session)
+        .bind(&*ask.holder)
+        .bind(now)
+        .bind(weight)
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query(ADDED).bind(name).execute(conn).await?;
+    Ok(())
+}
+
+/// Removes the waiter that leaves. Returns whether it was there.
+pub(super) async fn leave(
+    conn: &mut SqliteConnection,
+    name: &[u8],
+    passed: i64,
+    (grant_id, leaves): (Uuid, Leaves),
+) -> Result<bool, sqlx::Error> {
+    let position = match leaves {
+        Leaves::None => None,
+        Leaves::At(position) => Some(position),
+        Leaves::Anywhere => find(conn, name, passed, grant_id).await?,
+    };
+    let leave = sqlx::query(LEAVE).bind(name).bind(position).bind(grant_id);
+    let was_there = leave.execute(&mut *conn).await?.rows_affected() > 0;
+    if was_there {
+        sqlx::query(LEFT).bind(name).execute(conn).await?;
+    }
+    Ok(was_there)
+}
+
+/// The first waiter whose session is live.
+pub(super) async fn first(
+    conn: &mut SqliteConnection,
+    name: &[u8],
+    passed: i64,
+    now: i64,
+) -> Result<Option<First>, sqlx::Error> {
+    let first = sqlx::query(FIRST).bind(name).bind(passed).bind(now);
+    let Some(row) = first.fetch_optional(conn).await? else {
+        return Ok(None);
+    };
+    Ok(Some(First {
+        position: row.try_get(0)?,
+        next: Next {
+            grant_id: row.try_get(1)?,
+            session: row.try_get(2)?,
+        },
+        holder: row.try_get(3)?,
+        weight: row.try_get(4)?,
+        ends: row.try_get(5)?,
+    }))
+}
+
+/// Removes the waiters after the position `passed`, up to `until`. Returns how many these were.
+pub(super) async fn consume(
+    conn: &mut SqliteConnection,
+    name: &[u8],
+    passed: i64,
+    until: i64,
+) -> Result<i64, sqlx::Error> {
+    let consume = sqlx::query(CONSUME).bind(name).bind(passed).bind(until);
+    let consumed = consume.execute(&mut *conn).await?.rows_affected();
+    let consumed = consumed.cast_signed();
+    let note = sqlx::query(CONSUMED).bind(name).bind(consumed).bind(until);
+    note.execute(conn).await?;
+    Ok(consumed)
+}
