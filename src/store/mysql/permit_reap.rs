@@ -22,23 +22,22 @@ macro_rules! permits {
 
 pub(super) use permits;
 
-/// Whether permits would be reaped, if `@rl_short`.
+/// Whether reaping would help, if `@rl_short`: a permit has ended, or is gone (the cleaner or a person has removed it).
 macro_rules! see_dead {
     () => {
         concat!(
             "\
-SELECT COUNT(*) INTO @rl_dead FROM (
-    SELECT 1 FROM ",
-            permits!(),
-            " AND @rl_short
-      AND (l.grant_id IS NULL OR ",
+SELECT @rl_short AND (COALESCE(SUM(l.grant_id IS NULL OR ",
             row_ends!(),
-            " <= SYSDATE(6)) LIMIT 1) d;
+            " <= SYSDATE(6)), 0) > 0
+                OR COALESCE(SUM(l.weight), 0) <> @rl_used)
+  INTO @rl_dead FROM ",
+            permits!(),
+            " AND @rl_short;
 "
         )
     };
 }
-
 pub(super) use see_dead;
 
 /// Ends the expired sessions of the permits; then removes the permits that are free or have expired, and those of ended sessions.

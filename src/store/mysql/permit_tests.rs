@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::store::lease::{Freed, LeaseStore, RenewAsk, Renewed};
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed};
+use crate::store::mysql::permit_text::{Reap, pass_text as permit_pass_text};
+use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, WeighAsk, Weighed};
 
 const TWO: Kind = Kind::Semaphore { capacity: 2 };
 
@@ -144,4 +145,88 @@ pub(super) async fn a_window_for_a_permit_ends_with_the_session_of_its_waiter(pl
     let left = "SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) FROM rowlock_lock WHERE weight > 0";
     let left = Database::numbers(&mut client.conn, left).await;
     assert!(left[0] <= 1_000_000, "longer than its session: {left:?}");
+}
+
+/// Of two permits that have expired, a transaction has one pinned: the other one is given to others at once.
+pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
+    let (mut pins, mut client) = (Client::new(place).await, Client::new(place).await);
+    let (pinned, other) = (client.wants("a", TWO, 1), client.wants("a", TWO, 1));
+    let _ = client.gets(&pinned).await;
+    let _ = client.gets(&other).await;
+    let [first, second] = [client.wants("a", TWO, 1), client.wants("a", TWO, 1)];
+    let _ = client.queues(&first).await;
+    client.expire_grants().await;
+    let permit = hex(pinned.join.name.permit(pinned.join.grant_id).as_bytes());
+    let pin = format!(
+        "START TRANSACTION; SELECT * FROM rowlock_lock WHERE name = {permit} LOCK IN SHARE MODE"
+    );
+    pins.run(&pin).await;
+    let pass = PassAsk {
+        name: named("a"),
+        of: None,
+    };
+    let passed = client.conn.permit_pass(&pass).await.unwrap();
+    let next = vec![Next {
+        grant_id: first.join.grant_id,
+        session: client.session,
+    }];
+    let freed = Freed::Superseded;
+    assert_eq!(passed, PermitsPassed::Done { freed, next });
+    // A join and a change of weight find too little room, at once.
+    let _ = client.queues(&second).await;
+    let weigh = WeighAsk {
+        name: named("a"),
+        grant_id: first.join.grant_id,
+        weight: 2,
+    };
+    let weighed = client.conn.permit_weigh(&weigh).await.unwrap();
+    assert_eq!(weighed, Weighed::Full);
+    client.is_used(2).await;
+    pins.run("COMMIT").await;
+    // The waiter does not keep it back.
+    let weighed = client.conn.permit_weigh(&weigh).await.unwrap();
+    assert!(matches!(weighed, Weighed::Done { .. }), "{weighed:?}");
+    client.is_used(2).await;
+}
+
+/// A renewal or a confirm was faster than the look at the permit again.
+pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reaped(place: &Database) {
+    let mut client = Client::new(place).await;
+    let (held, waits) = (client.wants("a", TWO, 2), client.wants("a", TWO, 1));
+    let _ = client.gets(&held).await;
+    let _ = client.queues(&waits).await;
+    client.expire_grants().await;
+    // The set is read, then the permit is renewed, then the set is looked at again.
+    let pass = PassAsk {
+        name: named("a"),
+        of: None,
+    };
+    let text = permit_pass_text(&pass, Reap::Now);
+    let at = text.find("DELETE l FROM").expect("it reaps");
+    client.run("START TRANSACTION").await;
+    client.run(&text[..at]).await;
+    let mut renews = Client::new(place).await;
+    let renew = "UPDATE rowlock_lock SET expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE WHERE weight > 0";
+    let permit = hex(held.join.name.permit(held.join.grant_id).as_bytes());
+    renews.run(&format!("{renew} AND name = {permit}")).await;
+    client.run(&text[at..]).await;
+    client.run("COMMIT").await;
+    client.is_used(2).await;
+    assert_eq!(client.gives_back(&held).await.0, Freed::Released);
+}
+
+/// The cleaner or a person has removed the rows of permits.
+pub(super) async fn permits_that_are_gone_use_nothing(place: &Database) {
+    let mut client = Client::new(place).await;
+    let (held, waits) = (client.wants("a", TWO, 2), client.wants("a", TWO, 2));
+    let remove = "DELETE FROM rowlock_lock WHERE weight > 0";
+    let _ = client.gets(&held).await;
+    client.run(remove).await;
+    let _ = client.gets(&client.wants("a", TWO, 1)).await;
+    client.is_used(1).await;
+    let _ = client.queues(&waits).await;
+    client.run(remove).await;
+    let next = vec![waits.join.grant_id];
+    assert_eq!(client.gives_back(&held).await, (Freed::Superseded, next));
+    client.is_used(2).await;
 }

@@ -194,7 +194,7 @@ UPDATE rowlock_lock
       passed = COALESCE(@rl_end, passed), used = @rl_used + @rl_sum,
       fence = GREATEST(@rl_fence, @rl_next_fence + @rl_writes - 1)
   WHERE name = {name} AND @rl_go;
-SET @rl_short = @rl_seen > @rl_fit AND {may_reap};
+SET @rl_used = @rl_used + @rl_sum, @rl_short = @rl_seen > @rl_fit AND {may_reap};
 ",
     see_dead!(),
 );

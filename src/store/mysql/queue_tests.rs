@@ -307,5 +307,8 @@ on_both! {
     a_late_second_sending_finds_its_dead_permit
     more_waiters_than_a_text_grants_are_granted
     permits_of_the_longest_name_are_renewed_together
+    a_pinned_permit_keeps_nobody_waiting
+    permits_that_are_gone_use_nothing
+    a_permit_that_was_renewed_meanwhile_is_not_reaped
     a_window_for_a_permit_ends_with_the_session_of_its_waiter
 }
