@@ -77,8 +77,8 @@ fn find_text(names: &str) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          SELECT name, fence,
-                expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND
+                capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
+                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)
          FROM rowlock_lock FORCE INDEX (PRIMARY)
          WHERE name IN ({names}) ORDER BY name
          FOR UPDATE NOWAIT"
@@ -103,7 +103,9 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
     let version = ask
         .version
         .map_or(String::new(), |fence| format!("AND fence = {fence}"));
-    let only_if = format!("{version} AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6))");
+    let only_if = format!(
+        "{version} AND capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6))"
+    );
     format!("{}; {}", find_text(&name), grant_text(&name, &only_if))
 }
 
@@ -119,7 +121,7 @@ fn wait_text(names: &str, limit: Option<Duration>) -> String {
     });
     format!(
         "{select} name FROM rowlock_lock FORCE INDEX (PRIMARY)
-         WHERE name IN ({names}) ORDER BY name FOR UPDATE"
+         WHERE name IN ({names}) AND capacity = 0 ORDER BY name FOR UPDATE"
     )
 }
 

@@ -31,7 +31,7 @@ UPDATE (
     SELECT f.name, UNHEX(a.grant_id) AS grant_id, a.ttl, a.holder,
            UNHEX(a.session_id) AS session_id
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        name       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+        name       VARCHAR(576) CHARACTER SET ascii   PATH '$[0]',
         grant_id   CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
         ttl        BIGINT                             PATH '$[2]',
         holder     VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]',
@@ -40,6 +40,7 @@ UPDATE (
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
     WHERE (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6)) AND (f.waiters = 0 OR a.barging)
+      AND f.capacity = 0
     LIMIT 1000000
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
@@ -56,7 +57,7 @@ const TAKE_ONE: &str = "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
     WHERE f.name = ? AND (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6))
-      AND (f.waiters = 0 OR ?)
+      AND (f.waiters = 0 OR ?) AND f.capacity = 0
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ) t
@@ -74,7 +75,7 @@ INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at
 SELECT UNHEX(a.name), UNHEX(a.grant_id), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
        a.holder, SYSDATE(6), SYSDATE(6) + INTERVAL a.ttl MICROSECOND, UNHEX(a.session_id)
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    name       VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
+    name       VARCHAR(576) CHARACTER SET ascii   PATH '$[0]',
     grant_id   CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
     ttl        BIGINT                             PATH '$[2]',
     holder     VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]',
@@ -85,7 +86,7 @@ const RENEW: &str = "
 UPDATE (
     SELECT f.name, a.ttl
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        name     VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        name     VARCHAR(576) CHARACTER SET ascii PATH '$[0]',
         grant_id CHAR(32)     CHARACTER SET ascii PATH '$[1]',
         ttl      BIGINT                           PATH '$[2]'
     )) a
@@ -101,7 +102,7 @@ const RELEASE: &str = "
 UPDATE (
     SELECT f.name
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        name     VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        name     VARCHAR(576) CHARACTER SET ascii PATH '$[0]',
         grant_id CHAR(32)     CHARACTER SET ascii PATH '$[1]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)

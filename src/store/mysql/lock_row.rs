@@ -8,7 +8,7 @@ use sqlx::{FromRow, MySqlConnection};
 
 use super::connect::{fill, quoted, read_alone};
 use super::in_tx::hex;
-use crate::model::{FaultKind, Name};
+use crate::model::{FaultKind, Kind, Name};
 use crate::store::classify::classify;
 use crate::store::fault::Fault;
 use crate::store::json;
@@ -59,7 +59,7 @@ const READ: &str = concat!(
 SELECT",
     row_columns!("SYSDATE(6)"),
     "
-FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(510) CHARACTER SET ascii PATH '$[0]')) a
+FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(576) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
 LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
@@ -77,8 +77,8 @@ SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NUL
 
 /// The error for a duplicate is caught.
 const MAKE_ROW: &str = "
-INSERT INTO rowlock_lock (name, fence)
-VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))";
+INSERT INTO rowlock_lock (name, fence, capacity)
+VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), ?)";
 
 const INSPECT: &str = concat!(
     "
@@ -128,7 +128,7 @@ impl LockRowStore for MySqlConnection {
         let make = ask == RowAsk::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
-            make_row(self, name).await?;
+            make_row(self, name, Kind::Lock).await?;
             found = read(self, std::iter::once(name)).await?;
         }
         if make && found.values().any(LockRow::has_lapsed) {
@@ -142,12 +142,18 @@ impl LockRowStore for MySqlConnection {
     }
 }
 
-/// Makes a row that is missing: free, with the clock as its fence.
-pub(super) async fn make_row(conn: &mut MySqlConnection, name: &Name) -> Result<(), sqlx::Error> {
-    let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
+/// Makes a row that is missing: free, with the clock as its fence. Returns whether it was missing.
+pub(super) async fn make_row(
+    conn: &mut MySqlConnection,
+    name: &Name,
+    kind: Kind,
+) -> Result<bool, sqlx::Error> {
+    let make = sqlx::query(MAKE_ROW)
+        .bind(name.as_bytes())
+        .bind(kind.capacity());
     match make.execute(conn).await {
-        Err(error) if is_duplicate(&error) => Ok(()),
-        other => other.map(|_| ()),
+        Err(error) if is_duplicate(&error) => Ok(false),
+        other => other.map(|_| true),
     }
 }
 

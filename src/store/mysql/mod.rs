@@ -8,6 +8,8 @@ mod in_tx;
 mod lease;
 mod lock_row;
 mod permit;
+mod permit_reap;
+mod permit_text;
 mod queue;
 mod record;
 mod record_admin;

@@ -1,24 +1,187 @@
-use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, PassAsk};
+//! Read/write locks and semaphores: what the verbs do with their texts.
+
 use async_trait::async_trait;
-use sqlx::MySqlConnection;
+use sqlx::mysql::MySqlRow;
+use sqlx::{FromRow, MySqlConnection, Row};
+
+use super::connect::read_alone;
+use super::lock_row::{lock_row, make_row};
+use super::permit_reap::look_text;
+use super::permit_text::{Reap, join_text, pass_text, resize_text, weigh_text};
+use super::queue::{join_with, transact};
+use crate::model::{Kind, Name};
+use crate::store::fault::Fault;
+use crate::store::lease::Freed;
+use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk};
+use crate::store::row::count;
+
 #[async_trait]
 impl PermitStore for MySqlConnection {
-    async fn permit_join(&mut self, _: &PermitAsk) -> Result<Joined, Fault> {
-        unimplemented!()
+    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault> {
+        let name = &ask.join.name;
+        let mut rows = join_with(self, name, &join_text(ask, Reap::Later)).await?;
+        if rows.as_ref().is_some_and(Vec::is_empty) {
+            make_row(self, name, ask.kind).await?;
+            rows = join_with(self, name, &join_text(ask, Reap::Later)).await?;
+        }
+        if would_reap(rows.as_deref())? {
+            rows = join_with(self, name, &join_text(ask, Reap::Now)).await?;
+        }
+        // Without a row: the cleaner has removed it.
+        let row = rows.and_then(|mut rows| rows.pop());
+        Ok(row.as_ref().map_or(Ok(Joined::Locked), joined)?)
     }
-    async fn permit_pass(&mut self, _: &PassAsk) -> Result<PermitsPassed, Fault> {
-        unimplemented!()
+
+    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault> {
+        let Some(round) = round(self, &pass_text(ask, Reap::Later)).await? else {
+            return Ok(PermitsPassed::Locked);
+        };
+        let freed = match round.status {
+            0 => Freed::Superseded,
+            1 => Freed::Expired,
+            _ => Freed::Released,
+        };
+        let next = rest(self, &ask.name, round).await?;
+        Ok(PermitsPassed::Done { freed, next })
     }
-    async fn permit_look(&mut self, _: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
-        unimplemented!()
+
+    async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
+        let mut names: Vec<&Name> = asks.iter().map(|ask| &ask.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let rows = read_alone(self, &look_text(asks, &names)).await?;
+        let (waiters, times) = rows.split_at(asks.len().min(rows.len()));
+        let mut looked = Vec::with_capacity(asks.len());
+        for (ask, row) in asks.iter().zip(waiters) {
+            let (granted, waits): (bool, bool) = FromRow::from_row(row)?;
+            let time = names.binary_search(&&ask.name).ok();
+            let time = time.and_then(|at| times.get(at));
+            let time: Option<i64> = time.map(|row| row.try_get(0)).transpose()?.flatten();
+            looked.push(Looked::from((granted, waits, time.unwrap_or(0))));
+        }
+        Ok(looked)
     }
-    async fn permit_weigh(&mut self, _: &WeighAsk) -> Result<Weighed, Fault> {
-        unimplemented!()
+
+    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault> {
+        let mut found = round(self, &weigh_text(ask, Reap::Later)).await?;
+        if matches!(found, Some(Round { status: 3, .. })) {
+            found = round(self, &weigh_text(ask, Reap::Now)).await?;
+        }
+        let Some(found) = found else {
+            return Ok(Weighed::Locked);
+        };
+        Ok(match (found.status, found.number) {
+            (1, Some(fence)) => Weighed::Done {
+                fence,
+                next: rest(self, &ask.name, found).await?,
+            },
+            (2 | 3, _) => Weighed::Full,
+            _ => Weighed::Gone,
+        })
     }
-    async fn permit_resize(&mut self, _: &Name, _: u32) -> Result<Resized, Fault> {
-        unimplemented!()
+
+    async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault> {
+        let mut found = round(self, &resize_text(name, capacity)).await?;
+        if matches!(found, Some(Round { status: 0, .. })) {
+            if make_row(self, name, Kind::Semaphore { capacity }).await? {
+                let (before, next) = (None, Vec::new());
+                return Ok(Resized::Done { before, next });
+            }
+            found = round(self, &resize_text(name, capacity)).await?;
+        }
+        let Some(found) = found else {
+            return Ok(Resized::Locked);
+        };
+        Ok(match (found.status, found.number) {
+            (1, Some(before)) => Resized::Done {
+                before: Some(count(before)),
+                next: rest(self, name, found).await?,
+            },
+            (2, Some(before)) => Resized::Mismatch(Kind::of(before)),
+            // Without a row: the cleaner has removed it.
+            _ => Resized::Locked,
+        })
     }
+}
+
+/// What a text did.
+struct Round {
+    status: i64,
+    number: Option<i64>,
+    would_reap: bool,
+    more: bool,
+    next: Vec<Next>,
+}
+
+/// Runs a text that grants permits. `None`: another transaction has a row locked.
+async fn round(conn: &mut MySqlConnection, text: &str) -> Result<Option<Round>, Fault> {
+    let Some(mut rows) = transact(conn, text).await? else {
+        return Ok(None);
+    };
+    let last = rows.pop().ok_or(sqlx::Error::RowNotFound)?;
+    let next = |row: &MySqlRow| {
+        Ok(Next {
+            grant_id: row.try_get(0)?,
+            session: row.try_get(1)?,
+        })
+    };
+    let next: Result<_, sqlx::Error> = rows.iter().map(next).collect();
+    Ok(Some(Round {
+        status: last.try_get(0)?,
+        number: last.try_get(1)?,
+        would_reap: last.try_get::<i64, _>(2)? == 1,
+        more: last.try_get::<i64, _>(3)? == 1,
+        next: next?,
+    }))
+}
+
+/// Grants permits to the waiters that fit after this round, and returns all that were granted. The rows that stay locked are left to those
+/// who look.
+async fn rest(
+    conn: &mut MySqlConnection,
+    name: &Name,
+    mut last: Round,
+) -> Result<Vec<Next>, Fault> {
+    let mut next = std::mem::take(&mut last.next);
+    let mut reap = Reap::Later;
+    while last.would_reap || last.more {
+        let name = name.clone();
+        let text = pass_text(
+            &PassAsk { name, of: None },
+            if last.would_reap { Reap::Now } else { reap },
+        );
+        if last.would_reap {
+            reap = Reap::Done;
+        }
+        let Some(found) = round(conn, &text).await? else {
+            break;
+        };
+        last = found;
+        next.append(&mut last.next);
+    }
+    Ok(next)
+}
+
+fn would_reap(rows: Option<&[MySqlRow]>) -> Result<bool, sqlx::Error> {
+    let row = rows.and_then(<[_]>::first);
+    row.map_or(Ok(false), |row| Ok(row.try_get::<i64, _>("dead")? == 1))
+}
+
+fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
+    let found = lock_row(row)?;
+    if row.try_get::<i64, _>("ours")? == 0 {
+        return Ok(Joined::Mismatch(found.kind));
+    }
+    if let Some(fence) = row.try_get("granted")? {
+        return Ok(Joined::Granted { fence });
+    }
+    let Some(position) = row.try_get("queued_at")? else {
+        return Ok(Joined::Full(found));
+    };
+    Ok(Joined::Queued {
+        position,
+        before: count(row.try_get("ahead")?),
+        pass: false,
+    })
 }

@@ -22,7 +22,7 @@ use super::connect::{fill, in_one_transaction, quoted, read_alone};
 use super::fault::is_lock_time_out;
 use super::in_tx::{hex, text};
 use super::lock_row::{make_row, row_columns, row_ends};
-use crate::model::FaultKind;
+use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
@@ -39,6 +39,7 @@ macro_rules! wait {
         "/*M! SET STATEMENT max_statement_time = 0.020 FOR */ SELECT /*+ MAX_EXECUTION_TIME(20) */"
     };
 }
+pub(super) use wait;
 
 /// The row as it is now, with `$more` columns; none, when it was missing at first: another connection may have made it meanwhile.
 macro_rules! row_with {
@@ -53,17 +54,19 @@ WHERE l.name = {name} AND @rl_waiters IS NOT NULL"
         )
     };
 }
+pub(super) use row_with;
 
-/// Passed on to it before: this sending confirms it.
+/// Passed on to it before: this sending confirms it. A name of another kind has another capacity, and nothing happens.
 const JOIN: &str = concat!(
     wait!(),
     " MAX(waiters), MAX(next_position),
        MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
        MAX(COALESCE(grant_id = {grant}, FALSE) AND expires_at > SYSDATE(6)
-           OR waiters = 0 AND (expires_at IS NULL OR expires_at <= SYSDATE(6)))
-  INTO @rl_waiters, @rl_position, @rl_mine, @rl_take
+           OR waiters = 0 AND capacity = 0 AND (expires_at IS NULL OR expires_at <= SYSDATE(6))),
+       MAX(capacity)
+  INTO @rl_waiters, @rl_position, @rl_mine, @rl_take, @rl_capacity
   FROM rowlock_lock WHERE name = {name} FOR UPDATE;
-SELECT MAX(position), NOT @rl_take AND MAX(position) IS NULL AND @rl_waiters < {most}
+SELECT MAX(position), NOT @rl_take AND MAX(position) IS NULL AND @rl_waiters < {most} AND @rl_capacity = 0
   INTO @rl_had, @rl_queue
   FROM rowlock_waiter WHERE @rl_waiters > 0 AND name = {name} AND grant_id = {grant};
 INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at)
@@ -112,16 +115,16 @@ UPDATE rowlock_lock
 SELECT fence FROM rowlock_lock WHERE name = {name} AND @rl_mine"
 );
 
-/// A row that is free and has waiters has no expiry.
+/// A row that is free and has waiters has no expiry. The waiters of a name of another kind are not for this.
 const DUE: &str = concat!(
     wait!(),
     " MAX(waiters), MAX(passed),
        MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
        MAX(COALESCE(grant_id = {grant} OR expires_at <= SYSDATE(6), FALSE)), MAX(grant_id IS NULL),
-       NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL
   INTO @rl_waiters, @rl_passed, @rl_mine, @rl_due, @rl_free,
-       @rl_position, @rl_grant, @rl_session, @rl_holder
-  FROM rowlock_lock WHERE name = {name} FOR UPDATE;
+       @rl_position, @rl_grant, @rl_session, @rl_holder, @rl_ends
+  FROM rowlock_lock WHERE name = {name} AND capacity = 0 FOR UPDATE;
 "
 );
 
@@ -138,12 +141,13 @@ SET @rl_waiters = GREATEST(@rl_waiters - @rl_gone, 0);
 UPDATE rowlock_lock SET waiters = @rl_waiters WHERE name = {name} AND @rl_gone > 0;
 ";
 
-/// SET runs from left to right in an UPDATE: the expiry is the new `acquired_at` and the window.
+/// SET runs from left to right in an UPDATE: the expiry is the new `acquired_at` and the window. The window ends with the waiter's session, if
+/// that is sooner. A time in a user variable is a text.
 const PASS: &str = concat!(
     "\
 SET @rl_due = @rl_due OR @rl_free AND @rl_waiters > 0;
-SELECT w.position, w.grant_id, w.session_id, w.holder
-  INTO @rl_position, @rl_grant, @rl_session, @rl_holder
+SELECT w.position, w.grant_id, w.session_id, w.holder, s.expires_at
+  INTO @rl_position, @rl_grant, @rl_session, @rl_holder, @rl_ends
   FROM rowlock_waiter w FORCE INDEX (PRIMARY)
   STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
   WHERE @rl_due AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
@@ -160,7 +164,7 @@ UPDATE rowlock_lock
           GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))),
       grant_id = @rl_grant, session_id = NULL, holder = @rl_holder,
       acquired_at = IF(@rl_position IS NULL, NULL, SYSDATE(6)),
-      expires_at = acquired_at + INTERVAL {window} MICROSECOND,
+      expires_at = LEAST(acquired_at + INTERVAL {window} MICROSECOND, CAST(@rl_ends AS DATETIME(6))),
       passed = COALESCE(@rl_position, next_position - 1)
   WHERE @rl_due AND name = {name};
 ",
@@ -182,7 +186,7 @@ SELECT COALESCE(l.grant_id = UNHEX(a.grant_id) AND l.expires_at > SYSDATE(6), FA
     ")
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
     number   FOR ORDINALITY,
-    name     VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+    name     VARCHAR(576) CHARACTER SET ascii PATH '$[0]',
     grant_id CHAR(32)     CHARACTER SET ascii PATH '$[1]',
     position BIGINT                           PATH '$[2]'
 )) a
@@ -206,16 +210,9 @@ ORDER BY w.name, w.position";
 impl QueueStore for MySqlConnection {
     async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault> {
         let join = join_text(ask);
-        let mut rows = match transact(self, &join).await {
-            Err(fault) if fault.kind == FaultKind::Duplicate => {
-                let forget = with(FORGET, &[("name", hex(ask.name.as_bytes()))]);
-                transact(self, &forget).await?;
-                transact(self, &join).await?
-            }
-            rows => rows?,
-        };
+        let mut rows = join_with(self, &ask.name, &join).await?;
         if rows.as_ref().is_some_and(Vec::is_empty) {
-            make_row(self, &ask.name).await?;
+            make_row(self, &ask.name, Kind::Lock).await?;
             rows = transact(self, &join).await?;
         }
         // Without a row: the row was removed between the two statements. Nothing has changed, as in a transaction's way.
@@ -269,11 +266,30 @@ impl QueueStore for MySqlConnection {
 }
 
 /// Runs the text; `None`, and nothing has changed, when another transaction has a row locked.
-async fn transact(conn: &mut MySqlConnection, text: &str) -> Result<Option<Vec<MySqlRow>>, Fault> {
+pub(super) async fn transact(
+    conn: &mut MySqlConnection,
+    text: &str,
+) -> Result<Option<Vec<MySqlRow>>, Fault> {
     match in_one_transaction(conn, text).await {
         Ok(rows) => Ok(Some(rows)),
         Err(error) if is_lock_time_out(&error) => Ok(None),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Runs the text of a join. Waiters whose lock row was removed by hand go first.
+pub(super) async fn join_with(
+    conn: &mut MySqlConnection,
+    name: &Name,
+    join: &str,
+) -> Result<Option<Vec<MySqlRow>>, Fault> {
+    match transact(conn, join).await {
+        Err(fault) if fault.kind == FaultKind::Duplicate => {
+            let forget = with(FORGET, &[("name", hex(name.as_bytes()))]);
+            transact(conn, &forget).await?;
+            transact(conn, join).await
+        }
+        rows => rows,
     }
 }
 
@@ -297,6 +313,9 @@ fn join_text(ask: &JoinAsk) -> String {
 
 fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     let found = LockRow::from(LockColumns::from_row(row)?);
+    if found.kind != Kind::Lock {
+        return Ok(Joined::Mismatch(found.kind));
+    }
     if row.try_get::<i64, _>("taken")? == 1 {
         return Ok(Joined::Granted { fence: found.fence });
     }
@@ -367,7 +386,7 @@ fn waiter(row: &MySqlRow) -> Result<WaiterRow, sqlx::Error> {
 }
 
 /// `sql` with its names in braces replaced by the literals, which have no braces.
-fn with(sql: &str, literals: &[(&str, String)]) -> String {
+pub(super) fn with(sql: &str, literals: &[(&str, String)]) -> String {
     let replace = |sql: String, (name, literal): &(&str, String)| {
         sql.replace(&format!("{{{name}}}"), literal)
     };

@@ -8,6 +8,8 @@ use crate::store::queue_cases::{Client, Place, TTL, named, queue_cases};
 use crate::store::schema::SchemaStore;
 use crate::store::{Connector, micros};
 
+#[path = "permit_tests.rs"]
+mod permits;
 #[path = "queue_stress_tests.rs"]
 mod stress;
 
@@ -287,6 +289,7 @@ macro_rules! on_both {
     };
 }
 
+use permits::*;
 use stress::waiters_that_die_and_ask_twice_keep_the_queue_in_order;
 
 on_both! {
@@ -300,4 +303,12 @@ on_both! {
     many_join_a_new_name_at_once
     a_waiter_has_any_holder
     waiters_that_die_and_ask_twice_keep_the_queue_in_order
+    a_queue_for_a_lock_is_not_one_for_permits
+    a_late_second_sending_finds_its_dead_permit
+    more_waiters_than_a_text_grants_are_granted
+    permits_of_the_longest_name_are_renewed_together
+    a_pinned_permit_keeps_nobody_waiting
+    permits_that_are_gone_use_nothing
+    a_permit_that_was_renewed_meanwhile_is_not_reaped
+    a_window_for_a_permit_ends_with_the_session_of_its_waiter
 }

@@ -38,14 +38,14 @@ pub(crate) fn grants(user: &str, database: &str) -> String {
 
 /// Every column of every table.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
-     l.waiters, l.next_position, l.passed, d.one, d.id, \
+     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, \
      r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
      r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
      r.retain_until, r.forget_at, r.clean_at, \
      s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
      t.scope, t.token, t.issued_at, t.expires_at, \
      o.id, o.holder, o.opened_at, o.expires_at, o.forced, \
-     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at \
+     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight \
      FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \
      rowlock_session o, rowlock_waiter w WHERE 1 = 0";
 

@@ -51,7 +51,7 @@ const FREE_NAMES: &str = "
 UPDATE (
     SELECT f.name
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        name       VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        name       VARCHAR(576) CHARACTER SET ascii PATH '$[0]',
         session_id CHAR(32)     CHARACTER SET ascii PATH '$[1]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)

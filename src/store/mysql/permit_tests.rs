@@ -1,0 +1,232 @@
+//! Permits on both servers.
+
+use std::time::Duration;
+
+use super::*;
+use crate::store::lease::{Freed, LeaseStore, RenewAsk, Renewed};
+use crate::store::mysql::permit_text::{Reap, pass_text as permit_pass_text};
+use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, WeighAsk, Weighed};
+
+const TWO: Kind = Kind::Semaphore { capacity: 2 };
+
+impl Client<Database> {
+    fn wants(&self, name: &str, kind: Kind, weight: u32) -> PermitAsk {
+        let join = JoinAsk {
+            most: 1_000,
+            ..self.ask(name)
+        };
+        PermitAsk { join, kind, weight }
+    }
+
+    async fn gets(&mut self, ask: &PermitAsk) -> i64 {
+        match self.conn.permit_join(ask).await.unwrap() {
+            Joined::Granted { fence } => fence,
+            other => panic!("no permit: {other:?}"),
+        }
+    }
+
+    async fn queues(&mut self, ask: &PermitAsk) -> i64 {
+        match self.conn.permit_join(ask).await.unwrap() {
+            Joined::Queued { position, .. } => position,
+            other => panic!("it does not wait: {other:?}"),
+        }
+    }
+
+    /// Gives a permit back, and returns those who have one now.
+    async fn gives_back(&mut self, ask: &PermitAsk) -> (Freed, Vec<Uuid>) {
+        let pass = PassAsk {
+            name: ask.join.name.clone(),
+            of: Some((ask.join.grant_id, Leaves::None)),
+        };
+        match self.conn.permit_pass(&pass).await.unwrap() {
+            PermitsPassed::Done { freed, next } => {
+                (freed, next.iter().map(|next| next.grant_id).collect())
+            }
+            PermitsPassed::Locked => panic!("nothing has a row locked"),
+        }
+    }
+
+    /// What is used of all names, and what their permits weigh.
+    async fn is_used(&mut self, expected: i64) {
+        for column in ["used", "weight"] {
+            let sum = format!("SELECT CAST(SUM({column}) AS SIGNED) FROM rowlock_lock");
+            assert_eq!(Database::numbers(&mut self.conn, &sum).await, [expected]);
+        }
+        self.check().await;
+    }
+}
+
+pub(super) async fn a_queue_for_a_lock_is_not_one_for_permits(place: &Database) {
+    let mut client = Client::new(place).await;
+    let (first, second) = (client.wants("a", TWO, 2), client.wants("a", TWO, 1));
+    let _ = client.gets(&first).await;
+    let _ = client.queues(&second).await;
+    let ask = client.ask("a");
+    let joined = client.join(&ask).await;
+    assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+    assert_eq!(client.pass("a", None).await, Passed::No);
+    client.is_used(2).await;
+    let next = vec![second.join.grant_id];
+    assert_eq!(client.gives_back(&first).await, (Freed::Released, next));
+    assert_eq!(client.pass("a", None).await, Passed::No);
+    let joined = client.join(&ask).await;
+    assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+    client.is_used(1).await;
+}
+
+/// Its permit has expired, and nobody has reaped it. It has the name of the new one.
+pub(super) async fn a_late_second_sending_finds_its_dead_permit(place: &Database) {
+    let mut client = Client::new(place).await;
+    let late = client.wants("a", TWO, 1);
+    let fence = client.gets(&late).await;
+    client.expire_grants().await;
+    assert!(client.gets(&late).await > fence);
+    client.is_used(1).await;
+
+    client.expire_grants().await;
+    let (other, waits) = (client.wants("a", TWO, 1), client.wants("a", TWO, 2));
+    let _ = client.gets(&other).await;
+    // The dead permit of the first one is reaped, and that of the other one is live.
+    let _ = client.queues(&waits).await;
+    let _ = client.queues(&late).await;
+    client.is_used(1).await;
+    let next = vec![waits.join.grant_id];
+    assert_eq!(client.gives_back(&other).await, (Freed::Released, next));
+    let next = vec![late.join.grant_id];
+    assert_eq!(client.gives_back(&waits).await, (Freed::Released, next));
+    client.is_used(1).await;
+}
+
+pub(super) async fn more_waiters_than_a_text_grants_are_granted(place: &Database) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let writer = client.wants("a", rw, all);
+    let _ = client.gets(&writer).await;
+    let mut readers = Vec::new();
+    for _ in 0..100 + 20 {
+        let reader = client.wants("a", rw, 1);
+        let _ = client.queues(&reader).await;
+        readers.push(reader.join.grant_id);
+    }
+    assert_eq!(client.gives_back(&writer).await, (Freed::Released, readers));
+    client.is_used(120).await;
+}
+
+pub(super) async fn permits_of_the_longest_name_are_renewed_together(place: &Database) {
+    let mut client = Client::new(place).await;
+    let name = "n".repeat(255);
+    let mut asks = Vec::new();
+    for _ in 0..2 {
+        let permit = client.wants(&name, TWO, 1);
+        let _ = client.gets(&permit).await;
+        let grant_id = permit.join.grant_id;
+        let name = permit.join.name.permit(grant_id);
+        let ttl = TTL * 2;
+        asks.push(RenewAsk {
+            name,
+            grant_id,
+            ttl,
+        });
+    }
+    for renewed in client.conn.lease_renew(&asks).await.unwrap() {
+        assert!(matches!(renewed, Renewed::Live { remaining } if remaining > TTL));
+    }
+    client.is_used(2).await;
+}
+
+pub(super) async fn a_window_for_a_permit_ends_with_the_session_of_its_waiter(place: &Database) {
+    let mut client = Client::new(place).await;
+    let mut brief = Client::with_ttl(place, Duration::from_secs(1)).await;
+    let (held, waits) = (client.wants("a", TWO, 2), brief.wants("a", TWO, 1));
+    let _ = client.gets(&held).await;
+    let _ = brief.queues(&waits).await;
+    let next = vec![waits.join.grant_id];
+    assert_eq!(client.gives_back(&held).await, (Freed::Released, next));
+    let left = "SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) FROM rowlock_lock WHERE weight > 0";
+    let left = Database::numbers(&mut client.conn, left).await;
+    assert!(left[0] <= 1_000_000, "longer than its session: {left:?}");
+}
+
+/// Of two permits that have expired, a transaction has one pinned: the other one is given to others at once.
+pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
+    let (mut pins, mut client) = (Client::new(place).await, Client::new(place).await);
+    let (pinned, other) = (client.wants("a", TWO, 1), client.wants("a", TWO, 1));
+    let _ = client.gets(&pinned).await;
+    let _ = client.gets(&other).await;
+    let [first, second] = [client.wants("a", TWO, 1), client.wants("a", TWO, 1)];
+    let _ = client.queues(&first).await;
+    client.expire_grants().await;
+    let permit = hex(pinned.join.name.permit(pinned.join.grant_id).as_bytes());
+    let pin = format!(
+        "START TRANSACTION; SELECT * FROM rowlock_lock WHERE name = {permit} LOCK IN SHARE MODE"
+    );
+    pins.run(&pin).await;
+    let pass = PassAsk {
+        name: named("a"),
+        of: None,
+    };
+    let passed = client.conn.permit_pass(&pass).await.unwrap();
+    let next = vec![Next {
+        grant_id: first.join.grant_id,
+        session: client.session,
+    }];
+    let freed = Freed::Superseded;
+    assert_eq!(passed, PermitsPassed::Done { freed, next });
+    // A join and a change of weight find too little room, at once.
+    let _ = client.queues(&second).await;
+    let weigh = WeighAsk {
+        name: named("a"),
+        grant_id: first.join.grant_id,
+        weight: 2,
+    };
+    let weighed = client.conn.permit_weigh(&weigh).await.unwrap();
+    assert_eq!(weighed, Weighed::Full);
+    client.is_used(2).await;
+    pins.run("COMMIT").await;
+    // The waiter does not keep it back.
+    let weighed = client.conn.permit_weigh(&weigh).await.unwrap();
+    assert!(matches!(weighed, Weighed::Done { .. }), "{weighed:?}");
+    client.is_used(2).await;
+}
+
+/// A renewal or a confirm was faster than the look at the permit again.
+pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reaped(place: &Database) {
+    let mut client = Client::new(place).await;
+    let (held, waits) = (client.wants("a", TWO, 2), client.wants("a", TWO, 1));
+    let _ = client.gets(&held).await;
+    let _ = client.queues(&waits).await;
+    client.expire_grants().await;
+    // The set is read, then the permit is renewed, then the set is looked at again.
+    let pass = PassAsk {
+        name: named("a"),
+        of: None,
+    };
+    let text = permit_pass_text(&pass, Reap::Now);
+    let at = text.find("DELETE l FROM").expect("it reaps");
+    client.run("START TRANSACTION").await;
+    client.run(&text[..at]).await;
+    let mut renews = Client::new(place).await;
+    let renew = "UPDATE rowlock_lock SET expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE WHERE weight > 0";
+    let permit = hex(held.join.name.permit(held.join.grant_id).as_bytes());
+    renews.run(&format!("{renew} AND name = {permit}")).await;
+    client.run(&text[at..]).await;
+    client.run("COMMIT").await;
+    client.is_used(2).await;
+    assert_eq!(client.gives_back(&held).await.0, Freed::Released);
+}
+
+/// The cleaner or a person has removed the rows of permits.
+pub(super) async fn permits_that_are_gone_use_nothing(place: &Database) {
+    let mut client = Client::new(place).await;
+    let (held, waits) = (client.wants("a", TWO, 2), client.wants("a", TWO, 2));
+    let remove = "DELETE FROM rowlock_lock WHERE weight > 0";
+    let _ = client.gets(&held).await;
+    client.run(remove).await;
+    let _ = client.gets(&client.wants("a", TWO, 1)).await;
+    client.is_used(1).await;
+    let _ = client.queues(&waits).await;
+    client.run(remove).await;
+    let next = vec![waits.join.grant_id];
+    assert_eq!(client.gives_back(&held).await, (Freed::Superseded, next));
+    client.is_used(2).await;
+}
