@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
 -- No sequential scan: a session keeps a plan that was made while the table was small, and would read all waiters with it.
 
 -- Grants a free name without waiters, or makes a waiter. status: 0 the name has no row; 1 granted, number is the fence; 2 waiting, number is the
--- position; 3 the queue is full. Only a grant waits for the disk: a waiter that a crash has removed joins again.
+-- position; 3 the queue is full; 4 no lock: number is the capacity (V9). Only a grant waits for the disk: a waiter that a crash has removed joins again.
 CREATE OR REPLACE FUNCTION rowlock_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
     OUT status integer, OUT number bigint, OUT ahead bigint, OUT pass boolean
@@ -28,10 +28,15 @@ DECLARE
     at timestamptz;
     is_live boolean;
 BEGIN
-    SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.waiters, k.next_position, k.passed INTO l
+    SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.waiters, k.next_position, k.passed, k.capacity INTO l
     FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
     IF NOT FOUND THEN
         status := 0;
+        RETURN;
+    END IF;
+    IF l.capacity <> 0 THEN
+        status := 4;
+        number := l.capacity;
         RETURN;
     END IF;
     at := clock_timestamp();
@@ -101,7 +106,7 @@ BEGIN
     status := 0;
     BEGIN
         SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.waiters, k.next_position, k.passed INTO l
-        FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
+        FROM rowlock_lock k WHERE k.name = of_name AND k.capacity = 0 FOR UPDATE;
         IF NOT FOUND THEN
             RETURN;
         END IF;
@@ -142,7 +147,9 @@ BEGIN
     was_live := is_mine AND is_live;
     IF l.waiters > 0 THEN
         -- The session is a subquery, so that it is read for one waiter after the other.
-        SELECT p.position, p.grant_id, p.session_id, p.holder INTO w FROM rowlock_waiter p
+        SELECT p.position, p.grant_id, p.session_id, p.holder,
+               (SELECT s.expires_at FROM rowlock_session s WHERE s.id = p.session_id) AS ends
+        INTO w FROM rowlock_waiter p
         WHERE p.name = of_name AND p.position > l.passed
           AND (SELECT s.expires_at > at FROM rowlock_session s WHERE s.id = p.session_id)
         ORDER BY p.position LIMIT 1;
@@ -153,7 +160,8 @@ BEGIN
             at := clock_timestamp();
             UPDATE rowlock_lock
             SET grant_id = w.grant_id, fence = GREATEST(fence + 1, (extract(epoch FROM at) * 1000000)::bigint),
-                holder = w.holder, acquired_at = at, expires_at = at + span * interval '1 microsecond',
+                holder = w.holder, acquired_at = at,
+                expires_at = LEAST(at + span * interval '1 microsecond', w.ends),
                 session_id = NULL, waiters = waiters - gone, passed = w.position
             WHERE name = of_name;
             PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));

@@ -131,8 +131,19 @@ BEGIN
         status := 1;
         RETURN;
     END IF;
+    in_use := l.used;
+    -- One that has ended: its row is in the way.
+    IF EXISTS (
+        SELECT FROM rowlock_lock k WHERE k.name = of_name || '\x00' || convert_to(replace(of_grant::text, '-', ''), 'UTF8')
+    ) THEN
+        in_use := rowlock_reap_v1(of_name);
+        IF EXISTS (
+            SELECT FROM rowlock_lock k WHERE k.name = of_name || '\x00' || convert_to(replace(of_grant::text, '-', ''), 'UTF8')
+        ) THEN
+            RAISE lock_not_available;
+        END IF;
+    END IF;
     IF l.waiters = 0 THEN
-        in_use := l.used;
         IF in_use + of_weight > l.capacity THEN
             in_use := rowlock_reap_v1(of_name);
         END IF;
@@ -178,7 +189,7 @@ DECLARE
     left_at bigint := of_position;
 BEGIN
     was := 0;
-    SELECT k.passed INTO l FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
+    SELECT k.passed INTO l FROM rowlock_lock k WHERE k.name = of_name AND k.capacity <> 0 FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -226,7 +237,10 @@ BEGIN
     END IF;
     SELECT k.name, k.weight, k.fence INTO p FROM rowlock_lock k
     WHERE k.name = of_name || '\x00' || convert_to(replace(of_grant::text, '-', ''), 'UTF8')
-      AND k.grant_id = of_grant AND k.expires_at > clock_timestamp() FOR UPDATE;
+      AND k.grant_id = of_grant AND k.expires_at > clock_timestamp()
+      AND (k.session_id IS NULL
+           OR (SELECT s.expires_at > clock_timestamp() FROM rowlock_session s WHERE s.id = k.session_id))
+    FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -243,9 +257,13 @@ BEGIN
         number := GREATEST(p.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
         UPDATE rowlock_lock SET fence = GREATEST(fence + 1, number) WHERE name = of_name RETURNING fence INTO number;
     END IF;
+    UPDATE rowlock_lock SET weight = new_weight, fence = number WHERE name = p.name;
+    IF NOT FOUND THEN
+        -- Its session has ended meanwhile, and it was reaped.
+        RETURN;
+    END IF;
     status := 1;
     UPDATE rowlock_lock SET used = GREATEST(in_use - p.weight + new_weight, 0) WHERE name = of_name;
-    UPDATE rowlock_lock SET weight = new_weight, fence = number WHERE name = p.name;
     SELECT g.next_grants, g.next_sessions INTO next_grants, next_sessions FROM rowlock_grant_permits_v1(of_name, span) g;
 END $$;
 

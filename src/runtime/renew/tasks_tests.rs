@@ -75,7 +75,13 @@ impl House {
     }
 }
 
-fn grant<K>(name: K, id: Uuid, fence: i64, ttl: Duration, deadline: Moment) -> Arc<Grant<K>> {
+fn grant<K: Clone>(
+    name: K,
+    id: Uuid,
+    fence: i64,
+    ttl: Duration,
+    deadline: Moment,
+) -> Arc<Grant<K>> {
     let exact = ClockError::new(Duration::ZERO);
     let grant = Grant::new(name, id, fence, ttl, exact, None, deadline);
     assert!(grant.add_guard());

@@ -34,7 +34,8 @@ INSERT INTO rowlock_lock (name, fence, capacity)
 VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2)
 ON CONFLICT (name) DO NOTHING";
 
-/// The waiter has a permit; it is there; and the time until the first permit ends. No time, when the first live waiter fits.
+/// The waiter has a permit; it is there; and the time until the first permit ends. No time, when the first live waiter fits. A second,
+/// when there is no permit: the waiter is too heavy for the capacity, which may be raised.
 const LOOK: &str = concat!(
     "
 WITH ask AS (
@@ -55,7 +56,7 @@ SELECT COALESCE(p.expires_at > clock_timestamp(), false),
     " END) - clock_timestamp()) * 1000000)::bigint
            FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
            WHERE l.name > a.name || '\\x00' AND l.name < a.name || '\\x01'
-       ) END, 0)
+       ) END, CASE WHEN k.used > 0 THEN 0 ELSE 1000000 END, 0)
 FROM ask a
 LEFT JOIN rowlock_lock k ON k.name = a.name
 LEFT JOIN rowlock_lock p

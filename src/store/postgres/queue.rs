@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::listener::channel;
 use super::lock_row::{ROW, make_row, one, row_ends};
 use super::{query, query_as, query_scalar};
-use crate::model::FaultKind;
+use crate::model::{FaultKind, Kind};
 use crate::store::fault::Fault;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
@@ -95,6 +95,7 @@ impl QueueStore for PgConnection {
                 Some(row) => Joined::Full(row),
                 None => Joined::Locked,
             },
+            (4, Some(capacity), ..) => Joined::Mismatch(Kind::of(capacity)),
             // The cleaner has removed the new row.
             _ => Joined::Locked,
         })

@@ -3,10 +3,14 @@
 pub(crate) mod joining;
 pub(crate) mod locked;
 pub(crate) mod passing;
-pub(crate) mod permit_stress;
-pub(crate) mod permits;
+mod permits;
 pub(crate) mod rows;
 pub(crate) mod stress;
+
+pub(crate) use permits::{
+    edges as permit_edges, ends as permit_ends, granting as permit_granting,
+    stress as permit_stress,
+};
 
 use std::time::Duration;
 
@@ -281,22 +285,32 @@ macro_rules! queue_cases {
                 no_row_with_waiters_is_cleaned
                 live_waiters_are_listed
             }
-            permits {
+            permit_granting {
                 permits_are_granted_up_to_the_capacity
                 the_first_waiter_keeps_back_those_behind_it
                 many_readers_or_one_writer
                 a_permit_that_was_asked_for_twice_is_one
                 the_queue_for_permits_has_its_limit
                 a_name_has_one_kind_and_one_capacity
-                an_expired_permit_is_given_to_others
-                a_window_that_is_over_costs_the_permit
-                permits_end_with_their_session
-                dead_waiters_for_permits_are_passed_over
                 a_permit_is_renewed_and_listed
                 a_permit_gets_another_weight
                 a_downgrade_lets_readers_in
                 a_capacity_is_changed_in_use
+            }
+            permit_ends {
+                an_expired_permit_is_given_to_others
+                a_window_that_is_over_costs_the_permit
+                permits_end_with_their_session
+                dead_waiters_for_permits_are_passed_over
                 a_pinned_permit_is_not_given_to_others
+            }
+            permit_edges {
+                the_verbs_for_locks_leave_permits_alone
+                the_verbs_for_permits_leave_locks_alone
+                a_permit_that_has_ended_is_asked_for_again
+                a_permit_that_ends_with_its_session_gets_no_weight
+                no_name_with_permits_is_cleaned
+                a_transaction_takes_no_name_of_another_kind
             }
             locked {
                 a_locked_row_is_given_up_soon

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use tempfile::TempDir;
 
-use crate::store::queue_cases::permits::edges;
 use crate::store::queue_cases::{Place, queue_cases};
 use crate::store::schema::SchemaStore;
 use crate::store::sqlite::Sqlite;
@@ -55,33 +54,3 @@ impl Place for File {
 }
 
 queue_cases!(File::new());
-
-#[tokio::test]
-async fn the_verbs_for_locks_leave_permits_alone() {
-    edges::the_verbs_for_locks_leave_permits_alone(&File::new().await).await;
-}
-
-#[tokio::test]
-async fn the_verbs_for_permits_leave_locks_alone() {
-    edges::the_verbs_for_permits_leave_locks_alone(&File::new().await).await;
-}
-
-#[tokio::test]
-async fn a_permit_that_has_ended_is_asked_for_again() {
-    edges::a_permit_that_has_ended_is_asked_for_again(&File::new().await).await;
-}
-
-#[tokio::test]
-async fn a_permit_that_ends_with_its_session_gets_no_weight() {
-    edges::a_permit_that_ends_with_its_session_gets_no_weight(&File::new().await).await;
-}
-
-#[tokio::test]
-async fn no_name_with_permits_is_cleaned() {
-    edges::no_name_with_permits_is_cleaned(&File::new().await).await;
-}
-
-#[tokio::test]
-async fn a_transaction_takes_no_name_of_another_kind() {
-    edges::a_transaction_takes_no_name_of_another_kind(&File::new().await).await;
-}

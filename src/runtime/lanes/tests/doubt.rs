@@ -11,7 +11,7 @@ async fn what_an_earlier_sending_was_granted_is_handed_out() {
         .lease_take(std::slice::from_ref(&take.0.verb.ask))
         .await;
     let guard = bench.granted(take).await;
-    let fence = guard.grant().fence;
+    let fence = guard.grant().fence();
     assert!(matches!(earlier.unwrap()[..], [Taken::Granted { fence: row }] if row == fence));
     assert!(guard.grant().is_held());
 }
@@ -58,7 +58,9 @@ async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() 
 
         for sending in 1..=doubts {
             let late = other.lease_take(std::slice::from_ref(&ask)).await.unwrap();
-            assert!(matches!(late[..], [Taken::Granted { fence }] if fence > guard.grant().fence));
+            assert!(
+                matches!(late[..], [Taken::Granted { fence }] if fence > guard.grant().fence())
+            );
             while bench.holder("a").await.is_some() {
                 bench.step().await;
             }

@@ -20,7 +20,7 @@ fn step(guard: &RecordGuard, kind: StepKind) -> StepAsk {
     StepAsk {
         key: guard.key().clone(),
         attempt_id: guard.attempt_id(),
-        attempt: guard.grant.fence,
+        attempt: guard.grant.fence(),
         step: "charge".into(),
         kind,
     }

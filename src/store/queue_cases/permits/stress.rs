@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 use tokio::task::JoinSet;
 
-use super::*;
+use super::super::*;
 use crate::model::Kind;
 use crate::store::fault::Fault;
 use crate::store::lease::{FOR_EVER, RenewAsk, Renewed};

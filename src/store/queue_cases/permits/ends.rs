@@ -1,0 +1,116 @@
+//! Permits and waiters that end by themselves.
+
+use super::*;
+
+pub(crate) async fn an_expired_permit_is_given_to_others(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let (first, second) = (client.permit(TWO, 1).await, client.permit(TWO, 1).await);
+    let waits = client.waits(TWO, 1).await;
+    client.expire_permit(&first).await;
+    assert!(is_pass(&client.looks(&waits).await));
+    let granted = vec![waits.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert_eq!(client.releases(&first).await, Freed::Superseded);
+    client.expire_permit(&second).await;
+    assert_eq!(client.releases(&second).await, Freed::Expired);
+    // Without a waiter, the next one who asks finds it.
+    let third = client.permit(TWO, 1).await;
+    client.expire_permit(&third).await;
+    let _ = client.permit(TWO, 1).await;
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+}
+
+pub(crate) async fn a_window_that_is_over_costs_the_permit(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let held = client.permit(TWO, 2).await;
+    let (first, second) = (client.waits(TWO, 2).await, client.waits(TWO, 2).await);
+    assert!(matches!(client.releases(&held).await, Freed::Passed(_)));
+    client.expire_grants().await;
+    assert_eq!(client.confirms(&first).await, Confirmed::Gone);
+    assert!(is_pass(&client.looks(&second).await));
+    let granted = vec![second.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert_eq!(client.looks(&first).await, Looked::Gone);
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+}
+
+pub(crate) async fn permits_end_with_their_session(place: &impl Place) {
+    let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
+    let _ = dies.permit_in_session(TWO, 1).await;
+    let _ = client.permit_in_session(TWO, 1).await;
+    let waits = client.waits(TWO, 1).await;
+    assert!(waits_on(&client.looks(&waits).await));
+    assert_eq!(client.passes(None).await, (Freed::Superseded, vec![]));
+    dies.expire().await;
+    assert!(is_pass(&client.looks(&waits).await));
+    let granted = vec![waits.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert_eq!(dies.conn.session_end(dies.session).await.unwrap(), 0);
+    assert_eq!(client.used().await, [2, 2]);
+
+    // A session that was closed.
+    let waits = client.waits(TWO, 1).await;
+    let mut closes = Client::new(place).await;
+    assert_eq!(client.confirms(&waits).await, Confirmed::Gone);
+    let later = closes.waits(TWO, 1).await;
+    assert_eq!(client.conn.session_end(client.session).await.unwrap(), 1);
+    assert!(is_pass(&closes.looks(&later).await));
+    let granted = vec![later.ask.join.grant_id];
+    assert_eq!(closes.passes(None).await, (Freed::Superseded, granted));
+    closes.check().await;
+}
+
+pub(crate) async fn dead_waiters_for_permits_are_passed_over(place: &impl Place) {
+    let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
+    let held = client.permit(TWO, 1).await;
+    let _ = dies.waits(TWO, 2).await;
+    let alive = client.waits(TWO, 1).await;
+    assert!(waits_on(&client.looks(&alive).await));
+    dies.expire().await;
+    assert!(is_pass(&client.looks(&alive).await), "it fits now");
+    let granted = vec![alive.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    client.check().await;
+    assert_eq!(client.releases(&held).await, Freed::Released);
+}
+
+pub(crate) async fn a_pinned_permit_is_not_given_to_others(place: &impl Place) {
+    let (mut pins, mut client) = (Client::new(place).await, Client::new(place).await);
+    let mut ask = pins.asks(TWO, 2, false);
+    ask.join.ttl = Duration::from_secs(1);
+    let Joined::Granted { .. } = pins.joins(&ask).await else {
+        panic!("it is free");
+    };
+    let waits = client.waits(TWO, 1).await;
+    pins.run("BEGIN").await;
+    let pin = PinAsk {
+        name: named("a").permit(ask.join.grant_id),
+        grant_id: ask.join.grant_id,
+        by: PinBy::Lock,
+    };
+    let pinned = pins.conn.tx_pin(&pin).await.unwrap().found;
+    assert_eq!(pinned, Pinned::Live);
+    while !is_pass(&client.looks(&waits).await) {
+        tokio::task::yield_now().await;
+    }
+    let pass = PassAsk {
+        name: named("a"),
+        of: None,
+    };
+    // On SQLite the transaction has the whole file.
+    let passed = client.conn.permit_pass(&pass).await.unwrap();
+    let nobody = PermitsPassed::Done {
+        freed: Freed::Superseded,
+        next: vec![],
+    };
+    assert!(
+        passed == nobody || passed == PermitsPassed::Locked,
+        "{passed:?}"
+    );
+    pins.run("COMMIT").await;
+    let granted = vec![waits.ask.join.grant_id];
+    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    client.check().await;
+}

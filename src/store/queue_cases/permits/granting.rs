@@ -1,0 +1,237 @@
+//! Who is granted a permit.
+
+use super::*;
+
+pub(crate) async fn permits_are_granted_up_to_the_capacity(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let first = client.permit(TWO, 1).await;
+    let second = client.permit(TWO, 1).await;
+    assert!(second.number > first.number, "every grant has a new fence");
+    let waits = client.waits(TWO, 1).await;
+    assert!(waits_on(&client.looks(&waits).await));
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+
+    let next = vec![client.next(&waits)];
+    assert_eq!(client.releases(&first).await, Freed::Passed(next));
+    assert_eq!(client.looks(&waits).await, Looked::Granted);
+    let Confirmed::Held { fence } = client.confirms(&waits).await else {
+        panic!("the window is open");
+    };
+    assert!(fence > second.number);
+    assert_eq!(client.used().await, [2, 2]);
+    assert_eq!(client.releases(&second).await, Freed::Released);
+    assert_eq!(client.releases(&second).await, Freed::Superseded);
+    assert_eq!(client.releases(&waits).await, Freed::Released);
+    assert_eq!(client.used().await, [0, 0]);
+    client.check().await;
+}
+
+pub(crate) async fn the_first_waiter_keeps_back_those_behind_it(place: &impl Place) {
+    let kind = Kind::Semaphore { capacity: 4 };
+    let mut client = Client::new(place).await;
+    let three = client.permit(kind, 3).await;
+    let heavy = client.waits(kind, 2).await;
+    let light = client.waits(kind, 1).await;
+    assert_eq!(client.passes(None).await, (Freed::Superseded, vec![]));
+    let leaves = Some((heavy.ask.join.grant_id, Leaves::At(heavy.number)));
+    let granted = vec![light.ask.join.grant_id];
+    assert_eq!(client.passes(leaves).await, (Freed::Superseded, granted));
+    let both = [client.waits(kind, 2).await, client.waits(kind, 1).await];
+    let next = both.iter().map(|waits| client.next(waits)).collect();
+    assert_eq!(client.releases(&three).await, Freed::Passed(next));
+    assert_eq!(client.used().await, [4, 4]);
+    client.check().await;
+}
+
+pub(crate) async fn many_readers_or_one_writer(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let readers = [client.permit(rw, 1).await, client.permit(rw, 1).await];
+    assert_eq!(readers[0].number, readers[1].number, "the last write's");
+    let writer = client.waits(rw, all).await;
+    let behind = [client.waits(rw, 1).await, client.waits(rw, 1).await];
+    assert_eq!(client.releases(&readers[0]).await, Freed::Released);
+    let next = vec![client.next(&writer)];
+    assert_eq!(client.releases(&readers[1]).await, Freed::Passed(next));
+    let Confirmed::Held { fence } = client.confirms(&writer).await else {
+        panic!("the window is open");
+    };
+    assert!(fence > readers[0].number);
+    let next = behind.iter().map(|waits| client.next(waits)).collect();
+    assert_eq!(client.releases(&writer).await, Freed::Passed(next));
+    for reader in &behind {
+        let Confirmed::Held { fence: read } = client.confirms(reader).await else {
+            panic!("the window is open");
+        };
+        assert_eq!(read, fence, "readers have the fence of the last write");
+    }
+    client.check().await;
+}
+
+pub(crate) async fn a_permit_that_was_asked_for_twice_is_one(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let first = client.permit(TWO, 1).await;
+    let again = client.joins(&first.ask).await;
+    assert!(matches!(again, Joined::Granted { fence } if fence == first.number));
+    let _ = client.permit(TWO, 1).await;
+    let (waits, behind) = (client.waits(TWO, 1).await, client.waits(TWO, 1).await);
+    let again = client.joins(&behind.ask).await;
+    assert!(
+        matches!(again, Joined::Queued { position, before: 1, .. } if position == behind.number),
+        "{again:?}"
+    );
+    // It was granted, and asks again: that confirms.
+    assert!(matches!(client.releases(&first).await, Freed::Passed(_)));
+    assert!(matches!(
+        client.joins(&waits.ask).await,
+        Joined::Granted { .. }
+    ));
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+}
+
+pub(crate) async fn the_queue_for_permits_has_its_limit(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let _ = client.permit(TWO, 2).await;
+    let mut ask = client.asks(TWO, 1, false);
+    ask.join.most = 0;
+    assert!(matches!(client.joins(&ask).await, Joined::Full(_)));
+    let waits = client.waits(TWO, 1).await;
+    ask.join.most = 1;
+    assert!(matches!(client.joins(&ask).await, Joined::Full(row) if row.waiters == 1));
+    let anywhere = Some((waits.ask.join.grant_id, Leaves::Anywhere));
+    assert_eq!(client.passes(anywhere).await, (Freed::Superseded, vec![]));
+    assert!(matches!(client.joins(&ask).await, Joined::Queued { .. }));
+    client.check().await;
+}
+
+pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let permit = client.permit(TWO, 1).await;
+    for other in [Kind::ReadWrite, Kind::Semaphore { capacity: 3 }] {
+        let ask = client.asks(other, 1, false);
+        let joined = client.joins(&ask).await;
+        assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+    }
+    for barging in [false, true] {
+        let taken = client.take("a", barging).await;
+        assert!(
+            matches!(&taken, Taken::Busy(Some(row)) if row.kind == TWO),
+            "{taken:?}"
+        );
+    }
+    assert_eq!(client.releases(&permit).await, Freed::Released);
+    let taken = client.take("a", false).await;
+    assert!(
+        matches!(&taken, Taken::Busy(Some(row)) if row.kind == TWO),
+        "{taken:?}"
+    );
+
+    let Taken::Granted { .. } = client.take("b", false).await else {
+        panic!("b is free");
+    };
+    let mut ask = client.asks(TWO, 1, false);
+    ask.join.name = named("b");
+    let joined = client.joins(&ask).await;
+    assert!(matches!(joined, Joined::Mismatch(Kind::Lock)), "{joined:?}");
+    let resized = client.conn.permit_resize(&named("b"), 5).await.unwrap();
+    assert_eq!(resized, Resized::Mismatch(Kind::Lock));
+}
+
+pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let reader = client.permit(Kind::ReadWrite, 1).await;
+    let name = named("a").permit(reader.ask.join.grant_id);
+    let ask = RenewAsk {
+        name: name.clone(),
+        grant_id: reader.ask.join.grant_id,
+        ttl: TTL * 2,
+    };
+    let renewed = client.conn.lease_renew(&[ask]).await.unwrap();
+    assert!(matches!(renewed[0], Renewed::Live { remaining } if remaining > TTL));
+    let rows = client.conn.lock_list().await.unwrap();
+    let infos: Vec<_> = rows.into_iter().map(|row| row.info().unwrap()).collect();
+    assert_eq!(infos.len(), 1, "{infos:?}");
+    assert_eq!(infos[0].name, named("a"));
+    assert_eq!(infos[0].mode, Mode::Read);
+    let row = client
+        .conn
+        .lock_row(&named("a"), RowAsk::Look)
+        .await
+        .unwrap();
+    assert_eq!(row.expect("the row of the name").kind, Kind::ReadWrite);
+}
+
+pub(crate) async fn a_permit_gets_another_weight(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let (reader, other) = (client.permit(rw, 1).await, client.permit(rw, 1).await);
+    assert_eq!(client.weighs(&reader, all).await, Weighed::Full);
+    let writer = client.waits(rw, all).await;
+    assert_eq!(client.releases(&other).await, Freed::Released);
+    let Weighed::Done { fence, next } = client.weighs(&reader, all).await else {
+        panic!("it is the only reader");
+    };
+    assert!(fence > reader.number && next.is_empty());
+    assert_eq!(client.used().await, [i64::from(all); 2]);
+    let behind = client.waits(rw, 1).await;
+    // The first waiter is a writer, so nobody gets in.
+    let done = Weighed::Done {
+        fence,
+        next: vec![],
+    };
+    assert_eq!(client.weighs(&reader, 1).await, done);
+    let leaves = Some((writer.ask.join.grant_id, Leaves::At(writer.number)));
+    let granted = vec![behind.ask.join.grant_id];
+    assert_eq!(client.passes(leaves).await, (Freed::Superseded, granted));
+    client.expire_grants().await;
+    assert_eq!(client.weighs(&reader, 1).await, Weighed::Gone);
+    client.check().await;
+}
+
+pub(crate) async fn a_downgrade_lets_readers_in(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let writer = client.permit(rw, all).await;
+    let readers = [client.waits(rw, 1).await, client.waits(rw, 1).await];
+    let next = readers.iter().map(|waits| client.next(waits)).collect();
+    let done = Weighed::Done {
+        fence: writer.number,
+        next,
+    };
+    assert_eq!(client.weighs(&writer, 1).await, done);
+    assert_eq!(client.used().await, [3, 3]);
+    client.check().await;
+}
+
+pub(crate) async fn a_capacity_is_changed_in_use(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let made = client.conn.permit_resize(&named("a"), 2).await.unwrap();
+    let nobody = Vec::new();
+    assert_eq!(
+        made,
+        Resized::Done {
+            before: None,
+            next: nobody.clone()
+        }
+    );
+    let held = [client.permit(TWO, 1).await, client.permit(TWO, 1).await];
+    let waits = client.waits(TWO, 1).await;
+    let next = vec![client.next(&waits)];
+    let raised = client.conn.permit_resize(&named("a"), 3).await.unwrap();
+    let before = Some(2);
+    assert_eq!(raised, Resized::Done { before, next });
+    let lowered = client.conn.permit_resize(&named("a"), 1).await.unwrap();
+    let before = Some(3);
+    let next = nobody;
+    assert_eq!(lowered, Resized::Done { before, next });
+    let one = Kind::Semaphore { capacity: 1 };
+    let last = client.waits(one, 1).await;
+    // No new permit before fewer than one is used.
+    assert_eq!(client.releases(&held[0]).await, Freed::Released);
+    assert_eq!(client.releases(&held[1]).await, Freed::Released);
+    let next = vec![client.next(&last)];
+    assert_eq!(client.releases(&waits).await, Freed::Passed(next));
+    client.check().await;
+}

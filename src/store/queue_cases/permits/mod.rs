@@ -1,0 +1,160 @@
+//! Read/write locks and semaphores.
+
+pub(crate) mod edges;
+pub(crate) mod ends;
+pub(crate) mod granting;
+pub(crate) mod stress;
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Client, Place, TTL, named};
+use crate::model::{Kind, Mode};
+use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
+use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, Taken};
+use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::queue::{
+    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, QueueStore,
+};
+use crate::store::session::SessionStore;
+
+pub(super) const TWO: Kind = Kind::Semaphore { capacity: 2 };
+
+/// What a client asks for or has.
+pub(super) struct Asked {
+    pub(super) ask: PermitAsk,
+    pub(super) number: i64,
+}
+
+impl<P: Place> Client<P> {
+    pub(super) fn asks(&self, kind: Kind, weight: u32, in_session: bool) -> PermitAsk {
+        let join = JoinAsk {
+            in_session,
+            ..self.ask("a")
+        };
+        PermitAsk { join, kind, weight }
+    }
+
+    pub(super) async fn joins(&mut self, ask: &PermitAsk) -> Joined {
+        self.conn.permit_join(ask).await.unwrap()
+    }
+
+    /// Is granted a permit at once; the number is the fence.
+    pub(super) async fn permit(&mut self, kind: Kind, weight: u32) -> Asked {
+        let ask = self.asks(kind, weight, false);
+        match self.joins(&ask).await {
+            Joined::Granted { fence: number } => Asked { ask, number },
+            other => panic!("no permit: {other:?}"),
+        }
+    }
+
+    pub(super) async fn permit_in_session(&mut self, kind: Kind, weight: u32) -> Asked {
+        let mut ask = self.asks(kind, weight, true);
+        ask.join.ttl = crate::store::lease::FOR_EVER;
+        match self.joins(&ask).await {
+            Joined::Granted { fence: number } => Asked { ask, number },
+            other => panic!("no permit: {other:?}"),
+        }
+    }
+
+    /// Has to wait; the number is the position.
+    pub(super) async fn waits(&mut self, kind: Kind, weight: u32) -> Asked {
+        let ask = self.asks(kind, weight, false);
+        match self.joins(&ask).await {
+            Joined::Queued { position, .. } => Asked {
+                ask,
+                number: position,
+            },
+            other => panic!("it does not wait: {other:?}"),
+        }
+    }
+
+    pub(super) async fn releases(&mut self, permit: &Asked) -> Freed {
+        let ask = ReleaseAsk {
+            name: named("a").permit(permit.ask.join.grant_id),
+            grant_id: permit.ask.join.grant_id,
+            fence: permit.number,
+            was_queued: false,
+        };
+        let freed = self.conn.lease_release(&[ask]).await.unwrap();
+        freed.into_iter().next().expect("one outcome")
+    }
+
+    pub(super) async fn passes(&mut self, of: Option<(Uuid, Leaves)>) -> (Freed, Vec<Uuid>) {
+        let name = named("a");
+        match self.conn.permit_pass(&PassAsk { name, of }).await.unwrap() {
+            PermitsPassed::Done { freed, next } => {
+                (freed, next.into_iter().map(|next| next.grant_id).collect())
+            }
+            PermitsPassed::Locked => panic!("nothing has a row locked"),
+        }
+    }
+
+    pub(super) async fn confirms(&mut self, waits: &Asked) -> Confirmed {
+        let ask = ConfirmAsk {
+            name: named("a").permit(waits.ask.join.grant_id),
+            grant_id: waits.ask.join.grant_id,
+            ttl: TTL,
+            session: None,
+        };
+        self.conn.queue_confirm(&ask).await.unwrap()
+    }
+
+    pub(super) async fn looks(&mut self, waits: &Asked) -> Looked {
+        let ask = LookAsk {
+            name: named("a"),
+            grant_id: waits.ask.join.grant_id,
+            position: waits.number,
+        };
+        let looked = self.conn.permit_look(&[ask]).await.unwrap();
+        assert_eq!(looked.len(), 1);
+        looked[0].clone()
+    }
+
+    pub(super) async fn weighs(&mut self, permit: &Asked, weight: u32) -> Weighed {
+        let ask = WeighAsk {
+            name: named("a"),
+            grant_id: permit.ask.join.grant_id,
+            weight,
+        };
+        self.conn.permit_weigh(&ask).await.unwrap()
+    }
+
+    /// What is used of the name, by its row and by its permits.
+    pub(super) async fn used(&mut self) -> [i64; 2] {
+        let used = "SELECT used FROM rowlock_lock WHERE weight = 0";
+        let weights = "SELECT weight FROM rowlock_lock WHERE weight > 0";
+        let used = P::numbers(&mut self.conn, used).await;
+        let weights = P::numbers(&mut self.conn, weights).await;
+        [used[0], weights.iter().sum()]
+    }
+
+    pub(super) fn next(&self, waits: &Asked) -> Next {
+        Next {
+            grant_id: waits.ask.join.grant_id,
+            session: self.session,
+        }
+    }
+}
+
+pub(super) fn is_pass(looked: &Looked) -> bool {
+    matches!(looked, Looked::Waiting { pass: true, .. })
+}
+
+pub(super) fn waits_on(looked: &Looked) -> bool {
+    matches!(looked, Looked::Waiting { pass: false, remaining } if *remaining > Duration::from_secs(10) && *remaining <= TTL)
+}
+
+impl<P: Place> Client<P> {
+    /// Lets a permit expire.
+    pub(super) async fn expire_permit(&mut self, permit: &Asked) {
+        let sql = format!(
+            "UPDATE rowlock_lock SET expires_at = {} WHERE weight > 0 AND fence = {}",
+            P::AGO,
+            permit.number
+        );
+        self.run(&sql).await;
+    }
+}
