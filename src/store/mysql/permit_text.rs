@@ -5,7 +5,7 @@
 //!
 //! - The set of waiters that fit is computed once, with a running sum, and kept as JSON. So every statement after it means the same waiters, even
 //!   when a session ends meanwhile.
-//! - Reaping takes a dozen statements. So a verb only sees whether it would help, and then the text is sent again with them. Nothing but that
+//! - Reaping takes several statements. So a verb only sees whether it would help, and then the text is sent again with them. Nothing but that
 //!   second text removes permits of others.
 //! - A permit is locked and removed by its whole name: a range would lock the row after it.
 
