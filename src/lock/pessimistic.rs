@@ -366,7 +366,8 @@ impl<T: Transaction> LockInTx<'_, T> {
                         may_block |= attempt.capabilities().leased_rows_stay_locked && several;
                         attempt.busy().await?
                     }
-                    Taking::Blocking => return Err(attempt.blocking()),
+                    // Or the name is no lock: then the look fails.
+                    Taking::Blocking => return attempt.busy().await.and(Err(attempt.blocking())),
                 },
             };
             if may_block && busy.holder.is_some() {

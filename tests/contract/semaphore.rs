@@ -179,6 +179,13 @@ on_every_engine! {
         assert!(matches!(error, Error::WrongKind { is: Kind::Semaphore { .. }, asked: Kind::Lock, .. }), "{error}");
         tx.release().await;
         drop(permit);
+        rowlock.flush().await;
+        let mut tx = db.begin().await;
+        let error = tx.acquire(&rowlock, "s", Duration::from_secs(1)).await.unwrap_err();
+        assert!(matches!(error, Error::WrongKind { asked: Kind::Lock, .. }), "{error}");
+        tx.release().await;
+        let error = rowlock.version("s").await.unwrap_err();
+        assert!(matches!(error, Error::WrongKind { asked: Kind::Lock, .. }), "{error}");
 
         let lock = rowlock.lock("l").acquire().await.unwrap();
         for error in [

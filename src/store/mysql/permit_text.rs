@@ -102,6 +102,8 @@ SET @rl_waiters = GREATEST(@rl_waiters - ROW_COUNT(), 0);
 /// A larger weight has to fit, and has a new fence.
 const WEIGH: &str = concat!(
     "\
+SELECT @rl_live AND COALESCE(MAX(p.session_id IS NULL OR s.expires_at > SYSDATE(6)), FALSE) INTO @rl_live
+  FROM rowlock_lock p LEFT JOIN rowlock_session s ON s.id = p.session_id WHERE p.name = {permit};
 SET @rl_grows = @rl_live AND {weight} > @rl_weight, @rl_after = GREATEST(@rl_used - @rl_weight + {weight}, 0);
 SET @rl_go = @rl_live AND (NOT @rl_grows OR @rl_after <= @rl_capacity);
 SET @rl_short = @rl_grows AND NOT @rl_go AND {may_reap};

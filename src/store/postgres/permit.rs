@@ -1,6 +1,6 @@
 //! Read/write locks and semaphores: the statements.
 //!
-//! The decisions are functions, which the migrations make (`V9__permit.sql`).
+//! The decisions are functions, which the migrations make (`V8__waiter.sql`).
 
 use async_trait::async_trait;
 use sqlx::PgConnection;

@@ -147,7 +147,8 @@ mod tests {
             format!(
                 "GRANT CONNECT ON DATABASE shop TO \"Shop App\"; \
                  GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO \"Shop App\"; \
-                 GRANT EXECUTE ON FUNCTION rowlock_join_v1, rowlock_pass_v1 TO \"Shop App\";"
+                 GRANT EXECUTE ON FUNCTION {} TO \"Shop App\";",
+                FUNCTIONS.join(", ")
             )
         );
     }

@@ -303,16 +303,16 @@ fn an_earlier_sending_has_released_what_nobody_else_can_have_taken() {
             ReleaseOutcome::Lost(Loss::TakenOver),
         ),
     ] {
-        assert_eq!(freed_after(doubts > 0, doubts, ahead, freed), outcome);
+        assert_eq!(freed_after(doubts > 0, doubts, ahead, &freed), outcome);
     }
     // A refused statement may have released the lease too: reading back can fail.
     for freed in [Freed::WasFree, Freed::Superseded] {
-        assert_eq!(freed_after(true, 0, 60, freed), ReleaseOutcome::Released);
+        assert_eq!(freed_after(true, 0, 60, &freed), ReleaseOutcome::Released);
     }
 }
 
 /// The outcome of a release that finds `freed`, `ahead` seconds before the deadline.
-fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: Freed) -> ReleaseOutcome {
+fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: &Freed) -> ReleaseOutcome {
     let name = Name::new("a").unwrap();
     let deadline = Moment::now() + Duration::from_mins(1);
     let exact = ClockError::new(Duration::ZERO);
@@ -324,7 +324,7 @@ fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: Freed) -> ReleaseOutc
     };
     let release = release::of(&Arc::new(grant), &Arc::default(), None, fate);
     let now = deadline - Duration::from_secs(ahead);
-    release.verb.outcome(&release.head.fate, &freed, now)
+    release.verb.outcome(&release.head.fate, freed, now)
 }
 
 #[tokio::test]
