@@ -68,6 +68,21 @@ impl Granted {
     }
 }
 
+/// How long the clients go on: until each name was passed on to a waiter of theirs, which takes longer on a busy machine.
+struct Pace {
+    end: Instant,
+    /// How often each name was passed on.
+    turns: [AtomicI64; PLACES.len()],
+}
+
+impl Pace {
+    fn is_over(&self) -> bool {
+        let had_a_turn = |turns: &AtomicI64| turns.load(Ordering::SeqCst) > 0;
+        let now = Instant::now();
+        now >= self.end + PATIENCE || now >= self.end && self.turns.iter().all(had_a_turn)
+    }
+}
+
 /// What a client does with its next permit.
 struct Plan {
     place: usize,
@@ -80,13 +95,16 @@ struct Plan {
 
 pub(crate) async fn many_clients_share_the_capacity_in_order<P: Place>(place: &P) {
     let held = Held::default();
-    let end = Instant::now() + TIME;
+    let pace = Arc::new(Pace {
+        end: Instant::now() + TIME,
+        turns: Default::default(),
+    });
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
-        clients.spawn(client(place.clone(), Arc::clone(&held), end));
+        clients.spawn(client(place.clone(), Arc::clone(&held), Arc::clone(&pace)));
     }
     let mut watcher = Client::new(place).await;
-    while Instant::now() < end {
+    while !pace.is_over() {
         watcher.check_permits().await;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -118,10 +136,10 @@ fn in_order(granted: &[Granted]) {
     }
 }
 
-async fn client<P: Place>(place: P, held: Held, end: Instant) -> Vec<Granted> {
+async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted> {
     let mut client = Client::new(&place).await;
     let mut granted = Vec::new();
-    while Instant::now() < end {
+    while !pace.is_over() {
         let plan = client.plan();
         if plan.freezes {
             client.freeze(plan.ask).await;
@@ -142,6 +160,9 @@ async fn client<P: Place>(place: P, held: Held, end: Instant) -> Vec<Granted> {
         let Some(fence) = fence else {
             continue;
         };
+        if position.is_some() {
+            pace.turns[plan.place].fetch_add(1, Ordering::SeqCst);
+        }
         granted.push(Granted {
             place: plan.place,
             position,
