@@ -400,9 +400,9 @@ EXCEPTION WHEN lock_not_available THEN
     next_sessions := NULL;
 END $$;
 
--- status: 0 the permit is gone or has expired; 1 done, number is the fence; 2 it does not fit.
+-- status: 0 the permit is gone or has expired; 1 done, number is the fence; 2 it does not fit; 3 it has another weight, and another fence: number.
 CREATE OR REPLACE FUNCTION rowlock_permit_weigh_v1(
-    of_name bytea, of_grant uuid, new_weight bigint, span bigint,
+    of_name bytea, of_grant uuid, of_fence bigint, new_weight bigint, span bigint,
     OUT status integer, OUT number bigint, OUT next_grants uuid[], OUT next_sessions uuid[]
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -425,6 +425,10 @@ BEGIN
         RETURN;
     END IF;
     number := p.fence;
+    IF p.weight <> new_weight AND p.fence <> of_fence THEN
+        status := 3;
+        RETURN;
+    END IF;
     in_use := l.used;
     IF new_weight > p.weight THEN
         IF in_use - p.weight + new_weight > l.capacity THEN

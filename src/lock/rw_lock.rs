@@ -273,18 +273,27 @@ impl RwHeld {
             let name = name.clone();
             return Err(Error::Lost { name, loss });
         }
-        let ask = WeighAsk {
-            name: name.clone(),
-            grant_id: grant.id,
-            weight: weight(mode),
+        let weigh = async |fence| {
+            let ask = WeighAsk {
+                name: name.clone(),
+                grant_id: grant.id,
+                fence,
+                weight: weight(mode),
+            };
+            let weigh = async move |store: &mut dyn Store| {
+                Ok(match store.permit_weigh(&ask).await? {
+                    Weighed::Locked => None,
+                    weighed => Some(weighed),
+                })
+            };
+            change(core, name, doing, weigh).await
         };
-        let weigh = async move |store: &mut dyn Store| {
-            Ok(match store.permit_weigh(&ask).await? {
-                Weighed::Locked => None,
-                weighed => Some(weighed),
-            })
-        };
-        match change(core, name, doing, weigh).await? {
+        let mut weighed = weigh(grant.fence()).await?;
+        // An upgrade whose answer is missing has given it another fence.
+        if let Weighed::Stale(fence) = weighed {
+            weighed = weigh(fence).await?;
+        }
+        match weighed {
             Weighed::Done { fence, next } => {
                 core.queue.all_passed(&next);
                 // It may have been lost while the database was asked.
@@ -296,7 +305,7 @@ impl RwHeld {
                     }),
                 }
             }
-            Weighed::Full | Weighed::Locked => Ok(None),
+            Weighed::Full | Weighed::Stale(_) | Weighed::Locked => Ok(None),
             Weighed::Gone => {
                 grant.lose(Loss::TakenOver);
                 Err(Error::Lost {

@@ -40,7 +40,7 @@ pub(crate) trait PermitStore {
     /// waiter fits, or when a permit has expired, or its session.
     async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
 
-    /// Changes the weight of a live permit. A larger weight has to fit, whoever waits, and gives a new fence; after a smaller one,
+    /// Changes the weight of a live permit that has the asked fence. (One that has the asked weight already may have any fence.) A larger weight has to fit, whoever waits, and gives a new fence; after a smaller one,
     /// waiters are granted.
     async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault>;
 
@@ -73,6 +73,8 @@ pub(crate) struct WeighAsk {
     /// That of the lock.
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
+    /// The fence that it has: a late sending, from before a later upgrade, changes nothing.
+    pub(crate) fence: i64,
     pub(crate) weight: u32,
 }
 
@@ -85,6 +87,8 @@ pub(crate) enum Weighed {
     },
     /// It does not fit: there are other permits.
     Full,
+    /// It has another weight than the asked one, and another fence: this one.
+    Stale(i64),
     /// The permit has expired, or is gone.
     Gone,
     /// A transaction has one of the rows locked.

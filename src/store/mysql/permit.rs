@@ -42,7 +42,10 @@ impl PermitStore for MySqlConnection {
             1 => Freed::Expired,
             _ => Freed::Released,
         };
-        let next = rest(self, &ask.name, round).await?;
+        let (next, is_locked) = rest(self, &ask.name, round).await?;
+        if is_locked && next.is_empty() && freed == Freed::Superseded {
+            return Ok(PermitsPassed::Locked);
+        }
         Ok(PermitsPassed::Done { freed, next })
     }
 
@@ -74,9 +77,10 @@ impl PermitStore for MySqlConnection {
         Ok(match (found.status, found.number) {
             (1, Some(fence)) => Weighed::Done {
                 fence,
-                next: rest(self, &ask.name, found).await?,
+                next: rest(self, &ask.name, found).await?.0,
             },
             (2 | 3, _) => Weighed::Full,
+            (4, Some(fence)) => Weighed::Stale(fence),
             _ => Weighed::Gone,
         })
     }
@@ -96,7 +100,7 @@ impl PermitStore for MySqlConnection {
         Ok(match (found.status, found.number) {
             (1, Some(before)) => Resized::Done {
                 before: Some(count(before)),
-                next: rest(self, name, found).await?,
+                next: rest(self, name, found).await?.0,
             },
             (2, Some(before)) => Resized::Mismatch(Kind::of(before)),
             // Without a row: the cleaner has removed it.
@@ -136,13 +140,13 @@ async fn round(conn: &mut MySqlConnection, text: &str) -> Result<Option<Round>, 
     }))
 }
 
-/// Grants permits to the waiters that fit after this round, and returns all that were granted. The rows that stay locked are left to those
-/// who look.
+/// Grants permits to the waiters that fit after this round, and returns all that were granted, and whether the row of the name was locked
+/// before the end: then those who look find the rest.
 async fn rest(
     conn: &mut MySqlConnection,
     name: &Name,
     mut last: Round,
-) -> Result<Vec<Next>, Fault> {
+) -> Result<(Vec<Next>, bool), Fault> {
     let mut next = std::mem::take(&mut last.next);
     let mut reap = Reap::Later;
     while last.would_reap || last.more {
@@ -155,12 +159,12 @@ async fn rest(
             reap = Reap::Done;
         }
         let Some(found) = round(conn, &text).await? else {
-            break;
+            return Ok((next, true));
         };
         last = found;
         next.append(&mut last.next);
     }
-    Ok(next)
+    Ok((next, false))
 }
 
 fn would_reap(rows: Option<&[MySqlRow]>) -> Result<bool, sqlx::Error> {

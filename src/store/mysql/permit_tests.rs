@@ -7,6 +7,9 @@ use crate::store::lease::{Freed, LeaseStore, RenewAsk, Renewed};
 use crate::store::mysql::permit_text::{Reap, pass_text as permit_pass_text};
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, WeighAsk, Weighed};
 
+/// That of the newest permit.
+const FENCE: &str = "SELECT MAX(fence) FROM rowlock_lock WHERE weight > 0";
+
 const TWO: Kind = Kind::Semaphore { capacity: 2 };
 
 impl Client<Database> {
@@ -184,9 +187,11 @@ pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
     assert_eq!(passed, PermitsPassed::Done { freed, next });
     // A join and a change of weight find too little room, at once.
     let _ = client.queues(&second).await;
+    let fence = Database::numbers(&mut client.conn, FENCE).await[0];
     let weigh = WeighAsk {
         name: named("a"),
         grant_id: first.join.grant_id,
+        fence,
         weight: 2,
     };
     let weighed = client.conn.permit_weigh(&weigh).await.unwrap();

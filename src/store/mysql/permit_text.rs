@@ -104,8 +104,9 @@ const WEIGH: &str = concat!(
     "\
 SELECT @rl_live AND COALESCE(MAX(p.session_id IS NULL OR s.expires_at > SYSDATE(6)), FALSE) INTO @rl_live
   FROM rowlock_lock p LEFT JOIN rowlock_session s ON s.id = p.session_id WHERE p.name = {permit};
-SET @rl_grows = @rl_live AND {weight} > @rl_weight, @rl_after = GREATEST(@rl_used - @rl_weight + {weight}, 0);
-SET @rl_go = @rl_live AND (NOT @rl_grows OR @rl_after <= @rl_capacity);
+SET @rl_stale = @rl_live AND @rl_weight <> {weight} AND @rl_own_fence <> {fence};
+SET @rl_grows = @rl_live AND NOT @rl_stale AND {weight} > @rl_weight, @rl_after = GREATEST(@rl_used - @rl_weight + {weight}, 0);
+SET @rl_go = @rl_live AND NOT @rl_stale AND (NOT @rl_grows OR @rl_after <= @rl_capacity);
 SET @rl_short = @rl_grows AND NOT @rl_go AND {may_reap};
 ",
     see_dead!(),
@@ -222,7 +223,7 @@ const PASSED: &str = outcome!("IF(@rl_mine, IF(@rl_live, 2, 1), 0)", "NULL");
 
 /// 0 the permit is gone or has expired; 1 done, with its fence; 2 it does not fit; 3 it may fit after reaping.
 const WEIGHED: &str = outcome!(
-    "IF(@rl_live, IF(@rl_go, 1, IF(@rl_would, 3, 2)), 0)",
+    "IF(@rl_live, IF(@rl_go, 1, IF(@rl_stale, 4, IF(@rl_would, 3, 2))), 0)",
     "@rl_own_fence"
 );
 
@@ -306,6 +307,7 @@ pub(super) fn pass_text(ask: &PassAsk, reap: Reap) -> String {
 
 pub(super) fn weigh_text(ask: &WeighAsk, reap: Reap) -> String {
     let mut literals = of_text(&ask.name, Some(ask.grant_id), reap);
+    literals.push(("fence", ask.fence.to_string()));
     literals.push(("weight", ask.weight.to_string()));
     let parts = [LOCK, OWN, reap.text(), WEIGH, PICK, GRANT, WEIGHED];
     with(&parts.concat(), &literals)

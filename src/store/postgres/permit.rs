@@ -24,7 +24,7 @@ const PASS: &str = "
 SELECT was, next_grants, next_sessions FROM rowlock_permit_pass_v1($1, $2, $3, $4)";
 
 const WEIGH: &str = "
-SELECT status, number, next_grants, next_sessions FROM rowlock_permit_weigh_v1($1, $2, $3, $4)";
+SELECT status, number, next_grants, next_sessions FROM rowlock_permit_weigh_v1($1, $2, $3, $4, $5)";
 
 const RESIZE: &str = "
 SELECT status, before, next_grants, next_sessions FROM rowlock_permit_resize_v1($1, $2, $3)";
@@ -136,12 +136,14 @@ impl PermitStore for PgConnection {
         let row: Result<Columns, sqlx::Error> = query_as(WEIGH)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
+            .bind(ask.fence)
             .bind(i64::from(ask.weight))
             .bind(to_micros(WINDOW))
             .fetch_one(self)
             .await;
         Ok(match unlocked(row)? {
             None => Weighed::Locked,
+            Some((3, Some(fence), ..)) => Weighed::Stale(fence),
             Some((1, Some(fence), grants, sessions)) => Weighed::Done {
                 fence,
                 next: next(grants, sessions),

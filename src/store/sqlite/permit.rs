@@ -171,6 +171,9 @@ async fn weigh(conn: &mut SqliteConnection, ask: &WeighAsk) -> Result<Weighed, s
         return Ok(Weighed::Gone);
     };
     let more = i64::from(ask.weight) - weight;
+    if more != 0 && fence != ask.fence {
+        return Ok(Weighed::Stale(fence));
+    }
     if more > 0 {
         if !lock.fits(more).await? {
             return Ok(Weighed::Full);

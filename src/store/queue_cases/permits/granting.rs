@@ -181,6 +181,14 @@ pub(crate) async fn a_permit_gets_another_weight(place: &impl Place) {
         fence,
         next: vec![],
     };
+    // A second sending finds what the first one did. A downgrade from before the upgrade comes too late.
+    assert_eq!(client.weighs(&reader, all).await, done);
+    assert_eq!(client.weighs(&reader, 1).await, Weighed::Stale(fence));
+    assert_eq!(client.used().await, [i64::from(all); 2]);
+    let reader = Asked {
+        number: fence,
+        ..reader
+    };
     assert_eq!(client.weighs(&reader, 1).await, done);
     let leaves = Some((writer.ask.join.grant_id, Leaves::At(writer.number)));
     let granted = vec![behind.ask.join.grant_id];

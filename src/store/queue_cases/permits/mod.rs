@@ -38,7 +38,12 @@ impl<P: Place> Client<P> {
     }
 
     pub(super) async fn joins(&mut self, ask: &PermitAsk) -> Joined {
-        self.conn.permit_join(ask).await.unwrap()
+        loop {
+            match self.conn.permit_join(ask).await.unwrap() {
+                Joined::Locked => {}
+                joined => return joined,
+            }
+        }
     }
 
     /// Is granted a permit at once; the number is the fence.
@@ -84,11 +89,13 @@ impl<P: Place> Client<P> {
 
     pub(super) async fn passes(&mut self, of: Option<(Uuid, Leaves)>) -> (Freed, Vec<Uuid>) {
         let name = named("a");
-        match self.conn.permit_pass(&PassAsk { name, of }).await.unwrap() {
-            PermitsPassed::Done { freed, next } => {
-                (freed, next.into_iter().map(|next| next.grant_id).collect())
+        let ask = PassAsk { name, of };
+        loop {
+            // A statement that a busy machine delays for long finds a row locked.
+            if let PermitsPassed::Done { freed, next } = self.conn.permit_pass(&ask).await.unwrap()
+            {
+                return (freed, next.into_iter().map(|next| next.grant_id).collect());
             }
-            PermitsPassed::Locked => panic!("nothing has a row locked"),
         }
     }
 
@@ -117,6 +124,7 @@ impl<P: Place> Client<P> {
         let ask = WeighAsk {
             name: named("a"),
             grant_id: permit.ask.join.grant_id,
+            fence: permit.number,
             weight,
         };
         self.conn.permit_weigh(&ask).await.unwrap()

@@ -316,6 +316,7 @@ impl<P: Place> Client<P> {
             let ask = WeighAsk {
                 name: join.name.clone(),
                 grant_id: join.grant_id,
+                fence,
                 weight: new,
             };
             match self.weigh_permit(&ask).await {
