@@ -3,7 +3,7 @@
 //! - [`role`]: this binary, started again as one of the processes.
 //! - [`campaign`]: 8 processes on 3 names, one of them killed or paused every 100 ms. [`worker`] is one process.
 //! - [`history`]: what the processes did, and the checker that judges it.
-//! - [`histories`]: leases of processes that are killed and paused, judged by a checker of linearizability.
+//! - [`histories`]: leases and permits of processes that are killed and paused, judged by a checker of linearizability.
 //! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
 //! - [`zombie`]: a holder that is stopped before its commit, and wakes after another process took over.
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
@@ -70,6 +70,9 @@ fn main() -> ExitCode {
         }));
         trials.push(trial("histories", engine, move || {
             block_on(histories::run(engine));
+        }));
+        trials.push(trial("permit_histories", engine, move || {
+            block_on(histories::permits(engine));
         }));
         trials.push(trial("zombie", engine, move || {
             block_on(zombie::run(engine));

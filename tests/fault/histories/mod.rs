@@ -61,7 +61,11 @@
 mod by_hand;
 mod checker;
 mod event;
+mod grants;
 mod lease;
+mod permit;
+mod permit_by_hand;
+mod permit_worker;
 mod raw;
 mod raw_queue;
 mod waiters;
@@ -72,8 +76,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(crate) use by_hand::the_checker_sees_violations;
-use event::{Event, records};
-use lease::{Counts, Lease};
+use checker::{Model, Operation};
+use event::{Event, Record, records};
+use grants::Counts;
+use lease::Lease;
+use permit::Permits;
 use rand::Rng;
 pub(crate) use raw::Variant;
 use rowlock::Engine;
@@ -103,13 +110,15 @@ const LEAST: usize = 10_000usize.div_ceil(60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Means {
     Library,
+    /// The library, with read/write locks and semaphores.
+    Permits,
     Raw(Variant),
 }
 
 /// Plays the part of one process. `number` is its own.
 pub(crate) async fn work(role: &Role, number: u64, means: Means) {
     match means {
-        Means::Library => worker::work(role, number).await,
+        Means::Library | Means::Permits => worker::work(role, number, means).await,
         Means::Raw(variant) => raw::work(role, number, variant).await,
     }
 }
@@ -125,46 +134,46 @@ fn least(time: Duration) -> usize {
     LEAST * usize::try_from(time.as_secs()).unwrap()
 }
 
-/// The library on an engine, with kills and pauses.
+/// The library on an engine, with kills and pauses: leases.
 pub(crate) async fn run(engine: Engine) {
+    judged::<Lease>("histories", engine, Means::Library).await;
+}
+
+/// Read/write locks and semaphores.
+pub(crate) async fn permits(engine: Engine) {
+    let counts = judged::<Permits>("permit_histories", engine, Means::Permits).await;
+    assert!(counts.downgrades > 0 && counts.upgrades > 0, "{counts:?}");
+}
+
+async fn judged<P: Primitive>(trial: &str, engine: Engine, means: Means) -> Counts {
     let db = Db::new(engine).await;
     drop(db.rowlock().await);
     let time = Duration::from_secs(seconds());
-    let history = Traffic::start(&db, Means::Library).run(time).await;
+    let history = Traffic::start(&db, means).run(time).await;
     let waited = history.waited;
-    let verdict = judge(history.events.iter().cloned());
-    let Verdict {
-        counts,
-        names,
-        took,
-    } = verdict.unwrap_or_else(|refusal| {
-        let file = keep(engine, &history.events);
+    let verdict = judge::<P>(history.events.iter().cloned());
+    let (counts, took) = verdict.unwrap_or_else(|refusal| {
+        let file = keep(trial, engine, &history.events);
         panic!("{refusal}\nThe whole history is in {}", file.display())
     });
     println!(
-        "histories {engine}: {} s, {} kills, {} pauses; {} operations on {names} names, {} of them open; {} grants, {} ended without an \
-         answered release, {} not returned; {} busy answers without a holder; seen in a queue: {waited}; accepted in {} ms",
+        "{trial} {engine}: {} s, {} kills, {} pauses; {counts}; seen in a queue: {waited}; accepted in {} ms",
         time.as_secs(),
         history.kills,
         history.pauses,
-        counts.operations,
-        counts.open,
-        counts.grants,
-        counts.ends,
-        counts.hidden,
-        counts.changing,
         took.as_millis()
     );
     assert!(counts.operations >= least(time), "{counts:?}");
     assert!(counts.ends > 0 && counts.open > 0, "{counts:?}");
     assert!(waited.granted > 0 && waited.open > 0, "{waited}");
     db.remove().await;
+    counts
 }
 
 /// Keeps a history that was refused: no seed brings it back, because the kernel's schedule is part of it.
-fn keep(engine: Engine, events: &[Event]) -> PathBuf {
+fn keep(trial: &str, engine: Engine, events: &[Event]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let file = folder.join(format!("history_{engine}_{}", std::process::id()));
+    let file = folder.join(format!("{trial}_{engine}_{}", std::process::id()));
     let lines: Vec<String> = events.iter().map(Event::to_string).collect();
     std::fs::write(&file, lines.join("\n")).unwrap();
     file
@@ -180,37 +189,43 @@ pub(crate) async fn raw(variant: Variant) {
         assert!(waited.granted > 0, "{waited}");
         println!("{variant:?} leases, seen in a queue: {waited}");
     }
-    match (variant, judge(history.events)) {
+    match (variant, judge::<Lease>(history.events)) {
         (Variant::Sound | Variant::Queue, verdict) => {
-            let counts = verdict.unwrap_or_else(|refusal| panic!("{refusal}")).counts;
+            let (counts, _) = verdict.unwrap_or_else(|refusal| panic!("{refusal}"));
             assert!(counts.operations >= least(BROKEN), "{counts:?}");
             println!(
                 "{variant:?} leases without the library: {} operations, {} grants, accepted",
                 counts.operations, counts.grants
             );
         }
-        (broken, Ok(verdict)) => panic!("{broken:?} was accepted: {:?}", verdict.counts),
+        (broken, Ok((counts, _))) => panic!("{broken:?} was accepted: {counts:?}"),
         (broken, Err(refusal)) => println!("{broken:?} leases were refused: {refusal}"),
     }
     db.remove().await;
 }
 
-struct Verdict {
-    counts: Counts,
-    names: usize,
-    took: Duration,
+/// What the records of a name mean to a model.
+trait Primitive: Model {
+    fn operations(
+        records: &[Record],
+        ttl: Duration,
+        counts: &mut Counts,
+    ) -> Vec<Operation<Self::Op>>;
 }
 
-fn judge(events: impl IntoIterator<Item = Event>) -> Result<Verdict, String> {
-    let records = records(events);
-    let (operations, counts) = lease::operations(&records, TTL);
-    let names = operations.len();
-    let took = checker::check::<Lease>(operations)?;
-    Ok(Verdict {
-        counts,
-        names,
-        took,
-    })
+/// What the history has in it, and how long the checker took.
+fn judge<P: Primitive>(
+    events: impl IntoIterator<Item = Event>,
+) -> Result<(Counts, Duration), String> {
+    let mut counts = Counts::default();
+    let mut of_name = |(name, records): (String, Vec<Record>)| {
+        counts.take_in(&records);
+        let operations = P::operations(&records, TTL, &mut counts);
+        (name, operations)
+    };
+    let operations = records(events).into_iter().map(&mut of_name).collect();
+    let took = checker::check::<P>(operations)?;
+    Ok((counts, took))
 }
 
 /// Processes at work, and what they have told.
@@ -248,7 +263,7 @@ impl<'a> Traffic<'a> {
             crew: Crew::start((0..PROCESSES).map(&role)),
             started: PROCESSES,
             role: Box::new(role),
-            has_strikes: means == Means::Library,
+            has_strikes: !matches!(means, Means::Raw(_)),
             asked: 0,
             events: Vec::new(),
         }
