@@ -51,7 +51,7 @@ mod zombie;
 
 use std::process::ExitCode;
 
-use histories::Variant;
+use histories::{Flaw, Variant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rowlock::Engine;
 
@@ -209,6 +209,21 @@ fn the_judge_of_histories() -> Vec<Trial> {
     ] {
         trials.push(trial(name, Engine::Sqlite, move || {
             block_on(histories::raw(variant));
+        }));
+    }
+    for (name, flaw) in [
+        ("sound_permits_are_accepted", Flaw::Nothing),
+        (
+            "permits_without_a_look_at_the_expiry_are_refused",
+            Flaw::Blind,
+        ),
+        ("permits_by_a_stale_sum_are_refused", Flaw::Stale),
+        ("permits_without_weights_are_refused", Flaw::Weightless),
+        ("readers_with_new_fences_are_refused", Flaw::Fences),
+        ("upgrades_beside_readers_are_refused", Flaw::Crowded),
+    ] {
+        trials.push(trial(name, Engine::Sqlite, move || {
+            block_on(histories::raw_permits(flaw));
         }));
     }
     trials

@@ -67,6 +67,7 @@ mod permit;
 mod permit_by_hand;
 mod permit_worker;
 mod raw;
+mod raw_permit;
 mod raw_queue;
 mod waiters;
 mod worker;
@@ -83,6 +84,7 @@ use lease::Lease;
 use permit::Permits;
 use rand::Rng;
 pub(crate) use raw::Variant;
+pub(crate) use raw_permit::Flaw;
 use rowlock::Engine;
 use rowlock_test::Db;
 use serde::{Deserialize, Serialize};
@@ -113,6 +115,7 @@ pub(crate) enum Means {
     /// The library, with read/write locks and semaphores.
     Permits,
     Raw(Variant),
+    RawPermits(Flaw),
 }
 
 /// Plays the part of one process. `number` is its own.
@@ -120,6 +123,7 @@ pub(crate) async fn work(role: &Role, number: u64, means: Means) {
     match means {
         Means::Library | Means::Permits => worker::work(role, number, means).await,
         Means::Raw(variant) => raw::work(role, number, variant).await,
+        Means::RawPermits(flaw) => raw_permit::work(role, number, flaw).await,
     }
 }
 
@@ -181,27 +185,38 @@ fn keep(trial: &str, engine: Engine, events: &[Event]) -> PathBuf {
 
 /// Leases without the library: the checker accepts the sound variant, and refuses the broken ones.
 pub(crate) async fn raw(variant: Variant) {
-    let db = Db::new(Engine::Sqlite).await;
-    drop(db.rowlock().await);
-    let history = Traffic::start(&db, Means::Raw(variant)).run(BROKEN).await;
-    let waited = history.waited;
+    let is_sound = matches!(variant, Variant::Sound | Variant::Queue);
+    let what = format!("{variant:?} leases");
+    let waited = without_the_library::<Lease>(Means::Raw(variant), is_sound, &what).await;
     if matches!(variant, Variant::Queue | Variant::Stale) {
         assert!(waited.granted > 0, "{waited}");
-        println!("{variant:?} leases, seen in a queue: {waited}");
+        println!("{what}, seen in a queue: {waited}");
     }
-    match (variant, judge::<Lease>(history.events)) {
-        (Variant::Sound | Variant::Queue, verdict) => {
-            let (counts, _) = verdict.unwrap_or_else(|refusal| panic!("{refusal}"));
+}
+
+/// Permits without the library.
+pub(crate) async fn raw_permits(flaw: Flaw) {
+    let (is_sound, what) = (flaw == Flaw::Nothing, format!("Permits ({flaw:?})"));
+    without_the_library::<Permits>(Means::RawPermits(flaw), is_sound, &what).await;
+}
+
+async fn without_the_library<P: Primitive>(means: Means, is_sound: bool, what: &str) -> Outcomes {
+    let db = Db::new(Engine::Sqlite).await;
+    drop(db.rowlock().await);
+    let history = Traffic::start(&db, means).run(BROKEN).await;
+    match judge::<P>(history.events) {
+        Ok((counts, _)) => {
+            assert!(is_sound, "{what} were accepted: {counts:?}");
             assert!(counts.operations >= least(BROKEN), "{counts:?}");
-            println!(
-                "{variant:?} leases without the library: {} operations, {} grants, accepted",
-                counts.operations, counts.grants
-            );
+            println!("{what} without the library were accepted: {counts}");
         }
-        (broken, Ok((counts, _))) => panic!("{broken:?} was accepted: {counts:?}"),
-        (broken, Err(refusal)) => println!("{broken:?} leases were refused: {refusal}"),
+        Err(refusal) => {
+            assert!(!is_sound, "{refusal}");
+            println!("{what} were refused: {refusal}");
+        }
     }
     db.remove().await;
+    history.waited
 }
 
 /// What the records of a name mean to a model.
@@ -263,7 +278,7 @@ impl<'a> Traffic<'a> {
             crew: Crew::start((0..PROCESSES).map(&role)),
             started: PROCESSES,
             role: Box::new(role),
-            has_strikes: !matches!(means, Means::Raw(_)),
+            has_strikes: matches!(means, Means::Library | Means::Permits),
             asked: 0,
             events: Vec::new(),
         }

@@ -19,7 +19,7 @@ pub(crate) const CAPACITY: u32 = 3;
 const ALL: u32 = 1_000_000;
 
 impl Share {
-    fn weight(self) -> u32 {
+    pub(crate) fn weight(self) -> u32 {
         match self {
             Self::Read => 1,
             Self::Write => ALL,
@@ -27,7 +27,7 @@ impl Share {
         }
     }
 
-    fn capacity(self) -> u32 {
+    pub(crate) fn capacity(self) -> u32 {
         match self {
             Self::Read | Self::Write => ALL,
             Self::Weight(_) => CAPACITY,

@@ -35,13 +35,7 @@ impl Task {
     pub(super) async fn run_permits(self) {
         loop {
             let name = a_name();
-            let share = if is_semaphore(&name) {
-                Share::Weight(rand::rng().random_range(1..=CAPACITY))
-            } else if rand::rng().random_bool(0.6) {
-                Share::Read
-            } else {
-                Share::Write
-            };
+            let share = a_share(&name);
             let permit = match rand::rng().random_range(0..10) {
                 0..4 => self.try_permit(&name, share).await,
                 4..7 => self.permit(&name, share, TO_THE_END).await,
@@ -155,9 +149,15 @@ impl Task {
     }
 }
 
-/// Some names are semaphores, the others read/write locks.
-fn is_semaphore(name: &str) -> bool {
-    name.ends_with(['3', '4'])
+/// What to ask for. Some names are semaphores, the others read/write locks.
+pub(super) fn a_share(name: &str) -> Share {
+    if name.ends_with(['3', '4']) {
+        Share::Weight(rand::rng().random_range(1..=CAPACITY))
+    } else if rand::rng().random_bool(0.6) {
+        Share::Read
+    } else {
+        Share::Write
+    }
 }
 
 fn rw(held: Option<RwHeld>) -> Option<Permit> {
