@@ -109,6 +109,9 @@ fn main() -> ExitCode {
         trials.push(trial("late_sending", engine, move || {
             block_on(late_requests::late_sending(engine));
         }));
+        trials.push(trial("late_downgrade", engine, move || {
+            block_on(late_requests::late_downgrade(engine));
+        }));
         trials.push(trial("late_answers", engine, move || {
             block_on(silence::late(engine));
         }));
