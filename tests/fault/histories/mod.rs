@@ -1,4 +1,4 @@
-//! Histories of leases: 8 processes on a few names, killed and paused at random, tell each operation with the times of its invocation and its
+//! Histories of leases and of permits: 8 processes on a few names, killed and paused at random, tell each operation with the times of its invocation and its
 //! answer on the monotonic clock of this host. A [checker] of linearizability judges the history of each name. `ROWLOCK_FAULT_SECONDS` is how
 //! long; a minute has 10,000 operations or more. (On a machine that is too slow for that, it takes longer.)
 //!
@@ -50,13 +50,38 @@
 //! waiters, and a grant that was passed on is a grant. [`waiters`] looks at the queue's table meanwhile, and counts the acquires that it saw
 //! there, by their outcomes. So a run without grants that were passed on is no test.
 //!
+//! # Permits
+//!
+//! Some names are read/write locks, others are semaphores of capacity 3 ([`permit`]). A name has its greatest fence so far, and the live
+//! permits with their weights. A reader has weight 1, a writer that of the whole capacity.
+//!
+//! | operation, with its answer | possible when | then |
+//! | --- | --- | --- |
+//! | acquire: granted | the weights of the live permits and its own are at most the capacity; the fence of a reader is that of the last write (or the row's first one), another one is greater than all before | this permit is live |
+//! | release: released; the permit ends | it is live | it is gone |
+//! | `remaining` above zero | it is live | |
+//! | downgrade: done | it is live | weight 1 |
+//! | upgrade: done | it is live, and no other; the fence is greater than all before | the weight of a writer |
+//!
+//! A permit ends as a lease does. Busy says nothing, nor does an upgrade that is refused. Nobody sees another one's permit. So these are left
+//! out, or are less than what may have happened, and any history that was possible stays so:
+//!
+//! - A permit that no acquire returned. It only takes room.
+//! - The latest moment of an end: it takes place as early as it can, because that only makes room.
+//! - A downgrade without an answer may have any weight afterwards: it counts as a reader at once. It may also be found to be a writer all
+//!   the time, by an upgrade that gives no new fence. But after the answer to an upgrade it is a writer, whatever is still on its way.
+//! - An upgrade without an answer: it counts as a reader.
+//! - A write without an answer (by an acquire, or by an upgrade) counts only when readers have its fence. It took place between the
+//!   invocation of such an operation and the first reader's answer, when no other permit was live.
+//!
 //! # A refusal
 //!
 //! It shows the operations before the first answer that cannot be, and keeps the whole history in a file, an event a line.
 //!
 //! # Another primitive
 //!
-//! It adds its questions and answers to [`event`], a process to [`worker`], and a [`checker::Model`] beside [`lease`].
+//! It adds its questions and answers to [`event`], a task to [`worker`], and a [`Primitive`] beside [`Lease`] and [`Permits`]. What it
+//! knows of the ends of its grants is in [`grants`].
 
 mod by_hand;
 mod checker;
