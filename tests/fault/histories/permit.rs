@@ -184,7 +184,7 @@ fn told(record: &Record, writes: &mut Writes) -> Option<(Op, Duration)> {
             writes.writers.remove(&grant.by);
             Op::Downgraded(grant.by)
         }
-        // A reader is in nobody's way whom a writer lets pass: what is possible when it is none is possible when it is one at once.
+        // Whatever is possible beside a writer is possible beside a reader: it counts as one at once.
         (Ask::Downgrade(grant), _) => return Some((Op::MayDowngrade(grant.by), record.asked)),
         (Ask::Upgrade(grant), Some(&Answer::Upgraded(fence))) => Op::Upgraded {
             by: grant.by,
