@@ -61,6 +61,34 @@ pub(crate) async fn late_sending(engine: Engine) {
     db.remove().await;
 }
 
+/// The client sends a downgrade twice, and the first request is delayed. It arrives when the reader has become a writer again: it must not
+/// let readers in.
+pub(crate) async fn late_downgrade(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    renewals_are_connected(&rowlock).await;
+    let lock = rowlock.rw_lock("a").ttl(Duration::from_mins(5));
+    let mut held = lock.write().await.unwrap();
+    // This prepares all statements, so that the proxy keeps the statement that changes the weight.
+    held.downgrade().await.unwrap();
+    assert!(held.try_upgrade().await.unwrap());
+    proxy.set(Mode::KeepNextRequest);
+    held.downgrade().await.unwrap();
+    assert_eq!(proxy.mode(), Mode::Pass, "a request was kept");
+    assert!(
+        held.try_upgrade().await.unwrap(),
+        "there is no other reader"
+    );
+    let reader = async || watcher.rw_lock("a").try_read().await.unwrap();
+    assert!(reader().await.is_none(), "a writer holds it");
+    proxy.deliver().await;
+    assert!(held.is_held() && held.mode() == rowlock::Mode::Write);
+    assert!(reader().await.is_none(), "a reader beside a writer");
+    drop(held);
+    db.remove().await;
+}
+
 /// The claim of a key reaches the server after its caller has given up. rowlock undoes the claim.
 pub(crate) async fn late_claim(engine: Engine) {
     const HOLDER: &str = "the late one";

@@ -3,7 +3,7 @@
 //! - [`role`]: this binary, started again as one of the processes.
 //! - [`campaign`]: 8 processes on 3 names, one of them killed or paused every 100 ms. [`worker`] is one process.
 //! - [`history`]: what the processes did, and the checker that judges it.
-//! - [`histories`]: leases of processes that are killed and paused, judged by a checker of linearizability.
+//! - [`histories`]: leases and permits of processes that are killed and paused, judged by a checker of linearizability.
 //! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
 //! - [`zombie`]: a holder that is stopped before its commit, and wakes after another process took over.
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
@@ -51,7 +51,7 @@ mod zombie;
 
 use std::process::ExitCode;
 
-use histories::Variant;
+use histories::{Flaw, Variant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rowlock::Engine;
 
@@ -70,6 +70,9 @@ fn main() -> ExitCode {
         }));
         trials.push(trial("histories", engine, move || {
             block_on(histories::run(engine));
+        }));
+        trials.push(trial("permit_histories", engine, move || {
+            block_on(histories::permits(engine));
         }));
         trials.push(trial("zombie", engine, move || {
             block_on(zombie::run(engine));
@@ -105,6 +108,9 @@ fn main() -> ExitCode {
         }));
         trials.push(trial("late_sending", engine, move || {
             block_on(late_requests::late_sending(engine));
+        }));
+        trials.push(trial("late_downgrade", engine, move || {
+            block_on(late_requests::late_downgrade(engine));
         }));
         trials.push(trial("late_answers", engine, move || {
             block_on(silence::late(engine));
@@ -206,6 +212,21 @@ fn the_judge_of_histories() -> Vec<Trial> {
     ] {
         trials.push(trial(name, Engine::Sqlite, move || {
             block_on(histories::raw(variant));
+        }));
+    }
+    for (name, flaw) in [
+        ("sound_permits_are_accepted", Flaw::Nothing),
+        (
+            "permits_without_a_look_at_the_expiry_are_refused",
+            Flaw::Blind,
+        ),
+        ("permits_by_a_stale_sum_are_refused", Flaw::Stale),
+        ("permits_without_weights_are_refused", Flaw::Weightless),
+        ("readers_with_new_fences_are_refused", Flaw::Fences),
+        ("upgrades_beside_readers_are_refused", Flaw::Crowded),
+    ] {
+        trials.push(trial(name, Engine::Sqlite, move || {
+            block_on(histories::raw_permits(flaw));
         }));
     }
     trials

@@ -1,17 +1,22 @@
 //! Short histories, written by hand: the checker must not be blind, and must not refuse what may be.
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use super::TTL;
 use super::event::{Answer, Ask, Event, Grant};
-use super::judge;
+use super::lease::Lease;
+use super::{Primitive, judge};
 
 /// Operations on one name. Times are milliseconds.
-#[derive(Default)]
-struct Story(Vec<Event>);
+pub(super) struct Story<P = Lease>(Vec<Event>, PhantomData<P>);
 
-impl Story {
-    fn open(mut self, id: u64, asked: u64, ask: Ask) -> Self {
+impl<P: Primitive> Story<P> {
+    pub(super) fn new() -> Self {
+        Self(Vec::new(), PhantomData)
+    }
+
+    pub(super) fn open(mut self, id: u64, asked: u64, ask: Ask) -> Self {
         self.0.push(Event::Asked {
             id,
             at: Duration::from_millis(asked),
@@ -21,7 +26,7 @@ impl Story {
         self
     }
 
-    fn then(self, id: u64, asked: u64, answered: u64, ask: Ask, answer: Answer) -> Self {
+    pub(super) fn then(self, id: u64, asked: u64, answered: u64, ask: Ask, answer: Answer) -> Self {
         let mut story = self.open(id, asked, ask);
         story.0.push(Event::Answered {
             id,
@@ -31,28 +36,30 @@ impl Story {
         story
     }
 
-    fn granted(self, id: u64, asked: u64, answered: u64, fence: i64) -> Self {
-        self.then(id, asked, answered, Ask::TryAcquire, Answer::Granted(fence))
-    }
-
-    fn released(self, id: u64, asked: u64, answered: u64, grant: Grant) -> Self {
+    pub(super) fn released(self, id: u64, asked: u64, answered: u64, grant: Grant) -> Self {
         self.then(id, asked, answered, Ask::Release(grant), Answer::Released)
     }
 
     fn is_accepted(&self) -> bool {
         // Through the lines that the processes write.
         let lines = self.0.iter().map(Event::to_string);
-        judge(lines.map(|line| line.parse().unwrap())).is_ok()
+        judge::<P>(lines.map(|line| line.parse().unwrap())).is_ok()
     }
 
     #[track_caller]
-    fn accepted(self) {
+    pub(super) fn accepted(self) {
         assert!(self.is_accepted());
     }
 
     #[track_caller]
-    fn refused(self) {
+    pub(super) fn refused(self) {
         assert!(!self.is_accepted());
+    }
+}
+
+impl Story {
+    fn granted(self, id: u64, asked: u64, answered: u64, fence: i64) -> Self {
+        self.then(id, asked, answered, Ask::TryAcquire, Answer::Granted(fence))
     }
 }
 
@@ -60,7 +67,7 @@ impl Story {
 const FIRST: Grant = Grant { fence: 5, by: 1 };
 
 fn story() -> Story {
-    Story::default().granted(1, 0, 10, 5)
+    Story::new().granted(1, 0, 10, 5)
 }
 
 fn released() -> Story {
@@ -72,6 +79,7 @@ pub(crate) fn the_checker_sees_violations() {
     ends_of_leases();
     what_others_see();
     open_acquires();
+    super::permit_by_hand::all();
 }
 
 fn holders_and_fences() {

@@ -44,6 +44,23 @@ pub(crate) enum Ask {
     Check(Grant),
     /// Reads the row. Answers: `Held`, `Free`.
     Inspect,
+    /// Asks once for a permit. Answers: `Granted`, `Busy`.
+    TryPermit(Share),
+    /// Waits for a permit in the queue. Answers: as `Acquire`.
+    Permit(Share),
+    /// Makes a reader of a writer. Answers: `Downgraded`, `Lost`.
+    Downgrade(Grant),
+    /// Makes a writer of a reader. Answers: `Upgraded`, `Busy`, `Lost`.
+    Upgrade(Grant),
+}
+
+/// What a permit is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Share {
+    Read,
+    Write,
+    /// Of a semaphore, with this weight.
+    Weight(u32),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +75,9 @@ pub(crate) enum Answer {
     Trusted(Duration),
     Free,
     Held(Grant),
+    Downgraded,
+    /// With this new fence.
+    Upgraded(i64),
     /// An error that no operation may have.
     Failed(String),
 }

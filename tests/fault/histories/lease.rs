@@ -1,14 +1,11 @@
 //! The model of a lease, and the operations that the records of a name stand for. The head text of [`super`] explains both.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::checker::{Model, Operation, Operations};
-use super::event::{Answer, Ask, Grant, Record, Records, is_in_session};
-
-/// How much earlier than its TTL a lease may end by this host's monotonic clock: the database reads another clock, perhaps in
-/// milliseconds.
-const CLOCKS: Duration = Duration::from_millis(2);
+use super::Primitive;
+use super::checker::{Model, Operation};
+use super::event::{Answer, Ask, Grant, Record, is_in_session};
+use super::grants::{Counts, Facts, Grants};
 
 /// A name under leases.
 #[derive(Debug)]
@@ -32,6 +29,12 @@ pub(crate) enum Op {
     IsFree,
     /// An acquire without an answer, whose grant no operation saw.
     Unseen,
+}
+
+impl Primitive for Lease {
+    fn operations(records: &[Record], ttl: Duration, counts: &mut Counts) -> Vec<Operation<Op>> {
+        Grants::of(records, ttl).operations(records, counts)
+    }
 }
 
 impl Model for Lease {
@@ -60,101 +63,15 @@ impl Model for Lease {
     }
 }
 
-/// What a history has in it, for the output of the test.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) operations: usize,
-    /// Operations without an answer.
-    pub(crate) open: usize,
-    pub(crate) grants: usize,
-    /// Grants that other operations saw, and that no acquire returned.
-    pub(crate) hidden: usize,
-    /// Grants that ended without an answered release.
-    pub(crate) ends: usize,
-    /// Busy answers without a holder. They are left out: they say nothing about the name.
-    pub(crate) changing: usize,
-}
-
-/// The operations of all names.
-pub(crate) fn operations(records: &Records, ttl: Duration) -> (Operations<Op>, Counts) {
-    let mut counts = Counts::default();
-    let of_name = |(name, records): (&String, &Vec<Record>)| {
-        let grants = Grants::of(records, ttl);
-        (name.clone(), grants.operations(records, &mut counts))
-    };
-    let operations = records.iter().map(of_name).collect();
-    (operations, counts)
-}
-
-/// What the history tells about a grant.
-#[derive(Debug)]
-struct Facts {
-    invoked: Duration,
-    /// At this moment it had been granted: its acquire had its answer, or another operation had seen the grant.
-    known: Duration,
-    is_hidden: bool,
-    is_released: bool,
-    /// Before this moment it cannot have ended without an answered release.
-    ends: Duration,
-}
-
-/// The grants of a name, by their fences.
-struct Grants(BTreeMap<Grant, Facts>);
-
 impl Grants {
     fn of(records: &[Record], ttl: Duration) -> Self {
-        let mut grants = Self(BTreeMap::new());
+        let mut grants = Self::returned(records, ttl);
         for record in records {
-            if let Some((at, Answer::Granted(fence))) = record.answer {
-                let by = record.id;
-                // The session may have been renewed long before.
-                let shortest = if is_in_session(by) {
-                    Duration::ZERO
-                } else {
-                    ttl.saturating_sub(CLOCKS)
-                };
-                let facts = Facts {
-                    invoked: record.asked,
-                    known: at,
-                    is_hidden: false,
-                    is_released: false,
-                    ends: record.asked + shortest,
-                };
-                grants.0.insert(Grant { fence, by }, facts);
+            if let Some((at, Answer::Busy(Some(grant)) | Answer::Held(grant))) = record.answer {
+                grants.see(grant, at, records);
             }
-        }
-        for record in records {
-            grants.take_in(record, records);
         }
         grants
-    }
-
-    /// Takes in what a record tells about a grant that was returned before, or never.
-    fn take_in(&mut self, record: &Record, records: &[Record]) {
-        match (&record.ask, &record.answer) {
-            (_, Some((at, Answer::Busy(Some(grant)) | Answer::Held(grant)))) => {
-                self.see(*grant, *at, records);
-            }
-            (Ask::Release(grant), Some((_, Answer::Released))) => {
-                self.get(grant).is_released = true;
-            }
-            // The release may reach the database, whatever the holder is told about it.
-            (Ask::Release(grant) | Ask::Drop(grant), _) => {
-                let facts = self.get(grant);
-                facts.ends = facts.ends.min(record.asked);
-            }
-            // The holder's deadline is never later than the expiry.
-            (Ask::Check(grant), Some((_, Answer::Trusted(remaining)))) => {
-                let facts = self.get(grant);
-                facts.ends = facts.ends.max(record.asked + *remaining);
-            }
-            _ => {}
-        }
-    }
-
-    /// A grant that its acquire returned.
-    fn get(&mut self, grant: &Grant) -> &mut Facts {
-        self.0.get_mut(grant).expect("its acquire told it first")
     }
 
     /// The grant was seen, by an operation that was answered at `at`.
@@ -175,6 +92,7 @@ impl Grants {
             let facts = Facts {
                 invoked: acquire.asked,
                 known: at.min(answered),
+                told: answered,
                 is_hidden: true,
                 is_released: false,
                 // A dropped acquire is undone at once.
@@ -187,10 +105,7 @@ impl Grants {
     fn operations(&self, records: &[Record], counts: &mut Counts) -> Vec<Operation<Op>> {
         let mut operations = Vec::new();
         for record in records {
-            counts.operations += 1;
-            counts.open += usize::from(record.answer.is_none());
             let answer = record.answer.as_ref().map(|(_, answer)| answer);
-            counts.changing += usize::from(answer == Some(&Answer::Busy(None)));
             let was_seen = || self.0.keys().any(|grant| grant.by == record.id);
             let op = match (record.ask, answer) {
                 (_, Some(Answer::Busy(Some(grant)) | Answer::Held(grant))) => Op::IsLive(*grant),

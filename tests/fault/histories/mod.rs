@@ -1,4 +1,4 @@
-//! Histories of leases: 8 processes on a few names, killed and paused at random, tell each operation with the times of its invocation and its
+//! Histories of leases and of permits: 8 processes on a few names, killed and paused at random, tell each operation with the times of its invocation and its
 //! answer on the monotonic clock of this host. A [checker] of linearizability judges the history of each name. `ROWLOCK_FAULT_SECONDS` is how
 //! long; a minute has 10,000 operations or more. (On a machine that is too slow for that, it takes longer.)
 //!
@@ -50,19 +50,49 @@
 //! waiters, and a grant that was passed on is a grant. [`waiters`] looks at the queue's table meanwhile, and counts the acquires that it saw
 //! there, by their outcomes. So a run without grants that were passed on is no test.
 //!
+//! # Permits
+//!
+//! Some names are read/write locks, others are semaphores of capacity 3 ([`permit`]). A name has its greatest fence so far, and the live
+//! permits with their weights. A reader has weight 1, a writer that of the whole capacity.
+//!
+//! | operation, with its answer | possible when | then |
+//! | --- | --- | --- |
+//! | acquire: granted | the weights of the live permits and its own are at most the capacity; the fence of a reader is that of the last write (or the row's first one), another one is greater than all before | this permit is live |
+//! | release: released; the permit ends | it is live | it is gone |
+//! | `remaining` above zero | it is live | |
+//! | downgrade: done | it is live | weight 1 |
+//! | upgrade: done | it is live, and no other; the fence is greater than all before | the weight of a writer |
+//!
+//! A permit ends as a lease does. Busy says nothing, nor does an upgrade that is refused. Nobody sees another one's permit. So these are left
+//! out, or are less than what may have happened, and any history that was possible stays so:
+//!
+//! - A permit that no acquire returned. It only takes room.
+//! - The latest moment of an end: it takes place as early as it can, because that only makes room.
+//! - A downgrade without an answer may have any weight afterwards: it counts as a reader at once. It may also be found to be a writer all
+//!   the time, by an upgrade that gives no new fence. But after the answer to an upgrade it is a writer, whatever is still on its way.
+//! - An upgrade without an answer: it counts as a reader.
+//! - A write without an answer (by an acquire, or by an upgrade) counts only when readers have its fence. It took place between the
+//!   invocation of such an operation and the first reader's answer, when no other permit was live.
+//!
 //! # A refusal
 //!
 //! It shows the operations before the first answer that cannot be, and keeps the whole history in a file, an event a line.
 //!
 //! # Another primitive
 //!
-//! It adds its questions and answers to [`event`], a process to [`worker`], and a [`checker::Model`] beside [`lease`].
+//! It adds its questions and answers to [`event`], a task to [`worker`], and a [`Primitive`] beside [`Lease`] and [`Permits`]. What it
+//! knows of the ends of its grants is in [`grants`].
 
 mod by_hand;
 mod checker;
 mod event;
+mod grants;
 mod lease;
+mod permit;
+mod permit_by_hand;
+mod permit_worker;
 mod raw;
+mod raw_permit;
 mod raw_queue;
 mod waiters;
 mod worker;
@@ -72,10 +102,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(crate) use by_hand::the_checker_sees_violations;
-use event::{Event, records};
-use lease::{Counts, Lease};
+use checker::{Model, Operation};
+use event::{Event, Record, records};
+use grants::Counts;
+use lease::Lease;
+use permit::Permits;
 use rand::Rng;
 pub(crate) use raw::Variant;
+pub(crate) use raw_permit::Flaw;
 use rowlock::Engine;
 use rowlock_test::Db;
 use serde::{Deserialize, Serialize};
@@ -103,14 +137,18 @@ const LEAST: usize = 10_000usize.div_ceil(60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Means {
     Library,
+    /// The library, with read/write locks and semaphores.
+    Permits,
     Raw(Variant),
+    RawPermits(Flaw),
 }
 
 /// Plays the part of one process. `number` is its own.
 pub(crate) async fn work(role: &Role, number: u64, means: Means) {
     match means {
-        Means::Library => worker::work(role, number).await,
+        Means::Library | Means::Permits => worker::work(role, number, means).await,
         Means::Raw(variant) => raw::work(role, number, variant).await,
+        Means::RawPermits(flaw) => raw_permit::work(role, number, flaw).await,
     }
 }
 
@@ -125,46 +163,46 @@ fn least(time: Duration) -> usize {
     LEAST * usize::try_from(time.as_secs()).unwrap()
 }
 
-/// The library on an engine, with kills and pauses.
+/// The library on an engine, with kills and pauses: leases.
 pub(crate) async fn run(engine: Engine) {
+    judged::<Lease>("histories", engine, Means::Library).await;
+}
+
+/// Read/write locks and semaphores.
+pub(crate) async fn permits(engine: Engine) {
+    let counts = judged::<Permits>("permit_histories", engine, Means::Permits).await;
+    assert!(counts.downgrades > 0 && counts.upgrades > 0, "{counts:?}");
+}
+
+async fn judged<P: Primitive>(trial: &str, engine: Engine, means: Means) -> Counts {
     let db = Db::new(engine).await;
     drop(db.rowlock().await);
     let time = Duration::from_secs(seconds());
-    let history = Traffic::start(&db, Means::Library).run(time).await;
+    let history = Traffic::start(&db, means).run(time).await;
     let waited = history.waited;
-    let verdict = judge(history.events.iter().cloned());
-    let Verdict {
-        counts,
-        names,
-        took,
-    } = verdict.unwrap_or_else(|refusal| {
-        let file = keep(engine, &history.events);
+    let verdict = judge::<P>(history.events.iter().cloned());
+    let (counts, took) = verdict.unwrap_or_else(|refusal| {
+        let file = keep(trial, engine, &history.events);
         panic!("{refusal}\nThe whole history is in {}", file.display())
     });
     println!(
-        "histories {engine}: {} s, {} kills, {} pauses; {} operations on {names} names, {} of them open; {} grants, {} ended without an \
-         answered release, {} not returned; {} busy answers without a holder; seen in a queue: {waited}; accepted in {} ms",
+        "{trial} {engine}: {} s, {} kills, {} pauses; {counts}; seen in a queue: {waited}; accepted in {} ms",
         time.as_secs(),
         history.kills,
         history.pauses,
-        counts.operations,
-        counts.open,
-        counts.grants,
-        counts.ends,
-        counts.hidden,
-        counts.changing,
         took.as_millis()
     );
     assert!(counts.operations >= least(time), "{counts:?}");
     assert!(counts.ends > 0 && counts.open > 0, "{counts:?}");
     assert!(waited.granted > 0 && waited.open > 0, "{waited}");
     db.remove().await;
+    counts
 }
 
 /// Keeps a history that was refused: no seed brings it back, because the kernel's schedule is part of it.
-fn keep(engine: Engine, events: &[Event]) -> PathBuf {
+fn keep(trial: &str, engine: Engine, events: &[Event]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let file = folder.join(format!("history_{engine}_{}", std::process::id()));
+    let file = folder.join(format!("{trial}_{engine}_{}", std::process::id()));
     let lines: Vec<String> = events.iter().map(Event::to_string).collect();
     std::fs::write(&file, lines.join("\n")).unwrap();
     file
@@ -172,45 +210,62 @@ fn keep(engine: Engine, events: &[Event]) -> PathBuf {
 
 /// Leases without the library: the checker accepts the sound variant, and refuses the broken ones.
 pub(crate) async fn raw(variant: Variant) {
-    let db = Db::new(Engine::Sqlite).await;
-    drop(db.rowlock().await);
-    let history = Traffic::start(&db, Means::Raw(variant)).run(BROKEN).await;
-    let waited = history.waited;
+    let is_sound = matches!(variant, Variant::Sound | Variant::Queue);
+    let what = format!("{variant:?} leases");
+    let waited = without_the_library::<Lease>(Means::Raw(variant), is_sound, &what).await;
     if matches!(variant, Variant::Queue | Variant::Stale) {
         assert!(waited.granted > 0, "{waited}");
-        println!("{variant:?} leases, seen in a queue: {waited}");
+        println!("{what}, seen in a queue: {waited}");
     }
-    match (variant, judge(history.events)) {
-        (Variant::Sound | Variant::Queue, verdict) => {
-            let counts = verdict.unwrap_or_else(|refusal| panic!("{refusal}")).counts;
+}
+
+/// Permits without the library.
+pub(crate) async fn raw_permits(flaw: Flaw) {
+    let (is_sound, what) = (flaw == Flaw::Nothing, format!("Permits ({flaw:?})"));
+    without_the_library::<Permits>(Means::RawPermits(flaw), is_sound, &what).await;
+}
+
+async fn without_the_library<P: Primitive>(means: Means, is_sound: bool, what: &str) -> Outcomes {
+    let db = Db::new(Engine::Sqlite).await;
+    drop(db.rowlock().await);
+    let history = Traffic::start(&db, means).run(BROKEN).await;
+    match judge::<P>(history.events) {
+        Ok((counts, _)) => {
+            assert!(is_sound, "{what} were accepted: {counts:?}");
             assert!(counts.operations >= least(BROKEN), "{counts:?}");
-            println!(
-                "{variant:?} leases without the library: {} operations, {} grants, accepted",
-                counts.operations, counts.grants
-            );
+            println!("{what} without the library were accepted: {counts}");
         }
-        (broken, Ok(verdict)) => panic!("{broken:?} was accepted: {:?}", verdict.counts),
-        (broken, Err(refusal)) => println!("{broken:?} leases were refused: {refusal}"),
+        Err(refusal) => {
+            assert!(!is_sound, "{refusal}");
+            println!("{what} were refused: {refusal}");
+        }
     }
     db.remove().await;
+    history.waited
 }
 
-struct Verdict {
-    counts: Counts,
-    names: usize,
-    took: Duration,
+/// What the records of a name mean to a model.
+trait Primitive: Model {
+    fn operations(
+        records: &[Record],
+        ttl: Duration,
+        counts: &mut Counts,
+    ) -> Vec<Operation<Self::Op>>;
 }
 
-fn judge(events: impl IntoIterator<Item = Event>) -> Result<Verdict, String> {
-    let records = records(events);
-    let (operations, counts) = lease::operations(&records, TTL);
-    let names = operations.len();
-    let took = checker::check::<Lease>(operations)?;
-    Ok(Verdict {
-        counts,
-        names,
-        took,
-    })
+/// What the history has in it, and how long the checker took.
+fn judge<P: Primitive>(
+    events: impl IntoIterator<Item = Event>,
+) -> Result<(Counts, Duration), String> {
+    let mut counts = Counts::default();
+    let mut of_name = |(name, records): (String, Vec<Record>)| {
+        counts.take_in(&records);
+        let operations = P::operations(&records, TTL, &mut counts);
+        (name, operations)
+    };
+    let operations = records(events).into_iter().map(&mut of_name).collect();
+    let took = checker::check::<P>(operations)?;
+    Ok((counts, took))
 }
 
 /// Processes at work, and what they have told.
@@ -248,7 +303,7 @@ impl<'a> Traffic<'a> {
             crew: Crew::start((0..PROCESSES).map(&role)),
             started: PROCESSES,
             role: Box::new(role),
-            has_strikes: means == Means::Library,
+            has_strikes: matches!(means, Means::Library | Means::Permits),
             asked: 0,
             events: Vec::new(),
         }

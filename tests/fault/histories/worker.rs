@@ -9,10 +9,10 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{sleep, timeout};
 
 use super::event::{Answer, Ask, Grant, Numbers, answered, is_in_session};
-use super::{TASKS, a_name};
+use super::{Means, TASKS, a_name};
 use crate::role::Role;
 
-pub(crate) async fn work(role: &Role, number: u64) {
+pub(crate) async fn work(role: &Role, number: u64, means: Means) {
     let rowlock = role.connect().await;
     let numbers = Rc::new(Numbers::new(number));
     let mut tasks = JoinSet::new();
@@ -23,23 +23,26 @@ pub(crate) async fn work(role: &Role, number: u64) {
             numbers: Rc::clone(&numbers),
             ttl: role.ttl,
         };
-        tasks.spawn_local_on(task.run(), &local);
+        match means {
+            Means::Permits => tasks.spawn_local_on(task.run_permits(), &local),
+            _ => tasks.spawn_local_on(task.run(), &local),
+        };
     }
     local.run_until(tasks.join_all()).await;
 }
 
 /// The longest wait, in milliseconds.
-const MAX_WAIT: u64 = 200;
+pub(super) const MAX_WAIT: u64 = 200;
 
 /// Up to so many milliseconds.
 pub(crate) fn up_to(most: u64) -> Duration {
     Duration::from_millis(rand::rng().random_range(0..=most))
 }
 
-struct Task {
-    rowlock: Rowlock,
-    numbers: Rc<Numbers>,
-    ttl: Duration,
+pub(super) struct Task {
+    pub(super) rowlock: Rowlock,
+    pub(super) numbers: Rc<Numbers>,
+    pub(super) ttl: Duration,
 }
 
 impl Task {
@@ -135,7 +138,7 @@ impl Task {
         }
     }
 
-    fn check(&self, name: &str, held: &Held, grant: Grant) {
+    pub(super) fn check(&self, name: &str, held: &Held, grant: Grant) {
         let id = self.numbers.asked(name, Ask::Check(grant));
         let remaining = held.remaining();
         let answer = if remaining.is_zero() {
@@ -146,7 +149,7 @@ impl Task {
         answered(id, answer);
     }
 
-    async fn release(&self, name: &str, held: &Held, grant: Grant) {
+    pub(super) async fn release(&self, name: &str, held: &Held, grant: Grant) {
         let id = self.numbers.asked(name, Ask::Release(grant));
         match held.release().await {
             Ok(ReleaseOutcome::Released) => answered(id, Answer::Released),
@@ -177,7 +180,7 @@ fn acquired(id: u64, outcome: Result<TryAcquire, Error>) -> Option<(Held, Grant)
 }
 
 /// An operation with an error that passes stays open, like an operation of a process that was killed.
-fn failed(id: u64, error: &Error) {
+pub(super) fn failed(id: u64, error: &Error) {
     if !error.is_transient() {
         answered(id, Answer::Failed(error.to_string()));
     }
