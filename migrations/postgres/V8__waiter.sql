@@ -438,6 +438,9 @@ BEGIN
             status := 2;
             RETURN;
         END IF;
+    END IF;
+    -- Also when it has that weight: a downgrade that was given up may still arrive.
+    IF new_weight >= p.weight AND new_weight > 1 THEN
         number := GREATEST(p.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
         UPDATE rowlock_lock SET fence = GREATEST(fence + 1, number) WHERE name = of_name RETURNING fence INTO number;
     END IF;

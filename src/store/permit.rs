@@ -40,7 +40,8 @@ pub(crate) trait PermitStore {
     /// waiter fits, or when a permit has expired, or its session.
     async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
 
-    /// Changes the weight of a live permit that has the asked fence. (One that has the asked weight already may have any fence.) A larger weight has to fit, whoever waits, and gives a new fence; after a smaller one,
+    /// Changes the weight of a live permit that has the asked fence. (One that has the asked weight already may have any fence.) Unless the new
+    /// weight is smaller, or 1, this gives a new fence, so that a late downgrade changes nothing. A larger weight has to fit, whoever waits, and gives a new fence; after a smaller one,
     /// waiters are granted.
     async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault>;
 

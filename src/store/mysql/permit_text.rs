@@ -112,7 +112,7 @@ SET @rl_short = @rl_grows AND NOT @rl_go AND {may_reap};
     see_dead!(),
     "\
 SET @rl_would = @rl_dead, @rl_used = IF(@rl_go, @rl_after, @rl_used),
-    @rl_own_fence = IF(@rl_go AND @rl_grows, GREATEST(@rl_fence + 1, @rl_own_fence + 1,
+    @rl_own_fence = IF(@rl_go AND {weight} >= @rl_weight AND {weight} > 1, GREATEST(@rl_fence + 1, @rl_own_fence + 1,
         TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))), @rl_own_fence);
 SET @rl_fence = GREATEST(@rl_fence, @rl_own_fence);
 UPDATE rowlock_lock SET weight = {weight}, fence = @rl_own_fence WHERE name = {permit} AND @rl_go;

@@ -174,10 +174,11 @@ async fn weigh(conn: &mut SqliteConnection, ask: &WeighAsk) -> Result<Weighed, s
     if more != 0 && fence != ask.fence {
         return Ok(Weighed::Stale(fence));
     }
-    if more > 0 {
-        if !lock.fits(more).await? {
-            return Ok(Weighed::Full);
-        }
+    if more > 0 && !lock.fits(more).await? {
+        return Ok(Weighed::Full);
+    }
+    // Also when it has that weight: a downgrade that was given up may still arrive.
+    if more >= 0 && ask.weight > 1 {
         fence = lock.next_fence().await?;
     }
     let weigh = sqlx::query(WEIGH).bind(permit.as_bytes());

@@ -177,18 +177,27 @@ pub(crate) async fn a_permit_gets_another_weight(place: &impl Place) {
     assert_eq!(client.used().await, [i64::from(all); 2]);
     let behind = client.waits(rw, 1).await;
     // The first waiter is a writer, so nobody gets in.
+    // A downgrade from before the upgrade comes too late.
+    assert_eq!(client.weighs(&reader, 1).await, Weighed::Stale(fence));
+    let before = Asked {
+        number: fence,
+        ..reader
+    };
+    // So does one from before another upgrade, which found nothing to do.
+    let Weighed::Done { fence, .. } = client.weighs(&before, all).await else {
+        panic!("it has that weight");
+    };
+    assert_eq!(client.weighs(&before, 1).await, Weighed::Stale(fence));
+    assert_eq!(client.used().await, [i64::from(all); 2]);
+    let reader = Asked {
+        number: fence,
+        ..before
+    };
     let done = Weighed::Done {
         fence,
         next: vec![],
     };
-    // A second sending finds what the first one did. A downgrade from before the upgrade comes too late.
-    assert_eq!(client.weighs(&reader, all).await, done);
-    assert_eq!(client.weighs(&reader, 1).await, Weighed::Stale(fence));
-    assert_eq!(client.used().await, [i64::from(all); 2]);
-    let reader = Asked {
-        number: fence,
-        ..reader
-    };
+    assert_eq!(client.weighs(&reader, 1).await, done);
     assert_eq!(client.weighs(&reader, 1).await, done);
     let leaves = Some((writer.ask.join.grant_id, Leaves::At(writer.number)));
     let granted = vec![behind.ask.join.grant_id];
