@@ -12,7 +12,7 @@
 #
 # These variables make the fault and cluster tests longer. The second number made the figures in the documentation.
 #
-#   ROWLOCK_FAULT_SECONDS    (default 10, 60)      seconds of each fault campaign
+#   ROWLOCK_FAULT_SECONDS    (default 5, 60)       seconds of each fault campaign
 #   ROWLOCK_ZOMBIE_ROUNDS    (default 24, 300)     paused holders
 #   ROWLOCK_CANCELS          (default 2000, 10000) cancelled operations per engine
 #   ROWLOCK_FAULT_KEYS       (default 20, 200)     orders, each paid under two keys

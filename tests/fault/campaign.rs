@@ -19,7 +19,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(3);
 const SLACK: Duration = Duration::from_secs(1);
 
 pub(crate) fn seconds() -> u64 {
-    std::env::var("ROWLOCK_FAULT_SECONDS").map_or(10, |text| text.parse().expect("a number"))
+    std::env::var("ROWLOCK_FAULT_SECONDS").map_or(5, |text| text.parse().expect("a number"))
 }
 
 /// What the process in each slot holds, as far as it has told.
