@@ -82,7 +82,7 @@ pub use lock::{
     Semaphore, TryAcquire, TryLock, TryMulti, Version, one_changed,
 };
 pub use model::{
-    Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FingerprintPieces,
+    Blocked, Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FingerprintPieces,
     FormToken, InvalidKey, InvalidName, Kind, LockInfo, Loss, Mode, Name, Outcome, RecordKey,
     ReleaseOutcome, SessionInfo, Subject, Unfinished, UnknownEngine, WaiterInfo,
 };

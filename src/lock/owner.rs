@@ -16,6 +16,8 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use uuid::Uuid;
+
 use crate::model::{Error, Name};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
@@ -47,6 +49,7 @@ use crate::runtime::lease_guard::Guard;
 pub struct Owner {
     core: Weak<Core>,
     grants: Arc<Grants>,
+    name: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -63,10 +66,61 @@ impl Owner {
         Self {
             core: Arc::downgrade(core),
             grants: Arc::default(),
+            name: None,
         }
     }
 
+    /// Gives this owner a name, for people to read: 1 to 200 bytes without NUL. Then deadlocks of its waits are found, in whatever processes
+    /// the other owners are: while it holds locks and [waits](crate::Lock::acquire) for another one, its client looks twice a second whether
+    /// owners with names wait for each other in a circle. The wait that joined its queue last fails with
+    /// [`Error::Deadlock`](crate::Error::Deadlock), within two seconds; the others go on when its owner has released what it holds.
+    ///
+    /// An owner is one flow of work: rowlock takes it that the owner releases nothing while it waits. (If other tasks of the owner do, a
+    /// circle that they would have ended may be reported.) Only locks count, not read/write locks, semaphores and transactions; and only
+    /// locks that this client acquired for this owner.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let (one, two) = (rowlock.owner().named("transfer 1"), rowlock.owner().named("transfer 2"));
+    /// let a = rowlock.lock("a").owner(&one).acquire().await?;
+    /// let b = rowlock.lock("b").owner(&two).acquire().await?;
+    /// let (a_waits, b_waits) = (rowlock.lock("b").owner(&one), rowlock.lock("a").owner(&two));
+    /// let failed = tokio::select! {
+    ///     failed = a_waits.acquire() => failed.unwrap_err(),
+    ///     failed = b_waits.acquire() => failed.unwrap_err(),
+    /// };
+    /// assert!(matches!(failed, rowlock::Error::Deadlock { .. }));
+    /// # drop((a, b));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn named(self, name: impl Into<Arc<str>>) -> Self {
+        let name = Some(name.into());
+        Self { name, ..self }
+    }
+
+    /// Its name, and the grants that it holds. `None`: it has no name, or holds nothing.
+    pub(super) fn holds(&self) -> Option<(&str, Vec<Uuid>)> {
+        let name = self.name.as_deref()?;
+        let known = self.known();
+        let held = known.values().filter_map(Weak::upgrade);
+        let held: Vec<Uuid> = held.filter(|grant| grant.is_held()).map(|grant| grant.id).collect();
+        (!held.is_empty()).then_some((name, held))
+    }
+
     pub(super) fn check(&self, core: &Arc<Core>) -> Result<(), Error> {
+        if let Some(name) = &self.name
+            && (name.is_empty() || name.len() > 200 || name.contains('\0'))
+        {
+            return Err(Error::InvalidSetting {
+                setting: "owner",
+                reason: "its name is 1 to 200 bytes without NUL",
+            });
+        }
         if self.core.as_ptr() == Arc::as_ptr(core) {
             return Ok(());
         }
@@ -140,6 +194,7 @@ mod tests {
         let me = Owner {
             core: Weak::new(),
             grants: Arc::default(),
+            name: None,
         };
         let name = |name: &str| Name::new(name).unwrap();
         let a = me.asking(&name("a")).await;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::select;
 use tokio::time::timeout;
 
-use super::Lock;
+use super::{Lock, Owner};
 use super::acquire::Asked;
-use crate::model::{Busy, Error, Kind, Moment, Name};
+use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
 use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::queue::{Place, Turn};
@@ -17,6 +17,8 @@ use crate::runtime::verbs::accept::{Accept, Accepted};
 use crate::runtime::verbs::join::{Join, Joining};
 use crate::runtime::verbs::take::Acquired;
 use crate::runtime::verbs::wanted::Wanted;
+use crate::store::Store;
+use crate::store::deadlock::TellAsk;
 use crate::store::queue::JoinAsk;
 
 /// How an attempt to wait in the queue ended.
@@ -105,8 +107,34 @@ impl Lock {
         });
         match joined.await? {
             Asked::Held(guard) => Ok(Waited::Held(guard)),
-            Asked::Not(Some(place)) => self.stand(place, limit).await,
+            Asked::Not(Some(place)) => {
+                self.tell_owner(&place).await;
+                self.stand(place, limit).await
+            }
             Asked::Not(None) => Ok(Waited::Locked),
+        }
+    }
+
+    /// Tells what the owner holds, if it has a name: then a deadlock is found.
+    async fn tell_owner(&self, place: &Place) {
+        let Some((owner, held)) = self.owner.as_ref().and_then(Owner::holds) else {
+            return;
+        };
+        let Some(waiter) = place.look_ask() else {
+            return;
+        };
+        let name = waiter.name.clone();
+        let owner = owner.to_owned();
+        let ask = TellAsk {
+            waiter,
+            owner,
+            held,
+        };
+        place.may_deadlock();
+        let head = self.core.wish(Subject::Lock(name.clone()), "search deadlocks");
+        let tell = async move |store: &mut dyn Store| store.deadlock_tell(&ask).await;
+        if let Err(error) = self.core.ask(head, tell).await {
+            tracing::warn!(%name, %error, "deadlocks of this wait are not found");
         }
     }
 
@@ -182,6 +210,10 @@ impl Lock {
                 turn = place.turn() => match turn {
                     Turn::Granted => break,
                     Turn::Gone => return Ok(Waited::Gone),
+                    Turn::Deadlock => {
+                        let (name, cycle) = (place.ticket().name.clone(), place.cycle());
+                        return Err(Error::Deadlock { name, cycle });
+                    }
                 },
                 () = closing => {}
                 () = over => return Ok(Waited::TooLong),

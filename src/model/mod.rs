@@ -1,5 +1,6 @@
 //! The vocabulary: the types that all other modules use. Nothing here waits, and nothing here uses SQL.
 
+mod blocked;
 pub(crate) mod bounds;
 mod cause;
 mod clock;
@@ -18,6 +19,7 @@ mod record_state;
 mod subject;
 mod unfinished;
 
+pub use blocked::Blocked;
 pub use cause::Cause;
 pub(crate) use cause::said;
 pub use clock::Deadline;

@@ -3,7 +3,7 @@
 use super::brands;
 
 /// Every table of rowlock's.
-pub(super) const TABLES: [&str; 8] = [
+pub(super) const TABLES: [&str; 9] = [
     "rowlock_lock",
     "rowlock_database",
     "rowlock_idempotency",
@@ -11,6 +11,7 @@ pub(super) const TABLES: [&str; 8] = [
     "rowlock_form_token",
     "rowlock_session",
     "rowlock_waiter",
+    "rowlock_waiting_owner",
     "rowlock_schema_history",
 ];
 

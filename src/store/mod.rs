@@ -18,6 +18,7 @@ pub(crate) mod brands;
 mod capabilities;
 pub(crate) mod classify;
 pub(crate) mod clean;
+pub(crate) mod deadlock;
 pub(crate) mod fault;
 pub(crate) mod fault_error;
 pub(crate) mod form_token;
@@ -60,6 +61,7 @@ use uuid::Uuid;
 use brands::Brand;
 pub(crate) use capabilities::Capabilities;
 use clean::CleanStore;
+use deadlock::DeadlockStore;
 use fault::Fault;
 use form_token::FormTokenStore;
 use in_tx::InTxStore;
@@ -201,6 +203,7 @@ pub(crate) trait Store:
     LeaseStore
     + QueueStore
     + PermitStore
+    + DeadlockStore
     + LockRowStore
     + RecordStore
     + RecordAdminStore
@@ -217,6 +220,7 @@ impl<T> Store for T where
     T: LeaseStore
         + QueueStore
         + PermitStore
+        + DeadlockStore
         + LockRowStore
         + RecordStore
         + RecordAdminStore

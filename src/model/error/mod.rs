@@ -5,7 +5,7 @@ mod says;
 
 use std::time::Duration;
 
-use super::{Busy, Cause, Engine, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject};
+use super::{Blocked, Busy, Cause, Engine, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject};
 
 /// Every failure that this crate reports. Contention is an outcome, not an error: see [`TryAcquire`](crate::TryAcquire).
 ///
@@ -182,6 +182,13 @@ pub enum Error {
     QueueFull {
         /// The lock, its holder, and the number of waiters.
         busy: Box<Busy>,
+    },
+    /// The wait for the lock is a part of a circle of owners that wait for each other, and joined last. Nothing was granted.
+    Deadlock {
+        /// The lock.
+        name: Name,
+        /// The circle, from this wait on.
+        cycle: Vec<Blocked>,
     },
     /// The name is already used for another kind, or for a semaphore of another capacity.
     WrongKind {

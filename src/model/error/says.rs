@@ -133,6 +133,14 @@ impl fmt::Display for Error {
             Self::QueueFull { busy } => {
                 write!(f, "the queue for {:?} is full: {busy}", busy.name)
             }
+            Self::Deadlock { name, cycle } => {
+                write!(f, "waiting for {name:?} is a deadlock: ")?;
+                for blocked in cycle {
+                    write!(f, "{blocked}, which is held by ")?;
+                }
+                let first = cycle.first().map_or("", |blocked| &blocked.owner);
+                write!(f, "{first}: release what you hold, and begin anew")
+            }
             Self::WrongKind { name, is, asked } => match (is, asked) {
                 (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => write!(
                     f,

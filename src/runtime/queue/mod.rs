@@ -18,10 +18,12 @@
 //! A place that is dropped leaves the queue in the background. If the name was passed on to it meanwhile, the same statement passes it on to the
 //! next waiter. A client that has crashed leaves with its session; one that is frozen costs the others the window in which it had to confirm.
 
+mod deadlock;
 pub(crate) mod listen;
 pub(crate) mod watch;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,7 +33,7 @@ use uuid::Uuid;
 use super::Core;
 use super::session::Session;
 use super::verbs::leave;
-use crate::model::{Moment, Name};
+use crate::model::{Blocked, Moment, Name};
 use crate::store::permit::Ticket;
 use crate::store::queue::{Leaves, LookAsk, Next};
 
@@ -60,6 +62,8 @@ struct State {
     test: Option<Uuid>,
     /// Look at once: a name has to be passed on.
     is_urgent: bool,
+    /// Waits that are over, of owners that had told what they hold.
+    forget: Vec<Uuid>,
     /// When something has changed last.
     changed: Option<Moment>,
     is_closed: bool,
@@ -74,6 +78,10 @@ struct Seat {
     position: Mutex<Option<i64>>,
     turn: Mutex<Option<Turn>>,
     told: Notify,
+    /// Its owner has told what it holds.
+    may_deadlock: AtomicBool,
+    /// The circle that it is in.
+    cycle: Mutex<Vec<Blocked>>,
 }
 
 /// How the waiting of a place ended.
@@ -83,6 +91,8 @@ pub(crate) enum Turn {
     Granted,
     /// Its row is gone.
     Gone,
+    /// It is the youngest waiter in a circle of waits.
+    Deadlock,
 }
 
 /// A place in a queue, from before its row is made. Dropping it leaves the queue.
@@ -117,6 +127,8 @@ impl Place {
             position: Mutex::default(),
             turn: Mutex::default(),
             told: Notify::new(),
+            may_deadlock: AtomicBool::new(false),
+            cycle: Mutex::default(),
         });
         let state = &mut *core.queue.state();
         state.seats.insert(grant_id, Arc::clone(&seat));
@@ -136,6 +148,21 @@ impl Place {
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.seat.session
+    }
+
+    /// Its owner tells what it holds: from now on deadlocks are looked for.
+    pub(crate) fn may_deadlock(&self) {
+        self.seat.may_deadlock.store(true, Ordering::Release);
+        self.core.queue.watch.notify_one();
+    }
+
+    /// The circle of waits that it is in.
+    pub(crate) fn cycle(&self) -> Vec<Blocked> {
+        locked(&self.seat.cycle).clone()
+    }
+
+    pub(crate) fn look_ask(&self) -> Option<LookAsk> {
+        self.seat.look_ask()
     }
 
     pub(crate) fn position(&self) -> Option<i64> {
@@ -171,7 +198,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.core.queue.left(self.ticket());
+        self.core.queue.left(&self.seat);
         if let Some(position) = self.position() {
             let late = (self.late, self.ttl);
             let ticket = self.ticket().clone();
@@ -231,8 +258,12 @@ impl Queue {
         self.state().names.contains_key(name)
     }
 
-    fn left(&self, ticket: &Ticket) {
-        let state = &mut *self.state();
+    fn left(&self, seat: &Seat) {
+        let (ticket, state) = (&seat.ticket, &mut *self.state());
+        if seat.may_deadlock.load(Ordering::Acquire) {
+            state.forget.push(ticket.grant_id);
+            self.watch.notify_one();
+        }
         state.seats.remove(&ticket.grant_id);
         if let Some(count) = state.names.get_mut(&ticket.name) {
             *count -= 1;
@@ -281,20 +312,13 @@ impl Queue {
         let mut asks = Vec::with_capacity(seats.len());
         for seat in seats {
             let waits = locked(&seat.turn).is_none();
-            let position = *locked(&seat.position);
-            let Some(position) = position.filter(|_| waits) else {
+            let Some(ask) = seat.look_ask().filter(|_| waits) else {
                 continue;
             };
             if !seat.session.grant.is_held() {
                 seat.tell(Turn::Gone);
                 continue;
             }
-            let Ticket { name, grant_id, .. } = seat.ticket.clone();
-            let ask = LookAsk {
-                name,
-                grant_id,
-                position,
-            };
             asks.push((ask, seat));
         }
         asks.sort_by(|(a, _), (b, _)| (&a.name, a.position).cmp(&(&b.name, b.position)));
@@ -314,6 +338,17 @@ impl Queue {
 }
 
 impl Seat {
+    /// `None`: its position is not known.
+    fn look_ask(&self) -> Option<LookAsk> {
+        let position = *locked(&self.position);
+        let Ticket { name, grant_id, .. } = self.ticket.clone();
+        position.map(|position| LookAsk {
+            name,
+            grant_id,
+            position,
+        })
+    }
+
     /// Returns whether this is news.
     fn tell(&self, turn: Turn) -> bool {
         let is_news = {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::select;
 
+use super::deadlock::Search;
 use super::{Queue, Seat, Turn};
 use crate::model::{FaultKind, Moment, Name};
 use crate::runtime::backoff;
@@ -44,17 +45,18 @@ const IDLE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
     let mut backoff = backoff::reconnect();
-    let mut seen = Seen::nothing();
+    let (mut seen, mut search) = (Seen::nothing(), Search::default());
     let mut used = Moment::now();
     loop {
         let began = Moment::now();
-        let asks = {
+        let (asks, is_over) = {
+            let is_over = !queue.state().forget.is_empty();
             if queue.state().is_closed {
                 return;
             }
-            queue.asks()
+            (queue.asks(), is_over)
         };
-        if asks.is_empty() {
+        if asks.is_empty() && !is_over {
             select! {
                 () = queue.watch.notified() => {}
                 () = sleep_until(used + IDLE), if link.is_connected() => link.hang_up(),
@@ -62,7 +64,12 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             continue;
         }
         used = Moment::now();
-        if let Err(fault) = look(&mut link, queue, (&asks, began), &mut seen).await {
+        let looked = async {
+            look(&mut link, queue, (&asks, began), &mut seen).await?;
+            search.look(&mut link, &asks).await?;
+            Search::forget(&mut link, queue).await
+        };
+        if let Err(fault) = looked.await {
             if fault.kind == FaultKind::LockTimeout {
                 // A transaction of the application's has the file.
                 tracing::debug!(%target, error = %fault, "cannot look whose turn it is, will try again");
@@ -74,9 +81,11 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             continue;
         }
         backoff = backoff::reconnect();
+        let searched = search.next(&asks);
         drop(asks);
         loop {
             let at = seen.next(queue);
+            let at = searched.map_or(at, |due| at.min(due));
             if at.has_passed() {
                 break;
             }
@@ -117,7 +126,8 @@ impl Seen {
     /// When to look again.
     fn next(&self, queue: &Queue) -> Moment {
         let state = queue.state();
-        if state.is_closed || state.is_urgent || state.test.is_some() {
+        let is_over = !state.forget.is_empty();
+        if state.is_closed || state.is_urgent || is_over || state.test.is_some() {
             return self.at;
         }
         let pause = if state.told.is_some() {

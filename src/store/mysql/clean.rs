@@ -8,6 +8,7 @@ use super::in_tx::hex;
 use super::record::{REMOVE, REMOVE_STEPS};
 use crate::model::RecordKey;
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
+use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
@@ -130,6 +131,7 @@ impl CleanStore for MySqlConnection {
             outcomes = expire.execute(&mut *tx).await?.rows_affected();
         }
         tx.commit().await?;
+        self.deadlock_clean(limit).await?;
         let sessions = self.session_sweep(limit).await?;
         Ok(CleanedRows {
             outcomes,

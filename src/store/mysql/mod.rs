@@ -2,6 +2,7 @@
 
 mod clean;
 mod connect;
+mod deadlock;
 mod fault;
 mod form_token;
 mod in_tx;

@@ -45,9 +45,10 @@ const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acqui
      s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
      t.scope, t.token, t.issued_at, t.expires_at, \
      o.id, o.holder, o.opened_at, o.expires_at, o.forced, \
-     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight \
+     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight, \
+     x.grant_id, x.held_grant, x.name, x.position, x.owner \
      FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \
-     rowlock_session o, rowlock_waiter w WHERE 1 = 0";
+     rowlock_session o, rowlock_waiter w, rowlock_waiting_owner x WHERE 1 = 0";
 
 #[async_trait]
 impl SchemaStore for MySqlConnection {

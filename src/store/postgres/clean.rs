@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 
 use super::{query, query_as};
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
+use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::session::SessionStore;
 use crate::store::to_micros;
@@ -90,6 +91,7 @@ impl CleanStore for PgConnection {
             .bind(i64::from(limit))
             .fetch_one(&mut *self)
             .await?;
+        self.deadlock_clean(limit).await?;
         let sessions = self.session_sweep(limit).await?;
         Ok(CleanedRows {
             outcomes: outcomes.unsigned_abs(),

@@ -4,6 +4,7 @@
 
 mod clean;
 mod connect;
+mod deadlock;
 mod fault;
 mod form_token;
 mod in_tx;

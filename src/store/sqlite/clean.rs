@@ -5,6 +5,7 @@ use sqlx::SqliteConnection;
 
 use super::record::{FORGET_STEPS, in_a_transaction};
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
+use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
@@ -106,6 +107,7 @@ impl CleanStore for SqliteConnection {
             Ok(cleaned)
         })
         .await?;
+        self.deadlock_clean(limit).await?;
         cleaned.sessions = self.session_sweep(limit).await?;
         Ok(cleaned)
     }

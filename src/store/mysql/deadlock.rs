@@ -1,0 +1,92 @@
+//! The search for deadlocks: the statements.
+
+use async_trait::async_trait;
+use sqlx::mysql::MySqlRow;
+use sqlx::{FromRow, MySqlConnection};
+use uuid::Uuid;
+
+use super::connect::{fill, quoted, read_alone};
+use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, TellAsk};
+use crate::store::fault::Fault;
+use crate::store::json;
+use crate::store::queue::LookAsk;
+
+const TELL: &str = "
+INSERT IGNORE INTO rowlock_waiting_owner (grant_id, held_grant, name, position, owner)
+VALUES (?, ?, ?, ?, ?)";
+
+const FORGET: &str = "DELETE FROM rowlock_waiting_owner WHERE grant_id = ?";
+
+/// UNION, without ALL, ends a circle.
+const EDGES: &str = "
+WITH RECURSIVE walk (via, grant_id, name, joined_at) AS (
+    SELECT CAST(NULL AS BINARY(16)), w.grant_id, w.name, w.joined_at
+    FROM JSON_TABLE(?, '$[*]' COLUMNS (
+        name     VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
+        grant_id CHAR(32)     CHARACTER SET ascii PATH '$[1]',
+        position BIGINT                           PATH '$[2]'
+    )) a
+    STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY)
+        ON w.name = UNHEX(a.name) AND w.position = a.position AND w.grant_id = UNHEX(a.grant_id)
+    UNION
+    SELECT k.grant_id, w.grant_id, w.name, w.joined_at
+    FROM walk k
+    STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = k.name AND l.expires_at > SYSDATE(6)
+    STRAIGHT_JOIN rowlock_waiting_owner o FORCE INDEX (rowlock_waiting_owner_held) ON o.held_grant = l.grant_id
+    STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY)
+        ON w.name = o.name AND w.position = o.position AND w.grant_id = o.grant_id
+    STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id AND s.expires_at > SYSDATE(6)
+    LEFT JOIN rowlock_session t ON t.id = l.session_id
+    WHERE l.session_id IS NULL OR t.expires_at > SYSDATE(6)
+)
+SELECT k.via, k.grant_id, k.name,
+       (SELECT MAX(o.owner) FROM rowlock_waiting_owner o WHERE o.grant_id = k.grant_id),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', k.joined_at)
+FROM walk k";
+
+const CLEAN: &str = "
+DELETE o FROM (
+    SELECT f.grant_id, f.held_grant FROM rowlock_waiting_owner f
+    LEFT JOIN rowlock_waiter w ON w.name = f.name AND w.position = f.position AND w.grant_id = f.grant_id
+    WHERE w.name IS NULL LIMIT ?
+) t
+STRAIGHT_JOIN rowlock_waiting_owner o FORCE INDEX (PRIMARY)
+    ON o.grant_id = t.grant_id AND o.held_grant = t.held_grant";
+
+#[async_trait]
+impl DeadlockStore for MySqlConnection {
+    async fn deadlock_tell(&mut self, ask: &TellAsk) -> Result<(), Fault> {
+        for held in &ask.held {
+            sqlx::query(TELL)
+                .bind(ask.waiter.grant_id)
+                .bind(held)
+                .bind(ask.waiter.name.as_bytes())
+                .bind(ask.waiter.position)
+                .bind(&ask.owner)
+                .execute(&mut *self)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn deadlock_forget(&mut self, grant_ids: &[Uuid]) -> Result<(), Fault> {
+        for grant_id in grant_ids {
+            let forget = sqlx::query(FORGET).bind(grant_id);
+            forget.execute(&mut *self).await?;
+        }
+        Ok(())
+    }
+
+    async fn deadlock_edges(&mut self, asks: &[LookAsk]) -> Result<Vec<Edge>, Fault> {
+        let edges = fill(EDGES, &[quoted(&json::looks(asks))]);
+        let rows: Vec<MySqlRow> = read_alone(self, &edges).await?;
+        let edge = |row| Ok(Edge::from(EdgeColumns::from_row(row)?));
+        let edges: Result<_, sqlx::Error> = rows.iter().map(edge).collect();
+        Ok(edges?)
+    }
+
+    async fn deadlock_clean(&mut self, limit: u32) -> Result<(), Fault> {
+        sqlx::query(CLEAN).bind(limit).execute(self).await?;
+        Ok(())
+    }
+}
