@@ -82,9 +82,10 @@ pub use lock::{
     Semaphore, TryAcquire, TryLock, TryMulti, Version, one_changed,
 };
 pub use model::{
-    Blocked, Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder, FingerprintPieces,
-    FormToken, InvalidKey, InvalidName, Kind, LockInfo, Loss, Mode, Name, Outcome, RecordKey,
-    ReleaseOutcome, SessionInfo, Subject, Unfinished, UnknownEngine, WaiterInfo,
+    Blocked, Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder,
+    FingerprintPieces, FormToken, InvalidKey, InvalidName, Kind, LockInfo, Loss, Mode, Name,
+    Outcome, RecordKey, ReleaseOutcome, SessionInfo, Subject, Unfinished, UnknownEngine,
+    WaiterInfo,
 };
 pub use store::migration_sql::migration_sql;
 pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

@@ -98,6 +98,7 @@ impl Owner {
     /// # Ok(())
     /// # }
     /// ```
+    #[must_use]
     pub fn named(self, name: impl Into<Arc<str>>) -> Self {
         let name = Some(name.into());
         Self { name, ..self }
@@ -108,7 +109,10 @@ impl Owner {
         let name = self.name.as_deref()?;
         let known = self.known();
         let held = known.values().filter_map(Weak::upgrade);
-        let held: Vec<Uuid> = held.filter(|grant| grant.is_held()).map(|grant| grant.id).collect();
+        let held: Vec<Uuid> = held
+            .filter(|grant| grant.is_held())
+            .map(|grant| grant.id)
+            .collect();
         (!held.is_empty()).then_some((name, held))
     }
 

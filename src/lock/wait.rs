@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::select;
 use tokio::time::timeout;
 
-use super::{Lock, Owner};
 use super::acquire::Asked;
+use super::{Lock, Owner};
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
 use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
@@ -131,7 +131,9 @@ impl Lock {
             held,
         };
         place.may_deadlock();
-        let head = self.core.wish(Subject::Lock(name.clone()), "search deadlocks");
+        let head = self
+            .core
+            .wish(Subject::Lock(name.clone()), "search deadlocks");
         let tell = async move |store: &mut dyn Store| store.deadlock_tell(&ask).await;
         if let Err(error) = self.core.ask(head, tell).await {
             tracing::warn!(%name, %error, "deadlocks of this wait are not found");

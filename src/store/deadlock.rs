@@ -89,8 +89,13 @@ pub(crate) fn cycle(edges: &[Edge], start: Uuid) -> Option<Cycle> {
         }
     }
     let path = path(&next, start)?;
-    let nodes: Vec<&Edge> = path.iter().filter_map(|id| nodes.get(id).copied()).collect();
-    let youngest = nodes.iter().max_by_key(|node| (node.joined_at, node.grant_id))?;
+    let nodes: Vec<&Edge> = path
+        .iter()
+        .filter_map(|id| nodes.get(id).copied())
+        .collect();
+    let youngest = nodes
+        .iter()
+        .max_by_key(|node| (node.joined_at, node.grant_id))?;
     let blocked = nodes.iter().filter_map(|node| {
         let name = Name::from_bytes(&node.name)?;
         let owner = node.owner.clone();
@@ -149,7 +154,11 @@ mod tests {
         let found = cycle(&edges, Uuid::from_u128(1)).expect("it is in a circle");
         assert_eq!(found.waiters, [1, 3, 2].map(Uuid::from_u128));
         assert_eq!(found.youngest, Uuid::from_u128(3));
-        let owners: Vec<_> = found.blocked.iter().map(|blocked| &*blocked.owner).collect();
+        let owners: Vec<_> = found
+            .blocked
+            .iter()
+            .map(|blocked| &*blocked.owner)
+            .collect();
         assert_eq!(owners, ["owner 1", "owner 3", "owner 2"]);
         assert_eq!(found.blocked[0].name.as_str(), "name 1");
     }
@@ -158,7 +167,12 @@ mod tests {
     fn a_chain_and_a_circle_of_others_are_none() {
         let chain = [edge(None, 1), edge(Some(1), 2), edge(Some(2), 3)];
         assert_eq!(cycle(&chain, Uuid::from_u128(1)), None);
-        let others = [edge(None, 1), edge(Some(1), 2), edge(Some(2), 3), edge(Some(3), 2)];
+        let others = [
+            edge(None, 1),
+            edge(Some(1), 2),
+            edge(Some(2), 3),
+            edge(Some(3), 2),
+        ];
         assert_eq!(cycle(&others, Uuid::from_u128(1)), None);
         assert_eq!(cycle(&[], Uuid::from_u128(1)), None);
     }

@@ -27,7 +27,10 @@ impl Party {
     }
 
     fn lock(&self, name: &str) -> Lock {
-        self.rowlock.lock(name).owner(&self.owner).holder(self.name.clone())
+        self.rowlock
+            .lock(name)
+            .owner(&self.owner)
+            .holder(self.name.clone())
     }
 
     /// Waits for a lock. It is in the queue, behind these, when this returns.
@@ -147,9 +150,12 @@ on_every_engine! {
         })
         .await;
         // A process that has crashed leaves rows behind, which the cleaner removes.
-        let crashed = "INSERT INTO rowlock_waiting_owner (grant_id, held_grant, name, position, owner) \
-                       SELECT s.id, s.id, l.name, 1000, s.holder FROM rowlock_session s, rowlock_lock l";
-        assert!(db.execute(crashed).await > 0);
+        let crashed = format!(
+            "INSERT INTO rowlock_waiting_owner (grant_id, held_grant, name, position, owner) \
+             SELECT s.id, s.id, {}, 1000, s.holder FROM rowlock_session s",
+            db.bytes("b")
+        );
+        assert!(db.execute(&crashed).await > 0);
         one.rowlock.clean(100).await.unwrap();
         assert_eq!(db.number("SELECT count(*) FROM rowlock_waiting_owner").await, 0);
         assert!(held.is_held());

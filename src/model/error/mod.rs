@@ -5,7 +5,9 @@ mod says;
 
 use std::time::Duration;
 
-use super::{Blocked, Busy, Cause, Engine, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject};
+use super::{
+    Blocked, Busy, Cause, Engine, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject,
+};
 
 /// Every failure that this crate reports. Contention is an outcome, not an error: see [`TryAcquire`](crate::TryAcquire).
 ///

@@ -33,7 +33,10 @@ impl Search {
     pub(super) fn next(&self, asks: &[(LookAsk, Arc<Seat>)]) -> Option<Moment> {
         let may_deadlock = |(_, seat): &(_, Arc<Seat>)| seat.may_deadlock.load(Ordering::Acquire);
         let is_any = asks.iter().any(may_deadlock);
-        is_any.then(|| self.looked.map_or_else(Moment::now, |looked| looked + EVERY))
+        is_any.then(|| {
+            self.looked
+                .map_or_else(Moment::now, |looked| looked + EVERY)
+        })
     }
 
     /// Looks for circles, if that is due.
@@ -46,7 +49,9 @@ impl Search {
             return Ok(());
         }
         self.looked = Some(Moment::now());
-        let waiting = asks.iter().filter(|(_, seat)| seat.may_deadlock.load(Ordering::Acquire));
+        let waiting = asks
+            .iter()
+            .filter(|(_, seat)| seat.may_deadlock.load(Ordering::Acquire));
         let (asks, seats): (Vec<LookAsk>, Vec<Arc<Seat>>) = waiting.cloned().unzip();
         let timeout = link.operation_timeout();
         let edges = async |store: &mut dyn Store| store.deadlock_edges(&asks).await;
