@@ -9,9 +9,7 @@ use super::{
     Blocked, Busy, Cause, Engine, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject,
 };
 
-/// Every failure that this crate reports. Contention is an outcome, not an error: see [`TryAcquire`](crate::TryAcquire).
-///
-/// Each message says what was tried on what, and what to do next. No message contains a password.
+/// Every failure that this crate reports. Contention is an outcome, not an error: see [`TryAcquire`](crate::TryAcquire). Each message says what was tried on what, and what to do next. No message contains a password.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
@@ -375,8 +373,7 @@ pub enum Error {
         /// How it was lost.
         loss: Loss,
     },
-    /// The lease was lost after a transaction had pinned it, and the work was cut off. The transaction may or may not be committed.
-    /// (A commit was legal: no other holder was granted the name before it.)
+    /// The lease was lost after a transaction had pinned it, and the work was cut off. The transaction may be committed, legally.
     CutOff {
         /// The lock.
         name: Name,
