@@ -37,6 +37,7 @@ mod late_steps;
 mod late_token;
 mod modes;
 mod payments;
+mod philosophers;
 mod proxy;
 mod queue;
 mod queue_cut;
@@ -172,6 +173,12 @@ fn queues(engine: Engine) -> Vec<Trial> {
         }),
         trial("queue_killed_head", engine, move || {
             block_on(queue_head::killed(engine));
+        }),
+        trial("philosophers", engine, move || {
+            block_on(philosophers::run(engine, false));
+        }),
+        trial("philosophers_with_multi_locks", engine, move || {
+            block_on(philosophers::run(engine, true));
         }),
     ];
     if rowlock_test::Kind::of(engine).has_server {

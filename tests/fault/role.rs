@@ -9,7 +9,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rowlock::Rowlock;
 
-use crate::{dead_holder, histories, late_record, modes, payments, queue, worker, zombie};
+use crate::{
+    dead_holder, histories, late_record, modes, payments, philosophers, queue, worker, zombie,
+};
 
 /// What the parent wants of this process.
 #[derive(Debug, Clone)]
@@ -39,6 +41,10 @@ pub(crate) enum Part {
         process: usize,
         waiters: usize,
         some_leave: bool,
+    },
+    Philosopher {
+        seat: usize,
+        is_multi: bool,
     },
     Shop {
         gateway: u16,
@@ -104,6 +110,9 @@ impl Role {
                     waiters,
                     some_leave,
                 } => queue::wait(self, process, waiters, some_leave).await,
+                Part::Philosopher { seat, is_multi } => {
+                    philosophers::dine(self, seat, is_multi).await;
+                }
                 Part::Shop { gateway } => payments::shop(self, gateway).await,
                 Part::Claim => payments::claim(self).await,
                 Part::Gateway => payments::gateway(self).await,
