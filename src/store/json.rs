@@ -6,7 +6,6 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::lease::{ReleaseAsk, RenewAsk, TakeAsk};
-#[cfg(feature = "mysql")]
 use super::queue::LookAsk;
 use super::record::{ClaimAsk, EndColumns, FinishAsk, KeepAsk};
 use super::session::LeftBehind;
@@ -47,7 +46,6 @@ pub(crate) fn releases(asks: &[ReleaseAsk]) -> String {
 }
 
 /// `[[name, grant_id, position], …]`
-#[cfg(feature = "mysql")]
 pub(crate) fn looks(asks: &[LookAsk]) -> String {
     array(asks.iter().map(|ask| {
         json!([
