@@ -15,7 +15,10 @@ struct Party {
 
 impl Party {
     async fn new(db: &Db, name: &str, holds: &str) -> Self {
-        let rowlock = db.rowlock().await;
+        Self::of(db.rowlock().await, name, holds).await
+    }
+
+    async fn of(rowlock: Rowlock, name: &str, holds: &str) -> Self {
         let owner = rowlock.owner().named(name);
         let held = rowlock.lock(holds).owner(&owner).acquire().await.unwrap();
         Self {
@@ -137,7 +140,13 @@ on_every_engine! {
     }
 
     async fn a_wait_that_is_over_leaves_nothing_behind(db: &Db) {
-        let (one, two) = (Party::new(db, "one", "a").await, Party::new(db, "two", "b").await);
+        // Without a cleaner.
+        let client = async || {
+            let builder = Rowlock::builder().clean_every(None);
+            builder.connect(&db.url).await.unwrap()
+        };
+        let one = Party::of(client().await, "one", "a").await;
+        let two = Party::of(client().await, "two", "b").await;
         let waiting = one.waits("b", &[]).await;
         eventually("what it holds is told", async || {
             db.number("SELECT count(*) FROM rowlock_waiting_owner").await == 1

@@ -7,9 +7,9 @@ use rowlock::{Error, Rowlock};
 use rowlock_test::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
-const MIGRATIONS: i64 = 8;
+const MIGRATIONS: i64 = 9;
 
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 9] = [
     "rowlock_lock",
     "rowlock_database",
     "rowlock_idempotency",
@@ -17,6 +17,7 @@ const TABLES: [&str; 8] = [
     "rowlock_form_token",
     "rowlock_session",
     "rowlock_waiter",
+    "rowlock_waiting_owner",
     "rowlock_schema_history",
 ];
 
@@ -29,7 +30,7 @@ on_every_engine! {
         let first = db.rowlock().await;
         let fence = take(&first, "a", Duration::from_secs(30)).await.fence();
         first.flush().await;
-        for table in &TABLES[1..7] {
+        for table in &TABLES[1..8] {
             db.execute(&format!("DROP TABLE {table}")).await;
         }
         db.execute("DELETE FROM rowlock_schema_history WHERE version > 1").await;
