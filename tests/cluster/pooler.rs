@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rowlock::{
     Advance, Begun, Engine, Error, Fingerprint, Outcome, ReleaseOutcome, Retry, Rowlock, TryAcquire,
 };
-use rowlock_test::{Db, Own, eventually, take};
+use rowlock_test::{Db, Own, eventually, join, queue_is, release, take, turns};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Row};
 use tokio::task::JoinSet;
@@ -299,6 +299,42 @@ async fn statements_that_others_left_behind_are_not_run() {
             std::mem::forget(held);
         }
     }
+    it.remove().await;
+}
+
+/// The pooler gives the server's notifications to nobody, so waiters look whose turn it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_are_granted_in_order_without_notifications() {
+    let it = Pooled::new().await;
+    let clients = [it.rowlock().await, it.rowlock().await, it.rowlock().await];
+    let held = take(&clients[0], "a", TTL).await;
+    let mut waiting = Vec::new();
+    for number in 0..9 {
+        let holder = number.to_string();
+        waiting.push(join(&clients[number % 3], "a", &holder).await);
+    }
+    let gives_up = join(&clients[1], "a", "gives up").await;
+    gives_up.abort();
+    queue_is(
+        &clients[2],
+        "a",
+        &["0", "1", "2", "3", "4", "5", "6", "7", "8"],
+    )
+    .await;
+    release(&held).await;
+    assert_eq!(turns(waiting).await, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+
+    let catalog = clients[0].rw_lock("catalog");
+    let writer = catalog.write().await.unwrap();
+    let other = clients[1].rw_lock("catalog");
+    let reader = tokio::spawn(async move { other.read().await });
+    eventually("a reader waits", async || {
+        !clients[2].waiters().await.unwrap().is_empty()
+    })
+    .await;
+    release(&writer).await;
+    assert!(reader.await.unwrap().unwrap().is_held());
+    drop(clients);
     it.remove().await;
 }
 

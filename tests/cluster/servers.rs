@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{Db, Own, eventually, take};
+use rowlock_test::{Db, Own, eventually, join, release, take, turns};
 use sqlx::{Connection, PgConnection, Row};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -55,6 +55,43 @@ async fn the_primary_is_found_among_several_servers_and_again_after_a_failover()
         error.to_string().contains("server 1:") && error.to_string().contains("server 3:"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn waiters_keep_their_places_over_a_failover() {
+    let primary = Own::start("postgres", &[]);
+    let standby = Own::standby(&primary);
+    let url = format!(
+        "postgres://postgres@{},{}/postgres",
+        primary.address(),
+        standby.address()
+    );
+    let clients = [
+        Rowlock::connect(&url).await.unwrap(),
+        Rowlock::connect(&url).await.unwrap(),
+    ];
+    let held = take(&clients[0], "a", TTL).await;
+    let waiting = [
+        join(&clients[1], "a", "first").await,
+        join(&clients[0], "a", "second").await,
+    ];
+    let reader = clients[0].rw_lock("catalog").read().await.unwrap();
+    let catalog = clients[1].rw_lock("catalog");
+    let writer = tokio::spawn(async move { catalog.write().await });
+    eventually("the standby has all waiters", async || {
+        let mut conn = PgConnection::connect(&standby.url).await.unwrap();
+        let count = sqlx::raw_sql("SELECT count(*) FROM rowlock_waiter");
+        let row = count.fetch_one(&mut conn).await;
+        row.is_ok_and(|row| row.get::<i64, _>(0) == 3)
+    })
+    .await;
+    drop(primary); // stopped
+    standby.promote().await;
+    release(&held).await;
+    assert_eq!(turns(waiting).await, [0, 1]);
+    release(&reader).await;
+    assert!(writer.await.unwrap().unwrap().is_held());
+    drop(clients);
 }
 
 #[tokio::test]

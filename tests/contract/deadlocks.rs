@@ -69,6 +69,18 @@ on_every_engine! {
         assert!(matches!(again, Error::WaitTimeout { .. }), "{again}");
     }
 
+    async fn of_two_owners_of_one_client_the_older_one_goes_on(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let one = Party::of(rowlock.clone(), "one", "a").await;
+        let two = Party::of(rowlock, "two", "b").await;
+        let older = one.waits("b", &[]).await;
+        // One look sees both waits in the circle.
+        let younger = two.waits("a", &[]).await;
+        assert_eq!(deadlock(younger).await, ["two", "one"]);
+        release(&two.held).await;
+        assert!(older.await.unwrap().unwrap().is_held());
+    }
+
     async fn a_circle_of_three_is_found_and_says_who_waits_for_what(db: &Db) {
         let parties = [
             Party::new(db, "one", "a").await,

@@ -29,6 +29,12 @@ pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
         trial("a_pinned_commit_in_time_succeeds", cluster, pinned_commit),
         trial("a_pin_through_another_node_finds_its_lease", cluster, pins),
         trial("connections_to_different_nodes", cluster, balanced),
+        trial(
+            "permits_through_all_nodes_fit_the_capacity",
+            cluster,
+            permits,
+        ),
+        trial("a_writer_is_alone_through_all_nodes", cluster, writers),
         trial("a_node_without_its_cluster", cluster, isolated),
     ]
 }
@@ -54,7 +60,7 @@ impl Cluster {
     }
 
     /// An empty database on all nodes.
-    async fn database(&self) -> Database {
+    pub(crate) async fn database(&self) -> Database {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rl_{}_{count}", std::process::id());
@@ -73,7 +79,7 @@ impl Cluster {
     }
 }
 
-struct Database {
+pub(crate) struct Database {
     name: String,
     urls: Vec<String>,
     admin: MySqlConnection,
@@ -81,7 +87,7 @@ struct Database {
 
 impl Database {
     /// A client and a pool of the application at a node.
-    async fn at(&self, node: usize) -> (Rowlock, MySqlPool) {
+    pub(crate) async fn at(&self, node: usize) -> (Rowlock, MySqlPool) {
         let url = &self.urls[node];
         // What others have made may come a little later.
         (
@@ -90,13 +96,13 @@ impl Database {
         )
     }
 
-    async fn remove(mut self) {
+    pub(crate) async fn remove(mut self) {
         let drop = AssertSqlSafe(format!("DROP DATABASE {}", self.name));
         sqlx::raw_sql(drop).execute(&mut self.admin).await.unwrap();
     }
 }
 
-async fn number(pool: &MySqlPool, sql: &'static str) -> i64 {
+pub(crate) async fn number(pool: &MySqlPool, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
 }
 

@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod galera;
+mod permits;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,10 +17,16 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     if arguments.list {
-        return libtest_mimic::run(&arguments, galera::trials(None)).exit_code();
+        return libtest_mimic::run(&arguments, trials(None)).exit_code();
     }
     let cluster = Arc::new(Cluster::start());
-    libtest_mimic::run(&arguments, galera::trials(Some(&cluster))).exit_code()
+    libtest_mimic::run(&arguments, trials(Some(&cluster))).exit_code()
+}
+
+fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
+    let mut trials = galera::trials(cluster);
+    trials.extend(permits::trials(cluster));
+    trials
 }
 
 fn trial<F: Future<Output = ()>>(
