@@ -218,6 +218,7 @@ fn brands_have_the_same_files() {
                 "permit_reap.rs",
                 "permit_row.rs",
                 "permit_text.rs",
+                "statement.rs",
                 "waiter.rs",
             ]
             .iter()

@@ -25,6 +25,7 @@ pub(crate) mod job;
 mod lanes;
 pub(crate) mod lease_guard;
 mod link;
+pub(crate) mod place;
 pub(crate) mod queue;
 pub(crate) mod record_guard;
 mod renew;

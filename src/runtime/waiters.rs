@@ -8,7 +8,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::queue::Queue as Places;
 use crate::model::Name;
-use crate::store::lease::Freed;
+use crate::store::release::Freed;
 
 /// The queues of all names that a task of this process waits for.
 #[derive(Debug, Default)]

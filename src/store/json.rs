@@ -5,9 +5,10 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::lease::{ReleaseAsk, RenewAsk, TakeAsk};
+use super::lease::{RenewAsk, TakeAsk};
 use super::queue::LookAsk;
 use super::record::{ClaimAsk, EndColumns, FinishAsk, KeepAsk};
+use super::release::ReleaseAsk;
 use super::session::LeftBehind;
 use super::to_micros;
 use crate::model::{Name, Outcome, RecordKey};

@@ -41,6 +41,7 @@ pub(crate) mod record;
 pub(crate) mod record_admin;
 pub(crate) mod record_in_tx;
 pub(crate) mod record_state;
+pub(crate) mod release;
 mod request;
 pub(crate) mod row;
 pub(crate) mod schema;

@@ -19,8 +19,8 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::lease::Freed;
 use super::queue::{JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed, QueueStore};
+use super::release::Freed;
 use crate::model::{Error, Kind, Name};
 
 /// The verbs for read/write locks and semaphores.

@@ -22,7 +22,6 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::lease::{Freed, ReleaseAsk};
 use super::micros;
 use super::row::{LockRow, time};
 use crate::model::{Error, Kind, Name, WaiterInfo};
@@ -233,26 +232,6 @@ impl From<(bool, bool, i64)> for Looked {
             (false, false) => Self::Gone,
         }
     }
-}
-
-/// Releases the grant of an ask whose name has waiters.
-pub(super) async fn release(
-    store: &mut (impl QueueStore + Send + ?Sized),
-    ask: &ReleaseAsk,
-) -> Result<Freed, Fault> {
-    let pass = PassAsk {
-        name: ask.name.clone(),
-        of: Some((ask.grant_id, Leaves::None)),
-    };
-    Ok(match store.queue_pass(&pass).await? {
-        Passed::Done {
-            was_live: true,
-            next,
-        } => next.map_or(Freed::Released, |next| Freed::Passed(vec![next])),
-        Passed::Done { .. } => Freed::Expired,
-        Passed::No => Freed::Superseded,
-        Passed::Locked => Freed::Locked,
-    })
 }
 
 /// A waiter, as operators see it.

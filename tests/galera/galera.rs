@@ -29,12 +29,6 @@ pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
         trial("a_pinned_commit_in_time_succeeds", cluster, pinned_commit),
         trial("a_pin_through_another_node_finds_its_lease", cluster, pins),
         trial("connections_to_different_nodes", cluster, balanced),
-        trial(
-            "permits_through_all_nodes_fit_the_capacity",
-            cluster,
-            permits,
-        ),
-        trial("a_writer_is_alone_through_all_nodes", cluster, writers),
         trial("a_node_without_its_cluster", cluster, isolated),
     ]
 }

@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Queue, Seat, Turn, locked};
+use super::Queue;
+use super::seat::Seat;
 use crate::model::Moment;
 use crate::runtime::link::Link;
 use crate::store::Store;
@@ -31,7 +31,7 @@ pub(super) struct Search {
 impl Search {
     /// When to look again; `None`: no waiter can be in a circle.
     pub(super) fn next(&self, asks: &[(LookAsk, Arc<Seat>)]) -> Option<Moment> {
-        let may_deadlock = |(_, seat): &(_, Arc<Seat>)| seat.may_deadlock.load(Ordering::Acquire);
+        let may_deadlock = |(_, seat): &(_, Arc<Seat>)| seat.may_deadlock();
         let is_any = asks.iter().any(may_deadlock);
         is_any.then(|| {
             self.looked
@@ -49,9 +49,7 @@ impl Search {
             return Ok(());
         }
         self.looked = Some(Moment::now());
-        let waiting = asks
-            .iter()
-            .filter(|(_, seat)| seat.may_deadlock.load(Ordering::Acquire));
+        let waiting = asks.iter().filter(|(_, seat)| seat.may_deadlock());
         let (asks, seats): (Vec<LookAsk>, Vec<Arc<Seat>>) = waiting.cloned().unzip();
         let timeout = link.operation_timeout();
         let edges = async |store: &mut dyn Store| store.deadlock_edges(&asks).await;
@@ -66,8 +64,7 @@ impl Search {
             waiters.sort_unstable();
             let is_twice = self.seen.get(&id) == Some(&waiters);
             if is_twice && found.youngest == id {
-                *locked(&seat.cycle) = found.blocked;
-                seat.tell(Turn::Deadlock);
+                seat.tell_cycle(found.blocked);
             }
             seen.insert(id, waiters);
         }

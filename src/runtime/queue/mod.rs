@@ -2,7 +2,7 @@
 //!
 //! # Overview
 //!
-//! A task that waits for a name has a row in the name's queue ([`store::queue`](crate::store::queue)), and a [`Place`] here. The name is passed
+//! A task that waits for a name has a row in the name's queue ([`store::queue`](crate::store::queue)), and a [place](super::place) with a [`Seat`] here. The name is passed
 //! on to its row by whoever releases it; then the task *confirms* the grant, and holds the lock.
 //!
 //! How a task learns that its turn has come:
@@ -20,22 +20,21 @@
 
 mod deadlock;
 pub(crate) mod listen;
+pub(crate) mod seat;
 pub(crate) mod watch;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::Core;
+use seat::{Seat, Turn};
+
 use super::session::Session;
-use super::verbs::leave;
-use crate::model::{Blocked, Moment, Name};
+use crate::model::{Moment, Name};
 use crate::store::permit::Ticket;
-use crate::store::queue::{Leaves, LookAsk, Next};
+use crate::store::queue::{LookAsk, Next};
 
 /// The places of a client.
 #[derive(Debug, Default)]
@@ -69,174 +68,33 @@ struct State {
     is_closed: bool,
 }
 
-/// What the tasks of the client and the looks share of a place.
-#[derive(Debug)]
-struct Seat {
-    ticket: Ticket,
-    session: Arc<Session>,
-    /// The position, as soon as it is known.
-    position: Mutex<Option<i64>>,
-    turn: Mutex<Option<Turn>>,
-    told: Notify,
-    /// Its owner has told what it holds.
-    may_deadlock: AtomicBool,
-    /// The circle that it is in.
-    cycle: Mutex<Vec<Blocked>>,
-}
-
-/// How the waiting of a place ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// The name was passed on to it, and has to be confirmed.
-    Granted,
-    /// Its row is gone.
-    Gone,
-    /// It is the youngest waiter in a circle of waits.
-    Deadlock,
-}
-
-/// A place in a queue, from before its row is made. Dropping it leaves the queue.
-#[derive(Debug)]
-pub(crate) struct Place {
-    seat: Arc<Seat>,
-    /// How many sendings of the ask to join may still reach the server.
-    pub(crate) late: u32,
-    /// The TTL of the grant that it asks for.
-    ttl: Duration,
-    core: Arc<Core>,
-}
-
-impl Place {
-    /// `is_permit`: it waits for a permit.
-    pub(crate) fn new(
-        core: &Arc<Core>,
-        name: &Name,
-        is_permit: bool,
-        session: Arc<Session>,
-        ttl: Duration,
-    ) -> Self {
-        let grant_id = Uuid::new_v4();
-        let ticket = Ticket {
-            name: name.clone(),
-            grant_id,
-            is_permit,
-        };
-        let seat = Arc::new(Seat {
-            ticket,
-            session: Arc::clone(&session),
-            position: Mutex::default(),
-            turn: Mutex::default(),
-            told: Notify::new(),
-            may_deadlock: AtomicBool::new(false),
-            cycle: Mutex::default(),
-        });
-        let state = &mut *core.queue.state();
-        state.seats.insert(grant_id, Arc::clone(&seat));
-        *state.names.entry(name.clone()).or_default() += 1;
-        state.session = Some(session);
-        Self {
-            seat,
-            late: 0,
-            ttl,
-            core: Arc::clone(core),
-        }
-    }
-
-    pub(crate) fn ticket(&self) -> &Ticket {
-        &self.seat.ticket
-    }
-
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.seat.session
-    }
-
-    /// Its owner tells what it holds: from now on deadlocks are looked for.
-    pub(crate) fn may_deadlock(&self) {
-        self.seat.may_deadlock.store(true, Ordering::Release);
-        self.core.queue.watch.notify_one();
-    }
-
-    /// The circle of waits that it is in.
-    pub(crate) fn cycle(&self) -> Vec<Blocked> {
-        locked(&self.seat.cycle).clone()
-    }
-
-    pub(crate) fn look_ask(&self) -> Option<LookAsk> {
-        self.seat.look_ask()
-    }
-
-    pub(crate) fn position(&self) -> Option<i64> {
-        *locked(&self.seat.position)
-    }
-
-    /// Its row has this position. `is_stuck`: the name has to be passed on.
-    pub(crate) fn queued(&self, position: i64, is_stuck: bool) {
-        *locked(&self.seat.position) = Some(position);
-        let queue = &self.core.queue;
-        queue.state().is_urgent |= is_stuck;
-        queue.changed();
-        queue.listen.notify_one();
-    }
-
-    /// Resolves when its turn has come, or its row is gone.
-    pub(crate) async fn turn(&self) -> Turn {
-        loop {
-            // A permit of `told` stays until it is used, so nothing is missed.
-            if let Some(turn) = *locked(&self.seat.turn) {
-                return turn;
-            }
-            self.seat.told.notified().await;
-        }
-    }
-
-    /// Its row is gone, or belongs to a guard: there is nothing to leave.
-    pub(crate) fn forget(mut self) {
-        self.late = 0;
-        *locked(&self.seat.position) = None;
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.core.queue.left(&self.seat);
-        if let Some(position) = self.position() {
-            let late = (self.late, self.ttl);
-            let ticket = self.ticket().clone();
-            self.core.leave(ticket, Leaves::At(position), late);
-        }
-    }
-}
-
-impl Core {
-    /// Leaves a queue in the background.
-    fn leave(&self, ticket: Ticket, leaves: Leaves, late: (u32, Duration)) {
-        let limit = self.settings.operation_timeout;
-        self.send(leave::of(ticket, leaves, late, &self.waiters, limit));
-    }
-
-    /// Leaves all queues, for a shutdown. A task whose turn has come does so itself.
-    pub(crate) fn leave_queues(&self) {
-        let seats: Vec<_> = self.queue.state().seats.values().cloned().collect();
-        for seat in seats {
-            let left = {
-                let turn = &mut *locked(&seat.turn);
-                let position = turn.is_none().then(|| locked(&seat.position).take());
-                let position = position.flatten();
-                if position.is_some() {
-                    *turn = Some(Turn::Gone);
-                }
-                position
-            };
-            if let Some(position) = left {
-                seat.told.notify_one();
-                let late = (0, Duration::ZERO);
-                self.leave(seat.ticket.clone(), Leaves::At(position), late);
-            }
-        }
-    }
-}
-
 impl Queue {
+    /// A seat for a new waiter.
+    pub(super) fn sit(&self, ticket: Ticket, session: Arc<Session>) -> Arc<Seat> {
+        let seat = Arc::new(Seat::new(ticket, Arc::clone(&session)));
+        let (ticket, state) = (&seat.ticket, &mut *self.state());
+        state.seats.insert(ticket.grant_id, Arc::clone(&seat));
+        *state.names.entry(ticket.name.clone()).or_default() += 1;
+        state.session = Some(session);
+        seat
+    }
+
+    /// The row of a waiter was made. `is_stuck`: its name has to be passed on.
+    pub(super) fn queued(&self, is_stuck: bool) {
+        self.state().is_urgent |= is_stuck;
+        self.changed();
+        self.listen.notify_one();
+    }
+
+    /// The owner of a waiter has told what it holds.
+    pub(super) fn may_deadlock(&self) {
+        self.watch.notify_one();
+    }
+
+    pub(super) fn seats(&self) -> Vec<Arc<Seat>> {
+        self.state().seats.values().cloned().collect()
+    }
+
     /// The name was passed on to the waiter with this grant id, if it is one of this client's.
     pub(crate) fn passed(&self, grant_id: Uuid) {
         let seat = self.state().seats.get(&grant_id).map(Arc::clone);
@@ -258,9 +116,9 @@ impl Queue {
         self.state().names.contains_key(name)
     }
 
-    fn left(&self, seat: &Seat) {
+    pub(super) fn left(&self, seat: &Seat) {
         let (ticket, state) = (&seat.ticket, &mut *self.state());
-        if seat.may_deadlock.load(Ordering::Acquire) {
+        if seat.may_deadlock() {
             state.forget.push(ticket.grant_id);
             self.watch.notify_one();
         }
@@ -308,10 +166,10 @@ impl Queue {
 
     /// The asks of a look: all places whose turn has not come. A place of a session that has ended is gone.
     fn asks(&self) -> Vec<(LookAsk, Arc<Seat>)> {
-        let seats: Vec<_> = self.state().seats.values().cloned().collect();
+        let seats = self.seats();
         let mut asks = Vec::with_capacity(seats.len());
         for seat in seats {
-            let waits = locked(&seat.turn).is_none();
+            let waits = seat.turn().is_none();
             let Some(ask) = seat.look_ask().filter(|_| waits) else {
                 continue;
             };
@@ -334,31 +192,6 @@ impl Queue {
 
     fn state(&self) -> MutexGuard<'_, State> {
         locked(&self.state)
-    }
-}
-
-impl Seat {
-    /// `None`: its position is not known.
-    fn look_ask(&self) -> Option<LookAsk> {
-        let position = *locked(&self.position);
-        let Ticket { name, grant_id, .. } = self.ticket.clone();
-        position.map(|position| LookAsk {
-            name,
-            grant_id,
-            position,
-        })
-    }
-
-    /// Returns whether this is news.
-    fn tell(&self, turn: Turn) -> bool {
-        let is_news = {
-            let told = &mut *locked(&self.turn);
-            let is_news = told.is_none();
-            told.get_or_insert(turn);
-            is_news
-        };
-        self.told.notify_one();
-        is_news
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::select;
 
+use super::Queue;
 use super::deadlock::Search;
-use super::{Queue, Seat, Turn};
+use super::seat::{Seat, Turn};
 use crate::model::{FaultKind, Moment, Name};
 use crate::runtime::backoff;
 use crate::runtime::link::Link;

@@ -7,7 +7,7 @@ use crate::runtime::session::{Renewal, Session};
 use crate::runtime::timer::sleep_until;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::lease::ReleaseAsk;
+use crate::store::release::ReleaseAsk;
 
 /// How many grants one statement reads. Between two of them other tasks of the thread have their turn.
 const PAGE: u32 = 2_000;

@@ -6,7 +6,7 @@ use crate::model::{Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
-use crate::runtime::queue::Place;
+use crate::runtime::place::Place;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::queue::{ConfirmAsk, Confirmed};

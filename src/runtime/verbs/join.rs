@@ -7,7 +7,7 @@ use crate::model::{Busy, Error, Kind, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
-use crate::runtime::queue::Place;
+use crate::runtime::place::Place;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::permit::{PermitAsk, Share};

@@ -13,7 +13,7 @@ use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::lease::{Freed, ReleaseAsk};
+use crate::store::release::{Freed, ReleaseAsk};
 
 /// Ends a grant: its last guard is gone, or no caller will receive it.
 #[derive(Debug)]

@@ -3,9 +3,8 @@
 use async_trait::async_trait;
 use sqlx::{Connection, FromRow, MySqlConnection};
 
-use super::connect::{fill, read_alone};
-use super::in_tx::hex;
 use super::record::{REMOVE, REMOVE_STEPS};
+use super::statement::{fill, hex, read_alone};
 use crate::model::RecordKey;
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;

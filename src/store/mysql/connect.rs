@@ -4,10 +4,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
+use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
-use super::in_tx::text;
+use super::statement::read_alone;
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
@@ -155,64 +155,6 @@ impl Connection for MySqlConnection {
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
         SchemaStore::migrate(self).await
     }
-}
-
-/// Runs a read-only statement in a transaction of its own, in one round trip.
-///
-/// A proxy that splits reads from writes sends a lone SELECT to a replica, which may lack the latest commits: a new grant would
-/// have no holder there, and a held lease would look lost. A transaction stays on the primary, and so does a read in one text
-/// with a write ([`write_and_read`]).
-pub(super) async fn read_alone(
-    conn: &mut MySqlConnection,
-    read: &str,
-) -> Result<Vec<MySqlRow>, sqlx::Error> {
-    in_one_transaction(conn, read).await
-}
-
-/// Runs statements in a transaction of their own, in one round trip. Returns the rows of all of them.
-pub(super) async fn in_one_transaction(
-    conn: &mut MySqlConnection,
-    statements: &str,
-) -> Result<Vec<MySqlRow>, sqlx::Error> {
-    let text = format!("START TRANSACTION; {statements}; COMMIT");
-    let found = sqlx::raw_sql(AssertSqlSafe(text))
-        .fetch_all(&mut *conn)
-        .await;
-    if let Err(sqlx::Error::Database(_)) = &found {
-        // The text stopped there, and left the transaction open.
-        sqlx::raw_sql("ROLLBACK").execute(conn).await?;
-    }
-    found
-}
-
-/// Writes, then reads the rows back, in one text and one round trip.
-pub(super) async fn write_and_read(
-    conn: &mut MySqlConnection,
-    write: &str,
-    read: &str,
-) -> Result<Vec<MySqlRow>, sqlx::Error> {
-    let text = AssertSqlSafe(format!("{write}; {read}"));
-    sqlx::raw_sql(text).fetch_all(conn).await
-}
-
-/// `sql` with its question marks replaced by the literals.
-pub(super) fn fill(sql: &str, literals: &[String]) -> String {
-    let mut parts = sql.split('?');
-    let mut filled = String::from(parts.next().unwrap_or_default());
-    for (part, literal) in parts.zip(literals) {
-        filled.push_str(literal);
-        filled.push_str(part);
-    }
-    filled
-}
-
-/// A JSON literal, for a session of our own. (Hexadecimal costs the server a tenth more per batch, so it is used only where a
-/// holder's name would need escaping.)
-pub(super) fn quoted(json: &str) -> String {
-    if json.contains(['\'', '\\']) {
-        return text(json);
-    }
-    format!("_utf8mb4'{json}'")
 }
 
 pub(super) async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {

@@ -5,7 +5,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection};
 use uuid::Uuid;
 
-use super::connect::{fill, quoted, read_alone};
+use super::statement::{fill, quoted, read_alone};
 use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, TellAsk};
 use crate::store::fault::Fault;
 use crate::store::json;

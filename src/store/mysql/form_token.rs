@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
 
-use super::in_tx::{hex, rows};
+use super::statement::{hex, rows};
 use crate::store::fault::Fault;
 use crate::store::form_token::{FormTokenStore, TokenAsk};
 use crate::store::in_tx::Told;

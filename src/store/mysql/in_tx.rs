@@ -16,7 +16,6 @@
 //! `InnoDB` keeps the lock of every row that a locking read looks at, even of a row with a live lease, which can then not be
 //! renewed. Hence [`TxTaken::Blocking`], and the earlier look from outside for names whose leases have been seen.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,6 +23,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::lock_row::{row_columns, row_ends};
+use super::statement::{hex, rows};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{
@@ -248,11 +248,6 @@ fn refusal(asks: &[TxAsk], found: &[Found]) -> Option<TxTaken> {
     None
 }
 
-/// The rows of all statements of a text.
-pub(super) async fn rows(conn: &mut MySqlConnection, text: String) -> Result<Vec<MySqlRow>, Fault> {
-    Ok(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?)
-}
-
 /// [`rows`], but `None` when another transaction has a lock.
 async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MySqlRow>>, Fault> {
     match rows(conn, text).await {
@@ -274,18 +269,4 @@ async fn missed<T>(conn: &mut MySqlConnection, found: T) -> Result<Told<T>, Faul
 fn list<'a>(names: impl Iterator<Item = &'a Name>) -> String {
     let names: Vec<String> = names.map(|name| hex(name.as_bytes())).collect();
     names.join(", ")
-}
-
-/// A text literal that does not depend on the session's character set.
-pub(super) fn text(text: &str) -> String {
-    format!("_utf8mb4 {}", hex(text.as_bytes()))
-}
-
-/// A literal of bytes, in hexadecimal.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let mut hex = String::from("x'");
-    for byte in bytes {
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex + "'"
 }

@@ -17,14 +17,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
-use super::connect::{fill, quoted, write_and_read};
-use super::in_tx::{hex, text};
 use super::lock_row::{Rows, found, is_duplicate, read, read_text, row_columns, row_ends};
+use super::statement::{fill, hex, quoted, text, write_and_read};
 use crate::model::Name;
 use crate::store::fault::Fault;
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::row::{LockColumns, LockRow};
-use crate::store::{json, micros, queue, to_micros};
+use crate::store::{json, micros, release, to_micros};
 
 const TAKE: &str = "
 UPDATE (
@@ -215,7 +215,7 @@ impl LeaseStore for MySqlConnection {
         if let [ask] = asks
             && ask.was_queued
         {
-            return Ok(vec![queue::release(self, ask).await?]);
+            return Ok(vec![release::pass_on(self, ask).await?]);
         }
         let names = || asks.iter().map(|ask| &ask.name);
         let release = match asks {
@@ -247,7 +247,7 @@ impl LeaseStore for MySqlConnection {
         for (ask, outcome) in asks.iter().zip(&mut outcomes) {
             let row = after.get(ask.name.as_bytes());
             if row.is_some_and(|row| ask.is_awaited(row)) {
-                *outcome = queue::release(self, ask).await?;
+                *outcome = release::pass_on(self, ask).await?;
             }
         }
         Ok(outcomes)

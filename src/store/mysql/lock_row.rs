@@ -6,8 +6,7 @@ use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection};
 
-use super::connect::{fill, quoted, read_alone};
-use super::in_tx::hex;
+use super::statement::{fill, hex, quoted, read_alone};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::classify::classify;
 use crate::store::fault::Fault;

@@ -17,6 +17,7 @@ mod record_admin;
 mod record_in_tx;
 mod schema;
 mod session;
+mod statement;
 mod step;
 
 pub(crate) use connect::MySql;

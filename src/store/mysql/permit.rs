@@ -4,16 +4,16 @@ use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection, Row};
 
-use super::connect::read_alone;
 use super::lock_row::{lock_row, make_row};
 use super::permit_reap::look_text;
 use super::permit_text::{Reap, join_text, pass_text, resize_text, weigh_text};
 use super::queue::{join_with, transact};
+use super::statement::read_alone;
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
-use crate::store::lease::Freed;
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
 use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk};
+use crate::store::release::Freed;
 use crate::store::row::count;
 
 #[async_trait]

@@ -3,10 +3,9 @@
 //! Reaping reads the permits without a lock, locks those that seem to have ended, without waiting, and looks at each again: a renewal or a confirm
 //! may have been faster. A session that has ended stays so. A permit is removed by its whole name.
 
-use super::connect::{fill, quoted};
-use super::in_tx::hex;
 use super::lock_row::row_ends;
 use super::queue::with;
+use super::statement::{fill, hex, quoted};
 use crate::model::Name;
 use crate::store::json;
 use crate::store::queue::LookAsk;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::*;
-use crate::store::lease::{Freed, LeaseStore, RenewAsk, Renewed};
+use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
 use crate::store::mysql::permit_text::{Reap, pass_text as permit_pass_text};
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, WeighAsk, Weighed};
+use crate::store::release::Freed;
 
 /// That of the newest permit.
 const FENCE: &str = "SELECT MAX(fence) FROM rowlock_lock WHERE weight > 0";

@@ -11,10 +11,10 @@
 
 use uuid::Uuid;
 
-use super::in_tx::{hex, text};
 use super::lock_row::{row_columns, row_ends};
 use super::permit_reap::{Literals, REAP, of_name, permits, see_dead};
 use super::queue::{row_with, wait, with};
+use super::statement::{hex, text};
 use crate::model::Name;
 use crate::store::permit::{PermitAsk, WeighAsk};
 use crate::store::queue::{Leaves, PassAsk, WINDOW};

@@ -18,10 +18,9 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
-use super::connect::{fill, in_one_transaction, quoted, read_alone};
 use super::fault::is_lock_time_out;
-use super::in_tx::{hex, text};
 use super::lock_row::{make_row, row_columns, row_ends};
+use super::statement::{fill, hex, in_one_transaction, quoted, read_alone, text};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::store::lease::Freed;
 use crate::store::queue_cases::Waits;
+use crate::store::release::Freed;
 
 const NAMES: [&str; 3] = ["a", "b", "z"];
 const FOR: Duration = Duration::from_secs(5);

@@ -158,7 +158,7 @@ async fn a_verb_that_gives_up_leaves_no_transaction_open(place: &Database) {
             2 => client.pass("a", None).await == Passed::Locked,
             _ => {
                 let freed = client.release(held.ask.grant_id, "a", held.fence).await;
-                freed == crate::store::lease::Freed::Locked
+                freed == crate::store::release::Freed::Locked
             }
         };
         assert!(is_locked, "{verb}");

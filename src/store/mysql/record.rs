@@ -9,8 +9,7 @@
 use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection, Row};
 
-use super::connect::{fill, quoted, read_alone};
-use super::in_tx::hex;
+use super::statement::{fill, hex, quoted, read_alone};
 use crate::model::{FaultKind, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::lease::Renewed;

@@ -3,8 +3,7 @@
 use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection, Row};
 
-use super::connect::{fill, read_alone};
-use super::in_tx::{hex, text};
+use super::statement::{fill, hex, read_alone, text};
 use super::step;
 use crate::model::Outcome;
 use crate::store::fault::Fault;

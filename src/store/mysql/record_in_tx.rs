@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use sqlx::mysql::MySqlQueryResult;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
-use super::in_tx::{DATABASE, hex, rows, text};
+use super::in_tx::DATABASE;
+use super::statement::{hex, rows, text};
 use crate::model::{FaultKind, Outcome};
 use crate::store::fault::Fault;
 use crate::store::in_tx::Told;

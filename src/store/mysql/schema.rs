@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
-use super::connect::{is, is_in_galera, read_alone};
+use super::connect::{is, is_in_galera};
+use super::statement::read_alone;
 use crate::model::{Engine, FaultKind};
 use crate::store::fault::Fault;
 use crate::store::grants::{RIGHTS, TABLES, identifier};

@@ -7,8 +7,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
-use super::connect::{fill, read_alone, write_and_read};
-use super::in_tx::hex;
+use super::statement::{fill, hex, read_alone, write_and_read};
 use crate::model::SessionInfo;
 use crate::store::fault::Fault;
 use crate::store::session::{LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionStore};

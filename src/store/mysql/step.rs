@@ -3,8 +3,7 @@
 use async_trait::async_trait;
 use sqlx::{Connection, FromRow, MySqlConnection};
 
-use super::connect::{fill, read_alone};
-use super::in_tx::hex;
+use super::statement::{fill, hex, read_alone};
 use crate::model::{Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::record::Finished;

@@ -18,8 +18,9 @@ use super::lock_row::{one, row_columns, row_ends};
 use super::{query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::fault::Fault;
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
-use crate::store::queue;
+use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::release;
+use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::row::LockRow;
 use crate::store::{micros, to_micros};
 
@@ -250,7 +251,7 @@ impl LeaseStore for PgConnection {
         if let [ask] = asks
             && ask.was_queued
         {
-            return Ok(vec![queue::release(self, ask).await?]);
+            return Ok(vec![release::pass_on(self, ask).await?]);
         }
         if let [ask] = asks {
             let one: Option<(bool, String)> = query_as(RELEASE_ONE)
@@ -260,7 +261,7 @@ impl LeaseStore for PgConnection {
                 .await?;
             match one {
                 Some((false, _)) => return Ok(vec![Freed::Released]),
-                Some((true, _)) => return Ok(vec![queue::release(self, ask).await?]),
+                Some((true, _)) => return Ok(vec![release::pass_on(self, ask).await?]),
                 None => {}
             }
         }
@@ -274,7 +275,7 @@ impl LeaseStore for PgConnection {
         for (ask, (freed, mine, was_free, live, waiters, _)) in asks.iter().zip(rows) {
             outcomes.push(match (freed, mine, live) {
                 (true, ..) => Freed::Released,
-                (false, true, Some(true)) if waiters > 0 => queue::release(self, ask).await?,
+                (false, true, Some(true)) if waiters > 0 => release::pass_on(self, ask).await?,
                 (false, true, Some(true)) => Freed::Locked,
                 (false, true, _) => Freed::Expired,
                 (false, false, _) if was_free => Freed::WasFree,

@@ -11,9 +11,9 @@ use super::queue::unlocked;
 use super::{query, query_as};
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
-use crate::store::lease::Freed;
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
 use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk, WINDOW};
+use crate::store::release::Freed;
 use crate::store::row::count;
 use crate::store::to_micros;
 

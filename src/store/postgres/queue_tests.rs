@@ -7,8 +7,9 @@ use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk};
+use crate::store::lease::LeaseStore;
 use crate::store::queue_cases::{Client, Place, Waits, named, queue_cases};
+use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::schema::SchemaStore;
 
 #[derive(Clone)]

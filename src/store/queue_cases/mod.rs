@@ -19,13 +19,14 @@ use uuid::Uuid;
 use crate::model::{FaultKind, Name};
 use crate::store::clean::CleanStore;
 use crate::store::in_tx::InTxStore;
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, TakeAsk, Taken};
+use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::permit::PermitStore;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
     QueueStore,
 };
+use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::row::LockRow;
 use crate::store::session::{OpenAsk, SessionStore};
 

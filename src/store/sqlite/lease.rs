@@ -17,8 +17,9 @@ use sqlx::SqliteConnection;
 use super::lock_row::{Rows, read, row_columns, row_ends};
 use crate::model::Name;
 use crate::store::fault::Fault;
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, TakeAsk, Taken};
-use crate::store::queue;
+use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::release;
+use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, to_micros};
 
@@ -145,7 +146,7 @@ impl LeaseStore for SqliteConnection {
         if let [ask] = asks
             && ask.was_queued
         {
-            return Ok(vec![queue::release(self, ask).await?]);
+            return Ok(vec![release::pass_on(self, ask).await?]);
         }
         if let [ask] = asks {
             let one = sqlx::query(RELEASE_ONE)
@@ -169,7 +170,7 @@ impl LeaseStore for SqliteConnection {
             outcomes.push(if freed.iter().any(|name| name == ask.name.as_bytes()) {
                 Freed::Released
             } else if row.is_some_and(|row| ask.is_awaited(row)) {
-                queue::release(self, ask).await?
+                release::pass_on(self, ask).await?
             } else {
                 ask.freed(row)
             });

@@ -14,9 +14,9 @@ use super::record::in_a_transaction;
 use super::waiter;
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
-use crate::store::lease::Freed;
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
 use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk};
+use crate::store::release::Freed;
 use crate::store::to_micros;
 
 const LIVE: &str = "

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::waiter;
 use crate::model::{Kind, Name};
-use crate::store::lease::Freed;
 use crate::store::queue::{JoinAsk, Joined, Next};
+use crate::store::release::Freed;
 use crate::store::row::count;
 
 const STATE: &str = "

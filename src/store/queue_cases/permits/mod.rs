@@ -12,12 +12,13 @@ use uuid::Uuid;
 use super::{Client, Place, TTL, named};
 use crate::model::{Kind, Mode};
 use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
-use crate::store::lease::{Freed, LeaseStore, ReleaseAsk, RenewAsk, Renewed, Taken};
+use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
 use crate::store::queue::{
     ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, QueueStore,
 };
+use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::session::SessionStore;
 
 pub(super) const TWO: Kind = Kind::Semaphore { capacity: 2 };

@@ -1,0 +1,123 @@
+//! The place of a waiting task in a queue. Dropping it leaves the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::Core;
+use super::queue::seat::{Seat, Turn};
+use super::session::Session;
+use super::verbs::leave;
+use crate::model::{Blocked, Name};
+use crate::store::permit::Ticket;
+use crate::store::queue::{Leaves, LookAsk};
+
+/// A place in a queue, from before its row is made. Dropping it leaves the queue.
+#[derive(Debug)]
+pub(crate) struct Place {
+    seat: Arc<Seat>,
+    /// How many sendings of the ask to join may still reach the server.
+    pub(crate) late: u32,
+    /// The TTL of the grant that it asks for.
+    ttl: Duration,
+    core: Arc<Core>,
+}
+
+impl Place {
+    /// `is_permit`: it waits for a permit.
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        name: &Name,
+        is_permit: bool,
+        session: Arc<Session>,
+        ttl: Duration,
+    ) -> Self {
+        let grant_id = Uuid::new_v4();
+        let ticket = Ticket {
+            name: name.clone(),
+            grant_id,
+            is_permit,
+        };
+        let seat = core.queue.sit(ticket, session);
+        Self {
+            seat,
+            late: 0,
+            ttl,
+            core: Arc::clone(core),
+        }
+    }
+
+    pub(crate) fn ticket(&self) -> &Ticket {
+        &self.seat.ticket
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.seat.session
+    }
+
+    /// Its owner tells what it holds: from now on deadlocks are looked for.
+    pub(crate) fn may_deadlock(&self) {
+        self.seat.set_may_deadlock();
+        self.core.queue.may_deadlock();
+    }
+
+    /// The circle of waits that it is in.
+    pub(crate) fn cycle(&self) -> Vec<Blocked> {
+        self.seat.cycle()
+    }
+
+    pub(crate) fn look_ask(&self) -> Option<LookAsk> {
+        self.seat.look_ask()
+    }
+
+    pub(crate) fn position(&self) -> Option<i64> {
+        self.seat.position()
+    }
+
+    /// Its row has this position. `is_stuck`: the name has to be passed on.
+    pub(crate) fn queued(&self, position: i64, is_stuck: bool) {
+        self.seat.set_position(Some(position));
+        self.core.queue.queued(is_stuck);
+    }
+
+    /// Resolves when its turn has come, or its row is gone.
+    pub(crate) async fn turn(&self) -> Turn {
+        self.seat.told().await
+    }
+
+    /// Its row is gone, or belongs to a guard: there is nothing to leave.
+    pub(crate) fn forget(mut self) {
+        self.late = 0;
+        self.seat.set_position(None);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.core.queue.left(&self.seat);
+        if let Some(position) = self.position() {
+            let late = (self.late, self.ttl);
+            let ticket = self.ticket().clone();
+            self.core.leave(ticket, Leaves::At(position), late);
+        }
+    }
+}
+
+impl Core {
+    /// Leaves a queue in the background.
+    fn leave(&self, ticket: Ticket, leaves: Leaves, late: (u32, Duration)) {
+        let limit = self.settings.operation_timeout;
+        self.send(leave::of(ticket, leaves, late, &self.waiters, limit));
+    }
+
+    /// Leaves all queues, for a shutdown. A task whose turn has come does so itself.
+    pub(crate) fn leave_queues(&self) {
+        for seat in self.queue.seats() {
+            if let Some(position) = seat.give_up() {
+                let late = (0, Duration::ZERO);
+                self.leave(seat.ticket.clone(), Leaves::At(position), late);
+            }
+        }
+    }
+}
