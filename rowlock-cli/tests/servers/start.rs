@@ -6,9 +6,6 @@ use rowlock_test::{Db, on_every_engine};
 
 use crate::command::command;
 
-/// The files in each folder below `migrations/`.
-const MIGRATIONS: i64 = 8;
-
 on_every_engine! {
     async fn sixteen_processes_start_at_once_on_an_empty_database(db: &Db) {
         let processes: Vec<_> = (0..16)
@@ -24,9 +21,10 @@ on_every_engine! {
         for process in processes {
             let output = process.wait_with_output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            applied += String::from_utf8_lossy(&output.stdout).matches("applied V1__lock").count();
+            applied += String::from_utf8_lossy(&output.stdout).matches("applied V").count();
         }
-        assert_eq!(applied, 1, "exactly one process applied the migrations");
-        assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_schema_history").await, MIGRATIONS);
+        let history = db.number("SELECT COUNT(*) FROM rowlock_schema_history").await;
+        assert!(history > 0);
+        assert_eq!(i64::try_from(applied).unwrap(), history, "each migration is applied by one process");
     }
 }
