@@ -92,7 +92,7 @@ END $$;
 -- the same transaction may grant a name, which has to be durable.
 CREATE OR REPLACE FUNCTION rowlock_pass_v1(
     of_name bytea, of_grant uuid, of_position bigint, span bigint,
-    OUT status integer, OUT was_live boolean, OUT next_grant uuid, OUT next_session uuid, OUT left_session uuid
+    OUT status integer, OUT was_live boolean, OUT next_grant uuid, OUT left_session uuid
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -166,7 +166,6 @@ BEGIN
             WHERE name = of_name;
             PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));
             next_grant := w.grant_id;
-            next_session := w.session_id;
             RETURN;
         END IF;
         DELETE FROM rowlock_waiter p WHERE p.name = of_name AND p.position > l.passed;
@@ -232,7 +231,7 @@ END $$;
 
 -- Grants permits to the first waiters, as many as fit. The row of the name is locked.
 CREATE OR REPLACE FUNCTION rowlock_grant_permits_v1(
-    of_name bytea, span bigint, OUT next_grants uuid[], OUT next_sessions uuid[]
+    of_name bytea, span bigint, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -242,7 +241,6 @@ DECLARE
     is_reaped boolean := false;
 BEGIN
     next_grants := '{}';
-    next_sessions := '{}';
     SELECT k.waiters, k.used, k.capacity, k.passed, k.next_position INTO l FROM rowlock_lock k WHERE k.name = of_name;
     in_use := l.used;
     WHILE l.waiters > 0 LOOP
@@ -273,7 +271,6 @@ BEGIN
         in_use := in_use + w.weight;
         PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));
         next_grants := next_grants || w.grant_id;
-        next_sessions := next_sessions || w.session_id;
     END LOOP;
 END $$;
 
@@ -361,7 +358,7 @@ END $$;
 -- was: 0 there was no permit; 1 it had expired; 2 it was live; 3 a row is locked, and nothing has happened.
 CREATE OR REPLACE FUNCTION rowlock_permit_pass_v1(
     of_name bytea, of_grant uuid, of_position bigint, span bigint,
-    OUT was integer, OUT next_grants uuid[], OUT next_sessions uuid[]
+    OUT was integer, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -393,17 +390,16 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    SELECT g.next_grants, g.next_sessions INTO next_grants, next_sessions FROM rowlock_grant_permits_v1(of_name, span) g;
+    next_grants := rowlock_grant_permits_v1(of_name, span);
 EXCEPTION WHEN lock_not_available THEN
     was := 3;
     next_grants := NULL;
-    next_sessions := NULL;
 END $$;
 
 -- status: 0 the permit is gone or has expired; 1 done, number is the fence; 2 it does not fit; 3 it has another weight, and another fence: number.
 CREATE OR REPLACE FUNCTION rowlock_permit_weigh_v1(
     of_name bytea, of_grant uuid, of_fence bigint, new_weight bigint, span bigint,
-    OUT status integer, OUT number bigint, OUT next_grants uuid[], OUT next_sessions uuid[]
+    OUT status integer, OUT number bigint, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -451,13 +447,13 @@ BEGIN
     END IF;
     status := 1;
     UPDATE rowlock_lock SET used = GREATEST(in_use - p.weight + new_weight, 0) WHERE name = of_name;
-    SELECT g.next_grants, g.next_sessions INTO next_grants, next_sessions FROM rowlock_grant_permits_v1(of_name, span) g;
+    next_grants := rowlock_grant_permits_v1(of_name, span);
 END $$;
 
 -- status: 0 the name has no row; 1 done, before is the capacity until now; 4 another kind: before is its capacity.
 CREATE OR REPLACE FUNCTION rowlock_permit_resize_v1(
     of_name bytea, of_capacity bigint, span bigint,
-    OUT status integer, OUT before bigint, OUT next_grants uuid[], OUT next_sessions uuid[]
+    OUT status integer, OUT before bigint, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     SELECT k.capacity INTO before FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
@@ -471,5 +467,5 @@ BEGIN
     END IF;
     status := 1;
     UPDATE rowlock_lock SET capacity = of_capacity WHERE name = of_name;
-    SELECT g.next_grants, g.next_sessions INTO next_grants, next_sessions FROM rowlock_grant_permits_v1(of_name, span) g;
+    next_grants := rowlock_grant_permits_v1(of_name, span);
 END $$;

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::queue::{JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed, QueueStore};
+use super::queue::{JoinAsk, Joined, Leaves, LookAsk, Looked, PassAsk, Passed, QueueStore};
 use super::release::Freed;
 use crate::model::{Error, Kind, Name};
 
@@ -62,8 +62,8 @@ pub(crate) enum PermitsPassed {
     Done {
         /// What became of the permit of the ask: `Released`, `Expired`, or `Superseded` (there was none).
         freed: Freed,
-        /// The waiters that have a permit now.
-        next: Vec<Next>,
+        /// The grant ids of the waiters that have a permit now.
+        next: Vec<Uuid>,
     },
     /// A transaction has one of the rows locked.
     Locked,
@@ -83,8 +83,8 @@ pub(crate) struct WeighAsk {
 pub(crate) enum Weighed {
     Done {
         fence: i64,
-        /// The waiters that have a permit now.
-        next: Vec<Next>,
+        /// The grant ids of the waiters that have a permit now.
+        next: Vec<Uuid>,
     },
     /// It does not fit: there are other permits.
     Full,
@@ -101,7 +101,7 @@ pub(crate) enum Resized {
     Done {
         /// The capacity until now. `None`: there was no row.
         before: Option<u32>,
-        next: Vec<Next>,
+        next: Vec<Uuid>,
     },
     /// The name is of this kind.
     Mismatch(Kind),
@@ -169,7 +169,7 @@ pub(crate) async fn pass_any(
     store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
     ask: &PassAsk,
     is_permit: bool,
-) -> Result<Option<Vec<Next>>, Fault> {
+) -> Result<Option<Vec<Uuid>>, Fault> {
     if is_permit {
         return Ok(match store.permit_pass(ask).await? {
             PermitsPassed::Done { next, .. } => Some(next),

@@ -163,8 +163,8 @@ pub(crate) enum Passed {
     Done {
         /// The grant of the ask was live until now.
         was_live: bool,
-        /// The waiter that has the name now. `None`: the name is free.
-        next: Option<Next>,
+        /// The grant id of the waiter that has the name now. `None`: the name is free.
+        next: Option<Uuid>,
     },
     /// A transaction has the row locked.
     Locked,
@@ -172,19 +172,12 @@ pub(crate) enum Passed {
 
 impl Passed {
     /// The waiter that has the name now.
-    pub(crate) fn next(&self) -> Option<Next> {
+    pub(crate) fn next(&self) -> Option<Uuid> {
         match self {
             Self::Done { next, .. } => *next,
             Self::No | Self::Locked => None,
         }
     }
-}
-
-/// The waiter that a name was passed on to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Next {
-    pub(crate) grant_id: Uuid,
-    pub(crate) session: Uuid,
 }
 
 /// A connection on which a server tells the news of one session at once.

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::queue::{Leaves, Next, PassAsk, Passed, QueueStore};
+use super::queue::{Leaves, PassAsk, Passed, QueueStore};
 use super::row::LockRow;
 use crate::model::Name;
 
@@ -37,8 +37,8 @@ impl ReleaseAsk {
 pub(crate) enum Freed {
     /// The grant was held until now, and the name is free.
     Released,
-    /// The grant was held until now, and the name was passed on to these waiters.
-    Passed(Vec<Next>),
+    /// The grant was held until now, and the name was passed on to the waiters with these grant ids.
+    Passed(Vec<Uuid>),
     /// The row is free and has this grant's fence: an earlier sending released it.
     WasFree,
     /// The lease had expired; no other holder has taken the name since.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::{MAX_UNDO, release};
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
@@ -11,7 +13,7 @@ use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::permit::{Ticket, pass_any};
-use crate::store::queue::{Leaves, Next as Passed, PassAsk};
+use crate::store::queue::{Leaves, PassAsk};
 
 #[derive(Debug)]
 pub(crate) struct Leave {
@@ -62,15 +64,15 @@ impl Leave {
 }
 
 impl Verb for Leave {
-    /// The waiters that have the name, or permits of it, now. `None`: a transaction has a row locked.
-    type Outcome = Option<Vec<Passed>>;
+    /// The grant ids of the waiters that have the name, or permits of it, now. `None`: a transaction has a row locked.
+    type Outcome = Option<Vec<Uuid>>;
 
     const TURN: Turn = Turn::Leave;
 
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
-    ) -> Result<Vec<Option<Vec<Passed>>>, Fault> {
+    ) -> Result<Vec<Option<Vec<Uuid>>>, Fault> {
         let mut passed = Vec::with_capacity(1);
         for task in tasks {
             let Self { ticket, leaves, .. } = &task.verb;
@@ -83,7 +85,7 @@ impl Verb for Leave {
         Ok(passed)
     }
 
-    fn settle(task: Task<Self>, outcome: Option<Vec<Passed>>, _: Answered) -> Next {
+    fn settle(task: Task<Self>, outcome: Option<Vec<Uuid>>, _: Answered) -> Next {
         let Some(passed) = outcome else {
             return Next::Later(task.into());
         };

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection, Row};
+use uuid::Uuid;
 
 use super::lock_row::{lock_row, make_row};
 use super::permit_reap::look_text;
@@ -12,7 +13,7 @@ use super::statement::read_alone;
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk};
+use crate::store::queue::{Joined, LookAsk, Looked, PassAsk};
 use crate::store::release::Freed;
 use crate::store::row::count;
 
@@ -115,7 +116,7 @@ struct Round {
     number: Option<i64>,
     would_reap: bool,
     more: bool,
-    next: Vec<Next>,
+    next: Vec<Uuid>,
 }
 
 /// Runs a text that grants permits. `None`: another transaction has a row locked.
@@ -124,13 +125,7 @@ async fn round(conn: &mut MySqlConnection, text: &str) -> Result<Option<Round>, 
         return Ok(None);
     };
     let last = rows.pop().ok_or(sqlx::Error::RowNotFound)?;
-    let next = |row: &MySqlRow| {
-        Ok(Next {
-            grant_id: row.try_get(0)?,
-            session: row.try_get(1)?,
-        })
-    };
-    let next: Result<_, sqlx::Error> = rows.iter().map(next).collect();
+    let next: Result<_, sqlx::Error> = rows.iter().map(|row| row.try_get(0)).collect();
     Ok(Some(Round {
         status: last.try_get(0)?,
         number: last.try_get(1)?,
@@ -146,7 +141,7 @@ async fn rest(
     conn: &mut MySqlConnection,
     name: &Name,
     mut last: Round,
-) -> Result<(Vec<Next>, bool), Fault> {
+) -> Result<(Vec<Uuid>, bool), Fault> {
     let mut next = std::mem::take(&mut last.next);
     let mut reap = Reap::Later;
     while last.would_reap || last.more {

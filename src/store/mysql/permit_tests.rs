@@ -53,9 +53,7 @@ impl Client<Database> {
             of: Some((ask.join.grant_id, Leaves::None)),
         };
         match self.conn.permit_pass(&pass).await.unwrap() {
-            PermitsPassed::Done { freed, next } => {
-                (freed, next.iter().map(|next| next.grant_id).collect())
-            }
+            PermitsPassed::Done { freed, next } => (freed, next),
             PermitsPassed::Locked => panic!("nothing has a row locked"),
         }
     }
@@ -180,10 +178,7 @@ pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
         of: None,
     };
     let passed = client.conn.permit_pass(&pass).await.unwrap();
-    let next = vec![Next {
-        grant_id: first.join.grant_id,
-        session: client.session,
-    }];
+    let next = vec![first.join.grant_id];
     let freed = Freed::Superseded;
     assert_eq!(passed, PermitsPassed::Done { freed, next });
     // A join and a change of weight find too little room, at once.

@@ -136,7 +136,7 @@ macro_rules! batch {
 /// them up to this one have a new fence. Readers share the fence of the last write.
 const PICK: &str = concat!(
     "\
-SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id), HEX(g.session_id))),
+SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))),
        COALESCE(SUM(g.fits), 0), MAX(IF(g.fits, g.position, NULL)),
        COALESCE(SUM(IF(g.fits, g.weight, 0)), 0), COALESCE(MAX(IF(g.fits, g.writes, 0)), 0)
   INTO @rl_seen, @rl_set, @rl_fit, @rl_last, @rl_sum, @rl_writes
@@ -144,7 +144,7 @@ SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id),
     SELECT f.*, @rl_used + SUM(f.weight) OVER (ORDER BY f.position) <= @rl_capacity AS fits,
            SUM(@rl_capacity <> 2147483647 OR f.weight >= @rl_capacity) OVER (ORDER BY f.position) AS writes
     FROM (
-      SELECT w.position, w.weight, w.grant_id, w.session_id FROM rowlock_waiter w FORCE INDEX (PRIMARY)
+      SELECT w.position, w.weight, w.grant_id FROM rowlock_waiter w FORCE INDEX (PRIMARY)
       STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
       WHERE @rl_go AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
         AND s.expires_at > SYSDATE(6)
@@ -161,8 +161,7 @@ macro_rules! picked {
         "JSON_TABLE(@rl_set, '$[*]' COLUMNS (
     position   BIGINT                       PATH '$[0]',
     writes     BIGINT                       PATH '$[1]',
-    grant_id   CHAR(32) CHARACTER SET ascii PATH '$[2]',
-    session_id CHAR(32) CHARACTER SET ascii PATH '$[3]'
+    grant_id   CHAR(32) CHARACTER SET ascii PATH '$[2]'
   )) a"
     };
 }
@@ -184,7 +183,7 @@ INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at
   STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = {name} AND w.position = a.position
   LEFT JOIN rowlock_session s ON s.id = w.session_id
   WHERE a.position <= @rl_last;
-SELECT UNHEX(a.grant_id), UNHEX(a.session_id) FROM ",
+SELECT UNHEX(a.grant_id) FROM ",
     picked!(),
     " WHERE a.position <= @rl_last ORDER BY a.position;
 SELECT COALESCE(MAX(position), @rl_last) INTO @rl_end FROM rowlock_waiter

@@ -16,7 +16,6 @@
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection, Row};
-use uuid::Uuid;
 
 use super::fault::is_lock_time_out;
 use super::lock_row::{make_row, row_columns, row_ends};
@@ -24,8 +23,8 @@ use super::statement::{fill, hex, in_one_transaction, quoted, read_alone, text};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
-    QueueStore, WINDOW, WaiterColumns, WaiterRow,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, PassAsk, Passed, QueueStore,
+    WINDOW, WaiterColumns, WaiterRow,
 };
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::session::SessionStore;
@@ -120,9 +119,9 @@ const DUE: &str = concat!(
     " MAX(waiters), MAX(passed),
        MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
        MAX(COALESCE(grant_id = {grant} OR expires_at <= SYSDATE(6), FALSE)), MAX(grant_id IS NULL),
-       NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL
   INTO @rl_waiters, @rl_passed, @rl_mine, @rl_due, @rl_free,
-       @rl_position, @rl_grant, @rl_session, @rl_holder, @rl_ends
+       @rl_position, @rl_grant, @rl_holder, @rl_ends
   FROM rowlock_lock WHERE name = {name} AND capacity = 0 FOR UPDATE;
 "
 );
@@ -145,8 +144,8 @@ UPDATE rowlock_lock SET waiters = @rl_waiters WHERE name = {name} AND @rl_gone >
 const PASS: &str = concat!(
     "\
 SET @rl_due = @rl_due OR @rl_free AND @rl_waiters > 0;
-SELECT w.position, w.grant_id, w.session_id, w.holder, s.expires_at
-  INTO @rl_position, @rl_grant, @rl_session, @rl_holder, @rl_ends
+SELECT w.position, w.grant_id, w.holder, s.expires_at
+  INTO @rl_position, @rl_grant, @rl_holder, @rl_ends
   FROM rowlock_waiter w FORCE INDEX (PRIMARY)
   STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
   WHERE @rl_due AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
@@ -171,8 +170,7 @@ UPDATE rowlock_lock
         ",
        CAST(@rl_due AS SIGNED) AS due,
        CAST(@rl_mine AS SIGNED) AS was_live,
-       CAST(@rl_grant AS BINARY(16)) AS next_grant,
-       CAST(@rl_session AS BINARY(16)) AS next_session"
+       CAST(@rl_grant AS BINARY(16)) AS next_grant"
     )
 );
 
@@ -366,12 +364,9 @@ fn passed(row: &MySqlRow) -> Result<Option<Passed>, sqlx::Error> {
     if row.try_get::<i64, _>("due")? == 0 {
         return Ok(None);
     }
-    let next: Option<(Uuid, Uuid)> = row
-        .try_get::<Option<Uuid>, _>("next_grant")?
-        .zip(row.try_get("next_session")?);
     Ok(Some(Passed::Done {
         was_live: row.try_get::<i64, _>("was_live")? == 1,
-        next: next.map(|(grant_id, session)| Next { grant_id, session }),
+        next: row.try_get("next_grant")?,
     }))
 }
 

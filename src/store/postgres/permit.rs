@@ -12,7 +12,7 @@ use super::{query, query_as};
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk, WINDOW};
+use crate::store::queue::{Joined, LookAsk, Looked, PassAsk, WINDOW};
 use crate::store::release::Freed;
 use crate::store::row::count;
 use crate::store::to_micros;
@@ -21,13 +21,13 @@ const JOIN: &str = "
 SELECT status, number, ahead, pass FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const PASS: &str = "
-SELECT was, next_grants, next_sessions FROM rowlock_permit_pass_v1($1, $2, $3, $4)";
+SELECT was, next_grants FROM rowlock_permit_pass_v1($1, $2, $3, $4)";
 
 const WEIGH: &str = "
-SELECT status, number, next_grants, next_sessions FROM rowlock_permit_weigh_v1($1, $2, $3, $4, $5)";
+SELECT status, number, next_grants FROM rowlock_permit_weigh_v1($1, $2, $3, $4, $5)";
 
 const RESIZE: &str = "
-SELECT status, before, next_grants, next_sessions FROM rowlock_permit_resize_v1($1, $2, $3)";
+SELECT status, before, next_grants FROM rowlock_permit_resize_v1($1, $2, $3)";
 
 const MAKE_ROW: &str = "
 INSERT INTO rowlock_lock (name, fence, capacity)
@@ -69,8 +69,8 @@ ORDER BY a.n"
 /// The status, the fence or the position or the capacity, the waiters before it, and whether waiters have to be granted.
 type JoinColumns = (i32, Option<i64>, Option<i64>, Option<bool>);
 
-/// The status, a number, and the waiters that have permits now, with their sessions.
-type Columns = (i32, Option<i64>, Option<Vec<Uuid>>, Option<Vec<Uuid>>);
+/// The status, a number, and the grants of the waiters that have permits now.
+type Columns = (i32, Option<i64>, Option<Vec<Uuid>>);
 
 #[async_trait]
 impl PermitStore for PgConnection {
@@ -104,21 +104,20 @@ impl PermitStore for PgConnection {
     }
 
     async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault> {
-        let row: (i32, Option<Vec<Uuid>>, Option<Vec<Uuid>>) = query_as(PASS)
+        let (was, next): (i32, Option<Vec<Uuid>>) = query_as(PASS)
             .bind(ask.name.as_bytes())
             .bind(ask.of.map(|(grant_id, _)| grant_id))
             .bind(ask.of.and_then(|(_, leaves)| leaves.position()))
             .bind(to_micros(WINDOW))
             .fetch_one(self)
             .await?;
-        let (was, grants, sessions) = row;
         let freed = match was {
             0 => Freed::Superseded,
             1 => Freed::Expired,
             2 => Freed::Released,
             _ => return Ok(PermitsPassed::Locked),
         };
-        let next = next(grants, sessions);
+        let next = next.unwrap_or_default();
         Ok(PermitsPassed::Done { freed, next })
     }
 
@@ -144,9 +143,9 @@ impl PermitStore for PgConnection {
         Ok(match unlocked(row)? {
             None => Weighed::Locked,
             Some((3, Some(fence), ..)) => Weighed::Stale(fence),
-            Some((1, Some(fence), grants, sessions)) => Weighed::Done {
+            Some((1, Some(fence), next)) => Weighed::Done {
                 fence,
-                next: next(grants, sessions),
+                next: next.unwrap_or_default(),
             },
             Some((2, ..)) => Weighed::Full,
             Some(_) => Weighed::Gone,
@@ -168,9 +167,9 @@ impl PermitStore for PgConnection {
             .fetch_one(self)
             .await;
         Ok(match unlocked(row)? {
-            Some((1, before, grants, sessions)) => Resized::Done {
+            Some((1, before, next)) => Resized::Done {
                 before: before.and_then(|before| u32::try_from(before).ok()),
-                next: next(grants, sessions),
+                next: next.unwrap_or_default(),
             },
             Some((4, Some(before), ..)) => Resized::Mismatch(Kind::of(before)),
             // Without a row: the cleaner has just removed it.
@@ -203,11 +202,4 @@ async fn make_row(conn: &mut PgConnection, name: &Name, kind: Kind) -> Result<bo
         .execute(conn)
         .await?;
     Ok(made.rows_affected() > 0)
-}
-
-fn next(grants: Option<Vec<Uuid>>, sessions: Option<Vec<Uuid>>) -> Vec<Next> {
-    let grants = grants.unwrap_or_default().into_iter();
-    let next = grants.zip(sessions.unwrap_or_default());
-    next.map(|(grant_id, session)| Next { grant_id, session })
-        .collect()
 }

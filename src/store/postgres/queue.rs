@@ -13,8 +13,8 @@ use super::{query, query_as, query_scalar};
 use crate::model::{FaultKind, Kind};
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
-    WINDOW, WaiterColumns, WaiterRow,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore, WINDOW,
+    WaiterColumns, WaiterRow,
 };
 use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
@@ -24,7 +24,7 @@ const JOIN: &str = "
 SELECT status, number, ahead, pass FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
 
 const PASS: &str = "
-SELECT status, was_live, next_grant, next_session, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
+SELECT status, was_live, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
 
 /// The first condition sets the limit on waiting for the row, for this transaction. It reads no column, so the server evaluates it before
 /// it looks for the row.
@@ -68,8 +68,8 @@ ORDER BY w.name, w.position";
 /// The status, the fence or the position, the waiters before it, and whether the name has to be passed on.
 type JoinColumns = (i32, Option<i64>, Option<i64>, Option<bool>);
 
-/// The status, whether the grant was live, the next grant and its session, and the session that has to end first.
-type PassColumns = (i32, Option<bool>, Option<Uuid>, Option<Uuid>, Option<Uuid>);
+/// The status, whether the grant was live, the next grant, and the session that has to end first.
+type PassColumns = (i32, Option<bool>, Option<Uuid>, Option<Uuid>);
 
 #[async_trait]
 impl QueueStore for PgConnection {
@@ -129,11 +129,9 @@ impl QueueStore for PgConnection {
             row = again;
         }
         Ok(match row {
-            (1, was_live, next, session, _) => Passed::Done {
+            (1, was_live, next, _) => Passed::Done {
                 was_live: was_live.unwrap_or_default(),
-                next: next
-                    .zip(session)
-                    .map(|(grant_id, session)| Next { grant_id, session }),
+                next,
             },
             // Ending the session has skipped the row: a transaction has locked it.
             (2 | 3, ..) => Passed::Locked,

@@ -23,8 +23,7 @@ use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::permit::PermitStore;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
-    QueueStore,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, PassAsk, Passed, QueueStore,
 };
 use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::row::LockRow;
@@ -196,11 +195,8 @@ impl<P: Place> Client<P> {
 
     /// Whether the next waiter is this one.
     pub(crate) fn is_next(&self, passed: &Passed, waits: &Waits) -> bool {
-        let next = Next {
-            grant_id: waits.ask.grant_id,
-            session: self.session,
-        };
-        matches!(passed, Passed::Done { next: Some(found), .. } if *found == next)
+        assert_eq!(waits.ask.session, self.session);
+        matches!(passed, Passed::Done { next: Some(next), .. } if *next == waits.ask.grant_id)
     }
 
     pub(crate) async fn take(&mut self, name: &str, barging: bool) -> Taken {

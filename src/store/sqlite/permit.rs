@@ -6,6 +6,7 @@
 
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
+use uuid::Uuid;
 
 use super::lock_row::{read, row_ends};
 use super::permit_row::{Lock, Wanted, make_row, permits_of};
@@ -15,7 +16,7 @@ use super::waiter;
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk};
+use crate::store::queue::{Joined, LookAsk, Looked, PassAsk};
 use crate::store::release::Freed;
 use crate::store::to_micros;
 
@@ -140,7 +141,7 @@ async fn join(
 async fn pass(
     conn: &mut SqliteConnection,
     ask: &PassAsk,
-) -> Result<(Freed, Vec<Next>), sqlx::Error> {
+) -> Result<(Freed, Vec<Uuid>), sqlx::Error> {
     let found = Lock::read(conn, &ask.name).await?;
     let Some(mut lock) = found.filter(Lock::has_permits) else {
         return Ok((Freed::Superseded, Vec::new()));

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::waiter;
 use crate::model::{Kind, Name};
-use crate::store::queue::{JoinAsk, Joined, Next};
+use crate::store::queue::{JoinAsk, Joined};
 use crate::store::release::Freed;
 use crate::store::row::count;
 
@@ -229,7 +229,7 @@ impl<'a> Lock<'a> {
     }
 
     /// Grants permits to the first waiters, as many as fit. The first one that does not fit keeps back those behind it.
-    pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Next>, sqlx::Error> {
+    pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Uuid>, sqlx::Error> {
         let mut next = Vec::new();
         let name = self.name.as_bytes();
         while self.waiters > 0 {
@@ -243,14 +243,14 @@ impl<'a> Lock<'a> {
             }
             self.consume(first.position).await?;
             self.make(&Wanted {
-                grant_id: first.next.grant_id,
+                grant_id: first.grant_id,
                 holder: &first.holder,
                 weight: first.weight,
                 until: first.window(self.now),
                 session: None,
             })
             .await?;
-            next.push(first.next);
+            next.push(first.grant_id);
         }
         Ok(next)
     }

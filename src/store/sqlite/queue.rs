@@ -256,9 +256,9 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found<Passed
     waiter::consume(conn, name, row.passed, passed).await?;
     let next = if let Some(first) = first {
         let window = (row.now, first.window(row.now));
-        let whose = (first.next.grant_id, &*first.holder);
+        let whose = (first.grant_id, &*first.holder);
         grant(conn, name, whose, window, None).await?;
-        Some(first.next)
+        Some(first.grant_id)
     } else {
         sqlx::query(FREE).bind(name).execute(conn).await?;
         None

@@ -3,7 +3,7 @@
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use crate::store::queue::{JoinAsk, Leaves, Next, WINDOW};
+use crate::store::queue::{JoinAsk, Leaves, WINDOW};
 use crate::store::row::count;
 use crate::store::to_micros;
 
@@ -27,7 +27,7 @@ const LEFT: &str = "UPDATE rowlock_lock SET waiters = waiters - 1 WHERE name = ?
 
 /// CROSS JOIN keeps the sessions from becoming the outer loop.
 const FIRST: &str = "
-SELECT w.position, w.grant_id, w.session_id, w.holder, w.weight, s.expires_at
+SELECT w.position, w.grant_id, w.holder, w.weight, s.expires_at
 FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
 WHERE w.name = ?1 AND w.position > ?2 AND s.expires_at > ?3
 ORDER BY w.position LIMIT 1";
@@ -43,7 +43,7 @@ const CONSUMED: &str =
 #[derive(Debug)]
 pub(super) struct First {
     pub(super) position: i64,
-    pub(super) next: Next,
+    pub(super) grant_id: Uuid,
     pub(super) holder: String,
     pub(super) weight: i64,
     /// When its session expires.
@@ -138,13 +138,10 @@ pub(super) async fn first(
     };
     Ok(Some(First {
         position: row.try_get(0)?,
-        next: Next {
-            grant_id: row.try_get(1)?,
-            session: row.try_get(2)?,
-        },
-        holder: row.try_get(3)?,
-        weight: row.try_get(4)?,
-        ends: row.try_get(5)?,
+        grant_id: row.try_get(1)?,
+        holder: row.try_get(2)?,
+        weight: row.try_get(3)?,
+        ends: row.try_get(4)?,
     }))
 }
 

@@ -12,7 +12,7 @@ pub(crate) async fn permits_are_granted_up_to_the_capacity(place: &impl Place) {
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
 
-    let next = vec![client.next(&waits)];
+    let next = vec![waits.ask.join.grant_id];
     assert_eq!(client.releases(&first).await, Freed::Passed(next));
     assert_eq!(client.looks(&waits).await, Looked::Granted);
     let Confirmed::Held { fence } = client.confirms(&waits).await else {
@@ -38,7 +38,7 @@ pub(crate) async fn the_first_waiter_keeps_back_those_behind_it(place: &impl Pla
     let granted = vec![light.ask.join.grant_id];
     assert_eq!(client.passes(leaves).await, (Freed::Superseded, granted));
     let both = [client.waits(kind, 2).await, client.waits(kind, 1).await];
-    let next = both.iter().map(|waits| client.next(waits)).collect();
+    let next = both.iter().map(|waits| waits.ask.join.grant_id).collect();
     assert_eq!(client.releases(&three).await, Freed::Passed(next));
     assert_eq!(client.used().await, [4, 4]);
     client.check().await;
@@ -52,13 +52,13 @@ pub(crate) async fn many_readers_or_one_writer(place: &impl Place) {
     let writer = client.waits(rw, all).await;
     let behind = [client.waits(rw, 1).await, client.waits(rw, 1).await];
     assert_eq!(client.releases(&readers[0]).await, Freed::Released);
-    let next = vec![client.next(&writer)];
+    let next = vec![writer.ask.join.grant_id];
     assert_eq!(client.releases(&readers[1]).await, Freed::Passed(next));
     let Confirmed::Held { fence } = client.confirms(&writer).await else {
         panic!("the window is open");
     };
     assert!(fence > readers[0].number);
-    let next = behind.iter().map(|waits| client.next(waits)).collect();
+    let next = behind.iter().map(|waits| waits.ask.join.grant_id).collect();
     assert_eq!(client.releases(&writer).await, Freed::Passed(next));
     for reader in &behind {
         let Confirmed::Held { fence: read } = client.confirms(reader).await else {
@@ -212,7 +212,10 @@ pub(crate) async fn a_downgrade_lets_readers_in(place: &impl Place) {
     let mut client = Client::new(place).await;
     let writer = client.permit(rw, all).await;
     let readers = [client.waits(rw, 1).await, client.waits(rw, 1).await];
-    let next = readers.iter().map(|waits| client.next(waits)).collect();
+    let next = readers
+        .iter()
+        .map(|waits| waits.ask.join.grant_id)
+        .collect();
     let done = Weighed::Done {
         fence: writer.number,
         next,
@@ -235,7 +238,7 @@ pub(crate) async fn a_capacity_is_changed_in_use(place: &impl Place) {
     );
     let held = [client.permit(TWO, 1).await, client.permit(TWO, 1).await];
     let waits = client.waits(TWO, 1).await;
-    let next = vec![client.next(&waits)];
+    let next = vec![waits.ask.join.grant_id];
     let raised = client.conn.permit_resize(&named("a"), 3).await.unwrap();
     let before = Some(2);
     assert_eq!(raised, Resized::Done { before, next });
@@ -248,7 +251,7 @@ pub(crate) async fn a_capacity_is_changed_in_use(place: &impl Place) {
     // No new permit before fewer than one is used.
     assert_eq!(client.releases(&held[0]).await, Freed::Released);
     assert_eq!(client.releases(&held[1]).await, Freed::Released);
-    let next = vec![client.next(&last)];
+    let next = vec![last.ask.join.grant_id];
     assert_eq!(client.releases(&waits).await, Freed::Passed(next));
     client.check().await;
 }

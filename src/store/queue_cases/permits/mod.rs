@@ -16,7 +16,7 @@ use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, QueueStore,
+    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, PassAsk, QueueStore,
 };
 use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::session::SessionStore;
@@ -95,7 +95,7 @@ impl<P: Place> Client<P> {
             // A statement that a busy machine delays for long finds a row locked.
             if let PermitsPassed::Done { freed, next } = self.conn.permit_pass(&ask).await.unwrap()
             {
-                return (freed, next.into_iter().map(|next| next.grant_id).collect());
+                return (freed, next);
             }
         }
     }
@@ -138,13 +138,6 @@ impl<P: Place> Client<P> {
         let used = P::numbers(&mut self.conn, used).await;
         let weights = P::numbers(&mut self.conn, weights).await;
         [used[0], weights.iter().sum()]
-    }
-
-    pub(super) fn next(&self, waits: &Asked) -> Next {
-        Next {
-            grant_id: waits.ask.join.grant_id,
-            session: self.session,
-        }
     }
 }
 
