@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
 -- position; 3 the queue is full; 4 no lock: number is the capacity. Only a grant waits for the disk: a waiter that a crash has removed joins again.
 CREATE OR REPLACE FUNCTION rowlock_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
-    OUT status integer, OUT number bigint, OUT ahead bigint, OUT pass boolean
+    OUT status integer, OUT number bigint, OUT pass boolean
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -69,8 +69,6 @@ BEGIN
         SELECT w.position INTO number FROM rowlock_waiter w
         WHERE w.name = of_name AND w.position > l.passed AND w.grant_id = of_grant;
         IF FOUND THEN
-            SELECT count(*) INTO ahead FROM rowlock_waiter w
-            WHERE w.name = of_name AND w.position > l.passed AND w.position < number;
             RETURN;
         END IF;
     END IF;
@@ -79,7 +77,6 @@ BEGIN
         RETURN;
     END IF;
     number := l.next_position;
-    ahead := l.waiters;
     INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at)
     VALUES (of_name, number, of_grant, of_session, of_holder, at);
     UPDATE rowlock_lock SET waiters = waiters + 1, next_position = next_position + 1 WHERE name = of_name;
@@ -279,7 +276,7 @@ END $$;
 CREATE OR REPLACE FUNCTION rowlock_permit_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
     of_capacity bigint, of_weight bigint,
-    OUT status integer, OUT number bigint, OUT ahead bigint, OUT pass boolean
+    OUT status integer, OUT number bigint, OUT pass boolean
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -338,8 +335,6 @@ BEGIN
         SELECT w.position INTO number FROM rowlock_waiter w
         WHERE w.name = of_name AND w.position > l.passed AND w.grant_id = of_grant;
         IF FOUND THEN
-            SELECT count(*) INTO ahead FROM rowlock_waiter w
-            WHERE w.name = of_name AND w.position > l.passed AND w.position < number;
             RETURN;
         END IF;
     END IF;
@@ -348,7 +343,6 @@ BEGIN
         RETURN;
     END IF;
     number := l.next_position;
-    ahead := l.waiters;
     INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at, weight)
     VALUES (of_name, number, of_grant, of_session, of_holder, clock_timestamp(), of_weight);
     UPDATE rowlock_lock SET waiters = waiters + 1, next_position = next_position + 1 WHERE name = of_name;

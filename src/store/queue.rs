@@ -91,8 +91,6 @@ pub(crate) enum Joined {
     },
     Queued {
         position: i64,
-        /// How many waiters are before it, as far as their rows tell.
-        before: u32,
         /// The name is free, or its grant has expired: it has to be passed on.
         pass: bool,
     },

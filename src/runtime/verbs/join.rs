@@ -119,12 +119,8 @@ impl Verb for Join {
                 }
                 return Next::Done;
             }
-            Joined::Queued {
-                position,
-                before,
-                pass,
-            } => {
-                tracing::debug!(name = %ask.name, position, before, "waits in the queue");
+            Joined::Queued { position, pass } => {
+                tracing::debug!(name = %ask.name, position, "waits in the queue");
                 place.late = fate.doubts;
                 place.queued(position, pass);
                 let _ = reply.send(Ok(Joining::Queued(place)));

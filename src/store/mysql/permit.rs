@@ -180,7 +180,6 @@ fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     };
     Ok(Joined::Queued {
         position,
-        before: count(row.try_get("ahead")?),
         pass: false,
     })
 }

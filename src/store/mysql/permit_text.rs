@@ -76,9 +76,7 @@ UPDATE rowlock_lock
        CAST(@rl_ours AS SIGNED) AS ours,
        CAST(@rl_dead AS SIGNED) AS dead,
        CAST(IF(@rl_live, @rl_own_fence, IF(@rl_fits, @rl_fence, NULL)) AS SIGNED) AS granted,
-       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at,
-       CAST(IF(@rl_had IS NULL, @rl_waiters, (SELECT COUNT(*) FROM rowlock_waiter w
-           WHERE w.name = {name} AND w.position > l.passed AND w.position < @rl_had)) AS SIGNED) AS ahead"
+       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at"
     )
 );
 

@@ -85,9 +85,7 @@ UPDATE rowlock_lock
     row_with!(
         ",
        CAST(@rl_take AS SIGNED) AS taken,
-       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at,
-       CAST(IF(@rl_had IS NULL, @rl_waiters, (SELECT COUNT(*) FROM rowlock_waiter w
-           WHERE w.name = {name} AND w.position > l.passed AND w.position < @rl_had)) AS SIGNED) AS ahead"
+       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at"
     )
 );
 
@@ -319,10 +317,8 @@ fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     let Some(position) = row.try_get("queued_at")? else {
         return Ok(Joined::Full(found));
     };
-    let before: i64 = row.try_get("ahead")?;
     Ok(Joined::Queued {
         position,
-        before: u32::try_from(before).unwrap_or(u32::MAX),
         pass: !found.is_live(),
     })
 }

@@ -14,11 +14,10 @@ use crate::store::fault::Fault;
 use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
 use crate::store::queue::{Joined, LookAsk, Looked, PassAsk, WINDOW};
 use crate::store::release::Freed;
-use crate::store::row::count;
 use crate::store::to_micros;
 
 const JOIN: &str = "
-SELECT status, number, ahead, pass FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+SELECT status, number, pass FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const PASS: &str = "
 SELECT was, next_grants FROM rowlock_permit_pass_v1($1, $2, $3, $4)";
@@ -66,8 +65,8 @@ LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.
 ORDER BY a.n"
 );
 
-/// The status, the fence or the position or the capacity, the waiters before it, and whether waiters have to be granted.
-type JoinColumns = (i32, Option<i64>, Option<i64>, Option<bool>);
+/// The status, the fence or the position or the capacity, and whether waiters have to be granted.
+type JoinColumns = (i32, Option<i64>, Option<bool>);
 
 /// The status, a number, and the grants of the waiters that have permits now.
 type Columns = (i32, Option<i64>, Option<Vec<Uuid>>);
@@ -88,9 +87,8 @@ impl PermitStore for PgConnection {
         }
         Ok(match row {
             (1, Some(fence), ..) => Joined::Granted { fence },
-            (2, Some(position), before, pass) => Joined::Queued {
+            (2, Some(position), pass) => Joined::Queued {
                 position,
-                before: count(before.unwrap_or_default()),
                 pass: pass.unwrap_or_default(),
             },
             (3, ..) => match one(self, ROW, name).await? {

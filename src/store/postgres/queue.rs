@@ -16,12 +16,11 @@ use crate::store::queue::{
     ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore, WINDOW,
     WaiterColumns, WaiterRow,
 };
-use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
 
 const JOIN: &str = "
-SELECT status, number, ahead, pass FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
+SELECT status, number, pass FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
 
 const PASS: &str = "
 SELECT status, was_live, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
@@ -65,8 +64,8 @@ FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
 WHERE s.expires_at > clock_timestamp()
 ORDER BY w.name, w.position";
 
-/// The status, the fence or the position, the waiters before it, and whether the name has to be passed on.
-type JoinColumns = (i32, Option<i64>, Option<i64>, Option<bool>);
+/// The status, the fence or the position, and whether the name has to be passed on.
+type JoinColumns = (i32, Option<i64>, Option<bool>);
 
 /// The status, whether the grant was live, the next grant, and the session that has to end first.
 type PassColumns = (i32, Option<bool>, Option<Uuid>, Option<Uuid>);
@@ -86,9 +85,8 @@ impl QueueStore for PgConnection {
         }
         Ok(match row {
             (1, Some(fence), ..) => Joined::Granted { fence },
-            (2, Some(position), before, pass) => Joined::Queued {
+            (2, Some(position), pass) => Joined::Queued {
                 position,
-                before: count(before.unwrap_or_default()),
                 pass: pass.unwrap_or_default(),
             },
             (3, ..) => match one(self, ROW, &ask.name).await? {

@@ -178,7 +178,7 @@ async fn a_second_sending_that_waits_for_the_first_finds_its_waiter() {
             joined = second.join(&ask).await;
         }
         assert!(
-            matches!(joined, Joined::Queued { position: found, before: 0, .. } if found == position),
+            matches!(joined, Joined::Queued { position: found, .. } if found == position),
             "{joined:?}"
         );
         assert_eq!(watcher.row(&name).await.waiters, 1);

@@ -9,7 +9,6 @@ use super::waiter;
 use crate::model::{Kind, Name};
 use crate::store::queue::{JoinAsk, Joined};
 use crate::store::release::Freed;
-use crate::store::row::count;
 
 const STATE: &str = "
 SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us
@@ -211,19 +210,18 @@ impl<'a> Lock<'a> {
         weight: u32,
     ) -> Result<Option<Joined>, sqlx::Error> {
         let name = self.name.as_bytes();
-        let waiting = waiter::waiting(self.conn, name, self.passed, ask.grant_id).await?;
-        let (position, before) = if let Some(waiting) = waiting {
-            waiting
+        let found = waiter::find(self.conn, name, self.passed, ask.grant_id).await?;
+        let position = if let Some(position) = found {
+            position
         } else if self.waiters >= i64::from(ask.most) {
             return Ok(None);
         } else {
             let place = (self.next_position, self.now);
             waiter::add(self.conn, ask, weight, place).await?;
-            (self.next_position, count(self.waiters))
+            self.next_position
         };
         Ok(Some(Joined::Queued {
             position,
-            before,
             pass: false,
         }))
     }

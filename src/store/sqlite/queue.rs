@@ -16,7 +16,6 @@ use crate::store::queue::{
     ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
     WaiterColumns, WaiterRow,
 };
-use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
 
@@ -209,13 +208,8 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
         return Ok(Some(Joined::Granted { fence }));
     }
     let pass = !row.is_live || row.is_left;
-    let waiting = waiter::waiting(conn, name, row.passed, ask.grant_id).await?;
-    if let Some((position, before)) = waiting {
-        return Ok(Some(Joined::Queued {
-            position,
-            before,
-            pass,
-        }));
+    if let Some(position) = waiter::find(conn, name, row.passed, ask.grant_id).await? {
+        return Ok(Some(Joined::Queued { position, pass }));
     }
     if row.waiters >= i64::from(ask.most) {
         return Ok(None);
@@ -223,7 +217,6 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
     waiter::add(conn, ask, 0, (row.next_position, row.now)).await?;
     Ok(Some(Joined::Queued {
         position: row.next_position,
-        before: count(row.waiters),
         pass,
     }))
 }

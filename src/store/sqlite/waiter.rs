@@ -4,14 +4,10 @@ use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::queue::{JoinAsk, Leaves, WINDOW};
-use crate::store::row::count;
 use crate::store::to_micros;
 
 const FIND: &str = "
 SELECT position FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND grant_id = ?3";
-
-const COUNT: &str =
-    "SELECT count(*) FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND position < ?3";
 
 const ADD: &str = "
 INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at, weight)
@@ -58,7 +54,7 @@ impl First {
 }
 
 /// The position of a grant's waiter.
-async fn find(
+pub(super) async fn find(
     conn: &mut SqliteConnection,
     name: &[u8],
     passed: i64,
@@ -66,21 +62,6 @@ async fn find(
 ) -> Result<Option<i64>, sqlx::Error> {
     let find = sqlx::query_scalar(FIND).bind(name).bind(passed);
     find.bind(grant_id).fetch_optional(conn).await
-}
-
-/// The position of a grant's waiter, and how many waiters are before it.
-pub(super) async fn waiting(
-    conn: &mut SqliteConnection,
-    name: &[u8],
-    passed: i64,
-    grant_id: Uuid,
-) -> Result<Option<(i64, u32)>, sqlx::Error> {
-    let Some(position) = find(conn, name, passed, grant_id).await? else {
-        return Ok(None);
-    };
-    let before = sqlx::query_scalar(COUNT).bind(name).bind(passed);
-    let before: i64 = before.bind(position).fetch_one(conn).await?;
-    Ok(Some((position, count(before))))
 }
 
 /// Puts a waiter at the end of the queue.
