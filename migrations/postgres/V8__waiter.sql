@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
 -- position; 3 the queue is full; 4 no lock: number is the capacity. Only a grant waits for the disk: a waiter that a crash has removed joins again.
 CREATE OR REPLACE FUNCTION rowlock_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
-    OUT status integer, OUT number bigint, OUT pass boolean
+    OUT status integer, OUT number bigint, OUT is_stuck boolean
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -62,7 +62,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
-    pass := NOT is_live OR l.session_id IS NOT NULL AND NOT EXISTS (
+    is_stuck := NOT is_live OR l.session_id IS NOT NULL AND NOT EXISTS (
         SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at);
     status := 2;
     IF l.waiters > 0 THEN
@@ -276,7 +276,7 @@ END $$;
 CREATE OR REPLACE FUNCTION rowlock_permit_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
     of_capacity bigint, of_weight bigint,
-    OUT status integer, OUT number bigint, OUT pass boolean
+    OUT status integer, OUT number bigint
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -330,7 +330,6 @@ BEGIN
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
     status := 2;
-    pass := false;
     IF l.waiters > 0 THEN
         SELECT w.position INTO number FROM rowlock_waiter w
         WHERE w.name = of_name AND w.position > l.passed AND w.grant_id = of_grant;

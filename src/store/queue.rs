@@ -52,10 +52,10 @@ pub(crate) trait QueueStore {
     /// Looks at the rows of the names for which a client waits: one answer per ask, in their order. Locks nothing.
     async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
 
-    /// Sends [`News::Test`] to those who listen for the news of this session. False: this engine sends no news.
-    async fn queue_test(&mut self, session: Uuid) -> Result<bool, Fault> {
+    /// Sends [`News::Test`] to those who listen for the news of this session, if this engine sends news.
+    async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {
         let _ = session;
-        Ok(false)
+        Ok(())
     }
 
     /// A number that changes with every commit of another connection. `None`: this engine has no such number.
@@ -92,7 +92,7 @@ pub(crate) enum Joined {
     Queued {
         position: i64,
         /// The name is free, or its grant has expired: it has to be passed on.
-        pass: bool,
+        is_stuck: bool,
     },
     /// The queue is as long as the ask allows; with the row.
     Full(LockRow),
@@ -205,8 +205,8 @@ pub(crate) struct LookAsk {
 pub(crate) enum Looked {
     /// The name was passed on to this waiter.
     Granted,
-    /// It waits. `pass`: the name is free, or its grant has expired. Otherwise the time that the grant has left (of a session's lock: the session).
-    Waiting { pass: bool, remaining: Duration },
+    /// It waits. `is_stuck`: the name is free, or its grant has expired. Otherwise the time that the grant has left (of a session's lock: the session).
+    Waiting { is_stuck: bool, remaining: Duration },
     /// Its row is gone: it was passed over, or its window is over.
     Gone,
 }
@@ -217,7 +217,7 @@ impl From<(bool, bool, i64)> for Looked {
         match (granted, waits) {
             (true, _) => Self::Granted,
             (false, true) => Self::Waiting {
-                pass: left <= 0,
+                is_stuck: left <= 0,
                 remaining: micros(left),
             },
             (false, false) => Self::Gone,

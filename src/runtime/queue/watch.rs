@@ -236,7 +236,7 @@ async fn look_at(
             Looked::Gone => {
                 seat.tell(Turn::Gone);
             }
-            Looked::Waiting { pass: true, .. } => {
+            Looked::Waiting { is_stuck: true, .. } => {
                 let of = (ask.name.clone(), is_permit);
                 if stuck.last() != Some(&of) {
                     stuck.push(of);

@@ -119,10 +119,10 @@ impl Verb for Join {
                 }
                 return Next::Done;
             }
-            Joined::Queued { position, pass } => {
+            Joined::Queued { position, is_stuck } => {
                 tracing::debug!(name = %ask.name, position, "waits in the queue");
                 place.late = fate.doubts;
-                place.queued(position, pass);
+                place.queued(position, is_stuck);
                 let _ = reply.send(Ok(Joining::Queued(place)));
                 return Next::Done;
             }

@@ -180,6 +180,6 @@ fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     };
     Ok(Joined::Queued {
         position,
-        pass: false,
+        is_stuck: false,
     })
 }

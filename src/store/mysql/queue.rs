@@ -319,7 +319,7 @@ fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     };
     Ok(Joined::Queued {
         position,
-        pass: !found.is_live(),
+        is_stuck: !found.is_live(),
     })
 }
 

@@ -95,7 +95,7 @@ async fn turn(client: &mut Client<Database>, at: usize, waits: &Waits) -> Option
                     return None;
                 }
             },
-            Looked::Waiting { pass: true, .. } => {
+            Looked::Waiting { is_stuck: true, .. } => {
                 client.pass(NAMES[at], None).await;
             }
             Looked::Waiting { .. } => client.run("DO SLEEP(0.001)").await,

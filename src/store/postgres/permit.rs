@@ -17,7 +17,7 @@ use crate::store::release::Freed;
 use crate::store::to_micros;
 
 const JOIN: &str = "
-SELECT status, number, pass FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+SELECT status, number FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const PASS: &str = "
 SELECT was, next_grants FROM rowlock_permit_pass_v1($1, $2, $3, $4)";
@@ -65,8 +65,8 @@ LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.
 ORDER BY a.n"
 );
 
-/// The status, the fence or the position or the capacity, and whether waiters have to be granted.
-type JoinColumns = (i32, Option<i64>, Option<bool>);
+/// The status, and the fence, the position or the capacity.
+type JoinColumns = (i32, Option<i64>);
 
 /// The status, a number, and the grants of the waiters that have permits now.
 type Columns = (i32, Option<i64>, Option<Vec<Uuid>>);
@@ -86,16 +86,16 @@ impl PermitStore for PgConnection {
             row = again;
         }
         Ok(match row {
-            (1, Some(fence), ..) => Joined::Granted { fence },
-            (2, Some(position), pass) => Joined::Queued {
+            (1, Some(fence)) => Joined::Granted { fence },
+            (2, Some(position)) => Joined::Queued {
                 position,
-                pass: pass.unwrap_or_default(),
+                is_stuck: false,
             },
             (3, ..) => match one(self, ROW, name).await? {
                 Some(row) => Joined::Full(row),
                 None => Joined::Locked,
             },
-            (4, Some(capacity), ..) => Joined::Mismatch(Kind::of(capacity)),
+            (4, Some(capacity)) => Joined::Mismatch(Kind::of(capacity)),
             // The cleaner has removed the new row.
             _ => Joined::Locked,
         })

@@ -20,7 +20,7 @@ use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
 
 const JOIN: &str = "
-SELECT status, number, pass FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
+SELECT status, number, is_stuck FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
 
 const PASS: &str = "
 SELECT status, was_live, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
@@ -85,9 +85,9 @@ impl QueueStore for PgConnection {
         }
         Ok(match row {
             (1, Some(fence), ..) => Joined::Granted { fence },
-            (2, Some(position), pass) => Joined::Queued {
+            (2, Some(position), is_stuck) => Joined::Queued {
                 position,
-                pass: pass.unwrap_or_default(),
+                is_stuck: is_stuck.unwrap_or_default(),
             },
             (3, ..) => match one(self, ROW, &ask.name).await? {
                 Some(row) => Joined::Full(row),
@@ -147,9 +147,9 @@ impl QueueStore for PgConnection {
         Ok(rows.into_iter().map(Looked::from).collect())
     }
 
-    async fn queue_test(&mut self, session: Uuid) -> Result<bool, Fault> {
+    async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {
         query(TEST).bind(channel(session)).execute(self).await?;
-        Ok(true)
+        Ok(())
     }
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {

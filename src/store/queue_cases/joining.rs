@@ -41,14 +41,14 @@ pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
     for n in 1..=3 {
         let ask = client.ask("a");
         let joined = client.join(&ask).await;
-        let Joined::Queued { position, pass } = joined else {
+        let Joined::Queued { position, is_stuck } = joined else {
             panic!("{joined:?}");
         };
-        assert_eq!((position, pass), (n, false));
+        assert_eq!((position, is_stuck), (n, false));
         let waits = Waits { ask, position };
         let looked = client.look(&waits).await;
         let Looked::Waiting {
-            pass: false,
+            is_stuck: false,
             remaining,
         } = looked
         else {
@@ -69,7 +69,7 @@ pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
             joined,
             Joined::Queued {
                 position: 4,
-                pass: true
+                is_stuck: true
             }
         ),
         "{joined:?}"
@@ -103,7 +103,7 @@ pub(crate) async fn a_join_that_was_sent_twice_finds_its_waiter<P: Place>(place:
     };
     let joined = client.join(&again).await;
     assert!(
-        matches!(joined, Joined::Queued { position, pass: false } if position == second.position),
+        matches!(joined, Joined::Queued { position, is_stuck: false } if position == second.position),
         "{joined:?}"
     );
     assert_eq!(client.row("a").await.waiters, 3);

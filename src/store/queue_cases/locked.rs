@@ -47,7 +47,13 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
     let after = client.wait("b").await;
     let looked = other.look(&after).await;
     assert!(
-        matches!(looked, Looked::Waiting { pass: false, .. }),
+        matches!(
+            looked,
+            Looked::Waiting {
+                is_stuck: false,
+                ..
+            }
+        ),
         "{looked:?}"
     );
 }

@@ -15,7 +15,13 @@ pub(crate) async fn a_name_is_passed_on_in_order<P: Place>(place: &P) {
     for (n, waits) in waiting.iter().enumerate() {
         let looked = client.look(waits).await;
         assert!(
-            matches!(looked, Looked::Waiting { pass: false, .. }),
+            matches!(
+                looked,
+                Looked::Waiting {
+                    is_stuck: false,
+                    ..
+                }
+            ),
             "{looked:?}"
         );
         let passed = client.pass("a", Some((last, None))).await;
@@ -197,7 +203,7 @@ pub(crate) async fn a_window_that_is_over_is_passed_on<P: Place>(place: &P) {
     client.expire_grants().await;
     let looked = client.look(&second).await;
     let due = Looked::Waiting {
-        pass: true,
+        is_stuck: true,
         remaining: Duration::ZERO,
     };
     assert_eq!(looked, due);
@@ -254,7 +260,7 @@ pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place:
     let joined = client.join(&ask).await;
     let Joined::Queued {
         position,
-        pass: true,
+        is_stuck: true,
         ..
     } = joined
     else {
@@ -263,7 +269,7 @@ pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place:
     let waits = Waits { ask, position };
     let looked = client.look(&waits).await;
     assert!(
-        matches!(looked, Looked::Waiting { pass: true, .. }),
+        matches!(looked, Looked::Waiting { is_stuck: true, .. }),
         "{looked:?}"
     );
     let passed = client.pass("a", None).await;
@@ -291,7 +297,7 @@ pub(crate) async fn a_session_that_lives_keeps_its_lock<P: Place>(place: &P) {
     assert_eq!(client.pass("a", None).await, Passed::No);
     let looked = client.look(&waits).await;
     let Looked::Waiting {
-        pass: false,
+        is_stuck: false,
         remaining,
     } = looked
     else {

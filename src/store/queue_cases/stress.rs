@@ -130,7 +130,7 @@ async fn turn<P: Place>(client: &mut Client<P>, waits: &Waits, leaves: bool) -> 
                 Confirmed::Locked => {}
                 Confirmed::Gone => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
             },
-            Looked::Waiting { pass: true, .. } => {
+            Looked::Waiting { is_stuck: true, .. } => {
                 client.pass(name, None).await;
             }
             Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,

@@ -222,7 +222,7 @@ impl<'a> Lock<'a> {
         };
         Ok(Some(Joined::Queued {
             position,
-            pass: false,
+            is_stuck: false,
         }))
     }
 

@@ -207,9 +207,9 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
         let fence = fence.await?;
         return Ok(Some(Joined::Granted { fence }));
     }
-    let pass = !row.is_live || row.is_left;
+    let is_stuck = !row.is_live || row.is_left;
     if let Some(position) = waiter::find(conn, name, row.passed, ask.grant_id).await? {
-        return Ok(Some(Joined::Queued { position, pass }));
+        return Ok(Some(Joined::Queued { position, is_stuck }));
     }
     if row.waiters >= i64::from(ask.most) {
         return Ok(None);
@@ -217,7 +217,7 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
     waiter::add(conn, ask, 0, (row.next_position, row.now)).await?;
     Ok(Some(Joined::Queued {
         position: row.next_position,
-        pass,
+        is_stuck,
     }))
 }
 

@@ -141,12 +141,12 @@ impl<P: Place> Client<P> {
     }
 }
 
-pub(super) fn is_pass(looked: &Looked) -> bool {
-    matches!(looked, Looked::Waiting { pass: true, .. })
+pub(super) fn is_stuck(looked: &Looked) -> bool {
+    matches!(looked, Looked::Waiting { is_stuck: true, .. })
 }
 
 pub(super) fn waits_on(looked: &Looked) -> bool {
-    matches!(looked, Looked::Waiting { pass: false, remaining } if *remaining > Duration::from_secs(10) && *remaining <= TTL)
+    matches!(looked, Looked::Waiting { is_stuck: false, remaining } if *remaining > Duration::from_secs(10) && *remaining <= TTL)
 }
 
 impl<P: Place> Client<P> {

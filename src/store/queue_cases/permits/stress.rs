@@ -268,7 +268,7 @@ impl<P: Place> Client<P> {
                     Confirmed::Locked => {}
                     Confirmed::Gone => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
                 },
-                Looked::Waiting { pass: true, .. } => {
+                Looked::Waiting { is_stuck: true, .. } => {
                     self.pass_permits(&name, None).await;
                 }
                 Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
