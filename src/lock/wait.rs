@@ -213,8 +213,8 @@ impl Lock {
                 turn = place.turn() => match turn {
                     Turn::Granted => break,
                     Turn::Gone => return Ok(Waited::Gone),
-                    Turn::Deadlock => {
-                        let (name, cycle) = (place.ticket().name.clone(), place.cycle());
+                    Turn::Deadlock(cycle) => {
+                        let name = place.ticket().name.clone();
                         return Err(Error::Deadlock { name, cycle });
                     }
                 },

@@ -9,7 +9,7 @@ use super::Core;
 use super::queue::seat::{Seat, Turn};
 use super::session::Session;
 use super::verbs::leave;
-use crate::model::{Blocked, Name};
+use crate::model::Name;
 use crate::store::permit::Ticket;
 use crate::store::queue::{Leaves, LookAsk};
 
@@ -60,11 +60,6 @@ impl Place {
     pub(crate) fn may_deadlock(&self) {
         self.seat.set_may_deadlock();
         self.core.queue.may_deadlock();
-    }
-
-    /// The circle of waits that it is in.
-    pub(crate) fn cycle(&self) -> Vec<Blocked> {
-        self.seat.cycle()
     }
 
     pub(crate) fn look_ask(&self) -> Option<LookAsk> {
