@@ -37,9 +37,9 @@ use std::time::Duration;
 
 use super::change::change;
 use super::{Held, Lock};
-use crate::model::{Error, Kind, Loss, Mode};
+use crate::model::{Error, Kind, Loss, Mode, Share};
 use crate::store::Store;
-use crate::store::permit::{Share, WeighAsk, Weighed};
+use crate::store::permit::{WeighAsk, Weighed};
 
 /// A request for a read/write lock: made by [`Rowlock::rw_lock`](crate::Rowlock::rw_lock), then given its settings.
 ///

@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use super::change::change;
 use super::{Held, Lock, TryAcquire};
-use crate::model::{Error, Kind};
+use crate::model::{Error, Kind, Share, check_capacity};
 use crate::store::Store;
-use crate::store::permit::{Resized, Share, check_capacity};
+use crate::store::permit::Resized;
 
 /// A request for a permit of a semaphore: made by [`Rowlock::semaphore`](crate::Rowlock::semaphore), then given its settings.
 ///

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::fault::Fault;
 use super::queue::{JoinAsk, Joined, Leaves, LookAsk, Looked, PassAsk, Passed, QueueStore};
 use super::release::Freed;
-use crate::model::{Error, Kind, Name};
+use crate::model::{Kind, Name, Share};
 
 /// The verbs for read/write locks and semaphores.
 #[async_trait]
@@ -30,7 +30,7 @@ pub(crate) trait PermitStore {
     /// of another kind, or of another capacity.
     ///
     /// Finds the permit or the waiter of an earlier sending, as [`queue_join`](super::queue::QueueStore::queue_join) does.
-    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault>;
+    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Joined, Fault>;
 
     /// Grants permits to the first waiters, as many as fit, each for the window; removes waiters whose sessions are not live. The permit
     /// and the waiter of the ask are removed first.
@@ -47,14 +47,6 @@ pub(crate) trait PermitStore {
 
     /// Changes the capacity of a semaphore, or makes its row. Waiters are granted; permits that no longer fit are kept.
     async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault>;
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct PermitAsk {
-    /// The name is that of the lock.
-    pub(crate) join: JoinAsk,
-    pub(crate) kind: Kind,
-    pub(crate) weight: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,41 +99,6 @@ pub(crate) enum Resized {
     Mismatch(Kind),
     /// A transaction has the row locked.
     Locked,
-}
-
-/// The part of a name that a permit has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(crate) kind: Kind,
-    pub(crate) weight: u32,
-}
-
-impl Share {
-    /// Checks the numbers, before the database is asked.
-    pub(crate) fn check(self) -> Result<(), Error> {
-        let Kind::Semaphore { capacity } = self.kind else {
-            return Ok(());
-        };
-        check_capacity(capacity)?;
-        if (1..=capacity).contains(&self.weight) {
-            return Ok(());
-        }
-        Err(Error::InvalidSetting {
-            setting: "weight",
-            reason: "a permit has a weight from 1 to the capacity of its semaphore",
-        })
-    }
-}
-
-/// Checks the capacity of a semaphore.
-pub(crate) fn check_capacity(capacity: u32) -> Result<(), Error> {
-    if (1..Kind::ALL).contains(&capacity) {
-        return Ok(());
-    }
-    Err(Error::InvalidSetting {
-        setting: "capacity",
-        reason: "1 to 2147483646 are allowed",
-    })
 }
 
 /// The waiter of a grant id, and the grant that it gets.

@@ -3,14 +3,13 @@
 use super::take::busy;
 use super::wanted::Wanted;
 use super::{MAX_UNDO, leave};
-use crate::model::{Busy, Error, Kind, Moment, Subject};
+use crate::model::{Busy, Error, Kind, Moment, Share, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::place::Place;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::permit::{PermitAsk, Share};
 use crate::store::queue::{JoinAsk, Joined, Leaves};
 
 /// The outcome of joining. When no caller receives it, dropping it releases the lease, or leaves the queue.
@@ -83,10 +82,7 @@ impl Verb for Join {
             let Self { ask, share, .. } = &task.verb;
             joined.push(match share {
                 None => store.queue_join(ask).await?,
-                Some(Share { kind, weight }) => {
-                    let (join, kind, weight) = (ask.clone(), *kind, *weight);
-                    store.permit_join(&PermitAsk { join, kind, weight }).await?
-                }
+                Some(share) => store.permit_join(ask, *share).await?,
             });
         }
         Ok(joined)

@@ -10,24 +10,24 @@ use super::permit_reap::look_text;
 use super::permit_text::{Reap, join_text, pass_text, resize_text, weigh_text};
 use super::queue::{join_with, transact};
 use super::statement::read_alone;
-use crate::model::{Kind, Name};
+use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, PassAsk};
+use crate::store::permit::{PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::queue::{JoinAsk, Joined, LookAsk, Looked, PassAsk};
 use crate::store::release::Freed;
 use crate::store::row::count;
 
 #[async_trait]
 impl PermitStore for MySqlConnection {
-    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault> {
-        let name = &ask.join.name;
-        let mut rows = join_with(self, name, &join_text(ask, Reap::Later)).await?;
+    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Joined, Fault> {
+        let name = &ask.name;
+        let mut rows = join_with(self, name, &join_text(ask, share, Reap::Later)).await?;
         if rows.as_ref().is_some_and(Vec::is_empty) {
-            make_row(self, name, ask.kind).await?;
-            rows = join_with(self, name, &join_text(ask, Reap::Later)).await?;
+            make_row(self, name, share.kind).await?;
+            rows = join_with(self, name, &join_text(ask, share, Reap::Later)).await?;
         }
         if would_reap(rows.as_deref())? {
-            rows = join_with(self, name, &join_text(ask, Reap::Now)).await?;
+            rows = join_with(self, name, &join_text(ask, share, Reap::Now)).await?;
         }
         // Without a row: the cleaner has removed it.
         let row = rows.and_then(|mut rows| rows.pop());

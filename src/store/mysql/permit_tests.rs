@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use super::*;
+use crate::model::Share;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
 use crate::store::mysql::permit_text::{Reap, pass_text as permit_pass_text};
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, WeighAsk, Weighed};
+use crate::store::permit::{PermitStore, PermitsPassed, WeighAsk, Weighed};
+use crate::store::queue_cases::PermitAsk;
 use crate::store::release::Freed;
 
 /// That of the newest permit.
@@ -19,13 +21,14 @@ impl Client<Database> {
             most: 1_000,
             ..self.ask(name)
         };
-        PermitAsk { join, kind, weight }
+        let share = Share { kind, weight };
+        PermitAsk { join, share }
     }
 
     /// A busy machine may take more than the 20 ms.
     async fn joins_permits(&mut self, ask: &PermitAsk) -> Joined {
         loop {
-            match self.conn.permit_join(ask).await.unwrap() {
+            match self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
                 Joined::Locked => {}
                 joined => return joined,
             }

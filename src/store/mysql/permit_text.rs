@@ -15,9 +15,9 @@ use super::lock_row::{row_columns, row_ends};
 use super::permit_reap::{Literals, REAP, of_name, permits, see_dead};
 use super::queue::{row_with, wait, with};
 use super::statement::{hex, text};
-use crate::model::Name;
-use crate::store::permit::{PermitAsk, WeighAsk};
-use crate::store::queue::{Leaves, PassAsk, WINDOW};
+use crate::model::{Name, Share};
+use crate::store::permit::WeighAsk;
+use crate::store::queue::{JoinAsk, Leaves, PassAsk, WINDOW};
 use crate::store::to_micros;
 
 /// Locks the row of the name.
@@ -256,8 +256,7 @@ impl Reap {
     }
 }
 
-pub(super) fn join_text(ask: &PermitAsk, reap: Reap) -> String {
-    let PermitAsk { join, kind, weight } = ask;
+pub(super) fn join_text(join: &JoinAsk, share: Share, reap: Reap) -> String {
     let session = hex(join.session.as_bytes());
     let lock_session = if join.in_session { &session } else { "NULL" };
     let mut literals = of_text(&join.name, Some(join.grant_id), reap);
@@ -267,8 +266,8 @@ pub(super) fn join_text(ask: &PermitAsk, reap: Reap) -> String {
         ("holder", text(&join.holder)),
         ("ttl", to_micros(join.ttl).to_string()),
         ("most", join.most.to_string()),
-        ("capacity", kind.capacity().to_string()),
-        ("weight", weight.to_string()),
+        ("capacity", share.kind.capacity().to_string()),
+        ("weight", share.weight.to_string()),
     ]);
     with(&[LOCK, OWN, reap.text(), JOIN].concat(), &literals)
 }

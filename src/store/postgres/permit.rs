@@ -9,10 +9,10 @@ use uuid::Uuid;
 use super::lock_row::{ROW, one, row_ends};
 use super::queue::unlocked;
 use super::{query, query_as};
-use crate::model::{Kind, Name};
+use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, PassAsk, WINDOW};
+use crate::store::permit::{PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::queue::{JoinAsk, Joined, LookAsk, Looked, PassAsk, WINDOW};
 use crate::store::release::Freed;
 use crate::store::to_micros;
 
@@ -73,14 +73,14 @@ type Columns = (i32, Option<i64>, Option<Vec<Uuid>>);
 
 #[async_trait]
 impl PermitStore for PgConnection {
-    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault> {
-        let name = &ask.join.name;
-        let Some(mut row) = unlocked(join(self, ask).await)? else {
+    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Joined, Fault> {
+        let name = &ask.name;
+        let Some(mut row) = unlocked(join(self, ask, share).await)? else {
             return Ok(Joined::Locked);
         };
         if row.0 == 0 {
-            make_row(self, name, ask.kind).await?;
-            let Some(again) = unlocked(join(self, ask).await)? else {
+            make_row(self, name, share.kind).await?;
+            let Some(again) = unlocked(join(self, ask, share).await)? else {
                 return Ok(Joined::Locked);
             };
             row = again;
@@ -176,18 +176,21 @@ impl PermitStore for PgConnection {
     }
 }
 
-async fn join(conn: &mut PgConnection, ask: &PermitAsk) -> Result<JoinColumns, sqlx::Error> {
-    let PermitAsk { join, kind, weight } = ask;
+async fn join(
+    conn: &mut PgConnection,
+    ask: &JoinAsk,
+    share: Share,
+) -> Result<JoinColumns, sqlx::Error> {
     query_as(JOIN)
-        .bind(join.name.as_bytes())
-        .bind(join.grant_id)
-        .bind(join.session)
-        .bind(join.in_session)
-        .bind(to_micros(join.ttl))
-        .bind(&*join.holder)
-        .bind(i64::from(join.most))
-        .bind(i64::from(kind.capacity()))
-        .bind(i64::from(*weight))
+        .bind(ask.name.as_bytes())
+        .bind(ask.grant_id)
+        .bind(ask.session)
+        .bind(ask.in_session)
+        .bind(to_micros(ask.ttl))
+        .bind(&*ask.holder)
+        .bind(i64::from(ask.most))
+        .bind(i64::from(share.kind.capacity()))
+        .bind(i64::from(share.weight))
         .fetch_one(conn)
         .await
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::model::{FaultKind, Name};
+use crate::model::{FaultKind, Name, Share};
 use crate::store::clean::CleanStore;
 use crate::store::in_tx::InTxStore;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
@@ -235,6 +235,13 @@ WHERE l.waiters <> (SELECT count(*) FROM rowlock_waiter w WHERE w.name = l.name)
 
 pub(crate) fn named(name: &str) -> Name {
     Name::new(name).unwrap()
+}
+
+/// What a client wants of a read/write lock or a semaphore.
+#[derive(Debug, Clone)]
+pub(crate) struct PermitAsk {
+    pub(crate) join: JoinAsk,
+    pub(crate) share: Share,
 }
 
 pub(crate) struct Held {

@@ -13,10 +13,10 @@ use super::permit_row::{Lock, Wanted, make_row, permits_of};
 use super::queue::unlocked;
 use super::record::in_a_transaction;
 use super::waiter;
-use crate::model::{Kind, Name};
+use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, PassAsk};
+use crate::store::permit::{PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::queue::{JoinAsk, Joined, LookAsk, Looked, PassAsk};
 use crate::store::release::Freed;
 use crate::store::to_micros;
 
@@ -51,12 +51,12 @@ WHERE k.name = ?1"
 
 #[async_trait]
 impl PermitStore for SqliteConnection {
-    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault> {
-        let joined = in_a_transaction(self, async |conn| join(conn, ask).await).await;
+    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Joined, Fault> {
+        let joined = in_a_transaction(self, async |conn| join(conn, ask, share).await).await;
         Ok(match unlocked(joined)? {
             Some(Some(joined)) => joined,
             Some(None) => {
-                let row = read(self, std::iter::once(&ask.join.name)).await?;
+                let row = read(self, std::iter::once(&ask.name)).await?;
                 row.into_values()
                     .next()
                     .map_or(Joined::Locked, Joined::Full)
@@ -105,12 +105,13 @@ impl PermitStore for SqliteConnection {
 /// `None`: the queue is full.
 async fn join(
     conn: &mut SqliteConnection,
-    PermitAsk { join, kind, weight }: &PermitAsk,
+    ask: &JoinAsk,
+    Share { kind, weight }: Share,
 ) -> Result<Option<Joined>, sqlx::Error> {
-    let mut found = Lock::read(conn, &join.name).await?;
+    let mut found = Lock::read(conn, &ask.name).await?;
     if found.is_none() {
-        make_row(conn, &join.name, *kind).await?;
-        found = Lock::read(conn, &join.name).await?;
+        make_row(conn, &ask.name, kind).await?;
+        found = Lock::read(conn, &ask.name).await?;
     }
     let Some(mut lock) = found else {
         return Err(sqlx::Error::RowNotFound);
@@ -119,22 +120,22 @@ async fn join(
         return Ok(Some(Joined::Mismatch(Kind::of(lock.capacity))));
     }
     let wanted = Wanted {
-        grant_id: join.grant_id,
-        holder: &join.holder,
-        weight: i64::from(*weight),
-        until: lock.now + to_micros(join.ttl) + 1000,
-        session: join.in_session.then_some(join.session),
+        grant_id: ask.grant_id,
+        holder: &ask.holder,
+        weight: i64::from(weight),
+        until: lock.now + to_micros(ask.ttl) + 1000,
+        session: ask.in_session.then_some(ask.session),
     };
     if let Some(fence) = lock.keep(&wanted).await? {
         return Ok(Some(Joined::Granted { fence }));
     }
     // What is left of an earlier sending's permit has the name of the new one.
-    lock.remove(join.grant_id).await?;
+    lock.remove(ask.grant_id).await?;
     if lock.waiters == 0 && lock.fits(wanted.weight).await? {
         let fence = lock.make(&wanted).await?;
         return Ok(Some(Joined::Granted { fence }));
     }
-    lock.queue(join, *weight).await
+    lock.queue(ask, weight).await
 }
 
 /// What became of the ask's permit, and the waiters that have permits now.

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Client, Place, TTL, named};
-use crate::model::{Kind, Mode};
+use super::{Client, PermitAsk, Place, TTL, named};
+use crate::model::{Kind, Mode, Share};
 use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::permit::{PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
 use crate::store::queue::{
     ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, PassAsk, QueueStore,
 };
@@ -35,12 +35,13 @@ impl<P: Place> Client<P> {
             in_session,
             ..self.ask("a")
         };
-        PermitAsk { join, kind, weight }
+        let share = Share { kind, weight };
+        PermitAsk { join, share }
     }
 
     pub(super) async fn joins(&mut self, ask: &PermitAsk) -> Joined {
         loop {
-            match self.conn.permit_join(ask).await.unwrap() {
+            match self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
                 Joined::Locked => {}
                 joined => return joined,
             }

@@ -8,10 +8,10 @@ use rand::Rng;
 use tokio::task::JoinSet;
 
 use super::super::*;
-use crate::model::Kind;
+use crate::model::{Kind, Share};
 use crate::store::fault::Fault;
 use crate::store::lease::{FOR_EVER, RenewAsk, Renewed};
-use crate::store::permit::{PermitAsk, PermitsPassed, WeighAsk, Weighed};
+use crate::store::permit::{PermitsPassed, WeighAsk, Weighed};
 use crate::store::queue::WINDOW;
 
 const CLIENTS: usize = 8;
@@ -146,7 +146,11 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
             continue;
         }
         let asked = Instant::now();
-        let answer = client.conn.permit_join(&plan.ask).await.unwrap();
+        let answer = client
+            .conn
+            .permit_join(&plan.ask.join, plan.ask.share)
+            .await
+            .unwrap();
         let joined = (asked, Instant::now());
         let (position, fence) = match answer {
             Joined::Granted { fence } => (None, Some(fence)),
@@ -167,7 +171,7 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
             place: plan.place,
             position,
             fence,
-            is_new: plan.ask.kind != Kind::ReadWrite || plan.ask.weight == Kind::ALL,
+            is_new: plan.ask.share.kind != Kind::ReadWrite || plan.ask.share.weight == Kind::ALL,
             joined,
         });
         client
@@ -202,7 +206,10 @@ impl<P: Place> Client<P> {
         let leaves = [Leaves::Anywhere, Leaves::At(0)][random.random_range(0..2)];
         Plan {
             place,
-            ask: PermitAsk { join, kind, weight },
+            ask: PermitAsk {
+                join,
+                share: Share { kind, weight },
+            },
             freezes: random.random_bool(0.1),
             leaves: random.random_bool(0.15).then_some(leaves),
             weighs: random.random_bool(0.3).then_some(other),
@@ -221,7 +228,7 @@ impl<P: Place> Client<P> {
         if !ask.join.in_session {
             ask.join.ttl = BRIEF;
         }
-        self.conn.permit_join(&ask).await.unwrap();
+        self.conn.permit_join(&ask.join, ask.share).await.unwrap();
     }
 
     /// Waits for a turn. `None`: it left.
@@ -300,13 +307,13 @@ impl<P: Place> Client<P> {
     }
 
     async fn hold_for_a_while(&mut self, plan: &Plan, fence: i64, held: &AtomicI64) {
-        let PermitAsk { join, kind, weight } = &plan.ask;
+        let PermitAsk { join, share } = &plan.ask;
         let take = |more: i64| {
             let now = held.fetch_add(more, Ordering::SeqCst) + more;
-            let capacity = i64::from(kind.capacity());
+            let capacity = i64::from(share.kind.capacity());
             assert!((0..=capacity).contains(&now), "{now} of {capacity} held");
         };
-        let mut weight = i64::from(*weight);
+        let mut weight = i64::from(share.weight);
         take(weight);
         self.renew_permit(join).await;
         if let Some(new) = plan.weighs {
@@ -381,8 +388,9 @@ impl<P: Place> Client<P> {
         let (name, kind) = PLACES[place];
         let join = self.ask(name);
         let weight = kind.capacity();
-        let ask = PermitAsk { join, kind, weight };
-        let fence = match self.conn.permit_join(&ask).await.unwrap() {
+        let share = Share { kind, weight };
+        let ask = PermitAsk { join, share };
+        let fence = match self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
             Joined::Granted { fence } => Some(fence),
             Joined::Queued { position, .. } => self.turn(&ask, position, None).await,
             other => panic!("{other:?}"),
