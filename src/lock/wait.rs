@@ -143,11 +143,10 @@ impl Lock {
 
     async fn place(&self, name: &Name) -> Result<Place, Error> {
         let session = self.core.session().await?;
-        let is_permit = self.share.is_some();
         Ok(Place::new(
             &self.core,
             name,
-            is_permit,
+            self.kind(),
             session,
             self.lease(),
         ))

@@ -36,6 +36,11 @@ impl Kind {
         }
     }
 
+    /// Each of its holders has a permit.
+    pub(crate) fn has_permits(self) -> bool {
+        self != Self::Lock
+    }
+
     /// The kind of a row with this capacity.
     pub(crate) fn of(capacity: i64) -> Self {
         match u32::try_from(capacity) {

@@ -9,9 +9,8 @@ use super::Core;
 use super::queue::seat::{Seat, Turn};
 use super::session::Session;
 use super::verbs::leave;
-use crate::model::Name;
-use crate::store::permit::Ticket;
-use crate::store::queue::{Leaves, LookAsk};
+use crate::model::{Kind, Name};
+use crate::store::queue::{Leaves, LookAsk, Ticket};
 
 /// A place in a queue, from before its row is made. Dropping it leaves the queue.
 #[derive(Debug)]
@@ -25,11 +24,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// `is_permit`: it waits for a permit.
+    /// `kind`: what the name stands for.
     pub(crate) fn new(
         core: &Arc<Core>,
         name: &Name,
-        is_permit: bool,
+        kind: Kind,
         session: Arc<Session>,
         ttl: Duration,
     ) -> Self {
@@ -37,7 +36,7 @@ impl Place {
         let ticket = Ticket {
             name: name.clone(),
             grant_id,
-            is_permit,
+            kind,
         };
         let seat = core.queue.sit(ticket, session);
         Self {

@@ -101,33 +101,13 @@ pub(crate) enum Resized {
     Locked,
 }
 
-/// The waiter of a grant id, and the grant that it gets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    pub(crate) name: Name,
-    pub(crate) grant_id: Uuid,
-    /// It waits for a permit.
-    pub(crate) is_permit: bool,
-}
-
-impl Ticket {
-    /// The name of the row that has the grant.
-    pub(crate) fn row(&self) -> Name {
-        if self.is_permit {
-            self.name.permit(self.grant_id)
-        } else {
-            self.name.clone()
-        }
-    }
-}
-
-/// Passes a name on, whatever its kind. Returns the waiters that have it, or permits of it, now. `None`: a transaction has a row locked.
+/// Passes a name of this kind on. Returns the grant ids of the waiters that have it, or permits of it, now. `None`: a transaction has a row locked.
 pub(crate) async fn pass_any(
     store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
     ask: &PassAsk,
-    is_permit: bool,
+    kind: Kind,
 ) -> Result<Option<Vec<Uuid>>, Fault> {
-    if is_permit {
+    if kind.has_permits() {
         return Ok(match store.permit_pass(ask).await? {
             PermitsPassed::Done { next, .. } => Some(next),
             PermitsPassed::Locked => None,

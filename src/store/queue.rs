@@ -194,6 +194,26 @@ pub(crate) enum News {
     Test,
 }
 
+/// The waiter of a grant id, and the grant that it gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    /// What the name stands for.
+    pub(crate) kind: Kind,
+}
+
+impl Ticket {
+    /// The name of the row that has the grant.
+    pub(crate) fn row(&self) -> Name {
+        if self.kind.has_permits() {
+            self.name.permit(self.grant_id)
+        } else {
+            self.name.clone()
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct LookAsk {
     pub(crate) name: Name,

@@ -33,8 +33,7 @@ use seat::{Seat, Turn};
 
 use super::session::Session;
 use crate::model::{Moment, Name};
-use crate::store::permit::Ticket;
-use crate::store::queue::LookAsk;
+use crate::store::queue::{LookAsk, Ticket};
 
 /// The places of a client.
 #[derive(Debug, Default)]

@@ -8,8 +8,7 @@ use tokio::sync::Notify;
 use super::locked;
 use crate::model::Blocked;
 use crate::runtime::session::Session;
-use crate::store::permit::Ticket;
-use crate::store::queue::LookAsk;
+use crate::store::queue::{LookAsk, Ticket};
 
 /// A waiter of this client.
 #[derive(Debug)]

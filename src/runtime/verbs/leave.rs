@@ -12,8 +12,8 @@ use crate::runtime::job::{Answered, Job, Next, Task, Turn, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::permit::{Ticket, pass_any};
-use crate::store::queue::{Leaves, PassAsk};
+use crate::store::permit::pass_any;
+use crate::store::queue::{Leaves, PassAsk, Ticket};
 
 #[derive(Debug)]
 pub(crate) struct Leave {
@@ -80,7 +80,7 @@ impl Verb for Leave {
                 name: ticket.name.clone(),
                 of: Some((ticket.grant_id, *leaves)),
             };
-            passed.push(pass_any(store, &ask, ticket.is_permit).await?);
+            passed.push(pass_any(store, &ask, ticket.kind).await?);
         }
         Ok(passed)
     }

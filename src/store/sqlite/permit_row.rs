@@ -105,7 +105,7 @@ impl<'a> Lock<'a> {
     }
 
     pub(super) fn has_permits(&self) -> bool {
-        Kind::of(self.capacity) != Kind::Lock
+        Kind::of(self.capacity).has_permits()
     }
 
     /// The fence of the grant's permit, if it is live: it lasts as long as the ask wants.
