@@ -82,25 +82,24 @@ BEGIN
     UPDATE rowlock_lock SET waiters = waiters + 1, next_position = next_position + 1 WHERE name = of_name;
 END $$;
 
--- Passes a name on to its first waiter whose session is live, or frees it. status: 0 nothing was to be done; 1 done; 2 the lock belongs to
--- the session left_session, which is not live: end that session first; 3 the row is locked (no error: other statements of the same transaction may
--- have released or granted other names). With of_position, that waiter of of_grant leaves; -1: wherever it is.
+-- Passes a name on to its first waiter whose session is live, or frees it. ended: 0 the name did not have the grant of_grant; 1 that grant had
+-- expired; 2 it was live; 3 the row is locked (no error: other statements of the same transaction may have released or granted other names).
+-- With left_session, nothing has happened: the lock belongs to this session, which is not live. End that session first. With of_position, that waiter of of_grant leaves; -1: wherever it is.
 -- When a grant ends or a waiter leaves, the commit need not wait for the disk: the next waiter holds nothing before it confirms. Otherwise
 -- the same transaction may grant a name, which has to be durable.
 CREATE OR REPLACE FUNCTION rowlock_pass_v1(
     of_name bytea, of_grant uuid, of_position bigint, span bigint,
-    OUT status integer, OUT was_live boolean, OUT next_grant uuid, OUT left_session uuid
+    OUT ended integer, OUT next_grant uuid, OUT left_session uuid
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
     w record;
     at timestamptz;
-    is_mine boolean;
     is_live boolean;
     gone bigint := 0;
     left_at bigint := of_position;
 BEGIN
-    status := 0;
+    ended := 0;
     BEGIN
         SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.waiters, k.next_position, k.passed INTO l
         FROM rowlock_lock k WHERE k.name = of_name AND k.capacity = 0 FOR UPDATE;
@@ -108,7 +107,7 @@ BEGIN
             RETURN;
         END IF;
     EXCEPTION WHEN lock_not_available THEN
-        status := 3;
+        ended := 3;
         RETURN;
     END;
     IF of_grant IS NOT NULL THEN
@@ -126,13 +125,13 @@ BEGIN
         END IF;
     END IF;
     at := clock_timestamp();
-    is_mine := COALESCE(l.grant_id = of_grant, false);
     is_live := COALESCE(l.expires_at > at, false);
-    IF is_live AND NOT is_mine THEN
+    IF l.grant_id = of_grant THEN
+        ended := CASE WHEN is_live THEN 2 ELSE 1 END;
+    ELSIF is_live THEN
         IF l.session_id IS NOT NULL AND NOT EXISTS (
             SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at
         ) THEN
-            status := 2;
             left_session := l.session_id;
         END IF;
         RETURN;
@@ -140,8 +139,6 @@ BEGIN
     IF l.grant_id IS NULL AND l.waiters = 0 THEN
         RETURN;
     END IF;
-    status := 1;
-    was_live := is_mine AND is_live;
     IF l.waiters > 0 THEN
         -- The session is a subquery, so that it is read for one waiter after the other.
         SELECT p.position, p.grant_id, p.session_id, p.holder,
@@ -348,17 +345,17 @@ BEGIN
 END $$;
 
 -- The permit and the waiter of of_grant are removed (of_position as in rowlock_pass_v1), then waiters are granted.
--- was: 0 there was no permit; 1 it had expired; 2 it was live; 3 a row is locked, and nothing has happened.
+-- ended: 0 there was no permit; 1 it had expired; 2 it was live; 3 a row is locked, and nothing has happened.
 CREATE OR REPLACE FUNCTION rowlock_permit_pass_v1(
     of_name bytea, of_grant uuid, of_position bigint, span bigint,
-    OUT was integer, OUT next_grants uuid[]
+    OUT ended integer, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
     p record;
     left_at bigint := of_position;
 BEGIN
-    was := 0;
+    ended := 0;
     SELECT k.passed INTO l FROM rowlock_lock k WHERE k.name = of_name AND k.capacity <> 0 FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
@@ -369,7 +366,7 @@ BEGIN
         WHERE k.name = of_name || '\x00' || convert_to(replace(of_grant::text, '-', ''), 'UTF8') AND k.grant_id = of_grant
         RETURNING k.weight, k.expires_at > clock_timestamp() AS is_live INTO p;
         IF FOUND THEN
-            was := CASE WHEN p.is_live THEN 2 ELSE 1 END;
+            ended := CASE WHEN p.is_live THEN 2 ELSE 1 END;
             UPDATE rowlock_lock SET used = GREATEST(used - p.weight, 0) WHERE name = of_name;
         END IF;
         IF left_at < 0 THEN
@@ -385,7 +382,7 @@ BEGIN
     END IF;
     next_grants := rowlock_grant_permits_v1(of_name, span);
 EXCEPTION WHEN lock_not_available THEN
-    was := 3;
+    ended := 3;
     next_grants := NULL;
 END $$;
 

@@ -8,7 +8,7 @@ use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
 use crate::store::lock_row::RowAsk;
 use crate::store::permit::pass_any;
-use crate::store::queue::{PassAsk, WaiterRow};
+use crate::store::queue::{PassAsk, PassWhy, WaiterRow};
 use crate::store::row::LockRow;
 
 impl Rowlock {
@@ -99,13 +99,13 @@ impl Rowlock {
         }
         let ask = PassAsk {
             name: name.clone(),
-            of: None,
+            why: PassWhy::Stuck,
         };
         let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
         let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
         // If this fails, a waiter finds the name free a little later, and passes it on.
         if let Ok(Some(passed)) = self.core.ask(head, pass).await {
-            self.core.queue.all_passed(&passed);
+            self.core.queue.all_passed(&passed.next);
         }
         self.core.waiters.freed(&name);
         // A row that cannot be read was freed, too. A lease that had run out had no holder.

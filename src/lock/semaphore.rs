@@ -169,19 +169,13 @@ impl Semaphore {
         let name = self.lock.name.as_ref().map_err(Clone::clone)?;
         let core = &self.lock.core;
         let (of, capacity) = (name.clone(), self.capacity);
-        let resize = async move |store: &mut dyn Store| {
-            Ok(match store.permit_resize(&of, capacity).await? {
-                Resized::Locked => None,
-                Resized::Mismatch(is) => Some(Err(is)),
-                Resized::Done { before, next } => Some(Ok((before, next))),
-            })
-        };
+        let resize = async move |store: &mut dyn Store| store.permit_resize(&of, capacity).await;
         match change(core, name, "change the capacity of", resize).await? {
-            Ok((before, next)) => {
+            Resized::Done { before, next } => {
                 core.queue.all_passed(&next);
                 Ok(before)
             }
-            Err(is) => {
+            Resized::Mismatch(is) => {
                 let (name, asked) = (name.clone(), self.kind());
                 Err(Error::WrongKind { name, is, asked })
             }

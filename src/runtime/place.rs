@@ -10,7 +10,7 @@ use super::queue::seat::{Seat, Turn};
 use super::session::Session;
 use super::verbs::leave;
 use crate::model::{Kind, Name};
-use crate::store::queue::{Leaves, LookAsk, Ticket};
+use crate::store::queue::{LookAsk, Ticket};
 
 /// A place in a queue, from before its row is made. Dropping it leaves the queue.
 #[derive(Debug)]
@@ -93,16 +93,22 @@ impl Drop for Place {
         if let Some(position) = self.position() {
             let late = (self.late, self.ttl);
             let ticket = self.ticket().clone();
-            self.core.leave(ticket, Leaves::At(position), late);
+            self.core.leave(ticket, position, late);
         }
     }
 }
 
 impl Core {
     /// Leaves a queue in the background.
-    fn leave(&self, ticket: Ticket, leaves: Leaves, late: (u32, Duration)) {
+    fn leave(&self, ticket: Ticket, position: i64, late: (u32, Duration)) {
         let limit = self.settings.operation_timeout;
-        self.send(leave::of(ticket, leaves, late, &self.waiters, limit));
+        self.send(leave::of(
+            ticket,
+            Some(position),
+            late,
+            &self.waiters,
+            limit,
+        ));
     }
 
     /// Leaves all queues, for a shutdown. A task whose turn has come does so itself.
@@ -110,7 +116,7 @@ impl Core {
         for seat in self.queue.seats() {
             if let Some(position) = seat.give_up() {
                 let late = (0, Duration::ZERO);
-                self.leave(seat.ticket.clone(), Leaves::At(position), late);
+                self.leave(seat.ticket.clone(), position, late);
             }
         }
     }

@@ -11,7 +11,7 @@
 //!
 //! Each verb locks the row of the name first. Permits are made and removed, and their weight is changed, only under that lock. A permit
 //! that has expired, or whose session has ended, is *reaped*: a verb that finds too little room removes such permits first, but none
-//! whose row is locked (a transaction has it pinned). `used` may be too large until then, never too small.
+//! whose row is locked (a transaction has it pinned). The verbs answer `None` when a transaction has a row locked that they need. `used` may be too large until then, never too small.
 //!
 //! A fence is given by every grant of a semaphore, and by every grant of a writer. Readers share the fence of the last write.
 
@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::queue::{JoinAsk, Joined, Leaves, LookAsk, Looked, PassAsk, Passed, QueueStore};
+use super::queue::{JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed, QueueStore};
 use super::release::Freed;
 use crate::model::{Kind, Name, Share};
 
@@ -30,35 +30,24 @@ pub(crate) trait PermitStore {
     /// of another kind, or of another capacity.
     ///
     /// Finds the permit or the waiter of an earlier sending, as [`queue_join`](super::queue::QueueStore::queue_join) does.
-    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Joined, Fault>;
+    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault>;
 
     /// Grants permits to the first waiters, as many as fit, each for the window; removes waiters whose sessions are not live. The permit
     /// and the waiter of the ask are removed first.
-    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault>;
+    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault>;
 
     /// [`queue_look`](super::queue::QueueStore::queue_look) for waiters of names of this kind. A name has to be passed on when its first live
     /// waiter fits, or when a permit has expired, or its session.
     async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
 
-    /// Changes the weight of a live permit that has the asked fence. (One that has the asked weight already may have any fence.) Unless the new
-    /// weight is smaller, or 1, this gives a new fence, so that a late downgrade changes nothing. A larger weight has to fit, whoever waits, and gives a new fence; after a smaller one,
-    /// waiters are granted.
-    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault>;
+    /// Changes the weight of a live permit that has the asked fence. A permit that has the asked weight already may have any fence: the answer to an
+    /// earlier sending was lost. A larger weight must fit; waiters do not count. A weight above 1 that is not smaller gets a new fence, so that a
+    /// late downgrade changes nothing. After a smaller weight, waiters are granted.
+    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault>;
 
     /// Changes the capacity of a semaphore, or makes its row. Waiters are granted; permits that no longer fit are kept.
-    async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault>;
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PermitsPassed {
-    Done {
-        /// What became of the permit of the ask: `Released`, `Expired`, or `Superseded` (there was none).
-        freed: Freed,
-        /// The grant ids of the waiters that have a permit now.
-        next: Vec<Uuid>,
-    },
-    /// A transaction has one of the rows locked.
-    Locked,
+    async fn permit_resize(&mut self, name: &Name, capacity: u32)
+    -> Result<Option<Resized>, Fault>;
 }
 
 #[derive(Debug, Clone)]
@@ -84,8 +73,6 @@ pub(crate) enum Weighed {
     Stale(i64),
     /// The permit has expired, or is gone.
     Gone,
-    /// A transaction has one of the rows locked.
-    Locked,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,26 +84,19 @@ pub(crate) enum Resized {
     },
     /// The name is of this kind.
     Mismatch(Kind),
-    /// A transaction has the row locked.
-    Locked,
 }
 
-/// Passes a name of this kind on. Returns the grant ids of the waiters that have it, or permits of it, now. `None`: a transaction has a row locked.
+/// Passes a name of this kind on. `None`: a transaction has a row locked.
 pub(crate) async fn pass_any(
     store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
     ask: &PassAsk,
     kind: Kind,
-) -> Result<Option<Vec<Uuid>>, Fault> {
+) -> Result<Option<Passed>, Fault> {
     if kind.has_permits() {
-        return Ok(match store.permit_pass(ask).await? {
-            PermitsPassed::Done { next, .. } => Some(next),
-            PermitsPassed::Locked => None,
-        });
+        store.permit_pass(ask).await
+    } else {
+        store.queue_pass(ask).await
     }
-    Ok(match store.queue_pass(ask).await? {
-        Passed::Locked => None,
-        passed => Some(passed.next().into_iter().collect()),
-    })
 }
 
 /// Releases the permit of this grant.
@@ -125,16 +105,7 @@ pub(super) async fn release(
     name: Name,
     grant_id: Uuid,
 ) -> Result<Freed, Fault> {
-    let pass = PassAsk {
-        name,
-        of: Some((grant_id, Leaves::None)),
-    };
-    Ok(match store.permit_pass(&pass).await? {
-        PermitsPassed::Done {
-            freed: Freed::Released,
-            next,
-        } if !next.is_empty() => Freed::Passed(next),
-        PermitsPassed::Done { freed, .. } => freed,
-        PermitsPassed::Locked => Freed::Locked,
-    })
+    let why = PassWhy::Ended(grant_id);
+    let passed = store.permit_pass(&PassAsk { name, why }).await?;
+    Ok(Freed::from(passed))
 }

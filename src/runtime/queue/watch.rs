@@ -15,7 +15,7 @@ use crate::runtime::timer::sleep_until;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::permit::pass_any;
-use crate::store::queue::{LookAsk, Looked, PassAsk};
+use crate::store::queue::{LookAsk, Looked, PassAsk, PassWhy};
 
 /// The longest time between two looks, however quiet it is: news that were lost are found then.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
@@ -269,11 +269,12 @@ async fn pass_on(
             is_left = true;
             break;
         }
-        let ask = PassAsk { name, of: None };
+        let why = PassWhy::Stuck;
+        let ask = PassAsk { name, why };
         let pass = async |store: &mut dyn Store| pass_any(store, &ask, kind).await;
         match link.run(timeout, pass).await? {
             None => is_left = true,
-            Some(passed) => queue.all_passed(&passed),
+            Some(passed) => queue.all_passed(&passed.next),
         }
     }
     if is_left {

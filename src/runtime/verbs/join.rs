@@ -10,7 +10,7 @@ use crate::runtime::lease_guard::Guard;
 use crate::runtime::place::Place;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::queue::{JoinAsk, Joined, Leaves};
+use crate::store::queue::{JoinAsk, Joined};
 
 /// The outcome of joining. When no caller receives it, dropping it releases the lease, or leaves the queue.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Join {
         let late = (fate.doubts, ask.ttl);
         let undo = leave::of(
             self.place.ticket().clone(),
-            Leaves::Anywhere,
+            None,
             late,
             waiters,
             ask.ttl.min(MAX_UNDO),
@@ -72,11 +72,15 @@ impl Join {
 }
 
 impl Verb for Join {
-    type Outcome = Joined;
+    /// `None`: a transaction has the row locked.
+    type Outcome = Option<Joined>;
 
     const TURN: Turn = Turn::Join;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Joined>, Fault> {
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<Option<Joined>>, Fault> {
         let mut joined = Vec::with_capacity(1);
         for task in tasks {
             let Self { ask, share, .. } = &task.verb;
@@ -88,9 +92,9 @@ impl Verb for Join {
         Ok(joined)
     }
 
-    fn settle(mut task: Task<Self>, outcome: Joined, answered: Answered) -> Next {
+    fn settle(mut task: Task<Self>, outcome: Option<Joined>, answered: Answered) -> Next {
         let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
-        if matches!(outcome, Joined::Granted { .. }) && is_stale {
+        if matches!(outcome, Some(Joined::Granted { .. })) && is_stale {
             // The second sending finds the grant, and gives it the whole TTL.
             task.head.fate.sent = true;
             task.verb.is_confirmed = true;
@@ -108,26 +112,26 @@ impl Verb for Join {
         } = task.verb;
         let kind = share.map_or(Kind::Lock, |share| share.kind);
         match outcome {
-            Joined::Granted { fence } => {
+            Some(Joined::Granted { fence }) => {
                 place.forget();
                 if let Some(guard) = wanted.guard(fence, fate.doubts, answered.sent, ask.ttl) {
                     let _ = reply.send(Ok(Joining::Held(guard)));
                 }
                 return Next::Done;
             }
-            Joined::Queued { position, is_stuck } => {
+            Some(Joined::Queued { position, is_stuck }) => {
                 tracing::debug!(name = %ask.name, position, "waits in the queue");
                 place.late = fate.doubts;
                 place.queued(position, is_stuck);
                 let _ = reply.send(Ok(Joining::Queued(place)));
                 return Next::Done;
             }
-            Joined::Full(row) => {
+            Some(Joined::Full(row)) => {
                 place.forget();
                 let busy = busy(ask.name, kind, Some(row));
                 let _ = reply.send(busy.map(Joining::Full));
             }
-            Joined::Mismatch(is) => {
+            Some(Joined::Mismatch(is)) => {
                 place.forget();
                 let name = ask.name;
                 let _ = reply.send(Err(Error::WrongKind {
@@ -136,7 +140,7 @@ impl Verb for Join {
                     asked: kind,
                 }));
             }
-            Joined::Locked => {
+            None => {
                 place.forget();
                 let _ = reply.send(Ok(Joining::Locked));
             }

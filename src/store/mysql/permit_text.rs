@@ -17,7 +17,7 @@ use super::queue::{row_with, wait, with};
 use super::statement::{hex, text};
 use crate::model::{Name, Share};
 use crate::store::permit::WeighAsk;
-use crate::store::queue::{JoinAsk, Leaves, PassAsk, WINDOW};
+use crate::store::queue::{JoinAsk, PassAsk, PassWhy, WINDOW};
 use crate::store::to_micros;
 
 /// Locks the row of the name.
@@ -273,20 +273,19 @@ pub(super) fn join_text(join: &JoinAsk, share: Share, reap: Reap) -> String {
 }
 
 pub(super) fn pass_text(ask: &PassAsk, reap: Reap) -> String {
-    let mut literals = of_text(&ask.name, ask.of.map(|of| of.0), reap);
-    let (end, find, leave) = match ask.of {
-        None => ("", "", ""),
-        Some((_, Leaves::None)) => (END, "", ""),
-        Some((_, Leaves::At(position))) => {
-            literals.push(("left", position.to_string()));
-            (END, "", LEAVE)
+    let mut literals = of_text(&ask.name, ask.why.grant_id(), reap);
+    let (own, end, find, leave) = match ask.why {
+        PassWhy::Stuck => ("", "", "", ""),
+        PassWhy::Ended(_) => (OWN, END, "", ""),
+        PassWhy::Left { at: Some(at), .. } => {
+            literals.push(("left", at.to_string()));
+            (OWN, END, "", LEAVE)
         }
-        Some((_, Leaves::Anywhere)) => {
+        PassWhy::Left { at: None, .. } => {
             literals.push(("left", "@rl_left".into()));
-            (END, FIND, LEAVE)
+            (OWN, END, FIND, LEAVE)
         }
     };
-    let own = if ask.of.is_some() { OWN } else { "" };
     let parts = [
         LOCK,
         own,

@@ -119,7 +119,7 @@ pub(crate) async fn a_grant_that_is_found_needs_no_confirm<P: Place>(place: &P) 
         ..client.ask("a")
     };
     client.join(&ask).await;
-    client.pass("a", Some((held.ask.grant_id, None))).await;
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     assert!(client.row("a").await.remaining.unwrap() <= 2_000_000);
     let joined = client.join(&ask).await;
     assert!(

@@ -7,8 +7,7 @@ use uuid::Uuid;
 
 use super::waiter;
 use crate::model::{Kind, Name};
-use crate::store::queue::{JoinAsk, Joined};
-use crate::store::release::Freed;
+use crate::store::queue::{Ended, JoinAsk, Joined};
 
 const STATE: &str = "
 SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us
@@ -122,21 +121,21 @@ impl<'a> Lock<'a> {
     }
 
     /// Removes the grant's permit. Returns what it was until now.
-    pub(super) async fn remove(&mut self, grant_id: Uuid) -> Result<Freed, sqlx::Error> {
+    pub(super) async fn remove(&mut self, grant_id: Uuid) -> Result<Ended, sqlx::Error> {
         let removed: Vec<(i64, bool, bool)> = sqlx::query_as(REMOVE)
             .bind(self.name.permit(grant_id).as_bytes())
             .bind(self.now)
             .fetch_all(&mut *self.conn)
             .await?;
         let Some(&(weight, is_granted, is_live)) = removed.first() else {
-            return Ok(Freed::Superseded);
+            return Ok(Ended::Nothing);
         };
         self.take(-weight).await?;
         Ok(match (is_granted, is_live) {
-            (true, true) => Freed::Released,
-            (true, false) => Freed::Expired,
+            (true, true) => Ended::Live,
+            (true, false) => Ended::Expired,
             // Its session has ended.
-            (false, _) => Freed::Superseded,
+            (false, _) => Ended::Nothing,
         })
     }
 

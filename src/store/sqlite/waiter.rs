@@ -3,7 +3,7 @@
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use crate::store::queue::{JoinAsk, Leaves, WINDOW};
+use crate::store::queue::{JoinAsk, PassWhy, WINDOW};
 use crate::store::to_micros;
 
 const FIND: &str = "
@@ -86,17 +86,19 @@ pub(super) async fn add(
     Ok(())
 }
 
-/// Removes the waiter that leaves. Returns whether it was there.
+/// Removes the waiter that leaves, if one does. Returns whether it was there.
 pub(super) async fn leave(
     conn: &mut SqliteConnection,
     name: &[u8],
     passed: i64,
-    (grant_id, leaves): (Uuid, Leaves),
+    why: PassWhy,
 ) -> Result<bool, sqlx::Error> {
-    let position = match leaves {
-        Leaves::None => None,
-        Leaves::At(position) => Some(position),
-        Leaves::Anywhere => find(conn, name, passed, grant_id).await?,
+    let PassWhy::Left { grant_id, at } = why else {
+        return Ok(false);
+    };
+    let position = match at {
+        Some(at) => Some(at),
+        None => find(conn, name, passed, grant_id).await?,
     };
     let leave = sqlx::query(LEAVE).bind(name).bind(position).bind(grant_id);
     let was_there = leave.execute(&mut *conn).await?.rows_affected() > 0;

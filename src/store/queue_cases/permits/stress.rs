@@ -11,7 +11,7 @@ use super::super::*;
 use crate::model::{Kind, Share};
 use crate::store::fault::Fault;
 use crate::store::lease::{FOR_EVER, RenewAsk, Renewed};
-use crate::store::permit::{PermitsPassed, WeighAsk, Weighed};
+use crate::store::permit::{WeighAsk, Weighed};
 use crate::store::queue::WINDOW;
 
 const CLIENTS: usize = 8;
@@ -81,6 +81,14 @@ impl Pace {
         let now = Instant::now();
         now >= self.end + PATIENCE || now >= self.end && self.turns.iter().all(had_a_turn)
     }
+}
+
+/// How a client leaves the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaves {
+    /// It tells its position.
+    Here,
+    Anywhere,
 }
 
 /// What a client does with its next permit.
@@ -153,13 +161,13 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
             .unwrap();
         let joined = (asked, Instant::now());
         let (position, fence) = match answer {
-            Joined::Granted { fence } => (None, Some(fence)),
-            Joined::Queued { position, .. } => {
+            Some(Joined::Granted { fence }) => (None, Some(fence)),
+            Some(Joined::Queued { position, .. }) => {
                 let turn = client.turn(&plan.ask, position, plan.leaves).await;
                 (Some(position), turn)
             }
-            Joined::Locked => continue,
-            Joined::Full(_) | Joined::Mismatch(_) => panic!("{answer:?}"),
+            None => continue,
+            Some(answer) => panic!("{answer:?}"),
         };
         let Some(fence) = fence else {
             continue;
@@ -203,7 +211,7 @@ impl<P: Place> Client<P> {
         if join.in_session {
             join.ttl = FOR_EVER;
         }
-        let leaves = [Leaves::Anywhere, Leaves::At(0)][random.random_range(0..2)];
+        let leaves = [Leaves::Anywhere, Leaves::Here][random.random_range(0..2)];
         Plan {
             place,
             ask: PermitAsk {
@@ -244,9 +252,9 @@ impl<P: Place> Client<P> {
             grant_id,
             position,
         };
-        let leaves = leaves.map(|leaves| match leaves {
-            Leaves::At(_) => Leaves::At(position),
-            leaves => leaves,
+        let leaves = leaves.map(|leaves| PassWhy::Left {
+            grant_id,
+            at: (leaves == Leaves::Here).then_some(position),
         });
         let began = Instant::now();
         let mut waited = Instant::now();
@@ -254,12 +262,12 @@ impl<P: Place> Client<P> {
             let waits = began.elapsed();
             assert!(waits < PATIENCE, "a waiter of {name} was forgotten");
             if let Some(leaves) = leaves.filter(|_| waits > Duration::from_millis(2)) {
-                match self.pass_permits(&name, Some((grant_id, leaves))).await {
+                match self.pass_permits(&name, leaves).await {
                     None => continue,
                     // Its turn had come, perhaps.
-                    Some(Freed::Superseded | Freed::Released) => return None,
-                    Some(Freed::Expired) if waited.elapsed() > WINDOW => return None,
-                    Some(freed) => panic!("{freed:?}"),
+                    Some(Ended::Nothing | Ended::Live) => return None,
+                    Some(Ended::Expired) if waited.elapsed() > WINDOW => return None,
+                    Some(ended) => panic!("{ended:?}"),
                 }
             }
             let now = Instant::now();
@@ -271,12 +279,14 @@ impl<P: Place> Client<P> {
             }
             match looked {
                 Looked::Granted => match self.confirm_permit(ask).await {
-                    Confirmed::Held { fence } => return Some(fence),
-                    Confirmed::Locked => {}
-                    Confirmed::Gone => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
+                    Some(Confirmed::Held { fence }) => return Some(fence),
+                    None => {}
+                    Some(Confirmed::Gone) => {
+                        assert!(waited.elapsed() > WINDOW, "its turn was lost")
+                    }
                 },
                 Looked::Waiting { is_stuck: true, .. } => {
-                    self.pass_permits(&name, None).await;
+                    self.pass_permits(&name, PassWhy::Stuck).await;
                 }
                 Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
                 Looked::Gone => {
@@ -288,15 +298,13 @@ impl<P: Place> Client<P> {
     }
 
     /// `None`: the row is locked.
-    async fn pass_permits(&mut self, name: &Name, of: Option<(Uuid, Leaves)>) -> Option<Freed> {
+    async fn pass_permits(&mut self, name: &Name, why: PassWhy) -> Option<Ended> {
         let name = name.clone();
-        match self.conn.permit_pass(&PassAsk { name, of }).await.unwrap() {
-            PermitsPassed::Done { freed, .. } => Some(freed),
-            PermitsPassed::Locked => None,
-        }
+        let passed = self.conn.permit_pass(&PassAsk { name, why }).await.unwrap();
+        passed.map(|passed| passed.ended)
     }
 
-    async fn confirm_permit(&mut self, PermitAsk { join, .. }: &PermitAsk) -> Confirmed {
+    async fn confirm_permit(&mut self, PermitAsk { join, .. }: &PermitAsk) -> Option<Confirmed> {
         let ask = ConfirmAsk {
             name: join.name.permit(join.grant_id),
             grant_id: join.grant_id,
@@ -359,9 +367,8 @@ impl<P: Place> Client<P> {
 
     async fn weigh_permit(&mut self, ask: &WeighAsk) -> Weighed {
         loop {
-            match self.conn.permit_weigh(ask).await.unwrap() {
-                Weighed::Locked => {}
-                weighed => return weighed,
+            if let Some(weighed) = self.conn.permit_weigh(ask).await.unwrap() {
+                return weighed;
             }
         }
     }
@@ -391,8 +398,8 @@ impl<P: Place> Client<P> {
         let share = Share { kind, weight };
         let ask = PermitAsk { join, share };
         let fence = match self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
-            Joined::Granted { fence } => Some(fence),
-            Joined::Queued { position, .. } => self.turn(&ask, position, None).await,
+            Some(Joined::Granted { fence }) => Some(fence),
+            Some(Joined::Queued { position, .. }) => self.turn(&ask, position, None).await,
             other => panic!("{other:?}"),
         };
         let fence = fence.expect("it does not leave");
