@@ -8,7 +8,7 @@ use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
 use crate::store::lock_row::RowAsk;
 use crate::store::permit::pass_any;
-use crate::store::queue::{PassAsk, WaiterRow};
+use crate::store::queue::{PassAsk, PassWhy, WaiterRow};
 use crate::store::row::LockRow;
 
 impl Rowlock {
@@ -88,25 +88,24 @@ impl Rowlock {
     {
         let name = name.try_into().map_err(Into::into)?;
         let mut row = self.free(&name).await?;
-        let permits = if row.is_none() {
+        let (kind, permits) = if row.is_none() {
             self.permits(&name).await?
         } else {
-            Vec::new()
+            (Kind::Lock, Vec::new())
         };
         for permit in &permits {
             let freed = self.free(permit).await?;
             row = row.or(freed);
         }
-        let is_permit = !permits.is_empty();
         let ask = PassAsk {
             name: name.clone(),
-            of: None,
+            why: PassWhy::Stuck,
         };
         let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
-        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, is_permit).await;
+        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
         // If this fails, a waiter finds the name free a little later, and passes it on.
         if let Ok(Some(passed)) = self.core.ask(head, pass).await {
-            self.core.queue.all_passed(&passed);
+            self.core.queue.all_passed(&passed.next);
         }
         self.core.waiters.freed(&name);
         // A row that cannot be read was freed, too. A lease that had run out had no holder.
@@ -126,21 +125,22 @@ impl Rowlock {
         self.core.run_errand(head, free).await
     }
 
-    /// The names of the permits of a read/write lock or a semaphore.
-    async fn permits(&self, name: &Name) -> Result<Vec<Name>, Error> {
+    /// What a name stands for, and the names of its permits.
+    async fn permits(&self, name: &Name) -> Result<(Kind, Vec<Name>), Error> {
         let head = self.core.look(Subject::Lock(name.clone()), "look up");
         let of = name.clone();
         let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
         let row = self.core.ask_aside(head, look).await?;
-        if row.is_none_or(|row| row.kind == Kind::Lock) {
-            return Ok(Vec::new());
+        let kind = row.map_or(Kind::Lock, |row| row.kind);
+        if !kind.has_permits() {
+            return Ok((kind, Vec::new()));
         }
         let list = async |store: &mut dyn Store| store.lock_list().await;
         let rows = self.core.run_errand(self.core.look(None, "list"), list);
         let names = rows.await?;
         let names = names.iter().filter_map(|row| Name::from_bytes(&row.name));
         let is_its = |permit: &Name| permit.of_permit().as_ref() == Some(name);
-        Ok(names.filter(is_its).collect())
+        Ok((kind, names.filter(is_its).collect()))
     }
 
     /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at most

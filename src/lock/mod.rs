@@ -67,9 +67,8 @@ pub use rw_lock::{RwHeld, RwLock};
 pub use semaphore::Semaphore;
 
 use crate::model::bounds::{check_ttl, check_wait};
-use crate::model::{Busy, Error, Name};
+use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
-use crate::store::permit::Share;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 

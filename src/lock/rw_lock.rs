@@ -35,9 +35,9 @@ use std::ops::Deref;
 
 use super::change::change;
 use super::{Held, Lock, TryAcquire};
-use crate::model::{Error, Kind, Loss, Mode};
+use crate::model::{Error, Kind, Loss, Mode, Share};
 use crate::store::Store;
-use crate::store::permit::{Share, WeighAsk, Weighed};
+use crate::store::permit::{WeighAsk, Weighed};
 
 /// A request for a read/write lock: made by [`Rowlock::rw_lock`](crate::Rowlock::rw_lock), then given its settings.
 ///
@@ -229,8 +229,15 @@ impl RwHeld {
     /// Dropping the future leaves a reader here. The database lets other readers in, or it does not.
     pub async fn downgrade(&mut self) -> Result<(), Error> {
         self.mode = Mode::Read;
-        self.weigh(Mode::Read, "downgrade").await?;
-        Ok(())
+        let (core, name) = (self.held.guard.core(), &self.held.guard.grant().shown);
+        match self.weigh(Mode::Read, "downgrade").await? {
+            Some(_) => Ok(()),
+            // A weight of 1 always fits, and nothing else changes the fence of this permit twice.
+            None => Err(Error::Unreachable {
+                target: core.target.to_string(),
+                detail: format!("downgrade {name:?}: its permit was changed meanwhile"),
+            }),
+        }
     }
 
     /// Makes a writer of a reader, if no other reader holds the lock. Waiters do not count. Returns whether this is a writer now; then it has
@@ -281,7 +288,7 @@ impl RwHeld {
         Ok(true)
     }
 
-    /// Changes the weight in the database. Returns the fence; `None`: there are other readers.
+    /// Changes the weight in the database. Returns the fence; `None`: there are other readers, or the permit is being changed.
     async fn weigh(&self, mode: Mode, doing: &'static str) -> Result<Option<i64>, Error> {
         let (core, grant) = (self.held.guard.core(), self.held.guard.grant());
         let name = &grant.shown;
@@ -300,12 +307,7 @@ impl RwHeld {
                 fence,
                 weight: weight(mode),
             };
-            let weigh = async move |store: &mut dyn Store| {
-                Ok(match store.permit_weigh(&ask).await? {
-                    Weighed::Locked => None,
-                    weighed => Some(weighed),
-                })
-            };
+            let weigh = async move |store: &mut dyn Store| store.permit_weigh(&ask).await;
             change(core, name, doing, weigh).await
         };
         let mut weighed = weigh(grant.fence()).await?;
@@ -325,7 +327,7 @@ impl RwHeld {
                     }),
                 }
             }
-            Weighed::Full | Weighed::Stale(_) | Weighed::Locked => Ok(None),
+            Weighed::Full | Weighed::Stale(_) => Ok(None),
             Weighed::Gone => {
                 grant.lose(Loss::TakenOver);
                 Err(Error::Lost {

@@ -18,9 +18,9 @@
 
 use super::change::change;
 use super::{Held, Lock, TryAcquire};
-use crate::model::{Error, Kind};
+use crate::model::{Error, Kind, Share, check_capacity};
 use crate::store::Store;
-use crate::store::permit::{Resized, Share, check_capacity};
+use crate::store::permit::Resized;
 
 /// A request for a permit of a semaphore: made by [`Rowlock::semaphore`](crate::Rowlock::semaphore), then given its settings.
 ///
@@ -167,19 +167,13 @@ impl Semaphore {
         let name = self.lock.name.as_ref().map_err(Clone::clone)?;
         let core = &self.lock.core;
         let (of, capacity) = (name.clone(), self.capacity);
-        let resize = async move |store: &mut dyn Store| {
-            Ok(match store.permit_resize(&of, capacity).await? {
-                Resized::Locked => None,
-                Resized::Mismatch(is) => Some(Err(is)),
-                Resized::Done { before, next } => Some(Ok((before, next))),
-            })
-        };
+        let resize = async move |store: &mut dyn Store| store.permit_resize(&of, capacity).await;
         match change(core, name, "change the capacity of", resize).await? {
-            Ok((before, next)) => {
+            Resized::Done { before, next } => {
                 core.queue.all_passed(&next);
                 Ok(before)
             }
-            Err(is) => {
+            Resized::Mismatch(is) => {
                 let (name, asked) = (name.clone(), self.kind());
                 Err(Error::WrongKind { name, is, asked })
             }
