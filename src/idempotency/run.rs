@@ -202,8 +202,7 @@ impl Idempotency {
         E: From<sqlx::Error> + From<Error>,
         F: Future<Output = Result<Outcome, E>>,
     {
-        let (tx, lent) = open.lend();
-        let result = work(tx).await;
+        let (result, lent) = open.lend(work).await;
         let open = lent.back()?;
         let outcome = match result {
             Ok(outcome) => outcome,

@@ -8,12 +8,18 @@ use uuid::Uuid;
 
 use super::{DEFAULT_TTL, Held, Lock, TryAcquire};
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_wait, within};
-use crate::model::{Error, Moment, Name};
+use crate::model::{Error, Moment, Name, Subject};
+use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
+use crate::runtime::verbs::join::Joining;
 use crate::runtime::verbs::take::{Acquired, Take};
 use crate::runtime::verbs::wanted::Wanted;
+use crate::store::Store;
 use crate::store::lease::{FOR_EVER, TakeAsk};
+use crate::store::permit::pass_any;
+use crate::store::queue::{PassAsk, PassWhy};
+use crate::transaction::is_alone_in;
 
 /// The outcome of asking.
 pub(super) enum Asked<T> {
@@ -28,7 +34,8 @@ impl Lock {
     ///
     /// Invalid settings; a database that is out of reach or gives no answer within the client's
     /// [`operation_timeout`](crate::Builder::operation_timeout); a damaged row. Contention is not
-    /// an error.
+    /// an error. [`Error::RowLocked`] on SQLite, in the closure of [`Retry::run`](crate::Retry::run) or
+    /// [`run_in_tx`](crate::Idempotency::run_in_tx): the transaction has the file, so that a lease cannot be granted before it ends.
     ///
     /// # Panics
     ///
@@ -135,6 +142,11 @@ impl Lock {
         if let Some(share) = self.share {
             share.check()?;
         }
+        if is_alone_in(&self.core.target) {
+            let name = name.clone();
+            let doing = "acquire";
+            return Err(Error::RowLocked { doing, name });
+        }
         Ok(name)
     }
 
@@ -153,6 +165,49 @@ impl Lock {
             Asked::Held(guard) => Acquired::Held(guard),
             Asked::Not(busy) => Acquired::Busy(busy),
         })
+    }
+
+    /// Asks once for a permit.
+    async fn ask_for_permit(&self, name: &Name) -> Result<Acquired, Error> {
+        let give_up = Moment::now() + self.core.settings.operation_timeout;
+        let (mut is_passed_on, mut backoff) = (false, backoff::poll());
+        loop {
+            let place = self.place(name).await?;
+            match self.join_at(place, 0, give_up).await? {
+                // The session of the permit has just ended: another one gets it.
+                Joining::Held(guard) if !self.is_good(&guard) && !give_up.has_passed() => {}
+                Joining::Held(guard) => return Ok(Acquired::Held(guard)),
+                // Perhaps all waiters are dead. They would be in the way until somebody waits.
+                Joining::Full(busy) if busy.waiters > 0 && !is_passed_on => {
+                    self.pass_on(name).await?;
+                    is_passed_on = true;
+                }
+                Joining::Full(busy) => return Ok(Acquired::Busy(busy)),
+                // Another verb has the row of the name, for a moment.
+                Joining::Locked | Joining::Queued(_) if !give_up.has_passed() => {
+                    sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+                }
+                Joining::Locked | Joining::Queued(_) => {
+                    return Err(Error::RowLocked {
+                        doing: "acquire",
+                        name: name.clone(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Grants the name to its first waiters, if it is stuck.
+    async fn pass_on(&self, name: &Name) -> Result<(), Error> {
+        let (kind, why) = (self.kind(), PassWhy::Stuck);
+        let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
+        let name = name.clone();
+        let ask = PassAsk { name, why };
+        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
+        if let Some(passed) = self.core.ask(head, pass).await? {
+            self.core.queue.all_passed(&passed.next);
+        }
+        Ok(())
     }
 
     /// Enters a lease that the owner holds, or asks for one. Tasks of one owner ask one after the other.

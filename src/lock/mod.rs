@@ -42,17 +42,19 @@ macro_rules! as_lock_settings {
 }
 
 mod acquire;
+mod barging;
 mod call;
-mod change;
 mod lease;
 mod multi;
 mod optimistic;
 mod owner;
+mod patience;
 mod pessimistic;
 mod pin;
+mod queue;
 mod rw_lock;
 mod semaphore;
-mod wait;
+mod until_unlocked;
 mod with;
 
 use std::sync::Arc;

@@ -33,7 +33,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use super::change::change;
+use super::until_unlocked::until_unlocked;
 use super::{Held, Lock, TryAcquire};
 use crate::model::{Error, Kind, Loss, Mode, Share};
 use crate::store::Store;
@@ -308,7 +308,7 @@ impl RwHeld {
                 weight: weight(mode),
             };
             let weigh = async move |store: &mut dyn Store| store.permit_weigh(&ask).await;
-            change(core, name, doing, weigh).await
+            until_unlocked(core, name, doing, weigh).await
         };
         let mut weighed = weigh(grant.fence()).await?;
         // An upgrade whose answer is missing has given it another fence.

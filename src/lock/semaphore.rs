@@ -16,7 +16,7 @@
 //!
 //! That of a [lease](super::lease). A waiter goes with the [session](crate::Builder::session_ttl) of its client.
 
-use super::change::change;
+use super::until_unlocked::until_unlocked;
 use super::{Held, Lock, TryAcquire};
 use crate::model::{Error, Kind, Share, check_capacity};
 use crate::store::Store;
@@ -168,7 +168,7 @@ impl Semaphore {
         let core = &self.lock.core;
         let (of, capacity) = (name.clone(), self.capacity);
         let resize = async move |store: &mut dyn Store| store.permit_resize(&of, capacity).await;
-        match change(core, name, "change the capacity of", resize).await? {
+        match until_unlocked(core, name, "change the capacity of", resize).await? {
             Resized::Done { before, next } => {
                 core.queue.all_passed(&next);
                 Ok(before)

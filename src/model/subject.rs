@@ -17,6 +17,13 @@ pub enum Subject {
     Session(Uuid),
 }
 
+impl Subject {
+    /// The lock to which a row belongs: a permit's row belongs to its semaphore or read/write lock.
+    pub(crate) fn of_row(name: &Name) -> Self {
+        Self::Lock(name.of_permit().unwrap_or_else(|| name.clone()))
+    }
+}
+
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

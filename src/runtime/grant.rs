@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::model::{ClockError, Moment};
 use crate::model::{Loss, Name};
 use crate::runtime::timer::sleep_until;
+use crate::store::queue::Ticket;
 
 /// One grant of a name, one attempt of a record, or one session. The guards, the renewals and a lane share it.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Grant<K = Name> {
     pub(crate) ttl: Duration,
     /// How many sendings of its acquire may still reach the server.
     pub(crate) late: u32,
+    /// The waiter that such a sending may make; `None`: such a sending makes none.
+    pub(crate) ticket: Option<Ticket>,
     /// The name was passed on to it: there may be more waiters.
     pub(crate) was_queued: bool,
     clock_error: ClockError,
@@ -98,6 +101,7 @@ impl<K> Grant<K> {
             fence: AtomicI64::new(fence),
             ttl,
             late: 0,
+            ticket: None,
             was_queued: false,
             clock_error,
             cap,

@@ -47,6 +47,20 @@ pub(crate) struct Open<T> {
     pub(crate) tx: T,
     at_end: Vec<AtEnd>,
     run: Arc<Run>,
+    /// Where a transaction has the whole database: its address.
+    alone_in: Option<Arc<str>>,
+}
+
+tokio::task_local! {
+    /// The database that the transaction of this task has for itself.
+    static ALONE_IN: Arc<str>;
+}
+
+/// Whether this task is in a closure of a transaction that has the whole database for itself: no lane can write before it ends.
+pub(crate) fn is_alone_in(target: &str) -> bool {
+    ALONE_IN
+        .try_with(|alone_in| **alone_in == *target)
+        .unwrap_or(false)
 }
 
 /// The receiver of a lent transaction. When the caller drops the work, and this receiver with it, a task of the caller's
@@ -73,10 +87,18 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         let statement = <B::Connector as Connector>::BEGIN.map(SqlSafeStr::into_sql_str);
         let begin = sqlx::Transaction::begin(conn, statement);
         let tx = run.tasks.finish(BEGIN, begin).await?;
+        let alone_in = if B::Connector::CAPABILITIES.one_writer {
+            let options = pool.pool().connect_options();
+            let connector = B::Connector::from_options(options.as_ref().clone());
+            connector.ok().map(|connector| connector.target().into())
+        } else {
+            None
+        };
         Ok(Self {
             tx,
             at_end: Vec::new(),
             run: Arc::clone(run),
+            alone_in,
         })
     }
 
@@ -94,20 +116,23 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         outcome_of(committed)
     }
 
-    /// Lends the transaction to a closure, which gives it back by dropping it.
-    pub(crate) fn lend(
+    /// Lends the transaction to `work`, which gives it back by dropping it.
+    pub(crate) async fn lend<F: Future>(
         self,
-    ) -> (
-        RetryTx<sqlx::Transaction<'static, B>>,
-        Lent<sqlx::Transaction<'static, B>>,
-    ) {
-        let slot = Arc::new(Mutex::new(None));
+        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, B>>) -> F,
+    ) -> (F::Output, Lent<sqlx::Transaction<'static, B>>) {
+        let (slot, alone_in) = (Arc::new(Mutex::new(None)), self.alone_in.clone());
         let tx = RetryTx {
             open: Some(self),
             slot: Arc::clone(&slot),
         };
         let abandon = |open: Self| drop(open.undo());
-        (tx, Lent { slot, abandon })
+        let lent = Lent { slot, abandon };
+        let done = match alone_in {
+            Some(alone_in) => ALONE_IN.scope(alone_in, work(tx)).await,
+            None => work(tx).await,
+        };
+        (done, lent)
     }
 
     pub(crate) async fn roll_back(self) {

@@ -145,8 +145,7 @@ impl Retry {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<T, E>>,
     {
-        let (tx, lent) = Open::begin(pool, run).await?.lend();
-        let result = work(tx).await;
+        let (result, lent) = Open::begin(pool, run).await?.lend(work).await;
         let open = lent.back()?;
         match result {
             Ok(done) => match open.done().await {

@@ -142,6 +142,33 @@ on_every_engine! {
         assert!(waiting.await.unwrap().unwrap().is_held());
     }
 
+    /// Nobody passes the name on: a waiter would, and all who only try come again and again.
+    async fn waiters_that_have_died_are_not_in_the_way_of_those_who_try(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let of = |rowlock: &rowlock::Rowlock, weight| rowlock.semaphore("s", 2).weight(weight);
+        let held = of(&one, 1).acquire().await.unwrap();
+        let heavy = join(&of(&two, 2), db, "heavy").await;
+        assert!(is_busy(&of(&one, 1)).await, "it would overtake");
+        // As a crash does, after a while.
+        let past = db.past();
+        db.execute(&format!("UPDATE rowlock_session SET expires_at = {past}")).await;
+        let fits = of(&one, 1).try_acquire().await.unwrap().held();
+        assert!(fits.is_some_and(|permit| permit.is_held()), "there is room");
+        heavy.abort();
+        release(&held).await;
+    }
+
+    async fn a_permit_that_was_dropped_is_free_for_the_same_task(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let (semaphore, catalog) = (rowlock.semaphore("s", 1), rowlock.rw_lock("catalog"));
+        for _ in 0..40 {
+            drop(semaphore.acquire().await.unwrap());
+            assert!(semaphore.try_acquire().await.unwrap().held().is_some());
+            drop(catalog.write().await.unwrap());
+            assert!(catalog.try_write().await.unwrap().held().is_some());
+        }
+    }
+
     async fn the_capacity_is_changed_in_use(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let of = |capacity| one.semaphore("s", capacity);

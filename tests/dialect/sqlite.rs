@@ -29,6 +29,39 @@ async fn a_transaction_that_locks_the_file_is_waited_for_as_long_as_an_operation
     db.remove().await;
 }
 
+/// Otherwise the acquire would wait for the transaction, the transaction for the acquire, and all other writers for both.
+#[tokio::test]
+async fn in_a_transaction_that_has_the_file_no_lease_is_asked_for() {
+    let (db, other) = (Db::new(Engine::Sqlite).await, Db::new(Engine::Sqlite).await);
+    let (rowlock, elsewhere) = (&db.rowlock().await, &other.rowlock().await);
+    let pool = sqlx::SqlitePool::connect(&db.url).await.unwrap();
+    let policy = rowlock.retry();
+    let run = policy.run(&pool, |tx| async move {
+        let held = elsewhere.lock("a").acquire().await?;
+        assert!(held.is_held());
+        drop(held);
+        let asked = rowlock.rw_lock("catalog").read().await.map(drop);
+        assert!(matches!(asked, Err(Error::RowLocked { .. })), "{asked:?}");
+        drop(tx);
+        rowlock.lock("a").acquire().await.map(drop)
+    });
+    let error = run.await.unwrap_err();
+    assert!(error.to_string().contains("this caller's own"), "{error}");
+    let idempotency = rowlock.idempotency();
+    let request = rowlock::Fingerprint::of("request");
+    let run = idempotency.run_in_tx(&pool, "scope", "k", request, |_tx| async move {
+        let permit = rowlock.semaphore("s", 1).try_acquire().await?;
+        drop(permit);
+        Ok::<_, Error>(rowlock::Outcome::empty())
+    });
+    let error = run.await.unwrap_err();
+    assert!(matches!(error, Error::RowLocked { .. }), "{error}");
+    // After it.
+    assert!(rowlock.lock("a").acquire().await.unwrap().is_held());
+    db.remove().await;
+    other.remove().await;
+}
+
 #[tokio::test]
 async fn an_acquire_outlasts_what_may_pass_but_not_its_wait() {
     let db = Db::new(Engine::Sqlite).await;

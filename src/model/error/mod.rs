@@ -76,8 +76,7 @@ pub enum Error {
         /// The database, without its password.
         target: String,
     },
-    /// The server takes no writes: it is a standby, or is set to read only. Nothing was changed. An acquire that may wait
-    /// tried again until its wait was over, because a failover may end this state.
+    /// The server takes no writes: it is a standby, or is set to read only. Nothing was changed. An acquire that may wait tried again until its wait was over, because a failover may end this state.
     ReadOnly {
         /// The database, without its password.
         target: String,
@@ -99,8 +98,7 @@ pub enum Error {
         target: String,
         /// The server's message.
         cause: Cause,
-        /// The statements that grant the client's user the rights that rowlock needs at run time. PostgreSQL: the user
-        /// also needs `USAGE` on the schema of the tables, where PUBLIC lacks it. MySQL, MariaDB: for the host `%`.
+        /// The statements that grant the client's user the rights that rowlock needs at run time. PostgreSQL: the user also needs `USAGE` on the schema of the tables, where PUBLIC lacks it. MySQL, MariaDB: for the host `%`.
         grants: String,
     },
     /// The server is older than the oldest version that rowlock supports.
@@ -247,8 +245,7 @@ pub enum Error {
         /// The database's message.
         detail: String,
     },
-    /// The transaction must make way for another one: a deadlock, a serialization failure, a lock wait that timed out, or a
-    /// lease that it would keep from being renewed. Roll back and try again, as [`Retry`](crate::Retry) does.
+    /// The transaction must make way for another one: a deadlock, a serialization failure, a lock wait that timed out, or a lease that it would keep from being renewed. Roll back and try again, as [`Retry`](crate::Retry) does.
     TransactionAborted {
         /// The operation that was tried.
         doing: &'static str,
@@ -257,12 +254,16 @@ pub enum Error {
         /// The database's message.
         detail: String,
     },
-    /// One of rowlock's own connections got no answer while the caller's transaction, which keeps its connection, waited for
-    /// it. Behind a pooler (PgBouncer, `ProxySQL`) transactions may have all of the server's connections, and all of them wait.
+    /// A transaction has the row of the lock locked (SQLite: the file): the caller's own, or another one for the whole [`operation_timeout`](crate::Builder::operation_timeout). Nothing was changed.
+    RowLocked {
+        /// The operation that was tried.
+        doing: &'static str,
+        /// The lock.
+        name: Name,
+    },
+    /// One of rowlock's own connections got no answer while the caller's transaction, which keeps its connection, waited for it. Behind a pooler (PgBouncer, `ProxySQL`) transactions may have all of the server's connections, and all of them wait.
     ///
-    /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the missing row before it begins again. Or make
-    /// the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this error, give the pooler more
-    /// connections to the server than transactions run at a time (with 10 more for each client, no look waits for a transaction's end).
+    /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the missing row before it begins again. Or make the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this error, give the pooler more connections to the server than transactions run at a time (with 10 more for each client, no look waits for a transaction's end).
     Starved {
         /// The operation that was tried.
         doing: &'static str,

@@ -17,6 +17,7 @@ impl Error {
                 | Self::WaitTimeout { .. }
                 | Self::QueueFull { .. }
                 | Self::Starved { .. }
+                | Self::RowLocked { .. }
         )
     }
 

@@ -187,6 +187,11 @@ impl fmt::Display for Error {
                 f,
                 "{doing} {on}: the transaction has to be begun again, as `Retry` does ({detail})"
             ),
+            Self::RowLocked { doing, name } => write!(
+                f,
+                "{doing} {name:?}: a transaction has its row locked (SQLite: the file). \
+                 Is it this caller's own, or has it the lock pinned? End it first, and try again"
+            ),
             Self::Starved {
                 doing,
                 on,

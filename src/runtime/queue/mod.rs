@@ -25,6 +25,7 @@ pub(crate) mod watch;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -34,6 +35,9 @@ use seat::{Seat, Turn};
 use super::session::Session;
 use crate::model::{Moment, Name};
 use crate::store::queue::{LookAsk, Ticket};
+
+/// When more permits may be granted, after some were.
+const SOON: Duration = Duration::from_millis(100);
 
 /// The places of a client.
 #[derive(Debug, Default)]
@@ -60,6 +64,8 @@ struct State {
     test: Option<Uuid>,
     /// Look at once: a name has to be passed on.
     is_urgent: bool,
+    /// Look then: only some of the waiters that fit are granted permits at once.
+    soon: Option<Moment>,
     /// Waits that are over, of owners that had told what they hold.
     forget: Vec<Uuid>,
     /// When something has changed last.
@@ -96,7 +102,18 @@ impl Queue {
 
     /// The name was passed on to the waiter with this grant id, if it is one of this client's.
     pub(crate) fn passed(&self, grant_id: Uuid) {
-        let seat = self.state().seats.get(&grant_id).map(Arc::clone);
+        let seat = {
+            let state = &mut *self.state();
+            let seat = state.seats.get(&grant_id).map(Arc::clone);
+            let more = |seat: &Arc<Seat>| {
+                let ticket = &seat.ticket;
+                ticket.kind.has_permits() && state.names.get(&ticket.name) > Some(&1)
+            };
+            if seat.as_ref().is_some_and(more) {
+                state.soon.get_or_insert_with(|| Moment::now() + SOON);
+            }
+            seat
+        };
         if let Some(seat) = seat {
             seat.tell(Turn::Granted);
             self.changed();

@@ -111,6 +111,8 @@ struct Seen {
     /// When the first grant that is waited for expires.
     expiry: Option<Moment>,
     version: Option<i64>,
+    /// The name that was passed on last: the next look begins after it, so that names that cannot be passed on keep back no others.
+    passed: Option<Name>,
 }
 
 impl Seen {
@@ -121,6 +123,7 @@ impl Seen {
             looked: None,
             expiry: None,
             version: None,
+            passed: None,
         }
     }
 
@@ -142,7 +145,8 @@ impl Seen {
             (quiet / FRACTION).clamp(SHORTEST_PAUSE, longest)
         };
         let at = self.at + pause;
-        self.expiry.map_or(at, |expiry| at.min(expiry))
+        let sooner = self.expiry.into_iter().chain(state.soon);
+        sooner.fold(at, Moment::min)
     }
 }
 
@@ -155,9 +159,11 @@ async fn look(
     let timeout = link.operation_timeout();
     let is_new = !link.is_connected();
     link.connect().await?;
-    let (is_urgent, test) = {
+    let (is_urgent, is_soon, test) = {
         let state = &mut *queue.state();
-        (std::mem::take(&mut state.is_urgent), state.test.take())
+        let is_soon = state.soon.take_if(|soon| soon.has_passed()).is_some();
+        let is_urgent = std::mem::take(&mut state.is_urgent);
+        (is_urgent, is_soon, state.test.take())
     };
     if let Some(session) = test {
         let test = async |store: &mut dyn Store| store.queue_test(session).await;
@@ -169,7 +175,7 @@ async fn look(
     let version = async |store: &mut dyn Store| store.queue_version().await;
     let version = link.run(timeout, version).await?;
     let is_whole = is_urgent || seen.whole.is_none_or(|whole| began - whole >= LONGEST);
-    let is_due = is_whole || seen.expiry.is_some_and(Moment::has_passed);
+    let is_due = is_whole || is_soon || seen.expiry.is_some_and(Moment::has_passed);
     // A place may have come since, with a row that the version has counted before.
     let is_old = seen
         .looked
@@ -184,6 +190,7 @@ async fn look(
                 stuck.extend(look_at(link, queue, page, has_permits, seen).await?);
             }
         }
+        stuck.sort_by(|(one, _), (other, _)| one.cmp(other));
         stuck.dedup();
         pass_on(link, queue, stuck, seen).await?;
         (seen.looked, seen.version) = (Some(began), version);
@@ -258,10 +265,14 @@ async fn look_at(
 async fn pass_on(
     link: &mut Link,
     queue: &Queue,
-    stuck: Vec<(Name, Kind)>,
+    mut stuck: Vec<(Name, Kind)>,
     seen: &mut Seen,
 ) -> Result<(), Fault> {
     let timeout = link.operation_timeout();
+    if let Some(last) = &seen.passed {
+        let first = stuck.partition_point(|(name, _)| name <= last);
+        stuck.rotate_left(first);
+    }
     let until = Moment::now() + PASSING;
     let mut is_left = false;
     for (name, kind) in stuck {
@@ -270,6 +281,7 @@ async fn pass_on(
             break;
         }
         let why = PassWhy::Stuck;
+        seen.passed = Some(name.clone());
         let ask = PassAsk { name, why };
         let pass = async |store: &mut dyn Store| pass_any(store, &ask, kind).await;
         match link.run(timeout, pass).await? {

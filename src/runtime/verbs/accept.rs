@@ -38,8 +38,9 @@ impl Accept {
         reply: Reply<Accepted>,
         give_up: Moment,
     ) -> Task<Self> {
-        let subject = Subject::Lock(wanted.name.clone());
+        let subject = Subject::of_row(&wanted.name);
         let head = Head::new(subject, "acquire", Manner::Acquire, Fate::until(give_up));
+        wanted.ticket = Some(place.ticket().clone());
         wanted.is_queued = true;
         let session = wanted.session.as_ref();
         let ask = ConfirmAsk {

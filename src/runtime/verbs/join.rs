@@ -38,13 +38,14 @@ pub(crate) struct Join {
 impl Join {
     pub(crate) fn task(
         (ask, share): (JoinAsk, Option<Share>),
-        wanted: Wanted,
+        mut wanted: Wanted,
         place: Place,
         reply: Reply<Joining>,
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::Lock(ask.name.clone());
         let head = Head::new(subject, "acquire", Manner::Acquire, Fate::until(give_up));
+        wanted.ticket = Some(place.ticket().clone());
         let verb = Self {
             ask,
             share,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{MAX_UNDO, release};
+use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Task, Turn, Verb};
@@ -11,7 +11,7 @@ use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::permit::pass_any;
-use crate::store::queue::{PassAsk, PassWhy, Passed, Ticket};
+use crate::store::queue::{Ended, PassAsk, PassWhy, Passed, Ticket};
 
 #[derive(Debug)]
 pub(crate) struct Leave {
@@ -23,8 +23,17 @@ pub(crate) struct Leave {
     /// The TTL of a grant that such a sending may get.
     ttl: Duration,
     waiters: Arc<Waiters>,
-    /// It is tried for as long as an undo.
-    is_undo: bool,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It leaves.
+    First,
+    /// It could not leave in time, and tries for as long as an undo.
+    Overdue,
+    /// It has left. Late sendings may make a waiter again, or be granted the name: this is repeated until they have come.
+    Late,
 }
 
 /// The job by which a waiter leaves, within `limit`. `at`: its position; `None`: wherever it stands. If it cannot (a transaction has the row locked for longer), it goes on as an undo.
@@ -41,24 +50,48 @@ pub(crate) fn of(
         late,
         ttl,
         waiters: Arc::clone(waiters),
-        is_undo: false,
+        stage: Stage::First,
     };
-    verb.task(limit)
+    verb.task(Fate::within(limit))
+}
+
+/// The job that undoes what `late` sendings of an ask to join may still do, for as long as the lease could last.
+pub(super) fn late(
+    ticket: Ticket,
+    (late, ttl): (u32, Duration),
+    waiters: &Arc<Waiters>,
+    now: Moment,
+) -> Job {
+    let verb = Leave {
+        ticket,
+        at: None,
+        late,
+        ttl,
+        waiters: Arc::clone(waiters),
+        stage: Stage::Late,
+    };
+    let undo = verb.task(Fate::until(now + ttl.min(MAX_UNDO)));
+    undo.repeated().into()
 }
 
 impl Leave {
-    fn task(self, limit: Duration) -> Task<Self> {
+    fn task(self, fate: Fate) -> Task<Self> {
         let subject = Subject::Lock(self.ticket.name.clone());
-        let fate = Fate::within(limit);
         let head = Head::new(subject, "leave the queue", Manner::Duty, fate);
         Task { head, verb: self }
     }
 
     /// Undoes what late sendings of the ask to join may still do.
     fn after(&self, now: Moment) -> Option<Job> {
-        let (row, id, waiters) = (self.ticket.row(), self.ticket.grant_id, &self.waiters);
-        let undo = || release::undo(&row, id, self.ttl, self.late, waiters, now);
-        (self.late > 0).then(|| undo().repeated().into())
+        let undo = || {
+            late(
+                self.ticket.clone(),
+                (self.late, self.ttl),
+                &self.waiters,
+                now,
+            )
+        };
+        (self.late > 0).then(undo)
     }
 }
 
@@ -87,7 +120,7 @@ impl Verb for Leave {
         Ok(passed)
     }
 
-    fn settle(task: Task<Self>, outcome: Option<Passed>, _: Answered) -> Next {
+    fn settle(mut task: Task<Self>, outcome: Option<Passed>, _: Answered) -> Next {
         let Some(passed) = outcome else {
             return Next::Later(task.into());
         };
@@ -96,8 +129,17 @@ impl Verb for Leave {
         if passed.next.is_empty() {
             waiters.freed(&task.verb.ticket.name);
         }
-        let after = task.verb.after(Moment::now());
-        after.map_or(Next::Done, Next::Later)
+        if task.verb.stage != Stage::Late {
+            let after = task.verb.after(Moment::now());
+            return after.map_or(Next::Done, Next::Later);
+        }
+        // One of them was granted the name, and will not come again. (Of waiters that were removed nothing is told.)
+        let came = u32::from(passed.ended == Ended::Live);
+        task.verb.late = task.verb.late.saturating_sub(came);
+        if task.verb.late == 0 {
+            return Next::Done;
+        }
+        Next::Later(task.repeated().into())
     }
 
     fn fail(self, _: Error) {}
@@ -110,8 +152,10 @@ impl Verb for Leave {
     /// It could not leave in time. Its row would cost the others a window when its turn comes.
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
         let verb = &task.verb;
-        if verb.is_undo {
-            return verb.after(now);
+        match verb.stage {
+            Stage::First => {}
+            Stage::Overdue => return verb.after(now),
+            Stage::Late => return None,
         }
         let again = Self {
             ticket: verb.ticket.clone(),
@@ -119,8 +163,8 @@ impl Verb for Leave {
             late: verb.late,
             ttl: verb.ttl,
             waiters: Arc::clone(&verb.waiters),
-            is_undo: true,
+            stage: Stage::Overdue,
         };
-        Some(again.task(MAX_UNDO).repeated().into())
+        Some(again.task(Fate::within(MAX_UNDO)).repeated().into())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::MAX_UNDO;
+use super::{MAX_UNDO, leave};
 use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
@@ -78,7 +78,7 @@ pub(crate) fn undo(
 
 impl Release {
     fn task(self, fate: Fate) -> Task<Self> {
-        let subject = Subject::Lock(self.ask.name.clone());
+        let subject = Subject::of_row(&self.ask.name);
         let request = (self.ask.name.as_bytes().len(), 0);
         let head = Head {
             request: Some(request),
@@ -91,9 +91,14 @@ impl Release {
     /// one of them may grant the name again, to no caller.
     fn after(&self, late: u32, now: Moment) -> Option<Job> {
         let grant = self.grant.as_ref().filter(|_| late > 0)?;
-        let (name, waiters) = (&grant.name, &self.waiters);
-        let undo = undo(name, grant.id, grant.ttl, late, waiters, now);
-        Some(undo.repeated().into())
+        let (ttl, waiters) = (grant.ttl, &self.waiters);
+        Some(match &grant.ticket {
+            // It may be a waiter too.
+            Some(ticket) => leave::late(ticket.clone(), (late, ttl), waiters, now),
+            None => undo(&grant.name, grant.id, ttl, late, waiters, now)
+                .repeated()
+                .into(),
+        })
     }
 
     pub(crate) fn outcome(&self, fate: &Fate, freed: &Freed, now: Moment) -> ReleaseOutcome {

@@ -10,6 +10,7 @@ use crate::runtime::Core;
 use crate::runtime::grant::Grant;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::session::{Asked, Session};
+use crate::store::queue::Ticket;
 
 /// A grant that is asked for.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Wanted {
     pub(crate) max_hold: Option<Duration>,
     /// The session of the lock, if it has one.
     pub(crate) session: Option<Asked>,
+    /// The waiter that sendings of its ask may make.
+    pub(crate) ticket: Option<Ticket>,
     /// The name is to be passed on to it.
     pub(crate) is_queued: bool,
 }
@@ -42,6 +45,7 @@ impl Wanted {
             ttl,
             max_hold,
             session: session.map(|session| session.ask(grant_id)),
+            ticket: None,
             is_queued: false,
         }
     }
@@ -62,6 +66,7 @@ impl Wanted {
             ttl,
             max_hold,
             session,
+            ticket,
             is_queued,
         } = self;
         let clock_error = core.settings.clock_error;
@@ -73,6 +78,7 @@ impl Wanted {
         let mut grant = Grant::new(name, grant_id, fence, renewed, clock_error, cap, deadline);
         grant.late = late;
         grant.shown = grant.name.of_permit().unwrap_or_else(|| grant.name.clone());
+        grant.ticket = ticket.filter(|_| late > 0);
         grant.was_queued = is_queued;
         let grant = match session {
             Some(session) => {

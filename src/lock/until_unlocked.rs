@@ -1,4 +1,4 @@
-//! Changing a name that others use.
+//! A verb that is sent again while a transaction has a row locked.
 
 use crate::model::{Error, Moment, Name, Subject};
 use crate::runtime::Core;
@@ -8,7 +8,7 @@ use crate::store::Store;
 use crate::store::fault::Fault;
 
 /// Runs a verb, again and again while it answers that a transaction has a row locked (`None`), for the operation timeout.
-pub(super) async fn change<T: Send + 'static>(
+pub(super) async fn until_unlocked<T: Send + 'static>(
     core: &Core,
     name: &Name,
     doing: &'static str,
@@ -22,10 +22,8 @@ pub(super) async fn change<T: Send + 'static>(
             return Ok(done);
         }
         if give_up.has_passed() {
-            return Err(Error::Unreachable {
-                target: core.target.to_string(),
-                detail: format!("{doing} {name:?}: a transaction has its row locked"),
-            });
+            let name = name.clone();
+            return Err(Error::RowLocked { doing, name });
         }
         sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
     }

@@ -1,0 +1,62 @@
+//! Waiting for a lease beside the queue of its name.
+
+use tokio::select;
+use tokio::time::timeout;
+
+use super::Lock;
+use super::patience::Patience;
+use crate::model::{Busy, Error, Name};
+use crate::runtime::backoff;
+use crate::runtime::lease_guard::Guard;
+use crate::runtime::timer::sleep_until;
+use crate::runtime::verbs::take::Acquired;
+
+impl Lock {
+    /// Asks again and again, until the lease is granted or the wait is over. Asks at least once, however short the wait.
+    ///
+    /// Of the [waiters](crate::runtime::waiters) of one client, only the first one asks: after growing, jittered pauses, at the holder's
+    /// expiry, and when this client releases the name.
+    pub(super) async fn wait_beside_queue(&self, name: &Name) -> Result<Guard, Error> {
+        let patience = Patience::new(self);
+        let waiter = self.core.waiters.join(name);
+        let first = match self.wait {
+            None => waiter.first().await,
+            Some(wait) => match timeout(wait, waiter.first()).await {
+                Ok(first) => first,
+                // Other waiters of this client are first. Ask once, so that the error names the holder.
+                Err(_) => match self.ask(name).await? {
+                    Acquired::Held(guard) => return Ok(guard),
+                    Acquired::Busy(busy) => return Err(patience.timed_out(busy)),
+                },
+            },
+        };
+
+        let mut backoff = backoff::poll();
+        loop {
+            let mut pause = backoff.next().unwrap_or_default();
+            let asked = self.ask(name).await;
+            match asked {
+                Ok(Acquired::Held(guard)) => {
+                    drop(first);
+                    return Ok(guard);
+                }
+                Ok(Acquired::Busy(busy)) if patience.is_over() => {
+                    return Err(patience.timed_out(busy));
+                }
+                Ok(Acquired::Busy(Busy { holder, .. })) => {
+                    if let Some(holder) = holder {
+                        pause = pause.min(holder.remaining);
+                    }
+                }
+                Err(error) if error.is_transient() && !patience.is_over() => {
+                    tracing::debug!(%name, %error, "trying again");
+                }
+                Err(error) => return Err(error),
+            }
+            select! {
+                () = sleep_until(patience.wake(pause)) => {}
+                () = waiter.freed() => backoff = backoff::poll(),
+            }
+        }
+    }
+}
