@@ -451,7 +451,7 @@ BEGIN
         status := 0;
         RETURN;
     END IF;
-    IF before IN (0, 2147483647) THEN
+    IF before NOT BETWEEN 1 AND 2147483646 THEN
         status := 4;
         RETURN;
     END IF;

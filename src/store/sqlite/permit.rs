@@ -191,7 +191,7 @@ async fn resize(
         });
     };
     let before = match Kind::of(lock.capacity) {
-        Kind::Semaphore { capacity } => Some(capacity),
+        Some(Kind::Semaphore { capacity }) => Some(capacity),
         kind => return Ok(Resized::Mismatch(kind)),
     };
     let resize = sqlx::query(RESIZE).bind(name.as_bytes()).bind(capacity);

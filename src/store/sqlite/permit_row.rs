@@ -104,7 +104,7 @@ impl<'a> Lock<'a> {
     }
 
     pub(super) fn has_permits(&self) -> bool {
-        Kind::of(self.capacity).has_permits()
+        Kind::of(self.capacity).is_some_and(Kind::has_permits)
     }
 
     /// The fence of the grant's permit, if it is live: it lasts as long as the ask wants.
@@ -177,8 +177,8 @@ impl<'a> Lock<'a> {
 
     /// Makes a permit, which fits. Returns its fence.
     pub(super) async fn make(&mut self, wanted: &Wanted<'_>) -> Result<i64, sqlx::Error> {
-        let reads =
-            Kind::of(self.capacity) == Kind::ReadWrite && wanted.weight < i64::from(Kind::ALL);
+        let reads = Kind::of(self.capacity) == Some(Kind::ReadWrite)
+            && wanted.weight < i64::from(Kind::ALL);
         let fence = if reads {
             // Readers share the fence of the last write.
             let fence = sqlx::query_scalar(FENCE).bind(self.name.as_bytes());

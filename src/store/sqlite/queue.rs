@@ -85,7 +85,7 @@ struct State {
     waiters: i64,
     next_position: i64,
     passed: i64,
-    kind: Kind,
+    kind: Option<Kind>,
     now: i64,
 }
 
@@ -172,7 +172,7 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
     let Some(row) = found else {
         return Err(sqlx::Error::RowNotFound);
     };
-    if row.kind != Kind::Lock {
+    if row.kind != Some(Kind::Lock) {
         return Ok(Some(Joined::Mismatch(row.kind)));
     }
     let session = ask.in_session.then_some(ask.session);
@@ -212,7 +212,7 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx:
     let Some(mut row) = state(conn, &ask.name).await? else {
         return Ok(Found::Done(Passed::NOTHING));
     };
-    if row.kind != Kind::Lock {
+    if row.kind != Some(Kind::Lock) {
         // Its waiters are for permits, and it never has a grant.
         return Ok(Found::Done(Passed::NOTHING));
     }
