@@ -82,8 +82,8 @@ pub(crate) enum Resized {
         before: Option<u32>,
         next: Vec<Uuid>,
     },
-    /// The name is of this kind.
-    Mismatch(Kind),
+    /// The name is of this kind. `None`: its capacity is out of range.
+    Mismatch(Option<Kind>),
 }
 
 /// Passes a name of this kind on. `None`: a transaction has a row locked.

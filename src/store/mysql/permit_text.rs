@@ -118,7 +118,7 @@ UPDATE rowlock_lock SET weight = {weight}, fence = @rl_own_fence WHERE name = {p
 );
 
 const RESIZE: &str = "\
-SET @rl_before = @rl_capacity, @rl_go = @rl_go AND @rl_capacity <> 2147483647;
+SET @rl_before = @rl_capacity, @rl_go = @rl_go AND @rl_capacity < 2147483647;
 UPDATE rowlock_lock SET capacity = {capacity} WHERE name = {name} AND @rl_go;
 SET @rl_capacity = IF(@rl_go, {capacity}, @rl_capacity);
 ";

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::record::{FORGET_STEPS, in_a_transaction};
+use super::connect::in_a_transaction;
+use super::record::FORGET_STEPS;
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;

@@ -7,10 +7,10 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::lock_row::row_ends;
-use super::permit_row::{Lock, Wanted, make_row, permits_of};
+use super::connect::in_a_transaction;
+use super::lock_row::{make_row, row_ends};
+use super::permit_row::{Lock, Wanted, permits_of};
 use super::queue::{joined_or_full, unlocked};
-use super::record::in_a_transaction;
 use super::waiter;
 use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
@@ -125,7 +125,17 @@ async fn join(
         let fence = lock.make(&wanted).await?;
         return Ok(Some(Joined::Granted { fence }));
     }
-    lock.queue(ask, weight).await
+    let numbers = waiter::Numbers {
+        waiters: lock.waiters,
+        next_position: lock.next_position,
+        passed: lock.passed,
+        now: lock.now,
+    };
+    let position = waiter::queue(lock.conn, ask, weight, numbers).await?;
+    Ok(position.map(|position| Joined::Queued {
+        position,
+        is_stuck: false,
+    }))
 }
 
 async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Passed, sqlx::Error> {
@@ -191,7 +201,7 @@ async fn resize(
         });
     };
     let before = match Kind::of(lock.capacity) {
-        Kind::Semaphore { capacity } => Some(capacity),
+        Some(Kind::Semaphore { capacity }) => Some(capacity),
         kind => return Ok(Resized::Mismatch(kind)),
     };
     let resize = sqlx::query(RESIZE).bind(name.as_bytes()).bind(capacity);

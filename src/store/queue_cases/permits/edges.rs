@@ -11,7 +11,7 @@ pub(crate) async fn the_verbs_for_locks_leave_permits_alone(place: &impl Place) 
     let waits = client.waits(TWO, 1).await;
     let ask = client.ask("a");
     let joined = client.join(&ask).await;
-    assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+    assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
     let undo = PassWhy::Left {
         grant_id: ask.grant_id,
         at: None,
@@ -97,4 +97,26 @@ pub(crate) async fn a_transaction_takes_no_name_of_another_kind(place: &impl Pla
     let taken = client.conn.tx_take(&[ask]).await.unwrap().found;
     assert!(!matches!(taken, TxTaken::Granted { .. }), "{taken:?}");
     client.run("ROLLBACK").await;
+}
+
+/// A person has changed the row.
+pub(crate) async fn a_damaged_capacity_is_no_kind(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let _ = client.permit(TWO, 1).await;
+    for damaged in [-1, i64::from(Kind::ALL) + 1] {
+        let damage = format!("UPDATE rowlock_lock SET capacity = {damaged}");
+        client.run(&damage).await;
+        let ask = client.asks(TWO, 1, false);
+        let joined = client.joins(&ask).await;
+        assert!(matches!(joined, Joined::Mismatch(None)), "{joined:?}");
+        let joined = client.join(&ask.join).await;
+        assert!(matches!(joined, Joined::Mismatch(None)), "{joined:?}");
+        let taken = client.take("a", false).await;
+        assert!(
+            matches!(&taken, Taken::Busy(Some(row)) if row.kind.is_none()),
+            "{taken:?}"
+        );
+        let resized = client.conn.permit_resize(&named("a"), 5).await.unwrap();
+        assert_eq!(resized, Some(Resized::Mismatch(None)));
+    }
 }

@@ -115,19 +115,19 @@ pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
     for other in [Kind::ReadWrite, Kind::Semaphore { capacity: 3 }] {
         let ask = client.asks(other, 1, false);
         let joined = client.joins(&ask).await;
-        assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+        assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
     }
     for barging in [false, true] {
         let taken = client.take("a", barging).await;
         assert!(
-            matches!(&taken, Taken::Busy(Some(row)) if row.kind == TWO),
+            matches!(&taken, Taken::Busy(Some(row)) if row.kind == Some(TWO)),
             "{taken:?}"
         );
     }
     assert_eq!(client.releases(&permit).await, Freed::Released);
     let taken = client.take("a", false).await;
     assert!(
-        matches!(&taken, Taken::Busy(Some(row)) if row.kind == TWO),
+        matches!(&taken, Taken::Busy(Some(row)) if row.kind == Some(TWO)),
         "{taken:?}"
     );
 
@@ -137,9 +137,12 @@ pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
     let mut ask = client.asks(TWO, 1, false);
     ask.join.name = named("b");
     let joined = client.joins(&ask).await;
-    assert!(matches!(joined, Joined::Mismatch(Kind::Lock)), "{joined:?}");
+    assert!(
+        matches!(joined, Joined::Mismatch(Some(Kind::Lock))),
+        "{joined:?}"
+    );
     let resized = client.conn.permit_resize(&named("b"), 5).await.unwrap();
-    assert_eq!(resized, Some(Resized::Mismatch(Kind::Lock)));
+    assert_eq!(resized, Some(Resized::Mismatch(Some(Kind::Lock))));
 }
 
 pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
@@ -163,7 +166,10 @@ pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
         .lock_row(&named("a"), RowAsk::Look)
         .await
         .unwrap();
-    assert_eq!(row.expect("the row of the name").kind, Kind::ReadWrite);
+    assert_eq!(
+        row.expect("the row of the name").kind,
+        Some(Kind::ReadWrite)
+    );
 }
 
 pub(crate) async fn a_permit_gets_another_weight(place: &impl Place) {
