@@ -56,7 +56,7 @@ impl Lock {
     /// time.
     ///
     /// Waiting is fair: while somebody holds the name or waits for it, this joins the queue of the name in the database, and all clients are
-    /// granted the name in the order in which they joined. (An acquire that is [`barging`](Self::barging) overtakes the queue.) A waiter
+    /// granted the name in the order in which they joined. (An acquire that is [`barging`](Self::barging) has no place in the queue.) A waiter
     /// belongs to the [session](crate::Builder::session_ttl) of its client. When the client crashes, its waiters are passed over as soon as
     /// the session has expired. When it is paused, a waiter whose turn comes has 2 s to confirm; then it is the next one's turn.
     ///

@@ -23,10 +23,13 @@ use std::time::Duration;
 
 use tokio::select;
 
+use super::patience::Patience;
 use super::with::{check, first, first_lost, while_held};
 use super::{Held, Lock, TryAcquire};
 use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
 use crate::runtime::Core;
+use crate::runtime::backoff;
+use crate::runtime::timer::sleep_until;
 use crate::transaction::Transaction;
 
 /// A request for several locks, all or nothing: made by [`Rowlock::multi_lock`](crate::Rowlock::multi_lock), then given its settings.
@@ -105,7 +108,9 @@ impl MultiLock {
         })
     }
 
-    /// Waits for all names, for at most [`wait`](Self::wait).
+    /// Waits for all names, for at most [`wait`](Self::wait). If the database is out of reach, it tries again in that time.
+    ///
+    /// A multi-lock has no owner: a caller that holds one of the names already waits for itself.
     ///
     /// # Errors
     ///
@@ -121,32 +126,33 @@ impl MultiLock {
     /// Dropping the future leaves nothing behind: in the background it leaves the queue, and what it acquired is released.
     pub async fn acquire(&self) -> Result<MultiHeld, Error> {
         let mut names = self.names.as_ref().map_err(Clone::clone)?.as_slice();
-        let started = Moment::now();
-        let limit = self.lock.wait.map(|wait| started + wait);
+        let (patience, mut backoff) = (Patience::new(&self.lock), backoff::poll());
         let mut multi = MultiHeld { held: Vec::new() };
         loop {
-            let (granted, busy) = self.ask(names).await?;
+            let (granted, busy) = match self.ask(names).await {
+                Ok(asked) => asked,
+                Err(error) if error.is_transient() && !patience.is_over() => {
+                    tracing::debug!(%error, "trying again");
+                    let pause = backoff.next().unwrap_or_default();
+                    multi.or_lost(sleep_until(patience.wake(pause))).await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             names = &names[granted.len()..];
             multi.held.extend(granted);
             let (Some(_), [name, rest @ ..]) = (busy, names) else {
                 break;
             };
             let mut lock = self.lock(name);
-            if let Some(limit) = limit {
+            if let Some(limit) = patience.limit {
                 lock = lock.wait(limit.remaining());
             }
-            let held = select! {
-                biased;
-                (name, loss) = multi.lost() => return Err(Error::Lost { name, loss }),
-                held = lock.acquire() => held,
-            };
-            multi.held.push(held.map_err(|error| match error {
-                Error::WaitTimeout { name, busy, .. } => {
-                    let waited = started.elapsed();
-                    Error::WaitTimeout { name, waited, busy }
-                }
-                error => error,
-            })?);
+            match multi.or_lost(lock.acquire()).await? {
+                Ok(held) => multi.held.push(held),
+                Err(Error::WaitTimeout { busy, .. }) => return Err(patience.timed_out(*busy)),
+                Err(error) => return Err(error),
+            }
             names = rest;
         }
         check(&multi.held, "acquire")?;
@@ -230,6 +236,18 @@ impl fmt::Debug for MultiHeld {
 }
 
 impl MultiHeld {
+    /// Waits for `then`, while all leases are held.
+    async fn or_lost<T>(&self, then: impl Future<Output = T>) -> Result<T, Error> {
+        if self.held.is_empty() {
+            return Ok(then.await);
+        }
+        select! {
+            biased;
+            (name, loss) = self.lost() => Err(Error::Lost { name, loss }),
+            done = then => Ok(done),
+        }
+    }
+
     /// The names, sorted, with the fence of each.
     pub fn fences(&self) -> impl Iterator<Item = (&Name, i64)> {
         self.held.iter().map(|held| (held.name(), held.fence()))

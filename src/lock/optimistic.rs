@@ -27,7 +27,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::lock::call::{InTransaction, conflict};
-use crate::model::{Error, LockInfo, Name};
+use crate::model::{Error, Kind, LockInfo, Name};
 use crate::runtime::Core;
 use crate::store::in_tx::TxTaken;
 use crate::store::row::LockRow;
@@ -140,6 +140,7 @@ impl Version {
         let Some(row) = row else {
             return Err(starved.unwrap_or_else(|| here.invisible()));
         };
+        row.check_kind(Kind::Lock)?;
         Ok(Self {
             name,
             fence: row.fence,

@@ -76,8 +76,8 @@ impl Owner {
     /// second. The wait that joined its queue last fails with [`Error::Deadlock`](crate::Error::Deadlock), within two seconds. The others go
     /// on when its owner has released what it holds.
     ///
-    /// rowlock assumes that a waiting owner releases nothing. If another task of the owner does, rowlock may report a circle that the release
-    /// would have ended. Only locks count that this client acquired for this owner: no read/write locks, no semaphores, no transactions.
+    /// rowlock assumes that a waiting owner releases and acquires nothing. If another task of the owner does, rowlock may report a circle that the release
+    /// would have ended, or miss a circle. Give each flow of work a name of its own. Only locks count that this client acquired for this owner: no read/write locks, no semaphores, no transactions.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -88,6 +88,9 @@ impl RwLock {
 
     /// Waits until no writer holds the lock, and no writer waits ahead of this reader, for at most [`wait`](Self::wait).
     ///
+    /// A read/write lock has no owner. **Do not read or write again in a task that reads or writes already**: if a writer waits meanwhile, the
+    /// second reader waits behind it, and it waits for the first. To write after reading, use [`try_upgrade`](RwHeld::try_upgrade).
+    ///
     /// # Errors
     ///
     /// [`Error::WrongKind`]: the name is used for something else. Otherwise those of [`Lock::acquire`].

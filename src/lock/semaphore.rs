@@ -118,6 +118,12 @@ impl Semaphore {
 
     /// Waits for a permit, for at most [`wait`](Self::wait), in the queue: as [`Lock::acquire`].
     ///
+    /// A semaphore has no owner. A task that holds a permit and waits for another one may wait for itself: ask for the whole
+    /// [`weight`](Self::weight) at once.
+    ///
+    /// The [fences](Held::fence) of permits tell the order of the grants. Permits are held side by side, so a resource must not refuse a
+    /// smaller fence.
+    ///
     /// # Errors
     ///
     /// [`Error::WaitTimeout`], [`Error::QueueFull`], and those of [`try_acquire`](Self::try_acquire).
@@ -149,7 +155,8 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// After dropping the future, the capacity may be changed or not. It may be called again.
+    /// After dropping the future, the capacity may be changed or not. It may be called again: then the old capacity that it returns may be
+    /// the new one. When the network is slow, a call that was given up may arrive late, after a later call.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
