@@ -87,9 +87,9 @@ enum Command {
     /// command is stopped (by SIGSTOP, or without a terminal), rowlock still renews the lock, and SIGCONT to rowlock continues
     /// the command.
     Run(run::Run),
-    /// List the locks that are held, and those who wait for them
+    /// List the held locks, and who waits for each
     Ls {
-        /// Print a JSON array: one object per lock, with its waiters.
+        /// Print a JSON array: one object per name, with its holders and its waiters.
         #[arg(long)]
         json: bool,
     },
@@ -265,7 +265,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let locks = rowlock.list().await?;
             let waiters = rowlock.waiters().await?;
             show::print_list(&locks, &waiters, json);
-            if locks.is_empty() && !json {
+            if locks.is_empty() && waiters.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
             Ok(0)

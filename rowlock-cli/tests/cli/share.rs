@@ -49,9 +49,12 @@ fn so_many_commands_run_as_there_are_permits() {
     let third = ["run", "s", "--permits", "1/2", "--no-wait", "--", "true"];
     assert_eq!(code(&shell.run(&third)), 75);
     let list = shell.json(&["ls", "--json"]);
-    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    assert_eq!(list[0]["kind"], "semaphore");
+    let holders = &list[0]["holders"];
+    assert_eq!(holders.as_array().unwrap().len(), 2);
     assert_eq!(
-        (&list[0]["mode"], &list[0]["weight"]),
+        (&holders[0]["mode"], &holders[0]["weight"]),
         (&"permit".into(), &1.into())
     );
     one.signal(nix::sys::signal::Signal::SIGTERM);
