@@ -101,19 +101,20 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show who holds a lock
+    /// Show who holds a lock, a read/write lock or a semaphore
     ///
-    /// The exit code is 1 when the lock is free.
+    /// The exit code is 1 when no one holds it.
     Show {
         /// The lock.
         name: Name,
-        /// Print a JSON object, or null when the lock is free.
+        /// Print a JSON object (an array for a read/write lock or a semaphore), or null when no one holds it.
         #[arg(long)]
         json: bool,
     },
     /// Free a lock, even if a process holds it
     ///
-    /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working.
+    /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working. A read/write
+    /// lock loses its writer or all its readers, a semaphore all its permits.
     Release {
         /// The lock.
         name: Name,
@@ -281,12 +282,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
-            let mut held = Vec::from_iter(rowlock.inspect(name.clone()).await?);
-            if held.is_empty() {
-                // Perhaps it is a read/write lock or a semaphore.
-                held = rowlock.list().await?;
-                held.retain(|held| held.name == name);
-            }
+            let held = rowlock.holders(name.clone()).await?;
             show::print_holders(&name, &held, json);
             if held.is_empty() && !json {
                 database::tell_where(&rowlock);
@@ -295,15 +291,17 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Release { name, force: _ } => {
             let rowlock = database::find(url).await?;
-            // `force_release` repairs a damaged row, but cannot return it.
-            let seen = rowlock.inspect(name.clone()).await;
+            // `force_release` repairs a damaged row, but cannot return it, and returns one permit only.
+            let seen = rowlock.holders(name.clone()).await;
             let held = rowlock.force_release(name.clone()).await?;
             if held.is_none() && matches!(seen, Err(Error::CorruptRow { .. })) {
                 show::print_repaired(&name);
                 return Ok(0);
             }
-            show::print_released(&name, held.as_ref());
-            if held.is_none() {
+            let all = seen.unwrap_or_default();
+            let all = if all.len() > 1 { &all } else { held.as_slice() };
+            show::print_released(&name, all);
+            if all.is_empty() {
                 database::tell_where(&rowlock);
             }
             Ok(0)

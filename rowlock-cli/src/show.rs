@@ -283,16 +283,18 @@ pub(crate) fn print_holders(name: &Name, held: &[LockInfo], json: bool) {
     }
 }
 
-pub(crate) fn print_released(name: &Name, held: Option<&LockInfo>) {
-    match held {
-        Some(held) => println!(
+pub(crate) fn print_released(name: &Name, held: &[LockInfo]) {
+    if held.is_empty() {
+        println!("nobody held {name:?}");
+    }
+    for held in held {
+        println!(
             "released {name:?}: {} held it since {}, with fence {}; the holder learns of its loss \
              at its next renewal",
             held.holder.escape_debug(),
-            held.acquired_at.format("%F %T UTC"),
+            for_people(held.acquired_at),
             held.fence,
-        ),
-        None => println!("nobody held {name:?}"),
+        );
     }
 }
 

@@ -132,6 +132,52 @@ fn ls_shows_a_name_once_with_all_its_holders_and_waiters() {
     assert_eq!(stderr(&only), "", "it has found a waiter");
 }
 
+#[test]
+fn show_and_release_are_about_all_holders_of_one_name() {
+    let shell = Shell::new();
+    let script = "echo up; sleep 60 & wait";
+    let running: Vec<_> = [
+        &["s", "--permits", "1/3"][..],
+        &["s", "--permits", "2/3"],
+        &["t"],
+    ]
+    .iter()
+    .map(|arguments| shell.start(arguments, script))
+    .collect();
+    let shown = shell.json(&["show", "s", "--json"]);
+    let weights: Vec<_> = shown
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|held| &held["weight"])
+        .collect();
+    assert_eq!(weights, [1, 2]);
+    let shown = stdout(&shell.run(&["show", "s"]));
+    assert!(
+        shown.contains("permit of 1") && shown.contains("permit of 2"),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains(&format!("[{}]", running[2].child.id())),
+        "{shown}"
+    );
+    let freed = stdout(&shell.run(&["release", "s", "--force"]));
+    assert_eq!(freed.lines().count(), 2, "{freed}");
+    for running in &running[..2] {
+        assert_eq!(
+            freed.matches(&*format!("[{}]", running.child.id())).count(),
+            1,
+            "{freed}"
+        );
+    }
+    assert_eq!(shell.absent(&["show", "s"]), "nobody holds \"s\"\n");
+    assert_eq!(shell.json(&["show", "t", "--json"])["mode"], "lock");
+    for running in running {
+        running.signal(Signal::SIGTERM);
+        running.end();
+    }
+}
+
 fn keys(object: &Value) -> Vec<&str> {
     object
         .as_object()
