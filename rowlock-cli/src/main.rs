@@ -42,6 +42,7 @@ Examples:
   rowlock ls
   rowlock show nightly-report --json
   rowlock release nightly-report --force            free it, even if it is held
+  rowlock set-capacity exports 5                    from now on, five run at a time
   rowlock idempotency ls --state unknown            records that wait for a decision
   rowlock idempotency resolve alice order-17 --happened --result 42
   rowlock clean                                     remove expired rows
@@ -52,7 +53,8 @@ ROWLOCK_LOG=warn prints warnings, too, on standard error.
 Exit codes:
   1  show: the lock is free, or the record does not exist (with --json: null);
      idempotency reset, resolve: the record does not exist
-  64 wrong usage          69 database unreachable, missing or read-only, login refused, outcome unknown
+  64 wrong usage, or the name is of another kind or capacity
+  69 database unreachable, missing or read-only, login refused, outcome unknown
   75 not acquired         76 lock lost while the command ran
   78 wrong tables, rights or server version  65 damaged row     70 any other failure
   run: otherwise the command's exit code, 128 + the number of the signal that ended it,
@@ -122,6 +124,17 @@ enum Command {
         #[arg(long, required = true)]
         force: bool,
     },
+    /// Change the capacity of a semaphore, even while permits of it are held
+    ///
+    /// With a larger capacity, waiters get permits at once. With a smaller one no process loses a permit, and there are no new permits
+    /// until enough are released. From now on, `run --permits N/M` needs the new capacity as its M.
+    SetCapacity {
+        /// The semaphore. If the database does not have it yet, it is made.
+        name: Name,
+        /// The new capacity: 1 to 2147483646.
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=2_147_483_646))]
+        capacity: u32,
+    },
     /// Inspect idempotency records, and decide about unknown and poisoned ones
     #[command(subcommand)]
     Idempotency(idempotency::Command),
@@ -169,7 +182,8 @@ impl Failure {
                 | Error::InvalidDuration { .. }
                 | Error::InvalidSetting { .. }
                 | Error::InvalidUrl { .. }
-                | Error::EngineNotBuilt { .. } => USAGE,
+                | Error::EngineNotBuilt { .. }
+                | Error::WrongKind { .. } => USAGE,
                 Error::Unreachable { .. }
                 | Error::ReadOnly { .. }
                 | Error::LoginRefused { .. }
@@ -302,6 +316,16 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let all = if all.len() > 1 { &all } else { held.as_slice() };
             show::print_released(&name, all);
             if all.is_empty() {
+                database::tell_where(&rowlock);
+            }
+            Ok(0)
+        }
+        Command::SetCapacity { name, capacity } => {
+            let rowlock = database::find(url).await?;
+            let semaphore = rowlock.semaphore(name.clone(), capacity);
+            let before = semaphore.set_capacity().await?;
+            show::print_capacity(&name, capacity, before);
+            if before.is_none() {
                 database::tell_where(&rowlock);
             }
             Ok(0)

@@ -1,4 +1,4 @@
-//! Prints the results of `ls`, `sessions`, `show`, `release` and `migrate`: a table for people, JSON for programs.
+//! Prints the results of `ls`, `sessions`, `show`, `release`, `set-capacity` and `migrate`: a table for people, JSON for programs.
 
 use std::collections::BTreeMap;
 
@@ -300,6 +300,14 @@ pub(crate) fn print_released(name: &Name, held: &[LockInfo]) {
 
 pub(crate) fn print_repaired(name: &Name) {
     println!("released {name:?}: its row was damaged, so its holder is not known");
+}
+
+/// `before` is `None` for a new semaphore.
+pub(crate) fn print_capacity(name: &Name, capacity: u32, before: Option<u32>) {
+    let Some(before) = before else {
+        return println!("{name:?} is new, and has a capacity of {capacity}");
+    };
+    println!("{name:?} has a capacity of {capacity} now; before, it was {before}");
 }
 
 pub(crate) fn print_migrations(target: &str, applied: &[String]) {

@@ -145,7 +145,7 @@ impl fmt::Display for Error {
                 (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => write!(
                     f,
                     "{name:?} is {is}, and {asked} was asked for: \
-                         use one capacity everywhere, or change it with `set_capacity`"
+                         use one capacity everywhere, or change it with `set_capacity` (`rowlock set-capacity`)"
                 ),
                 _ => write!(
                     f,
