@@ -64,7 +64,8 @@ pub enum Error {
         /// SQLite's message.
         cause: Cause,
     },
-    /// The database did not answer in time, or rowlock could not connect. Nothing was changed, or rowlock has undone or is undoing the change.
+    /// The database did not answer in time, or rowlock could not connect, or another transaction kept the row locked for the whole
+    /// [`operation_timeout`](crate::Builder::operation_timeout). Nothing was changed, or rowlock has undone or is undoing the change.
     Unreachable {
         /// The database, without its password.
         target: String,
