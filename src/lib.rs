@@ -86,7 +86,7 @@ pub use idempotency::{
 };
 pub use lock::{
     Advance, Held, InTx, Lock, LockInTx, Locked, MultiHeld, MultiLock, Owner, RwHeld, RwLock,
-    Semaphore, TryAcquire, TryLock, TryMulti, Version, one_changed,
+    Semaphore, TryAcquire, TryLock, Version, one_changed,
 };
 pub use model::{
     Blocked, Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder,

@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
 -- position; 3 the queue is full; 4 no lock: number is the capacity. Only a grant waits for the disk: a waiter that a crash has removed joins again.
 CREATE OR REPLACE FUNCTION rowlock_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
-    OUT status integer, OUT number bigint, OUT ahead bigint, OUT pass boolean
+    OUT status integer, OUT number bigint, OUT is_stuck boolean
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -62,15 +62,13 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
-    pass := NOT is_live OR l.session_id IS NOT NULL AND NOT EXISTS (
+    is_stuck := NOT is_live OR l.session_id IS NOT NULL AND NOT EXISTS (
         SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at);
     status := 2;
     IF l.waiters > 0 THEN
         SELECT w.position INTO number FROM rowlock_waiter w
         WHERE w.name = of_name AND w.position > l.passed AND w.grant_id = of_grant;
         IF FOUND THEN
-            SELECT count(*) INTO ahead FROM rowlock_waiter w
-            WHERE w.name = of_name AND w.position > l.passed AND w.position < number;
             RETURN;
         END IF;
     END IF;
@@ -79,31 +77,29 @@ BEGIN
         RETURN;
     END IF;
     number := l.next_position;
-    ahead := l.waiters;
     INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at)
     VALUES (of_name, number, of_grant, of_session, of_holder, at);
     UPDATE rowlock_lock SET waiters = waiters + 1, next_position = next_position + 1 WHERE name = of_name;
 END $$;
 
--- Passes a name on to its first waiter whose session is live, or frees it. status: 0 nothing was to be done; 1 done; 2 the lock belongs to
--- the session left_session, which is not live: end that session first; 3 the row is locked (no error: other statements of the same transaction may
--- have released or granted other names). With of_position, that waiter of of_grant leaves; -1: wherever it is.
+-- Passes a name on to its first waiter whose session is live, or frees it. ended: 0 the name did not have the grant of_grant; 1 that grant had
+-- expired; 2 it was live; 3 the row is locked (no error: other statements of the same transaction may have released or granted other names).
+-- With left_session, nothing has happened: the lock belongs to this session, which is not live. End that session first. With of_position, that waiter of of_grant leaves; -1: wherever it is.
 -- When a grant ends or a waiter leaves, the commit need not wait for the disk: the next waiter holds nothing before it confirms. Otherwise
 -- the same transaction may grant a name, which has to be durable.
 CREATE OR REPLACE FUNCTION rowlock_pass_v1(
     of_name bytea, of_grant uuid, of_position bigint, span bigint,
-    OUT status integer, OUT was_live boolean, OUT next_grant uuid, OUT next_session uuid, OUT left_session uuid
+    OUT ended integer, OUT next_grant uuid, OUT left_session uuid
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
     w record;
     at timestamptz;
-    is_mine boolean;
     is_live boolean;
     gone bigint := 0;
     left_at bigint := of_position;
 BEGIN
-    status := 0;
+    ended := 0;
     BEGIN
         SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.waiters, k.next_position, k.passed INTO l
         FROM rowlock_lock k WHERE k.name = of_name AND k.capacity = 0 FOR UPDATE;
@@ -111,7 +107,7 @@ BEGIN
             RETURN;
         END IF;
     EXCEPTION WHEN lock_not_available THEN
-        status := 3;
+        ended := 3;
         RETURN;
     END;
     IF of_grant IS NOT NULL THEN
@@ -129,13 +125,13 @@ BEGIN
         END IF;
     END IF;
     at := clock_timestamp();
-    is_mine := COALESCE(l.grant_id = of_grant, false);
     is_live := COALESCE(l.expires_at > at, false);
-    IF is_live AND NOT is_mine THEN
+    IF l.grant_id = of_grant THEN
+        ended := CASE WHEN is_live THEN 2 ELSE 1 END;
+    ELSIF is_live THEN
         IF l.session_id IS NOT NULL AND NOT EXISTS (
             SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at
         ) THEN
-            status := 2;
             left_session := l.session_id;
         END IF;
         RETURN;
@@ -143,8 +139,6 @@ BEGIN
     IF l.grant_id IS NULL AND l.waiters = 0 THEN
         RETURN;
     END IF;
-    status := 1;
-    was_live := is_mine AND is_live;
     IF l.waiters > 0 THEN
         -- The session is a subquery, so that it is read for one waiter after the other.
         SELECT p.position, p.grant_id, p.session_id, p.holder,
@@ -166,7 +160,6 @@ BEGIN
             WHERE name = of_name;
             PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));
             next_grant := w.grant_id;
-            next_session := w.session_id;
             RETURN;
         END IF;
         DELETE FROM rowlock_waiter p WHERE p.name = of_name AND p.position > l.passed;
@@ -232,7 +225,7 @@ END $$;
 
 -- Grants permits to the first waiters, as many as fit. The row of the name is locked.
 CREATE OR REPLACE FUNCTION rowlock_grant_permits_v1(
-    of_name bytea, span bigint, OUT next_grants uuid[], OUT next_sessions uuid[]
+    of_name bytea, span bigint, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -242,7 +235,6 @@ DECLARE
     is_reaped boolean := false;
 BEGIN
     next_grants := '{}';
-    next_sessions := '{}';
     SELECT k.waiters, k.used, k.capacity, k.passed, k.next_position INTO l FROM rowlock_lock k WHERE k.name = of_name;
     in_use := l.used;
     WHILE l.waiters > 0 LOOP
@@ -273,7 +265,6 @@ BEGIN
         in_use := in_use + w.weight;
         PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));
         next_grants := next_grants || w.grant_id;
-        next_sessions := next_sessions || w.session_id;
     END LOOP;
 END $$;
 
@@ -282,7 +273,7 @@ END $$;
 CREATE OR REPLACE FUNCTION rowlock_permit_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
     of_capacity bigint, of_weight bigint,
-    OUT status integer, OUT number bigint, OUT ahead bigint, OUT pass boolean
+    OUT status integer, OUT number bigint
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -336,13 +327,10 @@ BEGIN
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
     status := 2;
-    pass := false;
     IF l.waiters > 0 THEN
         SELECT w.position INTO number FROM rowlock_waiter w
         WHERE w.name = of_name AND w.position > l.passed AND w.grant_id = of_grant;
         IF FOUND THEN
-            SELECT count(*) INTO ahead FROM rowlock_waiter w
-            WHERE w.name = of_name AND w.position > l.passed AND w.position < number;
             RETURN;
         END IF;
     END IF;
@@ -351,24 +339,23 @@ BEGIN
         RETURN;
     END IF;
     number := l.next_position;
-    ahead := l.waiters;
     INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at, weight)
     VALUES (of_name, number, of_grant, of_session, of_holder, clock_timestamp(), of_weight);
     UPDATE rowlock_lock SET waiters = waiters + 1, next_position = next_position + 1 WHERE name = of_name;
 END $$;
 
 -- The permit and the waiter of of_grant are removed (of_position as in rowlock_pass_v1), then waiters are granted.
--- was: 0 there was no permit; 1 it had expired; 2 it was live; 3 a row is locked, and nothing has happened.
+-- ended: 0 there was no permit; 1 it had expired; 2 it was live; 3 a row is locked, and nothing has happened.
 CREATE OR REPLACE FUNCTION rowlock_permit_pass_v1(
     of_name bytea, of_grant uuid, of_position bigint, span bigint,
-    OUT was integer, OUT next_grants uuid[], OUT next_sessions uuid[]
+    OUT ended integer, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
     p record;
     left_at bigint := of_position;
 BEGIN
-    was := 0;
+    ended := 0;
     SELECT k.passed INTO l FROM rowlock_lock k WHERE k.name = of_name AND k.capacity <> 0 FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
@@ -379,7 +366,7 @@ BEGIN
         WHERE k.name = of_name || '\x00' || convert_to(replace(of_grant::text, '-', ''), 'UTF8') AND k.grant_id = of_grant
         RETURNING k.weight, k.expires_at > clock_timestamp() AS is_live INTO p;
         IF FOUND THEN
-            was := CASE WHEN p.is_live THEN 2 ELSE 1 END;
+            ended := CASE WHEN p.is_live THEN 2 ELSE 1 END;
             UPDATE rowlock_lock SET used = GREATEST(used - p.weight, 0) WHERE name = of_name;
         END IF;
         IF left_at < 0 THEN
@@ -393,17 +380,16 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    SELECT g.next_grants, g.next_sessions INTO next_grants, next_sessions FROM rowlock_grant_permits_v1(of_name, span) g;
+    next_grants := rowlock_grant_permits_v1(of_name, span);
 EXCEPTION WHEN lock_not_available THEN
-    was := 3;
+    ended := 3;
     next_grants := NULL;
-    next_sessions := NULL;
 END $$;
 
 -- status: 0 the permit is gone or has expired; 1 done, number is the fence; 2 it does not fit; 3 it has another weight, and another fence: number.
 CREATE OR REPLACE FUNCTION rowlock_permit_weigh_v1(
     of_name bytea, of_grant uuid, of_fence bigint, new_weight bigint, span bigint,
-    OUT status integer, OUT number bigint, OUT next_grants uuid[], OUT next_sessions uuid[]
+    OUT status integer, OUT number bigint, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     l record;
@@ -451,13 +437,13 @@ BEGIN
     END IF;
     status := 1;
     UPDATE rowlock_lock SET used = GREATEST(in_use - p.weight + new_weight, 0) WHERE name = of_name;
-    SELECT g.next_grants, g.next_sessions INTO next_grants, next_sessions FROM rowlock_grant_permits_v1(of_name, span) g;
+    next_grants := rowlock_grant_permits_v1(of_name, span);
 END $$;
 
 -- status: 0 the name has no row; 1 done, before is the capacity until now; 4 another kind: before is its capacity.
 CREATE OR REPLACE FUNCTION rowlock_permit_resize_v1(
     of_name bytea, of_capacity bigint, span bigint,
-    OUT status integer, OUT before bigint, OUT next_grants uuid[], OUT next_sessions uuid[]
+    OUT status integer, OUT before bigint, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     SELECT k.capacity INTO before FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
@@ -471,5 +457,5 @@ BEGIN
     END IF;
     status := 1;
     UPDATE rowlock_lock SET capacity = of_capacity WHERE name = of_name;
-    SELECT g.next_grants, g.next_sessions INTO next_grants, next_sessions FROM rowlock_grant_permits_v1(of_name, span) g;
+    next_grants := rowlock_grant_permits_v1(of_name, span);
 END $$;

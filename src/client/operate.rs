@@ -1,13 +1,14 @@
 //! For operators: what is held, by which sessions; a forced release; cleaning.
 
 use super::Rowlock;
-use crate::model::{Error, LockInfo, Name, SessionInfo, Subject, WaiterInfo};
+use crate::model::{Error, Kind, LockInfo, Name, SessionInfo, Subject, WaiterInfo};
 use crate::runtime::errands::ErrandKind;
 use crate::runtime::head::{Head, Manner};
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
+use crate::store::lock_row::RowAsk;
 use crate::store::permit::pass_any;
-use crate::store::queue::{PassAsk, WaiterRow};
+use crate::store::queue::{PassAsk, PassWhy, WaiterRow};
 use crate::store::row::LockRow;
 
 impl Rowlock {
@@ -121,25 +122,24 @@ impl Rowlock {
     {
         let name = name.try_into().map_err(Into::into)?;
         let mut row = self.free(&name).await?;
-        let permits = if row.is_none() {
+        let (kind, permits) = if row.is_none() {
             self.permits(&name).await?
         } else {
-            Vec::new()
+            (Kind::Lock, Vec::new())
         };
         for permit in &permits {
             let freed = self.free(permit).await?;
             row = row.or(freed.filter(LockRow::is_live));
         }
-        let is_permit = !permits.is_empty();
         let ask = PassAsk {
             name: name.clone(),
-            of: None,
+            why: PassWhy::Stuck,
         };
         let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
-        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, is_permit).await;
+        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
         // If this fails, a waiter finds the name free a little later, and passes it on.
         if let Ok(Some(passed)) = self.core.ask(head, pass).await {
-            self.core.queue.all_passed(&passed);
+            self.core.queue.all_passed(&passed.next);
         }
         self.core.waiters.freed(&name);
         // A row that cannot be read was freed, too. A lease that had run out had no holder.
@@ -159,11 +159,19 @@ impl Rowlock {
         self.core.run_errand(head, free).await
     }
 
-    /// The names of the live permits of a read/write lock or a semaphore.
-    async fn permits(&self, name: &Name) -> Result<Vec<Name>, Error> {
+    /// What a name stands for, and the names of its live permits.
+    async fn permits(&self, name: &Name) -> Result<(Kind, Vec<Name>), Error> {
+        let head = self.core.look(Subject::Lock(name.clone()), "look up");
+        let of = name.clone();
+        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
+        let row = self.core.ask_aside(head, look).await?;
+        let kind = row.map_or(Kind::Lock, |row| row.kind);
+        if !kind.has_permits() {
+            return Ok((kind, Vec::new()));
+        }
         let rows = self.held(name, "look up").await?;
         let names = rows.iter().filter_map(|row| Name::from_bytes(&row.name));
-        Ok(names.filter(|name| name.of_permit().is_some()).collect())
+        Ok((kind, names.collect()))
     }
 
     /// The live grants of a name.

@@ -14,8 +14,7 @@ use crate::store::record::{ClaimAsk, Claimed, Finished};
 use crate::store::record_in_tx::RecordInTxStore;
 use crate::transaction::Context;
 use crate::transaction::Pool;
-use crate::transaction::{Open, Run};
-use crate::transaction::{RetryTx, Retryable};
+use crate::transaction::{Open, RetryTx, Retryable, Run, Uncommitted};
 
 /// The limit of claims of a key that changes between every look and its claim.
 pub(super) const MAX_MISSES: u32 = 100;
@@ -35,6 +34,9 @@ impl Idempotency {
     /// `work` gets the transaction as in [`Retry::run`](crate::Retry::run): it may run several times, and its effects
     /// outside of the transaction happen as often. If `work` returns an error, everything is rolled back and the key is
     /// free. To keep a failure (a declined card), return it as an outcome, not as an error.
+    ///
+    /// A guard of a lock that `work` makes ends before the commit: acquire locks before, [pin](crate::Held::pin) them, or hand their guards to
+    /// [`RetryTx::keep`]. On SQLite `work` must not acquire leases: its transaction has the file, and rowlock's own connections wait for it.
     ///
     /// # Errors
     ///
@@ -217,17 +219,17 @@ impl Idempotency {
             .finish("the commit of an outcome", async move {
                 let mut open = open;
                 match it.keep_on::<P>(&mut open.tx, &ask, &outcome).await {
-                    Ok(true) => open.commit::<Failed>().await.map(|()| Ran::Done(outcome)),
+                    Ok(true) => match open.commit().await {
+                        Ok(()) => Ok(Ran::Done(outcome)),
+                        Err(uncommitted) => Err(uncommitted),
+                    },
                     refused => {
                         open.roll_back().await;
-                        refused.map(|_| Ran::Missed).map_err(Failed::Ours)
+                        refused.map(|_| Ran::Missed).map_err(Uncommitted::Ours)
                     }
                 }
             });
-        kept.await.map_err(|failed| match failed {
-            Failed::Ours(error) => error.into(),
-            Failed::Driver(error) => error.into(),
-        })
+        kept.await.map_err(Uncommitted::into_error)
     }
 
     async fn keep_on<P: Pool>(
@@ -253,24 +255,6 @@ pub(super) enum Ran {
     Missed,
     /// An open transaction has the key.
     Locked,
-}
-
-/// Why an outcome was not kept. Independent of the caller's error type.
-enum Failed {
-    Ours(Error),
-    Driver(sqlx::Error),
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::Ours(error)
-    }
-}
-
-impl From<sqlx::Error> for Failed {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Driver(error)
-    }
 }
 
 #[cfg(all(test, feature = "sqlite"))]

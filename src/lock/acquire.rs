@@ -53,7 +53,8 @@ impl Lock {
     /// belongs to the [session](crate::Builder::session_ttl) of its client. When the client crashes, its waiters are passed over as soon as
     /// the session has expired. When it is paused, a waiter whose turn comes has 2 s to confirm; then it is the next one's turn.
     ///
-    /// These lose their place, and join again at the end: a waiter that was paused, or whose client could not reach the database, for that long.
+    /// A waiter loses its place if its process was paused, or could not reach the database, for longer than 2 s after its turn came, or for
+    /// longer than the [`session_ttl`](crate::Builder::session_ttl) before. Then it joins again, at the end.
     ///
     /// On a Galera cluster there is no queue: waiters ask again and again, as if they were [`barging`](Self::barging). (A row in the queue
     /// would abort the transaction that has pinned the name through another node.)

@@ -44,11 +44,10 @@
 //! - *The connection breaks after a statement was sent*: rowlock re-reads the outcome by the grant's id.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
+use std::slice;
 use std::time::Duration;
 
+use super::with::while_held;
 use crate::model::{Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
 use crate::runtime::lease_guard::Guard;
 
@@ -56,9 +55,9 @@ use crate::runtime::lease_guard::Guard;
 ///
 /// # Promise
 ///
-/// At any instant of the database's clock a name has at most one live grant. Its
-/// [`fence`](Self::fence) is greater than the fence of every earlier grant. [`is_held`](Self::is_held) is
-/// true only while the grant is live.
+/// A lock has at most one live grant at any instant of the database's clock. (A [read/write lock](crate::RwLock) has one writer or many
+/// readers; the weights of a [semaphore](crate::Semaphore)'s live permits add up to its capacity at most.) [`is_held`](Self::is_held) is true
+/// only while the grant is live.
 ///
 /// # Drop
 ///
@@ -92,7 +91,8 @@ impl Held {
         &self.guard.grant().shown
     }
 
-    /// The fence of this grant: greater than the fence of every earlier grant of the name, for ever.
+    /// The fence of this grant. It is greater than the fence of every earlier grant of the name, for ever. A reader of a
+    /// [read/write lock](crate::RwLock) is the exception: it has the fence of the last write.
     ///
     /// Send it with every write to a resource outside of the database, and have the resource refuse a smaller fence
     /// than it has seen. For writes to the database, see [`pin`](Self::pin).
@@ -200,37 +200,7 @@ impl Held {
     /// # }
     /// ```
     pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T, Error> {
-        let (name, grant) = (|| self.name().clone(), self.guard.grant());
-        if self.guard.is_released() {
-            return Err(Error::Released {
-                doing: "work under",
-                name: name(),
-            });
-        }
-        if let Some(loss) = self.loss() {
-            return Err(Error::Lost { name: name(), loss });
-        }
-        let before = grant.pins();
-        let pinned = || grant.pins() != before;
-        let (mut lost, mut work) = (pin!(self.lost()), pin!(work()));
-        poll_fn(|cx| {
-            // Without a pin, the work stops at the loss. With a pin, its transaction may just have committed: poll it first.
-            if !pinned()
-                && let Poll::Ready(loss) = lost.as_mut().poll(cx)
-            {
-                return Poll::Ready(Err(Error::Lost { name: name(), loss }));
-            }
-            if let Poll::Ready(done) = work.as_mut().poll(cx) {
-                return Poll::Ready(Ok(done));
-            }
-            if pinned()
-                && let Poll::Ready(loss) = lost.as_mut().poll(cx)
-            {
-                return Poll::Ready(Err(Error::CutOff { name: name(), loss }));
-            }
-            Poll::Pending
-        })
-        .await
+        while_held(slice::from_ref(self), work).await
     }
 
     /// Releases the lease, and reports whether it was held until now.

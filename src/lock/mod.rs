@@ -1,5 +1,46 @@
 //! Locks, as callers see them: the request, its settings and its outcomes.
 
+/// The settings of requests that have those of a [`Lock`], which is in the field `$lock`.
+macro_rules! as_lock_settings {
+    ($lock:tt) => {
+        /// As [`Lock::ttl`](crate::Lock::ttl), for each lease.
+        pub fn ttl(mut self, ttl: ::std::time::Duration) -> Self {
+            self.$lock = self.$lock.ttl(ttl);
+            self
+        }
+
+        /// As [`Lock::in_session`](crate::Lock::in_session).
+        pub fn in_session(mut self) -> Self {
+            self.$lock = self.$lock.in_session();
+            self
+        }
+
+        /// As [`Lock::wait`](crate::Lock::wait): for everything that one call waits for, in all.
+        pub fn wait(mut self, wait: ::std::time::Duration) -> Self {
+            self.$lock = self.$lock.wait(wait);
+            self
+        }
+
+        /// As [`Lock::max_hold`](crate::Lock::max_hold), for each lease.
+        pub fn max_hold(mut self, max_hold: ::std::time::Duration) -> Self {
+            self.$lock = self.$lock.max_hold(max_hold);
+            self
+        }
+
+        /// As [`Lock::holder`](crate::Lock::holder).
+        pub fn holder(mut self, holder: impl Into<::std::sync::Arc<str>>) -> Self {
+            self.$lock = self.$lock.holder(holder);
+            self
+        }
+
+        /// As [`Lock::queue_limit`](crate::Lock::queue_limit).
+        pub fn queue_limit(mut self, waiters: u32) -> Self {
+            self.$lock = self.$lock.queue_limit(waiters);
+            self
+        }
+    };
+}
+
 mod acquire;
 mod call;
 mod change;
@@ -12,12 +53,13 @@ mod pin;
 mod rw_lock;
 mod semaphore;
 mod wait;
+mod with;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use lease::Held;
-pub use multi::{MultiHeld, MultiLock, TryMulti};
+pub use multi::{MultiHeld, MultiLock};
 pub use optimistic::{Advance, Version, one_changed};
 pub use owner::Owner;
 pub use pessimistic::{InTx, LockInTx, Locked, TryLock};
@@ -25,32 +67,38 @@ pub use rw_lock::{RwHeld, RwLock};
 pub use semaphore::Semaphore;
 
 use crate::model::bounds::{check_ttl, check_wait};
-use crate::model::{Busy, Error, Name};
+use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
-use crate::store::permit::Share;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 /// The longest queue that an acquire joins, when not set.
 const QUEUE_LIMIT: u32 = 10_000;
 
-/// The outcome of [`Lock::try_acquire`].
+/// The outcome of asking once: a guard, or what is in the way.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released"]
-pub enum TryAcquire {
-    /// The lease was granted.
-    Held(Held),
-    /// Another holder has it.
+pub enum TryAcquire<H = Held> {
+    /// It was granted.
+    Held(H),
+    /// Others have the name, or wait for it. Nothing was granted.
     Busy(Busy),
 }
 
-impl TryAcquire {
-    /// The lease, if it was granted.
+impl<H> TryAcquire<H> {
+    /// The guard, if it was granted.
     #[must_use = "a lease that is dropped is released"]
-    pub fn held(self) -> Option<Held> {
+    pub fn held(self) -> Option<H> {
         match self {
             Self::Held(held) => Some(held),
             Self::Busy(_) => None,
+        }
+    }
+
+    fn map<T>(self, guard: impl FnOnce(H) -> T) -> TryAcquire<T> {
+        match self {
+            Self::Held(held) => TryAcquire::Held(guard(held)),
+            Self::Busy(busy) => TryAcquire::Busy(busy),
         }
     }
 }

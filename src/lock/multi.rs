@@ -2,9 +2,9 @@
 //!
 //! # Overview
 //!
-//! A multi-lock is a lease on each of its names, with one guard. It asks for all names at once. If one of them is held, it keeps those before
-//! it in the order of the names, frees the others, and waits for it in its queue. So whoever waits for a name holds smaller names only, and
-//! multi-locks never wait for each other in a circle, in whatever order their arguments are.
+//! A multi-lock is a lease on each of its names, with one guard. It asks for all its names at once. If a name is busy, it keeps the names that
+//! sort before that name, frees those after it, and waits in the queue of the busy name. So a waiting multi-lock holds smaller names only,
+//! and multi-locks never wait for each other in a circle.
 //!
 //! # Trust window
 //!
@@ -13,23 +13,26 @@
 //! # Failure
 //!
 //! Each lease fails by itself, as a [lease](super::lease) does. A multi-lock that cannot get all names, or whose caller has gone, frees what it
-//! has got. Locks of other kinds that a holder takes beside it may wait in a circle with it: take all names in one call.
+//! has got. A caller that holds other locks beside a multi-lock can still deadlock: take all names in one call.
 
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::select;
 
+use super::with::{check, first, first_lost, while_held};
 use super::{Held, Lock, TryAcquire};
 use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
 use crate::runtime::Core;
 use crate::transaction::Transaction;
 
 /// A request for several locks, all or nothing: made by [`Rowlock::multi_lock`](crate::Rowlock::multi_lock), then given its settings.
+///
+/// Multi-locks never deadlock with each other, in whatever order their names are given: a multi-lock that waits for a name holds smaller names
+/// only. A caller that holds other locks beside a multi-lock can still deadlock: take all names in one call.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -55,28 +58,22 @@ pub struct MultiLock {
     lock: Lock,
 }
 
-/// The outcome of [`MultiLock::try_acquire`].
-#[derive(Debug)]
-#[must_use = "leases that are dropped are released"]
-pub enum TryMulti {
-    /// All names were granted.
-    Held(MultiHeld),
-    /// Another holder has one of them. None was kept.
-    Busy(Busy),
-}
-
 impl MultiLock {
     pub(crate) fn new(core: &Arc<Core>, names: Result<Vec<Name>, Error>) -> Self {
         let names = names.and_then(|mut names| {
             names.sort();
-            let is_twice = names.windows(2).any(|two| two[0] == two[1]);
-            let reason = match names.len() {
-                0 => "a multi-lock has one name at least",
-                _ if is_twice => "a multi-lock cannot have a name twice",
-                _ => return Ok(names),
-            };
-            let setting = "names";
-            Err(Error::InvalidSetting { setting, reason })
+            if names.is_empty() {
+                return Err(Error::InvalidSetting {
+                    setting: "names",
+                    reason: "a multi-lock has one name at least",
+                });
+            }
+            match names.windows(2).find(|two| two[0] == two[1]) {
+                Some(two) => Err(Error::DuplicateName {
+                    name: two[0].clone(),
+                }),
+                None => Ok(names),
+            }
         });
         // Each name replaces it.
         let first = names.as_ref().map(|names| names[0].clone());
@@ -84,41 +81,7 @@ impl MultiLock {
         Self { names, lock }
     }
 
-    /// As [`Lock::ttl`], for each lease.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.lock = self.lock.ttl(ttl);
-        self
-    }
-
-    /// As [`Lock::in_session`].
-    pub fn in_session(mut self) -> Self {
-        self.lock = self.lock.in_session();
-        self
-    }
-
-    /// As [`Lock::wait`], for all names together.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.lock = self.lock.wait(wait);
-        self
-    }
-
-    /// As [`Lock::max_hold`], for each lease.
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.lock = self.lock.max_hold(max_hold);
-        self
-    }
-
-    /// As [`Lock::holder`].
-    pub fn holder(mut self, holder: impl Into<Arc<str>>) -> Self {
-        self.lock = self.lock.holder(holder);
-        self
-    }
-
-    /// As [`Lock::queue_limit`].
-    pub fn queue_limit(mut self, waiters: u32) -> Self {
-        self.lock = self.lock.queue_limit(waiters);
-        self
-    }
+    as_lock_settings!(lock);
 
     /// Asks once for all names.
     ///
@@ -133,12 +96,12 @@ impl MultiLock {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: what it acquired is released in the background.
-    pub async fn try_acquire(&self) -> Result<TryMulti, Error> {
+    pub async fn try_acquire(&self) -> Result<TryAcquire<MultiHeld>, Error> {
         let names = self.names.as_ref().map_err(Clone::clone)?;
         let (held, busy) = self.ask(names).await?;
         Ok(match busy {
-            None => TryMulti::Held(MultiHeld { held }),
-            Some(busy) => TryMulti::Busy(busy),
+            None => TryAcquire::Held(MultiHeld { held }),
+            Some(busy) => TryAcquire::Busy(busy),
         })
     }
 
@@ -186,7 +149,7 @@ impl MultiLock {
             })?);
             names = rest;
         }
-        multi.check()?;
+        check(&multi.held, "acquire")?;
         Ok(multi)
     }
 
@@ -238,6 +201,23 @@ async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
 }
 
 /// Several leases that are held. Dropping it releases all of them in the background.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+/// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+/// let held = rowlock.multi_lock(["account:1", "account:2"]).acquire().await?;
+/// let moved = held.with(async || "work on both accounts").await?;
+/// let mut conn: sqlx::SqliteConnection = sqlx::Connection::connect(&url).await?;
+/// let mut tx = sqlx::Connection::begin_with(&mut conn, "BEGIN IMMEDIATE").await?;
+/// held.pin(&mut tx).await?; // both leases, until the commit
+/// tx.commit().await?;
+/// # assert_eq!(moved, "work on both accounts");
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "leases that are dropped are released"]
 pub struct MultiHeld {
     held: Vec<Held>,
@@ -268,6 +248,31 @@ impl MultiHeld {
         self.held.iter().all(Held::is_held)
     }
 
+    /// The time until the [`deadline`](Self::deadline); zero when a lease was released or lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let remaining = self.held.iter().map(Held::remaining);
+        remaining.min().unwrap_or_default()
+    }
+
+    /// The first lease, by its name, that was lost; see [`Held::loss`].
+    #[must_use]
+    pub fn loss(&self) -> Option<(Name, Loss)> {
+        let lost = |held: &Held| Some((held.name().clone(), held.loss()?));
+        self.held.iter().find_map(lost)
+    }
+
+    /// Resolves when the first lease is at risk; see [`Held::at_risk`].
+    ///
+    /// Cancel safe.
+    ///
+    /// # Panics
+    ///
+    /// As [`Held::lost`].
+    pub async fn at_risk(&self) {
+        first(self.held.iter().map(Held::at_risk).collect()).await;
+    }
+
     /// Resolves when the first lease is lost; see [`Held::lost`].
     ///
     /// Cancel safe.
@@ -276,26 +281,14 @@ impl MultiHeld {
     ///
     /// As [`Held::lost`].
     pub async fn lost(&self) -> (Name, Loss) {
-        let mut losses: Vec<Pin<Box<_>>> = Vec::with_capacity(self.held.len());
-        losses.extend(self.held.iter().map(|held| {
-            Box::pin(async move {
-                let loss = held.lost().await;
-                (held.name().clone(), loss)
-            })
-        }));
-        poll_fn(|cx| {
-            let mut polls = losses.iter_mut().map(|loss| loss.as_mut().poll(cx));
-            polls.find(Poll::is_ready).unwrap_or(Poll::Pending)
-        })
-        .await
+        first_lost(&self.held).await
     }
 
     /// Runs `work` while all leases are held. When one is lost, drops `work` at its next await point; see [`Held::with`].
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]: a lease was lost before `work` was done. If it committed a transaction that had pinned the leases, look before you do
-    /// it again.
+    /// Those of [`Held::with`], for the first lease that was released or lost.
     ///
     /// # Panics
     ///
@@ -305,13 +298,7 @@ impl MultiHeld {
     ///
     /// Dropping the future drops `work`; the leases stay with the guard.
     pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T, Error> {
-        self.check()?;
-        let work = pin!(work());
-        select! {
-            biased;
-            done = work => Ok(done),
-            (name, loss) = self.lost() => Err(Error::Lost { name, loss }),
-        }
+        while_held(&self.held, work).await
     }
 
     /// [Pins](Held::pin) all leases in `tx`.
@@ -358,16 +345,5 @@ impl MultiHeld {
             }
         }
         Ok(outcome)
-    }
-
-    /// Fails if a lease is lost.
-    fn check(&self) -> Result<(), Error> {
-        for held in &self.held {
-            if let Some(loss) = held.loss() {
-                let name = held.name().clone();
-                return Err(Error::Lost { name, loss });
-            }
-        }
-        Ok(())
     }
 }

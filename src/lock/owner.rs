@@ -70,14 +70,14 @@ impl Owner {
         }
     }
 
-    /// Gives this owner a name, for people to read: 1 to 200 bytes without NUL. Then deadlocks of its waits are found, in whatever processes
-    /// the other owners are: while it holds locks and [waits](crate::Lock::acquire) for another one, its client looks twice a second whether
-    /// owners with names wait for each other in a circle. The wait that joined its queue last fails with
-    /// [`Error::Deadlock`](crate::Error::Deadlock), within two seconds; the others go on when its owner has released what it holds.
+    /// Names this owner: 1 to 200 bytes without NUL, for people to read. rowlock finds deadlocks between owners with names, in all processes.
     ///
-    /// An owner is one flow of work: rowlock takes it that the owner releases nothing while it waits. (If other tasks of the owner do, a
-    /// circle that they would have ended may be reported.) Only locks count, not read/write locks, semaphores and transactions; and only
-    /// locks that this client acquired for this owner.
+    /// While such an owner holds locks and [waits](crate::Lock::acquire) for another one, its client looks for a circle of waits twice a
+    /// second. The wait that joined its queue last fails with [`Error::Deadlock`](crate::Error::Deadlock), within two seconds. The others go
+    /// on when its owner has released what it holds.
+    ///
+    /// rowlock assumes that a waiting owner releases nothing. If another task of the owner does, rowlock may report a circle that the release
+    /// would have ended. Only locks count that this client acquired for this owner: no read/write locks, no semaphores, no transactions.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -32,16 +32,31 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
-use std::time::Duration;
 
 use super::change::change;
-use super::{Held, Lock};
-use crate::model::{Error, Kind, Loss, Mode};
+use super::{Held, Lock, TryAcquire};
+use crate::model::{Error, Kind, Loss, Mode, Share};
 use crate::store::Store;
-use crate::store::permit::{Share, WeighAsk, Weighed};
+use crate::store::permit::{WeighAsk, Weighed};
 
 /// A request for a read/write lock: made by [`Rowlock::rw_lock`](crate::Rowlock::rw_lock), then given its settings.
+///
+/// The lock has many readers or one writer, of all clients that use its name. Each reader and each writer has a lease of its own: it is
+/// renewed while its guard lives, may be lost, and can be [pinned](Held::pin).
+///
+/// # Order
+///
+/// Readers and writers wait in one queue, in the order in which they joined. A writer that waits keeps back the readers behind it, so it
+/// does not starve. Readers that wait side by side are granted together.
+///
+/// # Fences
+///
+/// A writer has a new [fence](Held::fence), greater than every earlier one. Readers have the fence of the last write.
+///
+/// # Failure
+///
+/// A crashed process keeps the lock until its TTL is over, or that of its [session](crate::Builder::session_ttl). A reader that a transaction
+/// has pinned keeps writers out until that transaction ends. It delays no other reader.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -51,12 +66,12 @@ use crate::store::permit::{Share, WeighAsk, Weighed};
 /// let rowlock = rowlock::Rowlock::connect(&url).await?;
 /// let catalog = rowlock.rw_lock("catalog");
 /// let (one, other) = (catalog.read().await?, catalog.read().await?); // side by side
-/// assert!(catalog.try_write().await?.is_none());
+/// assert!(catalog.try_write().await?.held().is_none());
 /// let _ = (one.release().await?, other.release().await?);
 /// let mut writer = catalog.write().await?;
 /// // … write, then let readers in, and keep other writers out:
 /// writer.downgrade().await?;
-/// assert!(catalog.try_read().await?.is_some());
+/// assert!(catalog.try_read().await?.held().is_some());
 /// # Ok(())
 /// # }
 /// ```
@@ -69,37 +84,9 @@ impl RwLock {
         Self(lock)
     }
 
-    /// As [`Lock::ttl`].
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self(self.0.ttl(ttl))
-    }
+    as_lock_settings!(0);
 
-    /// As [`Lock::in_session`].
-    pub fn in_session(self) -> Self {
-        Self(self.0.in_session())
-    }
-
-    /// As [`Lock::wait`].
-    pub fn wait(self, wait: Duration) -> Self {
-        Self(self.0.wait(wait))
-    }
-
-    /// As [`Lock::max_hold`].
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        Self(self.0.max_hold(max_hold))
-    }
-
-    /// As [`Lock::holder`].
-    pub fn holder(self, holder: impl Into<Arc<str>>) -> Self {
-        Self(self.0.holder(holder))
-    }
-
-    /// As [`Lock::queue_limit`].
-    pub fn queue_limit(self, waiters: u32) -> Self {
-        Self(self.0.queue_limit(waiters))
-    }
-
-    /// Waits until no writer holds the lock, or waits before this one, for at most [`wait`](Self::wait).
+    /// Waits until no writer holds the lock, and no writer waits ahead of this reader, for at most [`wait`](Self::wait).
     ///
     /// # Errors
     ///
@@ -135,7 +122,7 @@ impl RwLock {
         Ok(RwHeld::new(held, Mode::Write))
     }
 
-    /// Asks once to read. `None`: a writer holds the lock, or somebody waits for it.
+    /// Asks once to read. [`TryAcquire::Busy`]: a writer holds the lock, or others wait for it.
     ///
     /// # Errors
     ///
@@ -148,12 +135,12 @@ impl RwLock {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: what it acquired is released in the background.
-    pub async fn try_read(&self) -> Result<Option<RwHeld>, Error> {
+    pub async fn try_read(&self) -> Result<TryAcquire<RwHeld>, Error> {
         let tried = self.asking(Mode::Read).try_acquire().await?;
-        Ok(tried.held().map(|held| RwHeld::new(held, Mode::Read)))
+        Ok(tried.map(|held| RwHeld::new(held, Mode::Read)))
     }
 
-    /// Asks once to write. `None`: others hold the lock, or wait for it.
+    /// Asks once to write. [`TryAcquire::Busy`]: others hold the lock, or wait for it.
     ///
     /// # Errors
     ///
@@ -166,9 +153,9 @@ impl RwLock {
     /// # Cancel safety
     ///
     /// As [`try_read`](Self::try_read).
-    pub async fn try_write(&self) -> Result<Option<RwHeld>, Error> {
+    pub async fn try_write(&self) -> Result<TryAcquire<RwHeld>, Error> {
         let tried = self.asking(Mode::Write).try_acquire().await?;
-        Ok(tried.held().map(|held| RwHeld::new(held, Mode::Write)))
+        Ok(tried.map(|held| RwHeld::new(held, Mode::Write)))
     }
 
     fn asking(&self, mode: Mode) -> Lock {
@@ -199,6 +186,13 @@ impl fmt::Debug for RwHeld {
     }
 }
 
+impl From<RwHeld> for Held {
+    /// Whoever has this cannot change how the lock is held.
+    fn from(held: RwHeld) -> Self {
+        held.held
+    }
+}
+
 impl Deref for RwHeld {
     type Target = Held;
 
@@ -226,25 +220,58 @@ impl RwHeld {
     /// [`Error::Lost`]; [`Error::Released`]; a database that is out of reach. After any error this counts as a reader, because the database
     /// may have let other readers in. It may be called again.
     ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers (`enable_time`), when a transaction has a row locked.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves a reader here. The database lets other readers in, or it does not.
     pub async fn downgrade(&mut self) -> Result<(), Error> {
         self.mode = Mode::Read;
-        self.weigh(Mode::Read, "downgrade").await?;
-        Ok(())
+        let (core, name) = (self.held.guard.core(), &self.held.guard.grant().shown);
+        match self.weigh(Mode::Read, "downgrade").await? {
+            Some(_) => Ok(()),
+            // A weight of 1 always fits, and nothing else changes the fence of this permit twice.
+            None => Err(Error::Unreachable {
+                target: core.target.to_string(),
+                detail: format!("downgrade {name:?}: its permit was changed meanwhile"),
+            }),
+        }
     }
 
-    /// Makes a writer of a reader, if there is no other reader, whoever waits. Returns whether it is a writer now. It has a new
-    /// [`fence`](Held::fence) then. A writer stays a writer.
+    /// Makes a writer of a reader, if no other reader holds the lock. Waiters do not count. Returns whether this is a writer now; then it has
+    /// a new [`fence`](Held::fence). A writer stays a writer.
     ///
-    /// Never waits for other readers. (If two readers waited for each other, both would wait for ever.) If others read too, release, and ask
-    /// for [`write`](RwLock::write): somebody else may write first.
+    /// Never waits for other readers: two readers that waited for each other would wait for ever. If others read too, release, and ask for
+    /// [`write`](RwLock::write). Another writer may be first: read again what you have read before.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let catalog = rowlock.rw_lock("catalog");
+    /// let mut held = catalog.read().await?;
+    /// // … read, and see that something has to be written:
+    /// if !held.try_upgrade().await? {
+    ///     let _ = held.release().await?;
+    ///     held = catalog.write().await?; // read again
+    /// }
+    /// assert_eq!(held.mode(), rowlock::Mode::Write);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]; [`Error::Released`]; a database that is out of reach: then this counts as a reader, although the database may keep
-    /// others out. It may be called again.
+    /// [`Error::Lost`]; [`Error::Released`]; a database that is out of reach. After any error this counts as a reader. The database may keep
+    /// other readers out until you call this again or release.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers (`enable_time`), when a transaction has a row locked.
     ///
     /// # Cancel safety
     ///
@@ -261,7 +288,7 @@ impl RwHeld {
         Ok(true)
     }
 
-    /// Changes the weight in the database. Returns the fence; `None`: there are other readers.
+    /// Changes the weight in the database. Returns the fence; `None`: there are other readers, or the permit is being changed.
     async fn weigh(&self, mode: Mode, doing: &'static str) -> Result<Option<i64>, Error> {
         let (core, grant) = (self.held.guard.core(), self.held.guard.grant());
         let name = &grant.shown;
@@ -280,12 +307,7 @@ impl RwHeld {
                 fence,
                 weight: weight(mode),
             };
-            let weigh = async move |store: &mut dyn Store| {
-                Ok(match store.permit_weigh(&ask).await? {
-                    Weighed::Locked => None,
-                    weighed => Some(weighed),
-                })
-            };
+            let weigh = async move |store: &mut dyn Store| store.permit_weigh(&ask).await;
             change(core, name, doing, weigh).await
         };
         let mut weighed = weigh(grant.fence()).await?;
@@ -305,7 +327,7 @@ impl RwHeld {
                     }),
                 }
             }
-            Weighed::Full | Weighed::Stale(_) | Weighed::Locked => Ok(None),
+            Weighed::Full | Weighed::Stale(_) => Ok(None),
             Weighed::Gone => {
                 grant.lose(Loss::TakenOver);
                 Err(Error::Lost {

@@ -16,18 +16,26 @@
 //!
 //! That of a [lease](super::lease). A waiter goes with the [session](crate::Builder::session_ttl) of its client.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use super::change::change;
 use super::{Held, Lock, TryAcquire};
-use crate::model::{Error, Kind};
+use crate::model::{Error, Kind, Share, check_capacity};
 use crate::store::Store;
-use crate::store::permit::{Resized, Share, check_capacity};
+use crate::store::permit::Resized;
 
 /// A request for a permit of a semaphore: made by [`Rowlock::semaphore`](crate::Rowlock::semaphore), then given its settings.
 ///
-/// The semaphore is shared by all clients that use its name, in whatever process.
+/// The semaphore is shared by all clients that use its name, in whatever process. The weights of its live permits add up to its capacity at
+/// most. Each permit is a lease of its own: it is renewed while its guard lives, may be lost, can be [pinned](Held::pin), and has a fence.
+///
+/// # Order
+///
+/// Waiters are granted in the order in which they joined. The first waiter that does not fit keeps back those behind it, even those that
+/// would fit: so a permit of a large weight does not starve.
+///
+/// # Failure
+///
+/// The permits of a crashed process are given to others after their TTL, or after that of its [session](crate::Builder::session_ttl). A
+/// permit that a transaction has pinned is not given to others before that transaction ends.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -53,6 +61,9 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
+    /// The largest capacity.
+    pub const MAX_CAPACITY: u32 = Kind::ALL - 1;
+
     pub(crate) fn new(lock: Lock, capacity: u32) -> Self {
         Self {
             lock,
@@ -61,49 +72,32 @@ impl Semaphore {
         }
     }
 
-    /// The part of the capacity that the permit has: 1 to the capacity; 1 when not set.
+    /// The part of the capacity that the permit has: 1 to the capacity; 1 when not set. As the
+    /// [`Semaphore`](tokio::sync::Semaphore) of tokio gives several permits at once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let memory = rowlock.semaphore("memory-gb", 16);
+    /// let large = memory.clone().weight(12).acquire().await?;
+    /// assert!(memory.clone().weight(8).try_acquire().await?.held().is_none());
+    /// assert!(memory.weight(4).try_acquire().await?.held().is_some());
+    /// # drop(large);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn weight(mut self, weight: u32) -> Self {
         self.weight = weight;
         self
     }
 
-    /// As [`Lock::ttl`], for the permit.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.lock = self.lock.ttl(ttl);
-        self
-    }
+    as_lock_settings!(lock);
 
-    /// As [`Lock::in_session`], for the permit.
-    pub fn in_session(mut self) -> Self {
-        self.lock = self.lock.in_session();
-        self
-    }
-
-    /// As [`Lock::wait`].
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.lock = self.lock.wait(wait);
-        self
-    }
-
-    /// As [`Lock::max_hold`].
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.lock = self.lock.max_hold(max_hold);
-        self
-    }
-
-    /// As [`Lock::holder`].
-    pub fn holder(mut self, holder: impl Into<Arc<str>>) -> Self {
-        self.lock = self.lock.holder(holder);
-        self
-    }
-
-    /// As [`Lock::queue_limit`].
-    pub fn queue_limit(mut self, waiters: u32) -> Self {
-        self.lock = self.lock.queue_limit(waiters);
-        self
-    }
-
-    /// Asks once for a permit. While others wait for one, they come first: the answer is [`TryAcquire::Busy`].
+    /// Asks once for a permit. While others wait for one, they come first: the answer is [`TryAcquire::Busy`]. The client opens its
+    /// [session](crate::Builder::session_ttl) for this, as for every wait.
     ///
     /// # Errors
     ///
@@ -138,15 +132,19 @@ impl Semaphore {
         self.asking().acquire().await
     }
 
-    /// Gives the semaphore the capacity of this request, for all clients, while it is in use. Returns its capacity until now; `None` if it was
-    /// new.
+    /// Sets the semaphore's capacity to that of this request, for all clients, also while permits are held. Returns the old capacity;
+    /// `None` if the semaphore was new.
     ///
-    /// When the capacity is raised, waiters are granted at once. When it is lowered, nobody loses a permit, and there is no new one before
-    /// enough were released. Clients that ask with the old capacity from now on get [`Error::WrongKind`]. Waiters stay.
+    /// A larger capacity grants waiters at once. A smaller one takes no permit away: no permit is granted until the live weights fit again.
+    /// Clients that ask with the old capacity from now on get [`Error::WrongKind`]. Waiters stay.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`]: the name is no semaphore. A capacity of 0; a database out of reach.
+    /// [`Error::WrongKind`]: the name is no semaphore. A capacity of 0, or over [`MAX_CAPACITY`](Self::MAX_CAPACITY); a database out of reach.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers (`enable_time`), when a transaction has a row locked.
     ///
     /// # Cancel safety
     ///
@@ -169,19 +167,13 @@ impl Semaphore {
         let name = self.lock.name.as_ref().map_err(Clone::clone)?;
         let core = &self.lock.core;
         let (of, capacity) = (name.clone(), self.capacity);
-        let resize = async move |store: &mut dyn Store| {
-            Ok(match store.permit_resize(&of, capacity).await? {
-                Resized::Locked => None,
-                Resized::Mismatch(is) => Some(Err(is)),
-                Resized::Done { before, next } => Some(Ok((before, next))),
-            })
-        };
+        let resize = async move |store: &mut dyn Store| store.permit_resize(&of, capacity).await;
         match change(core, name, "change the capacity of", resize).await? {
-            Ok((before, next)) => {
+            Resized::Done { before, next } => {
                 core.queue.all_passed(&next);
                 Ok(before)
             }
-            Err(is) => {
+            Resized::Mismatch(is) => {
                 let (name, asked) = (name.clone(), self.kind());
                 Err(Error::WrongKind { name, is, asked })
             }

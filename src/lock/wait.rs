@@ -143,11 +143,10 @@ impl Lock {
 
     async fn place(&self, name: &Name) -> Result<Place, Error> {
         let session = self.core.session().await?;
-        let is_permit = self.share.is_some();
         Ok(Place::new(
             &self.core,
             name,
-            is_permit,
+            self.kind(),
             session,
             self.lease(),
         ))
@@ -213,8 +212,8 @@ impl Lock {
                 turn = place.turn() => match turn {
                     Turn::Granted => break,
                     Turn::Gone => return Ok(Waited::Gone),
-                    Turn::Deadlock => {
-                        let (name, cycle) = (place.ticket().name.clone(), place.cycle());
+                    Turn::Deadlock(cycle) => {
+                        let name = place.ticket().name.clone();
                         return Err(Error::Deadlock { name, cycle });
                     }
                 },

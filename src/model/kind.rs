@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::Error;
+
 /// What a name stands for. A name keeps its kind for as long as its row is in the database: ten days after its last use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -22,6 +24,9 @@ impl Kind {
     /// The weight of a writer: the whole capacity of a read/write lock.
     pub(crate) const ALL: u32 = i32::MAX as u32;
 
+    /// The largest capacity of a semaphore.
+    pub(crate) const LARGEST: u32 = Self::ALL - 1;
+
     /// The capacity in the row.
     pub(crate) fn capacity(self) -> u32 {
         match self {
@@ -29,6 +34,11 @@ impl Kind {
             Self::ReadWrite => Self::ALL,
             Self::Semaphore { capacity } => capacity,
         }
+    }
+
+    /// Each of its holders has a permit.
+    pub(crate) fn has_permits(self) -> bool {
+        self != Self::Lock
     }
 
     /// The kind of a row with this capacity.
@@ -49,6 +59,41 @@ impl fmt::Display for Kind {
             Self::Semaphore { capacity } => write!(f, "a semaphore of {capacity}"),
         }
     }
+}
+
+/// The part of a name that a permit has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) kind: Kind,
+    pub(crate) weight: u32,
+}
+
+impl Share {
+    /// Checks the numbers, before the database is asked.
+    pub(crate) fn check(self) -> Result<(), Error> {
+        let Kind::Semaphore { capacity } = self.kind else {
+            return Ok(());
+        };
+        check_capacity(capacity)?;
+        if (1..=capacity).contains(&self.weight) {
+            return Ok(());
+        }
+        Err(Error::InvalidSetting {
+            setting: "weight",
+            reason: "a permit has a weight from 1 to the capacity of its semaphore",
+        })
+    }
+}
+
+/// Checks the capacity of a semaphore.
+pub(crate) fn check_capacity(capacity: u32) -> Result<(), Error> {
+    if (1..=Kind::LARGEST).contains(&capacity) {
+        return Ok(());
+    }
+    Err(Error::InvalidSetting {
+        setting: "capacity",
+        reason: "1 to 2147483646 are allowed",
+    })
 }
 
 /// How a lock, a read/write lock or a semaphore is held.

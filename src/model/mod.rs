@@ -31,6 +31,7 @@ pub(crate) use fault_kind::FaultKind;
 pub use fingerprint::{Fingerprint, FingerprintBuilder, FingerprintPieces};
 pub use form_token::FormToken;
 pub use kind::{Kind, Mode};
+pub(crate) use kind::{Share, check_capacity};
 pub use lock::{Busy, LockInfo, Loss, ReleaseOutcome, SessionInfo, WaiterInfo};
 pub use name::{InvalidName, Name};
 pub use outcome::Outcome;

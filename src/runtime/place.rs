@@ -9,9 +9,8 @@ use super::Core;
 use super::queue::seat::{Seat, Turn};
 use super::session::Session;
 use super::verbs::leave;
-use crate::model::{Blocked, Name};
-use crate::store::permit::Ticket;
-use crate::store::queue::{Leaves, LookAsk};
+use crate::model::{Kind, Name};
+use crate::store::queue::{LookAsk, Ticket};
 
 /// A place in a queue, from before its row is made. Dropping it leaves the queue.
 #[derive(Debug)]
@@ -25,11 +24,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// `is_permit`: it waits for a permit.
+    /// `kind`: what the name stands for.
     pub(crate) fn new(
         core: &Arc<Core>,
         name: &Name,
-        is_permit: bool,
+        kind: Kind,
         session: Arc<Session>,
         ttl: Duration,
     ) -> Self {
@@ -37,7 +36,7 @@ impl Place {
         let ticket = Ticket {
             name: name.clone(),
             grant_id,
-            is_permit,
+            kind,
         };
         let seat = core.queue.sit(ticket, session);
         Self {
@@ -60,11 +59,6 @@ impl Place {
     pub(crate) fn may_deadlock(&self) {
         self.seat.set_may_deadlock();
         self.core.queue.may_deadlock();
-    }
-
-    /// The circle of waits that it is in.
-    pub(crate) fn cycle(&self) -> Vec<Blocked> {
-        self.seat.cycle()
     }
 
     pub(crate) fn look_ask(&self) -> Option<LookAsk> {
@@ -99,16 +93,22 @@ impl Drop for Place {
         if let Some(position) = self.position() {
             let late = (self.late, self.ttl);
             let ticket = self.ticket().clone();
-            self.core.leave(ticket, Leaves::At(position), late);
+            self.core.leave(ticket, position, late);
         }
     }
 }
 
 impl Core {
     /// Leaves a queue in the background.
-    fn leave(&self, ticket: Ticket, leaves: Leaves, late: (u32, Duration)) {
+    fn leave(&self, ticket: Ticket, position: i64, late: (u32, Duration)) {
         let limit = self.settings.operation_timeout;
-        self.send(leave::of(ticket, leaves, late, &self.waiters, limit));
+        self.send(leave::of(
+            ticket,
+            Some(position),
+            late,
+            &self.waiters,
+            limit,
+        ));
     }
 
     /// Leaves all queues, for a shutdown. A task whose turn has come does so itself.
@@ -116,7 +116,7 @@ impl Core {
         for seat in self.queue.seats() {
             if let Some(position) = seat.give_up() {
                 let late = (0, Duration::ZERO);
-                self.leave(seat.ticket.clone(), Leaves::At(position), late);
+                self.leave(seat.ticket.clone(), position, late);
             }
         }
     }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::permit::{self, PermitStore};
-use super::queue::{PassAsk, QueueStore};
+use super::queue::{PassAsk, PassWhy, QueueStore};
 use super::release::{Freed, ReleaseAsk};
 use super::row::LockRow;
 use super::session::{LeftBehind, SessionStore};
@@ -35,7 +35,8 @@ pub(crate) trait LeaseStore: SessionStore + QueueStore + PermitStore + Send {
         for (ask, _) in asks.iter().zip(&taken).filter(stuck) {
             is_any_stuck = true;
             let name = ask.name.clone();
-            self.queue_pass(&PassAsk { name, of: None }).await?;
+            let why = PassWhy::Stuck;
+            self.queue_pass(&PassAsk { name, why }).await?;
         }
         if is_any_stuck {
             self.lease_take_again(asks, &mut taken, Taken::is_stuck)

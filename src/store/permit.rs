@@ -11,7 +11,7 @@
 //!
 //! Each verb locks the row of the name first. Permits are made and removed, and their weight is changed, only under that lock. A permit
 //! that has expired, or whose session has ended, is *reaped*: a verb that finds too little room removes such permits first, but none
-//! whose row is locked (a transaction has it pinned). `used` may be too large until then, never too small.
+//! whose row is locked (a transaction has it pinned). The verbs answer `None` when a transaction has a row locked that they need. `used` may be too large until then, never too small.
 //!
 //! A fence is given by every grant of a semaphore, and by every grant of a writer. Readers share the fence of the last write.
 
@@ -19,9 +19,9 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::queue::{JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed, QueueStore};
+use super::queue::{JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed, QueueStore};
 use super::release::Freed;
-use crate::model::{Error, Kind, Name};
+use crate::model::{Kind, Name, Share};
 
 /// The verbs for read/write locks and semaphores.
 #[async_trait]
@@ -30,43 +30,24 @@ pub(crate) trait PermitStore {
     /// of another kind, or of another capacity.
     ///
     /// Finds the permit or the waiter of an earlier sending, as [`queue_join`](super::queue::QueueStore::queue_join) does.
-    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault>;
+    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault>;
 
     /// Grants permits to the first waiters, as many as fit, each for the window; removes waiters whose sessions are not live. The permit
     /// and the waiter of the ask are removed first.
-    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault>;
+    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault>;
 
     /// [`queue_look`](super::queue::QueueStore::queue_look) for waiters of names of this kind. A name has to be passed on when its first live
     /// waiter fits, or when a permit has expired, or its session.
     async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
 
-    /// Changes the weight of a live permit that has the asked fence. (One that has the asked weight already may have any fence.) Unless the new
-    /// weight is smaller, or 1, this gives a new fence, so that a late downgrade changes nothing. A larger weight has to fit, whoever waits, and gives a new fence; after a smaller one,
-    /// waiters are granted.
-    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault>;
+    /// Changes the weight of a live permit that has the asked fence. A permit that has the asked weight already may have any fence: the answer to an
+    /// earlier sending was lost. A larger weight must fit; waiters do not count. A weight above 1 that is not smaller gets a new fence, so that a
+    /// late downgrade changes nothing. After a smaller weight, waiters are granted.
+    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault>;
 
     /// Changes the capacity of a semaphore, or makes its row. Waiters are granted; permits that no longer fit are kept.
-    async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault>;
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct PermitAsk {
-    /// The name is that of the lock.
-    pub(crate) join: JoinAsk,
-    pub(crate) kind: Kind,
-    pub(crate) weight: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PermitsPassed {
-    Done {
-        /// What became of the permit of the ask: `Released`, `Expired`, or `Superseded` (there was none).
-        freed: Freed,
-        /// The waiters that have a permit now.
-        next: Vec<Next>,
-    },
-    /// A transaction has one of the rows locked.
-    Locked,
+    async fn permit_resize(&mut self, name: &Name, capacity: u32)
+    -> Result<Option<Resized>, Fault>;
 }
 
 #[derive(Debug, Clone)]
@@ -83,8 +64,8 @@ pub(crate) struct WeighAsk {
 pub(crate) enum Weighed {
     Done {
         fence: i64,
-        /// The waiters that have a permit now.
-        next: Vec<Next>,
+        /// The grant ids of the waiters that have a permit now.
+        next: Vec<Uuid>,
     },
     /// It does not fit: there are other permits.
     Full,
@@ -92,8 +73,6 @@ pub(crate) enum Weighed {
     Stale(i64),
     /// The permit has expired, or is gone.
     Gone,
-    /// A transaction has one of the rows locked.
-    Locked,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,85 +80,23 @@ pub(crate) enum Resized {
     Done {
         /// The capacity until now. `None`: there was no row.
         before: Option<u32>,
-        next: Vec<Next>,
+        next: Vec<Uuid>,
     },
     /// The name is of this kind.
     Mismatch(Kind),
-    /// A transaction has the row locked.
-    Locked,
 }
 
-/// The part of a name that a permit has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(crate) kind: Kind,
-    pub(crate) weight: u32,
-}
-
-impl Share {
-    /// Checks the numbers, before the database is asked.
-    pub(crate) fn check(self) -> Result<(), Error> {
-        let Kind::Semaphore { capacity } = self.kind else {
-            return Ok(());
-        };
-        check_capacity(capacity)?;
-        if (1..=capacity).contains(&self.weight) {
-            return Ok(());
-        }
-        Err(Error::InvalidSetting {
-            setting: "weight",
-            reason: "a permit has a weight from 1 to the capacity of its semaphore",
-        })
-    }
-}
-
-/// Checks the capacity of a semaphore.
-pub(crate) fn check_capacity(capacity: u32) -> Result<(), Error> {
-    if (1..Kind::ALL).contains(&capacity) {
-        return Ok(());
-    }
-    Err(Error::InvalidSetting {
-        setting: "capacity",
-        reason: "1 to 2147483646 are allowed",
-    })
-}
-
-/// The waiter of a grant id, and the grant that it gets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    pub(crate) name: Name,
-    pub(crate) grant_id: Uuid,
-    /// It waits for a permit.
-    pub(crate) is_permit: bool,
-}
-
-impl Ticket {
-    /// The name of the row that has the grant.
-    pub(crate) fn row(&self) -> Name {
-        if self.is_permit {
-            self.name.permit(self.grant_id)
-        } else {
-            self.name.clone()
-        }
-    }
-}
-
-/// Passes a name on, whatever its kind. Returns the waiters that have it, or permits of it, now. `None`: a transaction has a row locked.
+/// Passes a name of this kind on. `None`: a transaction has a row locked.
 pub(crate) async fn pass_any(
     store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
     ask: &PassAsk,
-    is_permit: bool,
-) -> Result<Option<Vec<Next>>, Fault> {
-    if is_permit {
-        return Ok(match store.permit_pass(ask).await? {
-            PermitsPassed::Done { next, .. } => Some(next),
-            PermitsPassed::Locked => None,
-        });
+    kind: Kind,
+) -> Result<Option<Passed>, Fault> {
+    if kind.has_permits() {
+        store.permit_pass(ask).await
+    } else {
+        store.queue_pass(ask).await
     }
-    Ok(match store.queue_pass(ask).await? {
-        Passed::Locked => None,
-        passed => Some(passed.next().into_iter().collect()),
-    })
 }
 
 /// Releases the permit of this grant.
@@ -188,16 +105,7 @@ pub(super) async fn release(
     name: Name,
     grant_id: Uuid,
 ) -> Result<Freed, Fault> {
-    let pass = PassAsk {
-        name,
-        of: Some((grant_id, Leaves::None)),
-    };
-    Ok(match store.permit_pass(&pass).await? {
-        PermitsPassed::Done {
-            freed: Freed::Released,
-            next,
-        } if !next.is_empty() => Freed::Passed(next),
-        PermitsPassed::Done { freed, .. } => freed,
-        PermitsPassed::Locked => Freed::Locked,
-    })
+    let why = PassWhy::Ended(grant_id);
+    let passed = store.permit_pass(&PassAsk { name, why }).await?;
+    Ok(Freed::from(passed))
 }

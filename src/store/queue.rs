@@ -8,7 +8,7 @@
 //! whose snapshot is newer than the row lock. So it decides from the newest state, and positions are granted in their order.
 //!
 //! A transaction of the application's may have the row locked, for a pin. The verbs wait for the row for a few milliseconds only, and then
-//! answer `Locked`: nothing has changed.
+//! answer `None`: nothing has changed.
 //!
 //! A name is *passed on* to the first waiter by the statement that releases it: the waiter gets the row with its own grant id, the next
 //! fence, and an expiry after the *window*. It holds the lock only after [`queue_confirm`](QueueStore::queue_confirm). If it does not confirm in the window, the next
@@ -37,25 +37,25 @@ pub(crate) trait QueueStore {
     /// When an earlier sending of this ask was granted the name, or has a waiter, this finds it. A live grant that it finds may have been
     /// passed on to its waiter meanwhile, so this gives it the asked TTL and session, as `queue_confirm` does, and never moves its
     /// expiry back.
-    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault>;
+    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault>;
 
     /// Turns a grant that was passed on to this waiter into a lease, or into a lock of its session: the row expires after the asked TTL. The commit is
-    /// durable. `None`: the window is over, or the name was never passed on to it.
-    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Confirmed, Fault>;
+    /// durable.
+    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault>;
 
     /// Passes a name on to its first waiter whose session is live, and removes the waiters before it. Frees the name when there is none.
     ///
-    /// Does so if the row has the grant of the ask, live or expired; if its grant has expired; or if the row is free and has waiters. A waiter of the ask
-    /// is removed first. The commit need not be durable: nobody holds the name before a durable confirm.
-    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Passed, Fault>;
+    /// Does so if the row has the grant of the ask, live or expired; if its grant has expired; or if the row is free and has waiters. A waiter that
+    /// leaves is removed first. The commit need not be durable: nobody holds the name before a durable confirm.
+    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault>;
 
     /// Looks at the rows of the names for which a client waits: one answer per ask, in their order. Locks nothing.
     async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
 
-    /// Sends [`News::Test`] to those who listen for the news of this session. False: this engine sends no news.
-    async fn queue_test(&mut self, session: Uuid) -> Result<bool, Fault> {
+    /// Sends [`News::Test`] to those who listen for the news of this session, if this engine sends news.
+    async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {
         let _ = session;
-        Ok(false)
+        Ok(())
     }
 
     /// A number that changes with every commit of another connection. `None`: this engine has no such number.
@@ -91,17 +91,13 @@ pub(crate) enum Joined {
     },
     Queued {
         position: i64,
-        /// How many waiters are before it, as far as their rows tell.
-        before: u32,
         /// The name is free, or its grant has expired: it has to be passed on.
-        pass: bool,
+        is_stuck: bool,
     },
     /// The queue is as long as the ask allows; with the row.
     Full(LockRow),
     /// The name is of this kind, which is not that of the ask.
     Mismatch(Kind),
-    /// A transaction has the row locked.
-    Locked,
 }
 
 #[derive(Debug, Clone)]
@@ -119,72 +115,89 @@ pub(crate) enum Confirmed {
     Held {
         fence: i64,
     },
-    /// The name was not passed on to this waiter, or its window is over.
+    /// The window is over, or the name was never passed on to this waiter.
     Gone,
-    /// A transaction has the row locked.
-    Locked,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct PassAsk {
     pub(crate) name: Name,
-    /// The grant that ends, and the waiter that leaves. `None`: the name is passed on only if it is free or its grant has expired.
-    pub(crate) of: Option<(Uuid, Leaves)>,
+    pub(crate) why: PassWhy,
 }
 
-/// Which waiter leaves.
+/// Why a name is passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leaves {
-    /// None: the grant ends.
-    None,
-    /// The waiter with that grant id at this position.
-    At(i64),
-    /// The waiter with that grant id, if there is one: nobody knows its position.
-    Anywhere,
+pub(crate) enum PassWhy {
+    /// It is free and has waiters, or its grant has expired.
+    Stuck,
+    /// This grant ends.
+    Ended(Uuid),
+    /// The waiter with this grant id leaves. The name may have been passed on to it: then that grant ends.
+    Left {
+        grant_id: Uuid,
+        /// `None`: wherever it stands.
+        at: Option<i64>,
+    },
 }
 
-impl Leaves {
-    /// The position, as a function of the database takes it: -1 for anywhere.
+impl PassWhy {
+    /// The grant that ends.
+    pub(super) fn grant_id(self) -> Option<Uuid> {
+        match self {
+            Self::Stuck => None,
+            Self::Ended(grant_id) | Self::Left { grant_id, .. } => Some(grant_id),
+        }
+    }
+
+    /// Where a waiter leaves, as a function of the database takes it: -1 for wherever it stands.
     #[cfg(feature = "postgres")]
     pub(super) fn position(self) -> Option<i64> {
         match self {
-            Self::None => None,
-            Self::At(position) => Some(position),
-            Self::Anywhere => Some(-1),
+            Self::Stuck | Self::Ended(_) => None,
+            Self::Left { at, .. } => Some(at.unwrap_or(-1)),
         }
     }
 }
 
 /// What passing on did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Passed {
-    /// Nothing was to be done: the row has another grant, which is live, or is free without waiters. (A waiter was removed all the same.)
-    No,
-    Done {
-        /// The grant of the ask was live until now.
-        was_live: bool,
-        /// The waiter that has the name now. `None`: the name is free.
-        next: Option<Next>,
-    },
-    /// A transaction has the row locked.
-    Locked,
+pub(crate) struct Passed {
+    /// What became of the grant of the ask.
+    pub(crate) ended: Ended,
+    /// The grant ids of the waiters that have the name, or permits of it, now.
+    pub(crate) next: Vec<Uuid>,
 }
 
 impl Passed {
-    /// The waiter that has the name now.
-    pub(crate) fn next(&self) -> Option<Next> {
-        match self {
-            Self::Done { next, .. } => *next,
-            Self::No | Self::Locked => None,
-        }
-    }
+    /// There was nothing to do. (A waiter was removed all the same.)
+    pub(super) const NOTHING: Self = Self {
+        ended: Ended::Nothing,
+        next: Vec::new(),
+    };
 }
 
-/// The waiter that a name was passed on to.
+/// What became of the grant of a [`PassAsk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Next {
-    pub(crate) grant_id: Uuid,
-    pub(crate) session: Uuid,
+pub(crate) enum Ended {
+    /// There was no such grant.
+    Nothing,
+    /// It had expired.
+    Expired,
+    /// It was live until now.
+    Live,
+}
+
+impl Ended {
+    /// As the statements number it; `None`: a transaction has a row locked.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(super) fn of(number: i64) -> Option<Self> {
+        match number {
+            0 => Some(Self::Nothing),
+            1 => Some(Self::Expired),
+            2 => Some(Self::Live),
+            _ => None,
+        }
+    }
 }
 
 /// A connection on which a server tells the news of one session at once.
@@ -203,6 +216,26 @@ pub(crate) enum News {
     Test,
 }
 
+/// The waiter of a grant id, and the grant that it gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    /// What the name stands for.
+    pub(crate) kind: Kind,
+}
+
+impl Ticket {
+    /// The name of the row that has the grant.
+    pub(crate) fn row(&self) -> Name {
+        if self.kind.has_permits() {
+            self.name.permit(self.grant_id)
+        } else {
+            self.name.clone()
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct LookAsk {
     pub(crate) name: Name,
@@ -214,8 +247,8 @@ pub(crate) struct LookAsk {
 pub(crate) enum Looked {
     /// The name was passed on to this waiter.
     Granted,
-    /// It waits. `pass`: the name is free, or its grant has expired. Otherwise the time that the grant has left (of a session's lock: the session).
-    Waiting { pass: bool, remaining: Duration },
+    /// It waits. `is_stuck`: the name is free, or its grant has expired. Otherwise the time that the grant has left (of a session's lock: the session).
+    Waiting { is_stuck: bool, remaining: Duration },
     /// Its row is gone: it was passed over, or its window is over.
     Gone,
 }
@@ -226,7 +259,7 @@ impl From<(bool, bool, i64)> for Looked {
         match (granted, waits) {
             (true, _) => Self::Granted,
             (false, true) => Self::Waiting {
-                pass: left <= 0,
+                is_stuck: left <= 0,
                 remaining: micros(left),
             },
             (false, false) => Self::Gone,

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::queue::{Leaves, Next, PassAsk, Passed, QueueStore};
+use super::queue::{Ended, PassAsk, PassWhy, Passed, QueueStore};
 use super::row::LockRow;
 use crate::model::Name;
 
@@ -37,8 +37,8 @@ impl ReleaseAsk {
 pub(crate) enum Freed {
     /// The grant was held until now, and the name is free.
     Released,
-    /// The grant was held until now, and the name was passed on to these waiters.
-    Passed(Vec<Next>),
+    /// The grant was held until now, and the name was passed on to the waiters with these grant ids.
+    Passed(Vec<Uuid>),
     /// The row is free and has this grant's fence: an earlier sending released it.
     WasFree,
     /// The lease had expired; no other holder has taken the name since.
@@ -49,22 +49,27 @@ pub(crate) enum Freed {
     Locked,
 }
 
+/// What became of a grant that was to end.
+impl From<Option<Passed>> for Freed {
+    fn from(passed: Option<Passed>) -> Self {
+        let Some(Passed { ended, next }) = passed else {
+            return Self::Locked;
+        };
+        match ended {
+            Ended::Live if next.is_empty() => Self::Released,
+            Ended::Live => Self::Passed(next),
+            Ended::Expired => Self::Expired,
+            Ended::Nothing => Self::Superseded,
+        }
+    }
+}
+
 /// Releases the grant of an ask whose name has waiters: passes the name on.
 pub(super) async fn pass_on(
     store: &mut (impl QueueStore + Send + ?Sized),
     ask: &ReleaseAsk,
 ) -> Result<Freed, Fault> {
-    let pass = PassAsk {
-        name: ask.name.clone(),
-        of: Some((ask.grant_id, Leaves::None)),
-    };
-    Ok(match store.queue_pass(&pass).await? {
-        Passed::Done {
-            was_live: true,
-            next,
-        } => next.map_or(Freed::Released, |next| Freed::Passed(vec![next])),
-        Passed::Done { .. } => Freed::Expired,
-        Passed::No => Freed::Superseded,
-        Passed::Locked => Freed::Locked,
-    })
+    let (name, why) = (ask.name.clone(), PassWhy::Ended(ask.grant_id));
+    let passed = store.queue_pass(&PassAsk { name, why }).await?;
+    Ok(Freed::from(passed))
 }

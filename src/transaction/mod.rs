@@ -11,7 +11,7 @@ use crate::store::brands::{Brand, Supported};
 
 pub(crate) use context::Context;
 pub use open::RetryTx;
-pub(crate) use open::{Open, Run};
+pub(crate) use open::{Open, Run, Uncommitted};
 pub use pool::Pool;
 pub use retry::Retry;
 pub use retryable::{Retryable, is_retryable};

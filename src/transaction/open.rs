@@ -32,6 +32,7 @@ impl Run {
 }
 
 const BEGIN: &str = "the begin of a transaction";
+const COMMIT: &str = "the commit of a transaction";
 const ROLLBACK: &str = "the rollback of a transaction";
 
 /// The transaction of one attempt of [`Retry::run`](super::Retry::run): it dereferences to sqlx's transaction. Dropping it gives it
@@ -79,7 +80,13 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         })
     }
 
-    pub(crate) async fn commit<E: From<sqlx::Error> + From<Error>>(self) -> Result<(), E> {
+    /// Commits. If the future is dropped, a task goes on with it.
+    pub(crate) fn done(self) -> Finish<Result<(), Uncommitted>> {
+        let tasks = self.run.tasks.clone();
+        tasks.finish(COMMIT, self.commit())
+    }
+
+    pub(crate) async fn commit(self) -> Result<(), Uncommitted> {
         let committed = self.tx.commit().await;
         for then in self.at_end {
             then();
@@ -112,14 +119,28 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     }
 }
 
-/// The result of a commit. It is unknown when the connection broke before the answer.
-fn outcome_of<E: From<sqlx::Error> + From<Error>>(
-    committed: Result<(), sqlx::Error>,
-) -> Result<(), E> {
-    match committed {
-        Ok(()) => Ok(()),
-        Err(error) => Err(commit_unknown(&error).map_or_else(|| error.into(), E::from)),
+/// Why a commit failed, independent of the caller's error type.
+pub(crate) enum Uncommitted {
+    /// Whether the commit happened is unknown, or there was nothing to commit.
+    Ours(Error),
+    Driver(sqlx::Error),
+}
+
+impl Uncommitted {
+    pub(crate) fn into_error<E: From<sqlx::Error> + From<Error>>(self) -> E {
+        match self {
+            Self::Ours(error) => error.into(),
+            Self::Driver(error) => error.into(),
+        }
     }
+}
+
+/// The result of a commit. It is unknown when the connection broke before the answer.
+fn outcome_of(committed: Result<(), sqlx::Error>) -> Result<(), Uncommitted> {
+    committed.map_err(|error| match commit_unknown(&error) {
+        Some(unknown) => Uncommitted::Ours(unknown),
+        None => Uncommitted::Driver(error),
+    })
 }
 
 impl<T> Lent<T> {
@@ -144,6 +165,34 @@ impl<T> Drop for Lent<T> {
 }
 
 impl<T> RetryTx<T> {
+    /// Keeps a guard until the transaction has ended: it is dropped after the commit, or after the rollback.
+    ///
+    /// A guard that stays in the closure is dropped when the closure returns, which is *before* the commit. Then the next holder may not see
+    /// what this transaction has written.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+    /// # let pool = sqlx::SqlitePool::connect(&url).await?;
+    /// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
+    /// let held = &std::sync::Mutex::new(Some(rowlock.lock("stock:42").acquire().await?));
+    /// let done = rowlock.retry().attempts(1).run(&pool, |mut tx| async move {
+    ///     if let Some(held) = held.lock().unwrap().take() {
+    ///         tx.keep(held); // until the commit
+    ///     }
+    ///     // … statements
+    ///     Ok::<_, rowlock::Error>("done")
+    /// });
+    /// assert_eq!(done.await?, "done");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn keep(&mut self, guard: impl Send + Sync + 'static) {
+        self.open().at_end.push(Box::new(move || drop(guard)));
+    }
+
     fn open(&mut self) -> &mut Open<T> {
         self.open.as_mut().expect("it is there until it is dropped")
     }
@@ -208,31 +257,16 @@ mod tests {
     #[test]
     fn a_commit_without_an_answer_is_unknown_and_a_refused_one_is_not() {
         let broken = std::io::Error::new(std::io::ErrorKind::BrokenPipe, "cut");
-        let told = outcome_of::<Failed>(Err(broken.into()));
+        let told = outcome_of(Err(broken.into()));
         assert!(matches!(
             told,
-            Err(Failed::Lock(Error::CommitUnknown { .. }))
+            Err(Uncommitted::Ours(Error::CommitUnknown { .. }))
         ));
-        let told = outcome_of::<Failed>(Err(sqlx::Error::RowNotFound));
-        assert!(matches!(told, Err(Failed::Sql(sqlx::Error::RowNotFound))));
-        assert!(outcome_of::<Failed>(Ok(())).is_ok());
-    }
-
-    #[derive(Debug)]
-    enum Failed {
-        Lock(Error),
-        Sql(sqlx::Error),
-    }
-
-    impl From<Error> for Failed {
-        fn from(error: Error) -> Self {
-            Self::Lock(error)
-        }
-    }
-
-    impl From<sqlx::Error> for Failed {
-        fn from(error: sqlx::Error) -> Self {
-            Self::Sql(error)
-        }
+        let told = outcome_of(Err(sqlx::Error::RowNotFound));
+        assert!(matches!(
+            told,
+            Err(Uncommitted::Driver(sqlx::Error::RowNotFound))
+        ));
+        assert!(outcome_of(Ok(())).is_ok());
     }
 }

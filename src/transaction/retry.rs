@@ -103,7 +103,8 @@ impl Retry {
     /// rolls the transaction back and reports success.
     ///
     /// `work` may run several times, and its effects outside of the transaction happen as often. `work` gets the
-    /// transaction, and need not give it back. On SQLite the transaction begins with BEGIN IMMEDIATE, so that
+    /// transaction, and need not give it back. A guard that `work` makes ends before the commit, and the next holder may not see what `work`
+    /// has written: acquire locks before the transaction, [pin](crate::Held::pin) them in it, or hand their guards to [`RetryTx::keep`]. On SQLite the transaction begins with BEGIN IMMEDIATE, so that
     /// SQLite cannot refuse a later write.
     ///
     /// # Errors
@@ -114,7 +115,7 @@ impl Retry {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future rolls the transaction back, unless its commit has been sent.
+    /// Dropping the future rolls the transaction back. After `work`, the commit goes on in the background.
     pub async fn run<P, T, E, F>(
         &self,
         pool: &P,
@@ -148,7 +149,10 @@ impl Retry {
         let result = work(tx).await;
         let open = lent.back()?;
         match result {
-            Ok(done) => open.commit::<E>().await.map(|()| done),
+            Ok(done) => match open.done().await {
+                Ok(()) => Ok(done),
+                Err(uncommitted) => Err(uncommitted.into_error()),
+            },
             Err(error) => {
                 open.undo().await;
                 Err(error)

@@ -35,23 +35,22 @@ on_every_engine! {
     async fn readers_share_and_writers_do_not(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let (here, there) = (one.rw_lock("c"), two.rw_lock("c"));
-        let readers = [here.read().await.unwrap(), there.read().await.unwrap(), there.try_read().await.unwrap().expect("readers share")];
+        let readers = [here.read().await.unwrap(), there.read().await.unwrap(), there.try_read().await.unwrap().held().expect("readers share")];
         assert!(readers.iter().all(|reader| reader.mode() == Mode::Read));
         assert!(readers.iter().all(|reader| reader.fence() == readers[0].fence()), "that of the last write");
-        assert!(there.try_write().await.unwrap().is_none());
+        assert!(there.try_write().await.unwrap().held().is_none());
         for reader in &readers {
             release(reader).await;
         }
         let writer = here.write().await.unwrap();
         assert!(writer.fence() > readers[0].fence());
-        assert!(there.try_write().await.unwrap().is_none() && there.try_read().await.unwrap().is_none());
+        assert!(there.try_write().await.unwrap().held().is_none() && there.try_read().await.unwrap().held().is_none());
         let list = two.list().await.unwrap();
         assert_eq!((list.len(), list[0].mode), (1, Mode::Write));
         release(&writer).await;
         let reader = there.read().await.unwrap();
         assert_eq!(reader.fence(), writer.fence());
-        let later = there.try_write().await.unwrap();
-        assert!(later.is_none());
+        assert!(there.try_write().await.unwrap().held().is_none());
     }
 
     async fn a_writer_that_waits_keeps_new_readers_back(db: &Db) {
@@ -59,7 +58,7 @@ on_every_engine! {
         let lock = one.rw_lock("c");
         let reader = lock.read().await.unwrap();
         let writer = join(&two.rw_lock("c"), db, Mode::Write, "writer").await;
-        assert!(lock.try_read().await.unwrap().is_none());
+        assert!(lock.try_read().await.unwrap().held().is_none());
         let behind = [
             join(&lock, db, Mode::Read, "behind 1").await,
             join(&two.rw_lock("c"), db, Mode::Read, "behind 2").await,
@@ -109,7 +108,7 @@ on_every_engine! {
         assert!(reader.try_upgrade().await.unwrap());
         assert_eq!(reader.mode(), Mode::Write);
         assert!(reader.fence() > before && reader.try_upgrade().await.unwrap());
-        assert!(two.rw_lock("c").try_read().await.unwrap().is_none());
+        assert!(two.rw_lock("c").try_read().await.unwrap().held().is_none());
         let fence = reader.fence();
         release(&reader).await;
         assert!(waiting.await.unwrap().fence() > fence);

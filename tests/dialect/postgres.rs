@@ -192,3 +192,66 @@ async fn what_was_planned_for_a_small_table_does_not_read_all_of_a_large_one() {
     drop(rowlock);
     db.remove().await;
 }
+
+/// The commit takes a moment. Until it is over, the next holder would not see the row.
+#[tokio::test]
+async fn a_kept_guard_is_released_after_the_commit() {
+    let db = Db::new(Engine::Postgres).await;
+    let (one, two) = (db.rowlock().await, db.rowlock().await);
+    let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END'; \
+                CREATE TABLE app (n BIGINT); \
+                CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON app DEFERRABLE INITIALLY DEFERRED \
+                FOR EACH ROW EXECUTE FUNCTION slow()";
+    db.execute(slow).await;
+    let pool = sqlx::PgPool::connect(&db.url).await.unwrap();
+    let next = async |seen: i64| {
+        let held = two.lock("a").acquire().await.unwrap();
+        assert_eq!(db.number("SELECT COUNT(*) FROM app").await, seen);
+        let _ = held.release().await.unwrap();
+    };
+    let (one, policy) = (&one, one.retry());
+    let work = policy.run(&pool, |mut tx| async move {
+        tx.keep(one.lock("a").acquire().await?);
+        let insert = "INSERT INTO app VALUES (1)";
+        sqlx::query(insert).execute(&mut **tx).await.map(drop)?;
+        Ok::<_, Error>(())
+    });
+    let after = async {
+        eventually("the first one has it", async || {
+            two.inspect("a").await.unwrap().is_some()
+        })
+        .await;
+        next(1).await;
+    };
+    let (done, ()) = tokio::join!(work, after);
+    done.unwrap();
+
+    // In the transaction that keeps an outcome too, and after a rollback.
+    let idempotency = one.idempotency();
+    let request = rowlock::Fingerprint::of("request");
+    let work = idempotency.run_in_tx(&pool, "scope", "k", request, |mut tx| async move {
+        tx.keep(one.lock("a").acquire().await?);
+        let insert = "INSERT INTO app VALUES (2)";
+        sqlx::query(insert).execute(&mut **tx).await.map(drop)?;
+        Ok::<_, Error>(rowlock::Outcome::empty())
+    });
+    let after = async {
+        eventually("the first one has it", async || {
+            two.inspect("a").await.unwrap().is_some()
+        })
+        .await;
+        next(2).await;
+    };
+    let (done, ()) = tokio::join!(work, after);
+    let _ = done.unwrap();
+    let once = policy.clone().attempts(1);
+    let failed = once.run(&pool, |mut tx| async move {
+        tx.keep(one.lock("a").acquire().await?);
+        Err::<(), _>(Error::Conflict {
+            what: "the test".into(),
+        })
+    });
+    failed.await.unwrap_err();
+    next(2).await;
+    db.remove().await;
+}

@@ -80,7 +80,7 @@ pub(crate) async fn late_downgrade(engine: Engine) {
         held.try_upgrade().await.unwrap(),
         "there is no other reader"
     );
-    let reader = async || watcher.rw_lock("a").try_read().await.unwrap();
+    let reader = async || watcher.rw_lock("a").try_read().await.unwrap().held();
     assert!(reader().await.is_none(), "a writer holds it");
     proxy.deliver().await;
     assert!(held.is_held() && held.mode() == rowlock::Mode::Write);

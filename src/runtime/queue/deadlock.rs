@@ -10,7 +10,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Queue;
-use super::seat::Seat;
+use super::seat::{Seat, Turn};
 use crate::model::Moment;
 use crate::runtime::link::Link;
 use crate::store::Store;
@@ -64,7 +64,7 @@ impl Search {
             waiters.sort_unstable();
             let is_twice = self.seen.get(&id) == Some(&waiters);
             if is_twice && found.youngest == id {
-                seat.tell_cycle(found.blocked);
+                seat.tell(Turn::Deadlock(found.blocked));
             }
             seen.insert(id, waiters);
         }

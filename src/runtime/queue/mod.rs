@@ -33,8 +33,7 @@ use seat::{Seat, Turn};
 
 use super::session::Session;
 use crate::model::{Moment, Name};
-use crate::store::permit::Ticket;
-use crate::store::queue::{LookAsk, Next};
+use crate::store::queue::{LookAsk, Ticket};
 
 /// The places of a client.
 #[derive(Debug, Default)]
@@ -105,9 +104,9 @@ impl Queue {
     }
 
     /// [`Self::passed`] for each of them.
-    pub(crate) fn all_passed(&self, next: &[Next]) {
-        for next in next {
-            self.passed(next.grant_id);
+    pub(crate) fn all_passed(&self, next: &[Uuid]) {
+        for grant_id in next {
+            self.passed(*grant_id);
         }
     }
 

@@ -8,8 +8,7 @@ use tokio::sync::Notify;
 use super::locked;
 use crate::model::Blocked;
 use crate::runtime::session::Session;
-use crate::store::permit::Ticket;
-use crate::store::queue::LookAsk;
+use crate::store::queue::{LookAsk, Ticket};
 
 /// A waiter of this client.
 #[derive(Debug)]
@@ -22,19 +21,17 @@ pub(crate) struct Seat {
     told: Notify,
     /// Its owner has told what it holds.
     may_deadlock: AtomicBool,
-    /// The circle that it is in.
-    cycle: Mutex<Vec<Blocked>>,
 }
 
 /// How the waiting ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// The name was passed on to it, and has to be confirmed.
     Granted,
     /// Its row is gone.
     Gone,
-    /// It is the youngest waiter in a circle of waits.
-    Deadlock,
+    /// It is the youngest waiter in this circle of waits.
+    Deadlock(Vec<Blocked>),
 }
 
 impl Seat {
@@ -46,7 +43,6 @@ impl Seat {
             turn: Mutex::default(),
             told: Notify::new(),
             may_deadlock: AtomicBool::new(false),
-            cycle: Mutex::default(),
         }
     }
 
@@ -71,7 +67,7 @@ impl Seat {
 
     /// `None`: it waits.
     pub(super) fn turn(&self) -> Option<Turn> {
-        *locked(&self.turn)
+        locked(&self.turn).clone()
     }
 
     /// Tells the task. Returns whether this is news.
@@ -121,15 +117,5 @@ impl Seat {
 
     pub(crate) fn set_may_deadlock(&self) {
         self.may_deadlock.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn cycle(&self) -> Vec<Blocked> {
-        locked(&self.cycle).clone()
-    }
-
-    /// It is the youngest waiter in this circle.
-    pub(super) fn tell_cycle(&self, cycle: Vec<Blocked>) {
-        *locked(&self.cycle) = cycle;
-        self.tell(Turn::Deadlock);
     }
 }

@@ -8,14 +8,14 @@ use tokio::select;
 use super::Queue;
 use super::deadlock::Search;
 use super::seat::{Seat, Turn};
-use crate::model::{FaultKind, Moment, Name};
+use crate::model::{FaultKind, Kind, Moment, Name};
 use crate::runtime::backoff;
 use crate::runtime::link::Link;
 use crate::runtime::timer::sleep_until;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::permit::pass_any;
-use crate::store::queue::{LookAsk, Looked, PassAsk};
+use crate::store::queue::{LookAsk, Looked, PassAsk, PassWhy};
 
 /// The longest time between two looks, however quiet it is: news that were lost are found then.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
@@ -180,8 +180,8 @@ async fn look(
         let mut stuck = Vec::new();
         let first = firsts(asks);
         for page in if is_whole { asks } else { &first }.chunks(PAGE) {
-            for is_permit in [false, true] {
-                stuck.extend(look_at(link, queue, page, is_permit, seen).await?);
+            for has_permits in [false, true] {
+                stuck.extend(look_at(link, queue, page, has_permits, seen).await?);
             }
         }
         stuck.dedup();
@@ -200,25 +200,25 @@ fn firsts(asks: &[(LookAsk, Arc<Seat>)]) -> Vec<(LookAsk, Arc<Seat>)> {
     firsts.cloned().collect()
 }
 
-/// Looks at some waiters, and tells those whose turn has come. Returns the names that have to be passed on, and whether their waiters wait
-/// for permits.
+/// Looks at those waiters of the page that wait for permits, or at those that wait for locks. Tells those whose turn has come. Returns the names that
+/// have to be passed on, with their kinds.
 async fn look_at(
     link: &mut Link,
     queue: &Queue,
     page: &[(LookAsk, Arc<Seat>)],
-    is_permit: bool,
+    has_permits: bool,
     seen: &mut Seen,
-) -> Result<Vec<(Name, bool)>, Fault> {
+) -> Result<Vec<(Name, Kind)>, Fault> {
     let timeout = link.operation_timeout();
     let page = page
         .iter()
-        .filter(|(_, seat)| seat.ticket.is_permit == is_permit);
+        .filter(|(_, seat)| seat.ticket.kind.has_permits() == has_permits);
     let (asks, seats): (Vec<LookAsk>, Vec<_>) = page.cloned().unzip();
     if asks.is_empty() {
         return Ok(Vec::new());
     }
     let look = async |store: &mut dyn Store| {
-        if is_permit {
+        if has_permits {
             store.permit_look(&asks).await
         } else {
             store.queue_look(&asks).await
@@ -226,7 +226,7 @@ async fn look_at(
     };
     let looked = link.run(timeout, look).await?;
     let now = Moment::now();
-    let mut stuck: Vec<(Name, bool)> = Vec::new();
+    let mut stuck: Vec<(Name, Kind)> = Vec::new();
     let mut is_untold = false;
     for ((ask, seat), looked) in asks.iter().zip(seats).zip(looked) {
         match looked {
@@ -236,8 +236,8 @@ async fn look_at(
             Looked::Gone => {
                 seat.tell(Turn::Gone);
             }
-            Looked::Waiting { pass: true, .. } => {
-                let of = (ask.name.clone(), is_permit);
+            Looked::Waiting { is_stuck: true, .. } => {
+                let of = (ask.name.clone(), seat.ticket.kind);
                 if stuck.last() != Some(&of) {
                     stuck.push(of);
                 }
@@ -258,22 +258,23 @@ async fn look_at(
 async fn pass_on(
     link: &mut Link,
     queue: &Queue,
-    stuck: Vec<(Name, bool)>,
+    stuck: Vec<(Name, Kind)>,
     seen: &mut Seen,
 ) -> Result<(), Fault> {
     let timeout = link.operation_timeout();
     let until = Moment::now() + PASSING;
     let mut is_left = false;
-    for (name, is_permit) in stuck {
+    for (name, kind) in stuck {
         if until.has_passed() {
             is_left = true;
             break;
         }
-        let ask = PassAsk { name, of: None };
-        let pass = async |store: &mut dyn Store| pass_any(store, &ask, is_permit).await;
+        let why = PassWhy::Stuck;
+        let ask = PassAsk { name, why };
+        let pass = async |store: &mut dyn Store| pass_any(store, &ask, kind).await;
         match link.run(timeout, pass).await? {
             None => is_left = true,
-            Some(passed) => queue.all_passed(&passed),
+            Some(passed) => queue.all_passed(&passed.next),
         }
     }
     if is_left {

@@ -60,14 +60,15 @@ impl Accept {
 }
 
 impl Verb for Accept {
-    type Outcome = Confirmed;
+    /// `None`: a transaction has the row locked.
+    type Outcome = Option<Confirmed>;
 
     const TURN: Turn = Turn::Accept;
 
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
-    ) -> Result<Vec<Confirmed>, Fault> {
+    ) -> Result<Vec<Option<Confirmed>>, Fault> {
         let mut confirmed = Vec::with_capacity(1);
         for task in tasks {
             confirmed.push(store.queue_confirm(&task.verb.ask).await?);
@@ -75,9 +76,9 @@ impl Verb for Accept {
         Ok(confirmed)
     }
 
-    fn settle(mut task: Task<Self>, outcome: Confirmed, answered: Answered) -> Next {
+    fn settle(mut task: Task<Self>, outcome: Option<Confirmed>, answered: Answered) -> Next {
         let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
-        if matches!(outcome, Confirmed::Held { .. }) && is_stale {
+        if matches!(outcome, Some(Confirmed::Held { .. })) && is_stale {
             task.head.fate.sent = true;
             task.verb.is_confirmed = true;
             return Next::Then(task.into());
@@ -90,18 +91,18 @@ impl Verb for Accept {
             ..
         } = task.verb;
         match outcome {
-            Confirmed::Held { fence } => {
+            Some(Confirmed::Held { fence }) => {
                 let late = place.late;
                 place.forget();
                 if let Some(guard) = wanted.guard(fence, late, answered.sent, ask.ttl) {
                     let _ = reply.send(Ok(Accepted::Held(guard)));
                 }
             }
-            Confirmed::Gone => {
+            Some(Confirmed::Gone) => {
                 drop(place);
                 let _ = reply.send(Ok(Accepted::Gone));
             }
-            Confirmed::Locked => {
+            None => {
                 let _ = reply.send(Ok(Accepted::Locked(place)));
             }
         }

@@ -3,15 +3,14 @@
 use super::take::busy;
 use super::wanted::Wanted;
 use super::{MAX_UNDO, leave};
-use crate::model::{Busy, Error, Kind, Moment, Subject};
+use crate::model::{Busy, Error, Kind, Moment, Share, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::place::Place;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::permit::{PermitAsk, Share};
-use crate::store::queue::{JoinAsk, Joined, Leaves};
+use crate::store::queue::{JoinAsk, Joined};
 
 /// The outcome of joining. When no caller receives it, dropping it releases the lease, or leaves the queue.
 #[derive(Debug)]
@@ -63,7 +62,7 @@ impl Join {
         let late = (fate.doubts, ask.ttl);
         let undo = leave::of(
             self.place.ticket().clone(),
-            Leaves::Anywhere,
+            None,
             late,
             waiters,
             ask.ttl.min(MAX_UNDO),
@@ -73,28 +72,29 @@ impl Join {
 }
 
 impl Verb for Join {
-    type Outcome = Joined;
+    /// `None`: a transaction has the row locked.
+    type Outcome = Option<Joined>;
 
     const TURN: Turn = Turn::Join;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Joined>, Fault> {
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<Option<Joined>>, Fault> {
         let mut joined = Vec::with_capacity(1);
         for task in tasks {
             let Self { ask, share, .. } = &task.verb;
             joined.push(match share {
                 None => store.queue_join(ask).await?,
-                Some(Share { kind, weight }) => {
-                    let (join, kind, weight) = (ask.clone(), *kind, *weight);
-                    store.permit_join(&PermitAsk { join, kind, weight }).await?
-                }
+                Some(share) => store.permit_join(ask, *share).await?,
             });
         }
         Ok(joined)
     }
 
-    fn settle(mut task: Task<Self>, outcome: Joined, answered: Answered) -> Next {
+    fn settle(mut task: Task<Self>, outcome: Option<Joined>, answered: Answered) -> Next {
         let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
-        if matches!(outcome, Joined::Granted { .. }) && is_stale {
+        if matches!(outcome, Some(Joined::Granted { .. })) && is_stale {
             // The second sending finds the grant, and gives it the whole TTL.
             task.head.fate.sent = true;
             task.verb.is_confirmed = true;
@@ -112,30 +112,26 @@ impl Verb for Join {
         } = task.verb;
         let kind = share.map_or(Kind::Lock, |share| share.kind);
         match outcome {
-            Joined::Granted { fence } => {
+            Some(Joined::Granted { fence }) => {
                 place.forget();
                 if let Some(guard) = wanted.guard(fence, fate.doubts, answered.sent, ask.ttl) {
                     let _ = reply.send(Ok(Joining::Held(guard)));
                 }
                 return Next::Done;
             }
-            Joined::Queued {
-                position,
-                before,
-                pass,
-            } => {
-                tracing::debug!(name = %ask.name, position, before, "waits in the queue");
+            Some(Joined::Queued { position, is_stuck }) => {
+                tracing::debug!(name = %ask.name, position, "waits in the queue");
                 place.late = fate.doubts;
-                place.queued(position, pass);
+                place.queued(position, is_stuck);
                 let _ = reply.send(Ok(Joining::Queued(place)));
                 return Next::Done;
             }
-            Joined::Full(row) => {
+            Some(Joined::Full(row)) => {
                 place.forget();
                 let busy = busy(ask.name, kind, Some(row));
                 let _ = reply.send(busy.map(Joining::Full));
             }
-            Joined::Mismatch(is) => {
+            Some(Joined::Mismatch(is)) => {
                 place.forget();
                 let name = ask.name;
                 let _ = reply.send(Err(Error::WrongKind {
@@ -144,7 +140,7 @@ impl Verb for Join {
                     asked: kind,
                 }));
             }
-            Joined::Locked => {
+            None => {
                 place.forget();
                 let _ = reply.send(Ok(Joining::Locked));
             }

@@ -10,13 +10,14 @@ use crate::runtime::job::{Answered, Job, Next, Task, Turn, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
-use crate::store::permit::{Ticket, pass_any};
-use crate::store::queue::{Leaves, Next as Passed, PassAsk};
+use crate::store::permit::pass_any;
+use crate::store::queue::{PassAsk, PassWhy, Passed, Ticket};
 
 #[derive(Debug)]
 pub(crate) struct Leave {
     ticket: Ticket,
-    leaves: Leaves,
+    /// The position; `None`: wherever it stands.
+    at: Option<i64>,
     /// How many sendings of the ask to join may still reach the server.
     late: u32,
     /// The TTL of a grant that such a sending may get.
@@ -26,17 +27,17 @@ pub(crate) struct Leave {
     is_undo: bool,
 }
 
-/// The job by which a waiter leaves, within `limit`. If it cannot (a transaction has the row locked for longer), it goes on as an undo.
+/// The job by which a waiter leaves, within `limit`. `at`: its position; `None`: wherever it stands. If it cannot (a transaction has the row locked for longer), it goes on as an undo.
 pub(crate) fn of(
     ticket: Ticket,
-    leaves: Leaves,
+    at: Option<i64>,
     (late, ttl): (u32, Duration),
     waiters: &Arc<Waiters>,
     limit: Duration,
 ) -> Task<Leave> {
     let verb = Leave {
         ticket,
-        leaves,
+        at,
         late,
         ttl,
         waiters: Arc::clone(waiters),
@@ -62,34 +63,37 @@ impl Leave {
 }
 
 impl Verb for Leave {
-    /// The waiters that have the name, or permits of it, now. `None`: a transaction has a row locked.
-    type Outcome = Option<Vec<Passed>>;
+    /// `None`: a transaction has a row locked.
+    type Outcome = Option<Passed>;
 
     const TURN: Turn = Turn::Leave;
 
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
-    ) -> Result<Vec<Option<Vec<Passed>>>, Fault> {
+    ) -> Result<Vec<Option<Passed>>, Fault> {
         let mut passed = Vec::with_capacity(1);
         for task in tasks {
-            let Self { ticket, leaves, .. } = &task.verb;
+            let Self { ticket, at, .. } = &task.verb;
             let ask = PassAsk {
                 name: ticket.name.clone(),
-                of: Some((ticket.grant_id, *leaves)),
+                why: PassWhy::Left {
+                    grant_id: ticket.grant_id,
+                    at: *at,
+                },
             };
-            passed.push(pass_any(store, &ask, ticket.is_permit).await?);
+            passed.push(pass_any(store, &ask, ticket.kind).await?);
         }
         Ok(passed)
     }
 
-    fn settle(task: Task<Self>, outcome: Option<Vec<Passed>>, _: Answered) -> Next {
+    fn settle(task: Task<Self>, outcome: Option<Passed>, _: Answered) -> Next {
         let Some(passed) = outcome else {
             return Next::Later(task.into());
         };
         let waiters = &task.verb.waiters;
-        waiters.queue.all_passed(&passed);
-        if passed.is_empty() {
+        waiters.queue.all_passed(&passed.next);
+        if passed.next.is_empty() {
             waiters.freed(&task.verb.ticket.name);
         }
         let after = task.verb.after(Moment::now());
@@ -111,7 +115,7 @@ impl Verb for Leave {
         }
         let again = Self {
             ticket: verb.ticket.clone(),
-            leaves: verb.leaves,
+            at: verb.at,
             late: verb.late,
             ttl: verb.ttl,
             waiters: Arc::clone(&verb.waiters),

@@ -3,50 +3,46 @@
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection, Row};
+use uuid::Uuid;
 
 use super::lock_row::{lock_row, make_row};
 use super::permit_reap::look_text;
 use super::permit_text::{Reap, join_text, pass_text, resize_text, weigh_text};
 use super::queue::{join_with, transact};
 use super::statement::read_alone;
-use crate::model::{Kind, Name};
+use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk};
-use crate::store::release::Freed;
+use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::queue::{Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed};
 use crate::store::row::count;
 
 #[async_trait]
 impl PermitStore for MySqlConnection {
-    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault> {
-        let name = &ask.join.name;
-        let mut rows = join_with(self, name, &join_text(ask, Reap::Later)).await?;
+    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault> {
+        let name = &ask.name;
+        let mut rows = join_with(self, name, &join_text(ask, share, Reap::Later)).await?;
         if rows.as_ref().is_some_and(Vec::is_empty) {
-            make_row(self, name, ask.kind).await?;
-            rows = join_with(self, name, &join_text(ask, Reap::Later)).await?;
+            make_row(self, name, share.kind).await?;
+            rows = join_with(self, name, &join_text(ask, share, Reap::Later)).await?;
         }
         if would_reap(rows.as_deref())? {
-            rows = join_with(self, name, &join_text(ask, Reap::Now)).await?;
+            rows = join_with(self, name, &join_text(ask, share, Reap::Now)).await?;
         }
         // Without a row: the cleaner has removed it.
         let row = rows.and_then(|mut rows| rows.pop());
-        Ok(row.as_ref().map_or(Ok(Joined::Locked), joined)?)
+        Ok(row.as_ref().map(joined).transpose()?)
     }
 
-    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault> {
+    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
         let Some(round) = round(self, &pass_text(ask, Reap::Later)).await? else {
-            return Ok(PermitsPassed::Locked);
+            return Ok(None);
         };
-        let freed = match round.status {
-            0 => Freed::Superseded,
-            1 => Freed::Expired,
-            _ => Freed::Released,
-        };
+        let ended = Ended::of(round.status);
         let (next, is_locked) = rest(self, &ask.name, round).await?;
-        if is_locked && next.is_empty() && freed == Freed::Superseded {
-            return Ok(PermitsPassed::Locked);
+        if is_locked && next.is_empty() && ended == Some(Ended::Nothing) {
+            return Ok(None);
         }
-        Ok(PermitsPassed::Done { freed, next })
+        Ok(ended.map(|ended| Passed { ended, next }))
     }
 
     async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
@@ -66,15 +62,15 @@ impl PermitStore for MySqlConnection {
         Ok(looked)
     }
 
-    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault> {
+    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault> {
         let mut found = round(self, &weigh_text(ask, Reap::Later)).await?;
         if matches!(found, Some(Round { status: 3, .. })) {
             found = round(self, &weigh_text(ask, Reap::Now)).await?;
         }
         let Some(found) = found else {
-            return Ok(Weighed::Locked);
+            return Ok(None);
         };
-        Ok(match (found.status, found.number) {
+        Ok(Some(match (found.status, found.number) {
             (1, Some(fence)) => Weighed::Done {
                 fence,
                 next: rest(self, &ask.name, found).await?.0,
@@ -82,29 +78,33 @@ impl PermitStore for MySqlConnection {
             (2 | 3, _) => Weighed::Full,
             (4, Some(fence)) => Weighed::Stale(fence),
             _ => Weighed::Gone,
-        })
+        }))
     }
 
-    async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault> {
+    async fn permit_resize(
+        &mut self,
+        name: &Name,
+        capacity: u32,
+    ) -> Result<Option<Resized>, Fault> {
         let mut found = round(self, &resize_text(name, capacity)).await?;
         if matches!(found, Some(Round { status: 0, .. })) {
             if make_row(self, name, Kind::Semaphore { capacity }).await? {
                 let (before, next) = (None, Vec::new());
-                return Ok(Resized::Done { before, next });
+                return Ok(Some(Resized::Done { before, next }));
             }
             found = round(self, &resize_text(name, capacity)).await?;
         }
         let Some(found) = found else {
-            return Ok(Resized::Locked);
+            return Ok(None);
         };
         Ok(match (found.status, found.number) {
-            (1, Some(before)) => Resized::Done {
+            (1, Some(before)) => Some(Resized::Done {
                 before: Some(count(before)),
                 next: rest(self, name, found).await?.0,
-            },
-            (2, Some(before)) => Resized::Mismatch(Kind::of(before)),
+            }),
+            (2, Some(before)) => Some(Resized::Mismatch(Kind::of(before))),
             // Without a row: the cleaner has removed it.
-            _ => Resized::Locked,
+            _ => None,
         })
     }
 }
@@ -115,7 +115,7 @@ struct Round {
     number: Option<i64>,
     would_reap: bool,
     more: bool,
-    next: Vec<Next>,
+    next: Vec<Uuid>,
 }
 
 /// Runs a text that grants permits. `None`: another transaction has a row locked.
@@ -124,13 +124,7 @@ async fn round(conn: &mut MySqlConnection, text: &str) -> Result<Option<Round>, 
         return Ok(None);
     };
     let last = rows.pop().ok_or(sqlx::Error::RowNotFound)?;
-    let next = |row: &MySqlRow| {
-        Ok(Next {
-            grant_id: row.try_get(0)?,
-            session: row.try_get(1)?,
-        })
-    };
-    let next: Result<_, sqlx::Error> = rows.iter().map(next).collect();
+    let next: Result<_, sqlx::Error> = rows.iter().map(|row| row.try_get(0)).collect();
     Ok(Some(Round {
         status: last.try_get(0)?,
         number: last.try_get(1)?,
@@ -146,13 +140,16 @@ async fn rest(
     conn: &mut MySqlConnection,
     name: &Name,
     mut last: Round,
-) -> Result<(Vec<Next>, bool), Fault> {
+) -> Result<(Vec<Uuid>, bool), Fault> {
     let mut next = std::mem::take(&mut last.next);
     let mut reap = Reap::Later;
     while last.would_reap || last.more {
         let name = name.clone();
         let text = pass_text(
-            &PassAsk { name, of: None },
+            &PassAsk {
+                name,
+                why: PassWhy::Stuck,
+            },
             if last.would_reap { Reap::Now } else { reap },
         );
         if last.would_reap {
@@ -185,7 +182,6 @@ fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     };
     Ok(Joined::Queued {
         position,
-        before: count(row.try_get("ahead")?),
-        pass: false,
+        is_stuck: false,
     })
 }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::*;
+use crate::model::Share;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
 use crate::store::mysql::permit_text::{Reap, pass_text as permit_pass_text};
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, WeighAsk, Weighed};
-use crate::store::release::Freed;
+use crate::store::permit::{PermitStore, WeighAsk, Weighed};
+use crate::store::queue_cases::{PermitAsk, UNLOCKED};
 
 /// That of the newest permit.
 const FENCE: &str = "SELECT MAX(fence) FROM rowlock_lock WHERE weight > 0";
@@ -19,15 +20,15 @@ impl Client<Database> {
             most: 1_000,
             ..self.ask(name)
         };
-        PermitAsk { join, kind, weight }
+        let share = Share { kind, weight };
+        PermitAsk { join, share }
     }
 
     /// A busy machine may take more than the 20 ms.
     async fn joins_permits(&mut self, ask: &PermitAsk) -> Joined {
         loop {
-            match self.conn.permit_join(ask).await.unwrap() {
-                Joined::Locked => {}
-                joined => return joined,
+            if let Some(joined) = self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
+                return joined;
             }
         }
     }
@@ -47,17 +48,14 @@ impl Client<Database> {
     }
 
     /// Gives a permit back, and returns those who have one now.
-    async fn gives_back(&mut self, ask: &PermitAsk) -> (Freed, Vec<Uuid>) {
+    async fn gives_back(&mut self, ask: &PermitAsk) -> (Ended, Vec<Uuid>) {
         let pass = PassAsk {
             name: ask.join.name.clone(),
-            of: Some((ask.join.grant_id, Leaves::None)),
+            why: PassWhy::Ended(ask.join.grant_id),
         };
-        match self.conn.permit_pass(&pass).await.unwrap() {
-            PermitsPassed::Done { freed, next } => {
-                (freed, next.iter().map(|next| next.grant_id).collect())
-            }
-            PermitsPassed::Locked => panic!("nothing has a row locked"),
-        }
+        let passed = self.conn.permit_pass(&pass).await.unwrap();
+        let Passed { ended, next } = passed.expect(UNLOCKED);
+        (ended, next)
     }
 
     /// What is used of all names, and what their permits weigh.
@@ -78,11 +76,11 @@ pub(super) async fn a_queue_for_a_lock_is_not_one_for_permits(place: &Database) 
     let ask = client.ask("a");
     let joined = client.join(&ask).await;
     assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
-    assert_eq!(client.pass("a", None).await, Passed::No);
+    assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
     client.is_used(2).await;
     let next = vec![second.join.grant_id];
-    assert_eq!(client.gives_back(&first).await, (Freed::Released, next));
-    assert_eq!(client.pass("a", None).await, Passed::No);
+    assert_eq!(client.gives_back(&first).await, (Ended::Live, next));
+    assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
     let joined = client.join(&ask).await;
     assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
     client.is_used(1).await;
@@ -105,9 +103,9 @@ pub(super) async fn a_late_second_sending_finds_its_dead_permit(place: &Database
     let _ = client.queues(&late).await;
     client.is_used(1).await;
     let next = vec![waits.join.grant_id];
-    assert_eq!(client.gives_back(&other).await, (Freed::Released, next));
+    assert_eq!(client.gives_back(&other).await, (Ended::Live, next));
     let next = vec![late.join.grant_id];
-    assert_eq!(client.gives_back(&waits).await, (Freed::Released, next));
+    assert_eq!(client.gives_back(&waits).await, (Ended::Live, next));
     client.is_used(1).await;
 }
 
@@ -122,7 +120,7 @@ pub(super) async fn more_waiters_than_a_text_grants_are_granted(place: &Database
         let _ = client.queues(&reader).await;
         readers.push(reader.join.grant_id);
     }
-    assert_eq!(client.gives_back(&writer).await, (Freed::Released, readers));
+    assert_eq!(client.gives_back(&writer).await, (Ended::Live, readers));
     client.is_used(120).await;
 }
 
@@ -155,7 +153,7 @@ pub(super) async fn a_window_for_a_permit_ends_with_the_session_of_its_waiter(pl
     let _ = client.gets(&held).await;
     let _ = brief.queues(&waits).await;
     let next = vec![waits.join.grant_id];
-    assert_eq!(client.gives_back(&held).await, (Freed::Released, next));
+    assert_eq!(client.gives_back(&held).await, (Ended::Live, next));
     let left = "SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) FROM rowlock_lock WHERE weight > 0";
     let left = Database::numbers(&mut client.conn, left).await;
     assert!(left[0] <= 1_000_000, "longer than its session: {left:?}");
@@ -177,15 +175,12 @@ pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
     pins.run(&pin).await;
     let pass = PassAsk {
         name: named("a"),
-        of: None,
+        why: PassWhy::Stuck,
     };
     let passed = client.conn.permit_pass(&pass).await.unwrap();
-    let next = vec![Next {
-        grant_id: first.join.grant_id,
-        session: client.session,
-    }];
-    let freed = Freed::Superseded;
-    assert_eq!(passed, PermitsPassed::Done { freed, next });
+    let next = vec![first.join.grant_id];
+    let ended = Ended::Nothing;
+    assert_eq!(passed, Some(Passed { ended, next }));
     // A join and a change of weight find too little room, at once.
     let _ = client.queues(&second).await;
     let fence = Database::numbers(&mut client.conn, FENCE).await[0];
@@ -196,12 +191,12 @@ pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
         weight: 2,
     };
     let weighed = client.conn.permit_weigh(&weigh).await.unwrap();
-    assert_eq!(weighed, Weighed::Full);
+    assert_eq!(weighed, Some(Weighed::Full));
     client.is_used(2).await;
     pins.run("COMMIT").await;
     // The waiter does not keep it back.
     let weighed = client.conn.permit_weigh(&weigh).await.unwrap();
-    assert!(matches!(weighed, Weighed::Done { .. }), "{weighed:?}");
+    assert!(matches!(weighed, Some(Weighed::Done { .. })), "{weighed:?}");
     client.is_used(2).await;
 }
 
@@ -215,7 +210,7 @@ pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reaped(place: &Da
     // The set is read, then the permit is renewed, then the set is looked at again.
     let pass = PassAsk {
         name: named("a"),
-        of: None,
+        why: PassWhy::Stuck,
     };
     let text = permit_pass_text(&pass, Reap::Now);
     let at = text.find("DELETE l FROM").expect("it reaps");
@@ -228,7 +223,7 @@ pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reaped(place: &Da
     client.run(&text[at..]).await;
     client.run("COMMIT").await;
     client.is_used(2).await;
-    assert_eq!(client.gives_back(&held).await.0, Freed::Released);
+    assert_eq!(client.gives_back(&held).await.0, Ended::Live);
 }
 
 /// The cleaner or a person has removed the rows of permits.
@@ -243,6 +238,6 @@ pub(super) async fn permits_that_are_gone_use_nothing(place: &Database) {
     let _ = client.queues(&waits).await;
     client.run(remove).await;
     let next = vec![waits.join.grant_id];
-    assert_eq!(client.gives_back(&held).await, (Freed::Superseded, next));
+    assert_eq!(client.gives_back(&held).await, (Ended::Nothing, next));
     client.is_used(2).await;
 }

@@ -15,9 +15,9 @@ use super::lock_row::{row_columns, row_ends};
 use super::permit_reap::{Literals, REAP, of_name, permits, see_dead};
 use super::queue::{row_with, wait, with};
 use super::statement::{hex, text};
-use crate::model::Name;
-use crate::store::permit::{PermitAsk, WeighAsk};
-use crate::store::queue::{Leaves, PassAsk, WINDOW};
+use crate::model::{Name, Share};
+use crate::store::permit::WeighAsk;
+use crate::store::queue::{JoinAsk, PassAsk, PassWhy, WINDOW};
 use crate::store::to_micros;
 
 /// Locks the row of the name.
@@ -76,9 +76,7 @@ UPDATE rowlock_lock
        CAST(@rl_ours AS SIGNED) AS ours,
        CAST(@rl_dead AS SIGNED) AS dead,
        CAST(IF(@rl_live, @rl_own_fence, IF(@rl_fits, @rl_fence, NULL)) AS SIGNED) AS granted,
-       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at,
-       CAST(IF(@rl_had IS NULL, @rl_waiters, (SELECT COUNT(*) FROM rowlock_waiter w
-           WHERE w.name = {name} AND w.position > l.passed AND w.position < @rl_had)) AS SIGNED) AS ahead"
+       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at"
     )
 );
 
@@ -136,7 +134,7 @@ macro_rules! batch {
 /// them up to this one have a new fence. Readers share the fence of the last write.
 const PICK: &str = concat!(
     "\
-SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id), HEX(g.session_id))),
+SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))),
        COALESCE(SUM(g.fits), 0), MAX(IF(g.fits, g.position, NULL)),
        COALESCE(SUM(IF(g.fits, g.weight, 0)), 0), COALESCE(MAX(IF(g.fits, g.writes, 0)), 0)
   INTO @rl_seen, @rl_set, @rl_fit, @rl_last, @rl_sum, @rl_writes
@@ -144,7 +142,7 @@ SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id),
     SELECT f.*, @rl_used + SUM(f.weight) OVER (ORDER BY f.position) <= @rl_capacity AS fits,
            SUM(@rl_capacity <> 2147483647 OR f.weight >= @rl_capacity) OVER (ORDER BY f.position) AS writes
     FROM (
-      SELECT w.position, w.weight, w.grant_id, w.session_id FROM rowlock_waiter w FORCE INDEX (PRIMARY)
+      SELECT w.position, w.weight, w.grant_id FROM rowlock_waiter w FORCE INDEX (PRIMARY)
       STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
       WHERE @rl_go AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
         AND s.expires_at > SYSDATE(6)
@@ -161,8 +159,7 @@ macro_rules! picked {
         "JSON_TABLE(@rl_set, '$[*]' COLUMNS (
     position   BIGINT                       PATH '$[0]',
     writes     BIGINT                       PATH '$[1]',
-    grant_id   CHAR(32) CHARACTER SET ascii PATH '$[2]',
-    session_id CHAR(32) CHARACTER SET ascii PATH '$[3]'
+    grant_id   CHAR(32) CHARACTER SET ascii PATH '$[2]'
   )) a"
     };
 }
@@ -184,7 +181,7 @@ INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at
   STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = {name} AND w.position = a.position
   LEFT JOIN rowlock_session s ON s.id = w.session_id
   WHERE a.position <= @rl_last;
-SELECT UNHEX(a.grant_id), UNHEX(a.session_id) FROM ",
+SELECT UNHEX(a.grant_id) FROM ",
     picked!(),
     " WHERE a.position <= @rl_last ORDER BY a.position;
 SELECT COALESCE(MAX(position), @rl_last) INTO @rl_end FROM rowlock_waiter
@@ -259,8 +256,7 @@ impl Reap {
     }
 }
 
-pub(super) fn join_text(ask: &PermitAsk, reap: Reap) -> String {
-    let PermitAsk { join, kind, weight } = ask;
+pub(super) fn join_text(join: &JoinAsk, share: Share, reap: Reap) -> String {
     let session = hex(join.session.as_bytes());
     let lock_session = if join.in_session { &session } else { "NULL" };
     let mut literals = of_text(&join.name, Some(join.grant_id), reap);
@@ -270,27 +266,26 @@ pub(super) fn join_text(ask: &PermitAsk, reap: Reap) -> String {
         ("holder", text(&join.holder)),
         ("ttl", to_micros(join.ttl).to_string()),
         ("most", join.most.to_string()),
-        ("capacity", kind.capacity().to_string()),
-        ("weight", weight.to_string()),
+        ("capacity", share.kind.capacity().to_string()),
+        ("weight", share.weight.to_string()),
     ]);
     with(&[LOCK, OWN, reap.text(), JOIN].concat(), &literals)
 }
 
 pub(super) fn pass_text(ask: &PassAsk, reap: Reap) -> String {
-    let mut literals = of_text(&ask.name, ask.of.map(|of| of.0), reap);
-    let (end, find, leave) = match ask.of {
-        None => ("", "", ""),
-        Some((_, Leaves::None)) => (END, "", ""),
-        Some((_, Leaves::At(position))) => {
-            literals.push(("left", position.to_string()));
-            (END, "", LEAVE)
+    let mut literals = of_text(&ask.name, ask.why.grant_id(), reap);
+    let (own, end, find, leave) = match ask.why {
+        PassWhy::Stuck => ("", "", "", ""),
+        PassWhy::Ended(_) => (OWN, END, "", ""),
+        PassWhy::Left { at: Some(at), .. } => {
+            literals.push(("left", at.to_string()));
+            (OWN, END, "", LEAVE)
         }
-        Some((_, Leaves::Anywhere)) => {
+        PassWhy::Left { at: None, .. } => {
             literals.push(("left", "@rl_left".into()));
-            (END, FIND, LEAVE)
+            (OWN, END, FIND, LEAVE)
         }
     };
-    let own = if ask.of.is_some() { OWN } else { "" };
     let parts = [
         LOCK,
         own,

@@ -24,7 +24,7 @@ use super::statement::{fill, hex, in_one_transaction, quoted, read_alone, text};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
+    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
     QueueStore, WINDOW, WaiterColumns, WaiterRow,
 };
 use crate::store::row::{LockColumns, LockRow};
@@ -86,9 +86,7 @@ UPDATE rowlock_lock
     row_with!(
         ",
        CAST(@rl_take AS SIGNED) AS taken,
-       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at,
-       CAST(IF(@rl_had IS NULL, @rl_waiters, (SELECT COUNT(*) FROM rowlock_waiter w
-           WHERE w.name = {name} AND w.position > l.passed AND w.position < @rl_had)) AS SIGNED) AS ahead"
+       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at"
     )
 );
 
@@ -114,15 +112,15 @@ UPDATE rowlock_lock
 SELECT fence FROM rowlock_lock WHERE name = {name} AND @rl_mine"
 );
 
-/// A row that is free and has waiters has no expiry. The waiters of a name of another kind are not for this.
+/// `@rl_ended`: 0 the row did not have the grant of the ask; 1 that grant had expired; 2 it was live. A row that is free and has waiters has no expiry. The waiters of a name of another kind are not for this.
 const DUE: &str = concat!(
     wait!(),
     " MAX(waiters), MAX(passed),
-       MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
+       MAX(COALESCE(IF(grant_id = {grant}, 1 + (expires_at > SYSDATE(6)), 0), 0)),
        MAX(COALESCE(grant_id = {grant} OR expires_at <= SYSDATE(6), FALSE)), MAX(grant_id IS NULL),
-       NULL, NULL, NULL, NULL, NULL
-  INTO @rl_waiters, @rl_passed, @rl_mine, @rl_due, @rl_free,
-       @rl_position, @rl_grant, @rl_session, @rl_holder, @rl_ends
+       NULL, NULL, NULL, NULL
+  INTO @rl_waiters, @rl_passed, @rl_ended, @rl_due, @rl_free,
+       @rl_position, @rl_grant, @rl_holder, @rl_ends
   FROM rowlock_lock WHERE name = {name} AND capacity = 0 FOR UPDATE;
 "
 );
@@ -145,8 +143,8 @@ UPDATE rowlock_lock SET waiters = @rl_waiters WHERE name = {name} AND @rl_gone >
 const PASS: &str = concat!(
     "\
 SET @rl_due = @rl_due OR @rl_free AND @rl_waiters > 0;
-SELECT w.position, w.grant_id, w.session_id, w.holder, s.expires_at
-  INTO @rl_position, @rl_grant, @rl_session, @rl_holder, @rl_ends
+SELECT w.position, w.grant_id, w.holder, s.expires_at
+  INTO @rl_position, @rl_grant, @rl_holder, @rl_ends
   FROM rowlock_waiter w FORCE INDEX (PRIMARY)
   STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
   WHERE @rl_due AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
@@ -170,9 +168,8 @@ UPDATE rowlock_lock
     row_with!(
         ",
        CAST(@rl_due AS SIGNED) AS due,
-       CAST(@rl_mine AS SIGNED) AS was_live,
-       CAST(@rl_grant AS BINARY(16)) AS next_grant,
-       CAST(@rl_session AS BINARY(16)) AS next_session"
+       CAST(@rl_ended AS SIGNED) AS ended,
+       CAST(@rl_grant AS BINARY(16)) AS next_grant"
     )
 );
 
@@ -207,7 +204,7 @@ ORDER BY w.name, w.position";
 
 #[async_trait]
 impl QueueStore for MySqlConnection {
-    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault> {
+    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
         let join = join_text(ask);
         let mut rows = join_with(self, &ask.name, &join).await?;
         if rows.as_ref().is_some_and(Vec::is_empty) {
@@ -215,31 +212,30 @@ impl QueueStore for MySqlConnection {
             rows = transact(self, &join).await?;
         }
         // Without a row: the row was removed between the two statements. Nothing has changed, as in a transaction's way.
-        let Some(row) = rows.and_then(|mut rows| rows.pop()) else {
-            return Ok(Joined::Locked);
-        };
-        Ok(joined(&row)?)
+        let row = rows.and_then(|mut rows| rows.pop());
+        Ok(row.as_ref().map(joined).transpose()?)
     }
 
-    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Confirmed, Fault> {
+    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
         let Some(rows) = transact(self, &confirm_text(ask)).await? else {
-            return Ok(Confirmed::Locked);
+            return Ok(None);
         };
         let fence = rows.first().map(|row| row.try_get(0)).transpose()?;
-        Ok(fence.map_or(Confirmed::Gone, |fence| Confirmed::Held { fence }))
+        let confirmed = fence.map_or(Confirmed::Gone, |fence| Confirmed::Held { fence });
+        Ok(Some(confirmed))
     }
 
-    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Passed, Fault> {
+    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
         let pass = pass_text(ask);
         for may_bury in [true, false] {
             let Some(rows) = transact(self, &pass).await? else {
-                return Ok(Passed::Locked);
+                return Ok(None);
             };
             let Some(row) = rows.first() else {
-                return Ok(Passed::No);
+                return Ok(Some(Passed::NOTHING));
             };
             if let Some(passed) = passed(row)? {
-                return Ok(passed);
+                return Ok(Some(passed));
             }
             let left = LockRow::from(LockColumns::from_row(row)?).left_behind();
             let Some(left) = left.filter(|_| may_bury) else {
@@ -247,7 +243,7 @@ impl QueueStore for MySqlConnection {
             };
             self.session_bury(&[left]).await?;
         }
-        Ok(Passed::No)
+        Ok(Some(Passed::NOTHING))
     }
 
     async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
@@ -321,11 +317,9 @@ fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     let Some(position) = row.try_get("queued_at")? else {
         return Ok(Joined::Full(found));
     };
-    let before: i64 = row.try_get("ahead")?;
     Ok(Joined::Queued {
         position,
-        before: u32::try_from(before).unwrap_or(u32::MAX),
-        pass: !found.is_live(),
+        is_stuck: !found.is_live(),
     })
 }
 
@@ -344,11 +338,11 @@ fn confirm_text(ask: &ConfirmAsk) -> String {
 }
 
 fn pass_text(ask: &PassAsk) -> String {
-    let grant = ask.of.map(|(grant_id, _)| hex(grant_id.as_bytes()));
-    let (find, leave, left) = match ask.of {
-        None | Some((_, Leaves::None)) => ("", "", String::new()),
-        Some((_, Leaves::At(position))) => ("", LEAVE, position.to_string()),
-        Some((_, Leaves::Anywhere)) => (FIND, LEAVE, "@rl_left".into()),
+    let grant = ask.why.grant_id().map(|grant_id| hex(grant_id.as_bytes()));
+    let (find, leave, left) = match ask.why {
+        PassWhy::Stuck | PassWhy::Ended(_) => ("", "", String::new()),
+        PassWhy::Left { at: Some(at), .. } => ("", LEAVE, at.to_string()),
+        PassWhy::Left { at: None, .. } => (FIND, LEAVE, "@rl_left".into()),
     };
     with(
         &[DUE, find, leave, PASS].concat(),
@@ -366,13 +360,10 @@ fn passed(row: &MySqlRow) -> Result<Option<Passed>, sqlx::Error> {
     if row.try_get::<i64, _>("due")? == 0 {
         return Ok(None);
     }
-    let next: Option<(Uuid, Uuid)> = row
-        .try_get::<Option<Uuid>, _>("next_grant")?
-        .zip(row.try_get("next_session")?);
-    Ok(Some(Passed::Done {
-        was_live: row.try_get::<i64, _>("was_live")? == 1,
-        next: next.map(|(grant_id, session)| Next { grant_id, session }),
-    }))
+    let next: Option<Uuid> = row.try_get("next_grant")?;
+    let next = next.into_iter().collect();
+    let ended = Ended::of(row.try_get("ended")?);
+    Ok(ended.map(|ended| Passed { ended, next }))
 }
 
 fn looked(row: &MySqlRow) -> Result<Looked, sqlx::Error> {

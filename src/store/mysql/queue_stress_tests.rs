@@ -44,21 +44,21 @@ async fn work(place: Database, seen: Arc<Seen>, worker: u64) {
     while !seen.stop.load(Ordering::Relaxed) {
         let at = fastrand::usize(0..NAMES.len());
         let ask = client.ask(NAMES[at]);
-        let mut joined = client.join(&ask).await;
-        while matches!(joined, Joined::Locked) || fastrand::usize(0..4) == 0 {
-            joined = client.join(&ask).await;
+        let mut joined = client.try_join(&ask).await;
+        while joined.is_none() || fastrand::usize(0..4) == 0 {
+            joined = client.try_join(&ask).await;
         }
         match joined {
-            Joined::Granted { fence } => {
+            Some(Joined::Granted { fence }) => {
                 seen.granted(at, worker, fence, None);
                 release(&mut client, &seen, (at, worker), &ask, fence).await;
             }
-            Joined::Queued { position, .. } => {
+            Some(Joined::Queued { position, .. }) => {
                 let waits = Waits { ask, position };
                 match fastrand::usize(0..8) {
                     0 => {
-                        let leave = Some((waits.ask.grant_id, Some(position)));
-                        while client.pass(NAMES[at], leave).await == Passed::Locked {}
+                        let leave = waits.leaves();
+                        while client.try_pass(NAMES[at], leave).await.is_none() {}
                     }
                     1 => {
                         client.expire().await;
@@ -87,16 +87,16 @@ async fn turn(client: &mut Client<Database>, at: usize, waits: &Waits) -> Option
             waited = now;
         }
         match looked {
-            Looked::Granted => match client.confirm(waits).await {
-                Confirmed::Held { fence } => return Some(fence),
-                Confirmed::Locked => {}
-                Confirmed::Gone => {
+            Looked::Granted => match client.try_confirm(waits).await {
+                Some(Confirmed::Held { fence }) => return Some(fence),
+                None => {}
+                Some(Confirmed::Gone) => {
                     assert!(waited.elapsed() > WINDOW, "a turn was lost");
                     return None;
                 }
             },
-            Looked::Waiting { pass: true, .. } => {
-                client.pass(NAMES[at], None).await;
+            Looked::Waiting { is_stuck: true, .. } => {
+                client.try_pass(NAMES[at], PassWhy::Stuck).await;
             }
             Looked::Waiting { .. } => client.run("DO SLEEP(0.001)").await,
             Looked::Gone => {
@@ -128,14 +128,13 @@ async fn release(
             client.run(&expire).await;
         }
         1 => {
-            let end = Some((ask.grant_id, None));
+            let end = PassWhy::Ended(ask.grant_id);
             let passed = loop {
-                match client.pass(NAMES[at], end).await {
-                    Passed::Locked => {}
-                    passed => break passed,
+                if let Some(passed) = client.try_pass(NAMES[at], end).await {
+                    break passed;
                 }
             };
-            assert!(matches!(passed, Passed::Done { was_live: true, .. }));
+            assert_eq!(passed.ended, Ended::Live);
         }
         _ => loop {
             match client.release(ask.grant_id, NAMES[at], fence).await {

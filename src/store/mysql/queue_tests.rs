@@ -67,21 +67,14 @@ async fn a_second_sending_waits_for_the_first(place: &Database) {
         first.run("START TRANSACTION").await;
         first.run(&join_text(&ask)).await;
         let commit = first.run("DO SLEEP(0.004); COMMIT");
-        let (mut joined, ()) = tokio::join!(second.join(&ask), commit);
-        if matches!(joined, Joined::Locked) {
-            joined = second.join(&ask).await;
-        } else {
-            in_time += 1;
-        }
+        let (joined, ()) = tokio::join!(second.try_join(&ask), commit);
+        in_time += u32::from(joined.is_some());
+        let joined = match joined {
+            Some(joined) => joined,
+            None => second.join(&ask).await,
+        };
         assert!(
-            matches!(
-                joined,
-                Joined::Queued {
-                    position: 1,
-                    before: 0,
-                    ..
-                }
-            ),
+            matches!(joined, Joined::Queued { position: 1, .. }),
             "{joined:?}"
         );
         assert_eq!(second.row(&name).await.waiters, 1);
@@ -96,24 +89,20 @@ async fn a_release_that_waits_for_a_join_sees_its_waiter(place: &Database) {
     for n in 0..10 {
         let name = format!("name {n}");
         let held = holder.hold(&name).await;
-        let end = Some((held.ask.grant_id, None));
+        let end = PassWhy::Ended(held.ask.grant_id);
         let ask = client.ask(&name);
         client.run("START TRANSACTION").await;
         client.run(&join_text(&ask)).await;
         let commit = client.run("DO SLEEP(0.004); COMMIT");
-        let (mut passed, ()) = tokio::join!(holder.pass(&name, end), commit);
-        if passed == Passed::Locked {
-            passed = holder.pass(&name, end).await;
-        } else {
-            in_time += 1;
-        }
-        let next = Next {
-            grant_id: ask.grant_id,
-            session: client.session,
+        let (passed, ()) = tokio::join!(holder.try_pass(&name, end), commit);
+        in_time += u32::from(passed.is_some());
+        let passed = match passed {
+            Some(passed) => passed,
+            None => holder.pass(&name, end).await,
         };
-        let expected = Passed::Done {
-            was_live: true,
-            next: Some(next),
+        let expected = Passed {
+            ended: Ended::Live,
+            next: vec![ask.grant_id],
         };
         assert_eq!(passed, expected);
         holder.check().await;
@@ -126,7 +115,7 @@ async fn a_second_confirm_moves_no_expiry_back(place: &Database) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
-    client.pass("a", Some((held.ask.grant_id, None))).await;
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     let mut ask = ConfirmAsk {
         name: named("a"),
         grant_id: waits.ask.grant_id,
@@ -137,7 +126,7 @@ async fn a_second_confirm_moves_no_expiry_back(place: &Database) {
     for (ttl, least, most) in [(TTL / 60, 0, 60), (TTL, 2, 1), (TTL / 10, 2, 1)] {
         ask.ttl = ttl;
         let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
-        assert!(matches!(confirmed, Confirmed::Held { .. }));
+        assert!(matches!(confirmed, Some(Confirmed::Held { .. })));
         let left = micros(client.row("a").await.remaining.unwrap());
         let least = TTL.checked_div(least).unwrap_or_default();
         assert!(left > least && left <= TTL / most, "{left:?}");
@@ -153,9 +142,9 @@ async fn a_verb_that_gives_up_leaves_no_transaction_open(place: &Database) {
     for verb in 0..4 {
         other.run(Database::LOCK).await;
         let is_locked = match verb {
-            0 => matches!(client.join(&ask).await, Joined::Locked),
-            1 => client.confirm(&waits).await == Confirmed::Locked,
-            2 => client.pass("a", None).await == Passed::Locked,
+            0 => client.try_join(&ask).await.is_none(),
+            1 => client.try_confirm(&waits).await.is_none(),
+            2 => client.try_pass("a", PassWhy::Stuck).await.is_none(),
             _ => {
                 let freed = client.release(held.ask.grant_id, "a", held.fence).await;
                 freed == crate::store::release::Freed::Locked
@@ -182,10 +171,10 @@ async fn a_pinned_lock_of_an_expired_session_is_not_passed_on(place: &Database) 
     let waits = client.wait("a").await;
     holder.expire().await;
     pin.run(Database::LOCK).await;
-    assert_eq!(client.pass("a", None).await, Passed::Locked);
+    assert_eq!(client.try_pass("a", PassWhy::Stuck).await, None);
     assert!(client.row("a").await.is_of(ask.grant_id));
     pin.run("COMMIT").await;
-    let passed = client.pass("a", None).await;
+    let passed = client.pass("a", PassWhy::Stuck).await;
     assert!(client.is_next(&passed, &waits), "{passed:?}");
 }
 
@@ -196,8 +185,8 @@ async fn the_last_waiter_leaves_a_free_name(place: &Database) {
     crate::store::lease::LeaseStore::lease_force_release(&mut client.conn, &named("a"), TTL)
         .await
         .unwrap();
-    let leave = Some((waits.ask.grant_id, Some(waits.position)));
-    assert_eq!(client.pass("a", leave).await, Passed::No);
+    let leave = waits.leaves();
+    assert_eq!(client.pass("a", leave).await, Passed::NOTHING);
     assert_eq!(client.row("a").await.waiters, 0);
     client.check().await;
     client.hold("a").await;
@@ -218,14 +207,14 @@ async fn positions_that_were_forgotten_are_given_again(place: &Database) {
 }
 
 async fn pass_and_join(client: &mut Client<Database>, name: &str) -> bool {
-    let passed = client.pass(name, None).await;
-    assert!(matches!(passed, Passed::No | Passed::Locked), "{passed:?}");
+    let passed = client.try_pass(name, PassWhy::Stuck).await;
+    assert!(passed.is_none_or(|passed| passed == Passed::NOTHING));
     let ask = client.ask(name);
-    let mut joined = client.join(&ask).await;
-    while matches!(joined, Joined::Locked) {
-        joined = client.join(&ask).await;
+    loop {
+        if let Some(joined) = client.try_join(&ask).await {
+            return matches!(joined, Joined::Granted { .. });
+        }
     }
-    matches!(joined, Joined::Granted { .. })
 }
 
 /// One of them makes the row, between two statements of another one's text.
@@ -262,7 +251,7 @@ async fn a_waiter_has_any_holder(place: &Database) {
     client.conn.queue_join(&waits).await.unwrap();
     let listed = client.conn.queue_list().await.unwrap();
     assert_eq!(listed[0].holder, &*ask.holder);
-    client.pass("{grant}'", Some((ask.grant_id, None))).await;
+    client.pass("{grant}'", PassWhy::Ended(ask.grant_id)).await;
     let row = client.row("{grant}'").await;
     assert_eq!(row.holder.as_deref(), Some(&*ask.holder));
 }

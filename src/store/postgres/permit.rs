@@ -6,28 +6,26 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::lock_row::{ROW, one, row_ends};
-use super::queue::unlocked;
+use super::lock_row::row_ends;
+use super::queue::{JoinColumns, joined, unlocked};
 use super::{query, query_as};
-use crate::model::{Kind, Name};
+use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk, WINDOW};
-use crate::store::release::Freed;
-use crate::store::row::count;
+use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::queue::{Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, WINDOW};
 use crate::store::to_micros;
 
 const JOIN: &str = "
-SELECT status, number, ahead, pass FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+SELECT status, number FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const PASS: &str = "
-SELECT was, next_grants, next_sessions FROM rowlock_permit_pass_v1($1, $2, $3, $4)";
+SELECT ended, next_grants FROM rowlock_permit_pass_v1($1, $2, $3, $4)";
 
 const WEIGH: &str = "
-SELECT status, number, next_grants, next_sessions FROM rowlock_permit_weigh_v1($1, $2, $3, $4, $5)";
+SELECT status, number, next_grants FROM rowlock_permit_weigh_v1($1, $2, $3, $4, $5)";
 
 const RESIZE: &str = "
-SELECT status, before, next_grants, next_sessions FROM rowlock_permit_resize_v1($1, $2, $3)";
+SELECT status, before, next_grants FROM rowlock_permit_resize_v1($1, $2, $3)";
 
 const MAKE_ROW: &str = "
 INSERT INTO rowlock_lock (name, fence, capacity)
@@ -66,60 +64,30 @@ LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.
 ORDER BY a.n"
 );
 
-/// The status, the fence or the position or the capacity, the waiters before it, and whether waiters have to be granted.
-type JoinColumns = (i32, Option<i64>, Option<i64>, Option<bool>);
-
-/// The status, a number, and the waiters that have permits now, with their sessions.
-type Columns = (i32, Option<i64>, Option<Vec<Uuid>>, Option<Vec<Uuid>>);
+/// The status, a number, and the grants of the waiters that have permits now.
+type Columns = (i32, Option<i64>, Option<Vec<Uuid>>);
 
 #[async_trait]
 impl PermitStore for PgConnection {
-    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault> {
-        let name = &ask.join.name;
-        let Some(mut row) = unlocked(join(self, ask).await)? else {
-            return Ok(Joined::Locked);
-        };
-        if row.0 == 0 {
-            make_row(self, name, ask.kind).await?;
-            let Some(again) = unlocked(join(self, ask).await)? else {
-                return Ok(Joined::Locked);
-            };
-            row = again;
+    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault> {
+        let mut row = unlocked(join(self, ask, share).await)?;
+        if matches!(row, Some((0, ..))) {
+            make_row(self, &ask.name, share.kind).await?;
+            row = unlocked(join(self, ask, share).await)?;
         }
-        Ok(match row {
-            (1, Some(fence), ..) => Joined::Granted { fence },
-            (2, Some(position), before, pass) => Joined::Queued {
-                position,
-                before: count(before.unwrap_or_default()),
-                pass: pass.unwrap_or_default(),
-            },
-            (3, ..) => match one(self, ROW, name).await? {
-                Some(row) => Joined::Full(row),
-                None => Joined::Locked,
-            },
-            (4, Some(capacity), ..) => Joined::Mismatch(Kind::of(capacity)),
-            // The cleaner has removed the new row.
-            _ => Joined::Locked,
-        })
+        joined(self, &ask.name, row).await
     }
 
-    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault> {
-        let row: (i32, Option<Vec<Uuid>>, Option<Vec<Uuid>>) = query_as(PASS)
+    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
+        let (ended, next): (i32, Option<Vec<Uuid>>) = query_as(PASS)
             .bind(ask.name.as_bytes())
-            .bind(ask.of.map(|(grant_id, _)| grant_id))
-            .bind(ask.of.and_then(|(_, leaves)| leaves.position()))
+            .bind(ask.why.grant_id())
+            .bind(ask.why.position())
             .bind(to_micros(WINDOW))
             .fetch_one(self)
             .await?;
-        let (was, grants, sessions) = row;
-        let freed = match was {
-            0 => Freed::Superseded,
-            1 => Freed::Expired,
-            2 => Freed::Released,
-            _ => return Ok(PermitsPassed::Locked),
-        };
-        let next = next(grants, sessions);
-        Ok(PermitsPassed::Done { freed, next })
+        let next = next.unwrap_or_default();
+        Ok(Ended::of(ended.into()).map(|ended| Passed { ended, next }))
     }
 
     async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
@@ -132,7 +100,7 @@ impl PermitStore for PgConnection {
         Ok(rows.into_iter().map(Looked::from).collect())
     }
 
-    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault> {
+    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault> {
         let row: Result<Columns, sqlx::Error> = query_as(WEIGH)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
@@ -141,25 +109,26 @@ impl PermitStore for PgConnection {
             .bind(to_micros(WINDOW))
             .fetch_one(self)
             .await;
-        Ok(match unlocked(row)? {
-            None => Weighed::Locked,
-            Some((3, Some(fence), ..)) => Weighed::Stale(fence),
-            Some((1, Some(fence), grants, sessions)) => Weighed::Done {
+        Ok(unlocked(row)?.map(|row| match row {
+            (1, Some(fence), next) => Weighed::Done {
                 fence,
-                next: next(grants, sessions),
+                next: next.unwrap_or_default(),
             },
-            Some((2, ..)) => Weighed::Full,
-            Some(_) => Weighed::Gone,
-        })
+            (2, ..) => Weighed::Full,
+            (3, Some(fence), _) => Weighed::Stale(fence),
+            _ => Weighed::Gone,
+        }))
     }
 
-    async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault> {
+    async fn permit_resize(
+        &mut self,
+        name: &Name,
+        capacity: u32,
+    ) -> Result<Option<Resized>, Fault> {
         let kind = Kind::Semaphore { capacity };
         if make_row(self, name, kind).await? {
-            return Ok(Resized::Done {
-                before: None,
-                next: Vec::new(),
-            });
+            let (before, next) = (None, Vec::new());
+            return Ok(Some(Resized::Done { before, next }));
         }
         let row: Result<Columns, sqlx::Error> = query_as(RESIZE)
             .bind(name.as_bytes())
@@ -168,31 +137,35 @@ impl PermitStore for PgConnection {
             .fetch_one(self)
             .await;
         Ok(match unlocked(row)? {
-            Some((1, before, grants, sessions)) => Resized::Done {
+            Some((1, before, next)) => Some(Resized::Done {
                 before: before.and_then(|before| u32::try_from(before).ok()),
-                next: next(grants, sessions),
-            },
-            Some((4, Some(before), ..)) => Resized::Mismatch(Kind::of(before)),
+                next: next.unwrap_or_default(),
+            }),
+            Some((4, Some(before), _)) => Some(Resized::Mismatch(Kind::of(before))),
             // Without a row: the cleaner has just removed it.
-            _ => Resized::Locked,
+            _ => None,
         })
     }
 }
 
-async fn join(conn: &mut PgConnection, ask: &PermitAsk) -> Result<JoinColumns, sqlx::Error> {
-    let PermitAsk { join, kind, weight } = ask;
-    query_as(JOIN)
-        .bind(join.name.as_bytes())
-        .bind(join.grant_id)
-        .bind(join.session)
-        .bind(join.in_session)
-        .bind(to_micros(join.ttl))
-        .bind(&*join.holder)
-        .bind(i64::from(join.most))
-        .bind(i64::from(kind.capacity()))
-        .bind(i64::from(*weight))
+async fn join(
+    conn: &mut PgConnection,
+    ask: &JoinAsk,
+    share: Share,
+) -> Result<JoinColumns, sqlx::Error> {
+    let (status, number) = query_as(JOIN)
+        .bind(ask.name.as_bytes())
+        .bind(ask.grant_id)
+        .bind(ask.session)
+        .bind(ask.in_session)
+        .bind(to_micros(ask.ttl))
+        .bind(&*ask.holder)
+        .bind(i64::from(ask.most))
+        .bind(i64::from(share.kind.capacity()))
+        .bind(i64::from(share.weight))
         .fetch_one(conn)
-        .await
+        .await?;
+    Ok((status, number, None))
 }
 
 /// Makes the row of a name, unless it is there. Returns whether it was made.
@@ -203,11 +176,4 @@ async fn make_row(conn: &mut PgConnection, name: &Name, kind: Kind) -> Result<bo
         .execute(conn)
         .await?;
     Ok(made.rows_affected() > 0)
-}
-
-fn next(grants: Option<Vec<Uuid>>, sessions: Option<Vec<Uuid>>) -> Vec<Next> {
-    let grants = grants.unwrap_or_default().into_iter();
-    let next = grants.zip(sessions.unwrap_or_default());
-    next.map(|(grant_id, session)| Next { grant_id, session })
-        .collect()
 }

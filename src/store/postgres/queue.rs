@@ -10,21 +10,20 @@ use uuid::Uuid;
 use super::listener::channel;
 use super::lock_row::{ROW, make_row, one, row_ends};
 use super::{query, query_as, query_scalar};
-use crate::model::{FaultKind, Kind};
+use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, Next, PassAsk, Passed, QueueStore,
+    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
     WINDOW, WaiterColumns, WaiterRow,
 };
-use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
 
 const JOIN: &str = "
-SELECT status, number, ahead, pass FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
+SELECT status, number, is_stuck FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
 
 const PASS: &str = "
-SELECT status, was_live, next_grant, next_session, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
+SELECT ended, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
 
 /// The first condition sets the limit on waiting for the row, for this transaction. It reads no column, so the server evaluates it before
 /// it looks for the row.
@@ -65,43 +64,24 @@ FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
 WHERE s.expires_at > clock_timestamp()
 ORDER BY w.name, w.position";
 
-/// The status, the fence or the position, the waiters before it, and whether the name has to be passed on.
-type JoinColumns = (i32, Option<i64>, Option<i64>, Option<bool>);
+/// The status; the fence, the position or the capacity; and whether the name is stuck.
+pub(super) type JoinColumns = (i32, Option<i64>, Option<bool>);
 
-/// The status, whether the grant was live, the next grant and its session, and the session that has to end first.
-type PassColumns = (i32, Option<bool>, Option<Uuid>, Option<Uuid>, Option<Uuid>);
+/// What became of the grant, the next grant, and the session that has to end first.
+type PassColumns = (i32, Option<Uuid>, Option<Uuid>);
 
 #[async_trait]
 impl QueueStore for PgConnection {
-    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault> {
-        let Some(mut row) = unlocked(join(self, ask).await)? else {
-            return Ok(Joined::Locked);
-        };
-        if row.0 == 0 {
+    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
+        let mut row = unlocked(join(self, ask).await)?;
+        if matches!(row, Some((0, ..))) {
             make_row(self, &ask.name).await?;
-            let Some(again) = unlocked(join(self, ask).await)? else {
-                return Ok(Joined::Locked);
-            };
-            row = again;
+            row = unlocked(join(self, ask).await)?;
         }
-        Ok(match row {
-            (1, Some(fence), ..) => Joined::Granted { fence },
-            (2, Some(position), before, pass) => Joined::Queued {
-                position,
-                before: count(before.unwrap_or_default()),
-                pass: pass.unwrap_or_default(),
-            },
-            (3, ..) => match one(self, ROW, &ask.name).await? {
-                Some(row) => Joined::Full(row),
-                None => Joined::Locked,
-            },
-            (4, Some(capacity), ..) => Joined::Mismatch(Kind::of(capacity)),
-            // The cleaner has removed the new row.
-            _ => Joined::Locked,
-        })
+        joined(self, &ask.name, row).await
     }
 
-    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Confirmed, Fault> {
+    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
         let fence: Result<Option<i64>, sqlx::Error> = query_scalar(CONFIRM)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
@@ -109,36 +89,26 @@ impl QueueStore for PgConnection {
             .bind(ask.session)
             .fetch_optional(self)
             .await;
-        Ok(match unlocked(fence)? {
-            Some(Some(fence)) => Confirmed::Held { fence },
-            Some(None) => Confirmed::Gone,
-            None => Confirmed::Locked,
-        })
+        let confirmed = |fence: Option<i64>| match fence {
+            Some(fence) => Confirmed::Held { fence },
+            None => Confirmed::Gone,
+        };
+        Ok(unlocked(fence)?.map(confirmed))
     }
 
-    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Passed, Fault> {
-        let Some(mut row) = unlocked(pass(self, ask).await)? else {
-            return Ok(Passed::Locked);
-        };
-        if let (2, .., Some(session)) = row {
+    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
+        let mut row = unlocked(pass(self, ask).await)?;
+        if let Some((.., Some(session))) = row {
             let name = ask.name.clone();
             self.session_bury(&[LeftBehind { name, session }]).await?;
-            let Some(again) = unlocked(pass(self, ask).await)? else {
-                return Ok(Passed::Locked);
-            };
-            row = again;
+            row = unlocked(pass(self, ask).await)?;
         }
-        Ok(match row {
-            (1, was_live, next, session, _) => Passed::Done {
-                was_live: was_live.unwrap_or_default(),
-                next: next
-                    .zip(session)
-                    .map(|(grant_id, session)| Next { grant_id, session }),
-            },
-            // Ending the session has skipped the row: a transaction has locked it.
-            (2 | 3, ..) => Passed::Locked,
-            _ => Passed::No,
-        })
+        Ok(row.and_then(|(ended, next, left)| {
+            // Still left behind: ending the session has skipped a row that a transaction has locked.
+            let ended = Ended::of(ended.into()).filter(|_| left.is_none());
+            let next = next.into_iter().collect();
+            ended.map(|ended| Passed { ended, next })
+        }))
     }
 
     async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
@@ -151,9 +121,9 @@ impl QueueStore for PgConnection {
         Ok(rows.into_iter().map(Looked::from).collect())
     }
 
-    async fn queue_test(&mut self, session: Uuid) -> Result<bool, Fault> {
+    async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {
         query(TEST).bind(channel(session)).execute(self).await?;
-        Ok(true)
+        Ok(())
     }
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
@@ -175,11 +145,29 @@ async fn join(conn: &mut PgConnection, ask: &JoinAsk) -> Result<JoinColumns, sql
         .await
 }
 
+/// The outcome of a join, for a lock or a permit. `None`: the row is locked, or the cleaner has removed it just now.
+pub(super) async fn joined(
+    conn: &mut PgConnection,
+    name: &Name,
+    row: Option<JoinColumns>,
+) -> Result<Option<Joined>, Fault> {
+    Ok(match row {
+        Some((1, Some(fence), _)) => Some(Joined::Granted { fence }),
+        Some((2, Some(position), is_stuck)) => Some(Joined::Queued {
+            position,
+            is_stuck: is_stuck.unwrap_or_default(),
+        }),
+        Some((3, ..)) => one(conn, ROW, name).await?.map(Joined::Full),
+        Some((4, Some(capacity), _)) => Some(Joined::Mismatch(Kind::of(capacity))),
+        _ => None,
+    })
+}
+
 async fn pass(conn: &mut PgConnection, ask: &PassAsk) -> Result<PassColumns, sqlx::Error> {
     query_as(PASS)
         .bind(ask.name.as_bytes())
-        .bind(ask.of.map(|(grant_id, _)| grant_id))
-        .bind(ask.of.and_then(|(_, leaves)| leaves.position()))
+        .bind(ask.why.grant_id())
+        .bind(ask.why.position())
         .bind(to_micros(WINDOW))
         .fetch_one(conn)
         .await

@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
 use crate::store::lease::LeaseStore;
+use crate::store::queue::PassWhy;
 use crate::store::queue_cases::{Client, Place, Waits, named, queue_cases};
 use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::schema::SchemaStore;
@@ -83,7 +84,7 @@ async fn passing_a_stuck_name_on_leaves_the_commit_durable() {
     client.wait("a").await;
     client.expire_grants().await;
     client.run("SET synchronous_commit = on; BEGIN").await;
-    assert!(matches!(client.pass("a", None).await, Passed::Done { .. }));
+    assert_eq!(client.pass("a", PassWhy::Stuck).await.next.len(), 1);
     let off =
         "SELECT count(*) FROM pg_settings WHERE name = 'synchronous_commit' AND setting = 'off'";
     assert_eq!(Schema::numbers(&mut client.conn, off).await, [0]);
@@ -144,15 +145,16 @@ async fn a_release_that_waits_for_a_join_sees_its_waiter() {
         client.run("BEGIN").await;
         let waits = client.wait(&name).await;
         let pid = process(&mut holder).await;
-        let of = Some((held.ask.grant_id, None));
-        let (mut passed, ()) = tokio::join!(holder.pass(&name, of), async {
+        let end = PassWhy::Ended(held.ask.grant_id);
+        let (passed, ()) = tokio::join!(holder.try_pass(&name, end), async {
             is_blocked(&mut watcher, pid).await;
             client.run("COMMIT").await;
         });
-        if passed == Passed::Locked {
-            late += 1;
-            passed = holder.pass(&name, of).await;
-        }
+        late += u32::from(passed.is_none());
+        let passed = match passed {
+            Some(passed) => passed,
+            None => holder.pass(&name, end).await,
+        };
         assert!(client.is_next(&passed, &waits), "{passed:?}");
         watcher.check().await;
     }
@@ -170,15 +172,16 @@ async fn a_second_sending_that_waits_for_the_first_finds_its_waiter() {
         first.run("BEGIN").await;
         let Waits { ask, position } = first.wait(&name).await;
         let pid = process(&mut second).await;
-        let (mut joined, ()) = tokio::join!(second.join(&ask), async {
+        let (joined, ()) = tokio::join!(second.try_join(&ask), async {
             is_blocked(&mut watcher, pid).await;
             first.run("COMMIT").await;
         });
-        if matches!(joined, Joined::Locked) {
-            joined = second.join(&ask).await;
-        }
+        let joined = match joined {
+            Some(joined) => joined,
+            None => second.join(&ask).await,
+        };
         assert!(
-            matches!(joined, Joined::Queued { position: found, before: 0, .. } if found == position),
+            matches!(joined, Joined::Queued { position: found, .. } if found == position),
             "{joined:?}"
         );
         assert_eq!(watcher.row(&name).await.waiters, 1);
@@ -194,13 +197,13 @@ async fn a_transaction_around_a_verb_is_left_as_it_was() {
     let held = client.hold("a").await;
     client.run("BEGIN").await;
     client.wait("a").await;
-    client.pass("a", Some((held.ask.grant_id, None))).await;
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     let limit = "SELECT setting::bigint FROM pg_settings WHERE name = 'lock_timeout'";
     assert_eq!(Schema::numbers(&mut client.conn, limit).await, [0]);
     client.run("COMMIT").await;
     other.run(Schema::LOCK).await;
     client.run("BEGIN").await;
-    assert_eq!(client.pass("a", None).await, Passed::Locked);
+    assert_eq!(client.try_pass("a", PassWhy::Stuck).await, None);
     client.run("COMMIT").await;
     other.run("ROLLBACK").await;
     client.hold("b").await;

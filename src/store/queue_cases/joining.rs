@@ -38,22 +38,17 @@ pub(crate) async fn a_free_name_is_granted<P: Place>(place: &P) {
 pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
-    for n in 0..3 {
+    for n in 1..=3 {
         let ask = client.ask("a");
         let joined = client.join(&ask).await;
-        let Joined::Queued {
-            position,
-            before,
-            pass,
-        } = joined
-        else {
+        let Joined::Queued { position, is_stuck } = joined else {
             panic!("{joined:?}");
         };
-        assert_eq!((position, before, pass), (i64::from(n) + 1, n, false));
+        assert_eq!((position, is_stuck), (n, false));
         let waits = Waits { ask, position };
         let looked = client.look(&waits).await;
         let Looked::Waiting {
-            pass: false,
+            is_stuck: false,
             remaining,
         } = looked
         else {
@@ -73,9 +68,8 @@ pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
         matches!(
             joined,
             Joined::Queued {
-                before: 3,
-                pass: true,
-                ..
+                position: 4,
+                is_stuck: true
             }
         ),
         "{joined:?}"
@@ -109,7 +103,7 @@ pub(crate) async fn a_join_that_was_sent_twice_finds_its_waiter<P: Place>(place:
     };
     let joined = client.join(&again).await;
     assert!(
-        matches!(joined, Joined::Queued { position, before: 1, pass: false } if position == second.position),
+        matches!(joined, Joined::Queued { position, is_stuck: false } if position == second.position),
         "{joined:?}"
     );
     assert_eq!(client.row("a").await.waiters, 3);
@@ -125,7 +119,7 @@ pub(crate) async fn a_grant_that_is_found_needs_no_confirm<P: Place>(place: &P) 
         ..client.ask("a")
     };
     client.join(&ask).await;
-    client.pass("a", Some((held.ask.grant_id, None))).await;
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     assert!(client.row("a").await.remaining.unwrap() <= 2_000_000);
     let joined = client.join(&ask).await;
     assert!(

@@ -12,7 +12,7 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
     let mut other = Client::new(place).await;
     let held = client.hold("a").await;
     let first = client.wait("a").await;
-    client.pass("a", Some((held.ask.grant_id, None))).await;
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     let second = client.wait("a").await;
     // A later confirm is not too late then.
     assert!(matches!(
@@ -24,14 +24,13 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
 
     for _ in 0..3 {
         let began = Instant::now();
-        let joined = client.join(&ask).await;
-        assert!(matches!(joined, Joined::Locked), "{joined:?}");
-        let leave = Some((second.ask.grant_id, Some(second.position)));
-        let release = Some((first.ask.grant_id, None));
-        for of in [None, leave, release] {
-            assert_eq!(client.pass("a", of).await, Passed::Locked);
+        let joined = client.try_join(&ask).await;
+        assert!(joined.is_none(), "{joined:?}");
+        let release = PassWhy::Ended(first.ask.grant_id);
+        for why in [PassWhy::Stuck, second.leaves(), release] {
+            assert_eq!(client.try_pass("a", why).await, None);
         }
-        assert_eq!(client.confirm(&first).await, Confirmed::Locked);
+        assert_eq!(client.try_confirm(&first).await, None);
         let each = began.elapsed() / 5;
         assert!(each < SOON, "{each:?}");
         // A look waits for nothing.
@@ -47,7 +46,13 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
     let after = client.wait("b").await;
     let looked = other.look(&after).await;
     assert!(
-        matches!(looked, Looked::Waiting { pass: false, .. }),
+        matches!(
+            looked,
+            Looked::Waiting {
+                is_stuck: false,
+                ..
+            }
+        ),
         "{looked:?}"
     );
 }

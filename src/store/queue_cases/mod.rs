@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::model::{FaultKind, Name};
+use crate::model::{FaultKind, Name, Share};
 use crate::store::clean::CleanStore;
 use crate::store::in_tx::InTxStore;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::permit::PermitStore;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, Passed,
+    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
     QueueStore,
 };
 use crate::store::release::{Freed, ReleaseAsk};
@@ -31,6 +31,9 @@ use crate::store::row::LockRow;
 use crate::store::session::{OpenAsk, SessionStore};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+/// What a case expects that locks nothing.
+pub(crate) const UNLOCKED: &str = "no transaction has the row locked";
 
 /// The verbs that the cases need.
 pub(crate) trait Verbs:
@@ -107,8 +110,13 @@ impl<P: Place> Client<P> {
         }
     }
 
-    pub(crate) async fn join(&mut self, ask: &JoinAsk) -> Joined {
+    /// `None`: the row is locked.
+    pub(crate) async fn try_join(&mut self, ask: &JoinAsk) -> Option<Joined> {
         self.conn.queue_join(ask).await.unwrap()
+    }
+
+    pub(crate) async fn join(&mut self, ask: &JoinAsk) -> Joined {
+        self.try_join(ask).await.expect(UNLOCKED)
     }
 
     /// Joins, and is granted the name at once.
@@ -129,10 +137,14 @@ impl<P: Place> Client<P> {
         Waits { ask, position }
     }
 
-    pub(crate) async fn pass(&mut self, name: &str, of: Option<(Uuid, Option<i64>)>) -> Passed {
+    /// `None`: the row is locked.
+    pub(crate) async fn try_pass(&mut self, name: &str, why: PassWhy) -> Option<Passed> {
         let name = named(name);
-        let of = of.map(|(grant_id, at)| (grant_id, at.map_or(Leaves::None, Leaves::At)));
-        self.conn.queue_pass(&PassAsk { name, of }).await.unwrap()
+        self.conn.queue_pass(&PassAsk { name, why }).await.unwrap()
+    }
+
+    pub(crate) async fn pass(&mut self, name: &str, why: PassWhy) -> Passed {
+        self.try_pass(name, why).await.expect(UNLOCKED)
     }
 
     pub(crate) async fn look(&mut self, waits: &Waits) -> Looked {
@@ -147,6 +159,11 @@ impl<P: Place> Client<P> {
     }
 
     pub(crate) async fn confirm(&mut self, waits: &Waits) -> Confirmed {
+        self.try_confirm(waits).await.expect(UNLOCKED)
+    }
+
+    /// `None`: the row is locked.
+    pub(crate) async fn try_confirm(&mut self, waits: &Waits) -> Option<Confirmed> {
         let ask = ConfirmAsk {
             name: waits.ask.name.clone(),
             grant_id: waits.ask.grant_id,
@@ -196,11 +213,8 @@ impl<P: Place> Client<P> {
 
     /// Whether the next waiter is this one.
     pub(crate) fn is_next(&self, passed: &Passed, waits: &Waits) -> bool {
-        let next = Next {
-            grant_id: waits.ask.grant_id,
-            session: self.session,
-        };
-        matches!(passed, Passed::Done { next: Some(found), .. } if *found == next)
+        assert_eq!(waits.ask.session, self.session);
+        passed.next == [waits.ask.grant_id]
     }
 
     pub(crate) async fn take(&mut self, name: &str, barging: bool) -> Taken {
@@ -241,6 +255,13 @@ pub(crate) fn named(name: &str) -> Name {
     Name::new(name).unwrap()
 }
 
+/// What a client wants of a read/write lock or a semaphore.
+#[derive(Debug, Clone)]
+pub(crate) struct PermitAsk {
+    pub(crate) join: JoinAsk,
+    pub(crate) share: Share,
+}
+
 pub(crate) struct Held {
     pub(crate) ask: JoinAsk,
     pub(crate) fence: i64,
@@ -249,6 +270,15 @@ pub(crate) struct Held {
 pub(crate) struct Waits {
     pub(crate) ask: JoinAsk,
     pub(crate) position: i64,
+}
+
+impl Waits {
+    pub(crate) fn leaves(&self) -> PassWhy {
+        PassWhy::Left {
+            grant_id: self.ask.grant_id,
+            at: Some(self.position),
+        }
+    }
 }
 
 /// Makes a test of each case.

@@ -15,12 +15,18 @@ pub(crate) async fn a_name_is_passed_on_in_order<P: Place>(place: &P) {
     for (n, waits) in waiting.iter().enumerate() {
         let looked = client.look(waits).await;
         assert!(
-            matches!(looked, Looked::Waiting { pass: false, .. }),
+            matches!(
+                looked,
+                Looked::Waiting {
+                    is_stuck: false,
+                    ..
+                }
+            ),
             "{looked:?}"
         );
-        let passed = client.pass("a", Some((last, None))).await;
+        let passed = client.pass("a", PassWhy::Ended(last)).await;
         assert!(client.is_next(&passed, waits), "{passed:?}");
-        assert!(matches!(passed, Passed::Done { was_live: true, .. }));
+        assert_eq!(passed.ended, Ended::Live);
         assert_eq!(client.look(waits).await, Looked::Granted);
         let confirmed = client.confirm(waits).await;
         let Confirmed::Held { fence: next } = confirmed else {
@@ -32,16 +38,19 @@ pub(crate) async fn a_name_is_passed_on_in_order<P: Place>(place: &P) {
         client.check().await;
         (last, fence) = (waits.ask.grant_id, next);
     }
-    let passed = client.pass("a", Some((last, None))).await;
-    let free = Passed::Done {
-        was_live: true,
-        next: None,
+    let passed = client.pass("a", PassWhy::Ended(last)).await;
+    let free = Passed {
+        ended: Ended::Live,
+        next: vec![],
     };
     assert_eq!(passed, free);
     let row = client.row("a").await;
     assert_eq!((row.grant_id, row.fence), (None, fence));
     // Sent again, it finds nothing to do.
-    assert_eq!(client.pass("a", Some((last, None))).await, Passed::No);
+    assert_eq!(
+        client.pass("a", PassWhy::Ended(last)).await,
+        Passed::NOTHING
+    );
     let places = P::numbers(
         &mut client.conn,
         "SELECT passed - next_position FROM rowlock_lock",
@@ -58,7 +67,7 @@ pub(crate) async fn dead_waiters_are_passed_over<P: Place>(place: &P) {
     let third = client.wait("a").await;
     let fourth = dead.wait("a").await;
     dead.expire().await;
-    let passed = client.pass("a", Some((held.ask.grant_id, None))).await;
+    let passed = client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     assert!(client.is_next(&passed, &third), "{passed:?}");
     assert_eq!(client.row("a").await.waiters, 1);
     client.check().await;
@@ -68,11 +77,8 @@ pub(crate) async fn dead_waiters_are_passed_over<P: Place>(place: &P) {
     let looked = dead.look(&fourth).await;
     assert!(matches!(looked, Looked::Waiting { .. }), "{looked:?}");
     // No waiter lives.
-    let passed = client.pass("a", Some((third.ask.grant_id, None))).await;
-    assert!(
-        matches!(passed, Passed::Done { next: None, .. }),
-        "{passed:?}"
-    );
+    let passed = client.pass("a", PassWhy::Ended(third.ask.grant_id)).await;
+    assert!(passed.next.is_empty(), "{passed:?}");
     let row = client.row("a").await;
     assert_eq!((row.grant_id, row.waiters), (None, 0));
     client.check().await;
@@ -83,23 +89,20 @@ pub(crate) async fn a_waiter_whose_place_is_unknown_leaves<P: Place>(place: &P) 
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let (first, second) = (client.wait("a").await, client.wait("a").await);
-    let leaves = |waits: &Waits| PassAsk {
-        name: named("a"),
-        of: Some((waits.ask.grant_id, Leaves::Anywhere)),
+    let leaves = |waits: &Waits| PassWhy::Left {
+        grant_id: waits.ask.grant_id,
+        at: None,
     };
     for _ in 0..2 {
-        let passed = client.conn.queue_pass(&leaves(&second)).await.unwrap();
-        assert_eq!(passed, Passed::No);
+        let passed = client.pass("a", leaves(&second)).await;
+        assert_eq!(passed, Passed::NOTHING);
         assert_eq!(client.row("a").await.waiters, 1);
         client.check().await;
     }
     // Its turn has come meanwhile.
     client.release(held.ask.grant_id, "a", held.fence).await;
-    let passed = client.conn.queue_pass(&leaves(&first)).await.unwrap();
-    assert!(
-        matches!(passed, Passed::Done { next: None, .. }),
-        "{passed:?}"
-    );
+    let passed = client.pass("a", leaves(&first)).await;
+    assert!(passed.next.is_empty(), "{passed:?}");
     assert_eq!(client.row("a").await.grant_id, None);
     client.check().await;
 }
@@ -108,28 +111,25 @@ pub(crate) async fn a_waiter_leaves<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let (first, second) = (client.wait("a").await, client.wait("a").await);
-    let leave = Some((first.ask.grant_id, Some(first.position)));
-    assert_eq!(client.pass("a", leave).await, Passed::No);
+    let leave = first.leaves();
+    assert_eq!(client.pass("a", leave).await, Passed::NOTHING);
     assert_eq!(client.look(&first).await, Looked::Gone);
     let row = client.row("a").await;
     assert!(row.is_of(held.ask.grant_id) && row.is_live());
     assert_eq!(row.waiters, 1);
     client.check().await;
     // Sent twice.
-    assert_eq!(client.pass("a", leave).await, Passed::No);
+    assert_eq!(client.pass("a", leave).await, Passed::NOTHING);
     client.check().await;
-    let passed = client.pass("a", Some((held.ask.grant_id, None))).await;
+    let passed = client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     assert!(client.is_next(&passed, &second), "{passed:?}");
     // The last waiter leaves a name whose grant has expired.
     let third = client.wait("a").await;
     client.expire_grants().await;
-    let leave = Some((third.ask.grant_id, Some(third.position)));
+    let leave = third.leaves();
     let passed = client.pass("a", leave).await;
-    let free = Passed::Done {
-        was_live: false,
-        next: None,
-    };
-    assert_eq!(passed, free);
+    assert_eq!(passed, Passed::NOTHING);
+    assert_eq!(client.row("a").await.grant_id, None);
     client.check().await;
 }
 
@@ -137,11 +137,11 @@ pub(crate) async fn a_waiter_leaves_when_it_was_just_granted_the_name<P: Place>(
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let (first, second) = (client.wait("a").await, client.wait("a").await);
-    client.pass("a", Some((held.ask.grant_id, None))).await;
-    let leave = Some((first.ask.grant_id, Some(first.position)));
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    let leave = first.leaves();
     let passed = client.pass("a", leave).await;
     assert!(client.is_next(&passed, &second), "{passed:?}");
-    assert!(matches!(passed, Passed::Done { was_live: true, .. }));
+    assert_eq!(passed.ended, Ended::Live);
     client.check().await;
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
         Confirmed::Gone,
         "not granted yet"
     );
-    client.pass("a", Some((held.ask.grant_id, None))).await;
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     let row = client.row("a").await;
     let left = row.remaining.unwrap();
     assert!((1..=2_000_000).contains(&left), "{left}");
@@ -166,7 +166,7 @@ pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
     };
     for _ in 0..2 {
         let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
-        assert_eq!(confirmed, Confirmed::Held { fence: row.fence });
+        assert_eq!(confirmed, Some(Confirmed::Held { fence: row.fence }));
         let row = client.row("a").await;
         assert!(row.remaining.unwrap() > 20_000_000, "{row:?}");
         assert_eq!(row.session, Some(client.session));
@@ -177,7 +177,7 @@ pub(crate) async fn a_confirm_that_is_too_late_holds_nothing<P: Place>(place: &P
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
-    client.pass("a", Some((held.ask.grant_id, None))).await;
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     client.expire_grants().await;
     assert_eq!(client.confirm(&waits).await, Confirmed::Gone);
     assert_eq!(client.look(&waits).await, Looked::Gone);
@@ -188,32 +188,26 @@ pub(crate) async fn a_window_that_is_over_is_passed_on<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let (first, second) = (client.wait("a").await, client.wait("a").await);
-    client.pass("a", Some((held.ask.grant_id, None))).await;
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     assert_eq!(
-        client.pass("a", None).await,
-        Passed::No,
+        client.pass("a", PassWhy::Stuck).await,
+        Passed::NOTHING,
         "the window is open"
     );
     client.expire_grants().await;
     let looked = client.look(&second).await;
     let due = Looked::Waiting {
-        pass: true,
+        is_stuck: true,
         remaining: Duration::ZERO,
     };
     assert_eq!(looked, due);
-    let passed = client.pass("a", None).await;
+    let passed = client.pass("a", PassWhy::Stuck).await;
     assert!(client.is_next(&passed, &second), "{passed:?}");
-    assert!(matches!(
-        passed,
-        Passed::Done {
-            was_live: false,
-            ..
-        }
-    ));
+    assert_eq!(passed.ended, Ended::Nothing);
     assert_eq!(client.confirm(&first).await, Confirmed::Gone);
     // The late one's release finds that the name has another grant.
-    let passed = client.pass("a", Some((first.ask.grant_id, None))).await;
-    assert_eq!(passed, Passed::No);
+    let passed = client.pass("a", PassWhy::Ended(first.ask.grant_id)).await;
+    assert_eq!(passed, Passed::NOTHING);
     assert!(matches!(
         client.confirm(&second).await,
         Confirmed::Held { .. }
@@ -222,21 +216,29 @@ pub(crate) async fn a_window_that_is_over_is_passed_on<P: Place>(place: &P) {
 
 pub(crate) async fn only_what_is_due_is_passed_on<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
-    assert_eq!(client.pass("a", None).await, Passed::No, "no row");
+    assert_eq!(
+        client.pass("a", PassWhy::Stuck).await,
+        Passed::NOTHING,
+        "no row"
+    );
     let held = client.hold("a").await;
-    assert_eq!(client.pass("a", None).await, Passed::No, "held");
-    let stranger = Some((Uuid::new_v4(), None));
-    assert_eq!(client.pass("a", stranger).await, Passed::No);
+    assert_eq!(
+        client.pass("a", PassWhy::Stuck).await,
+        Passed::NOTHING,
+        "held"
+    );
+    let stranger = PassWhy::Ended(Uuid::new_v4());
+    assert_eq!(client.pass("a", stranger).await, Passed::NOTHING);
     client.release(held.ask.grant_id, "a", held.fence).await;
-    assert_eq!(client.pass("a", None).await, Passed::No, "free");
-    assert_eq!(client.pass("a", stranger).await, Passed::No);
+    assert_eq!(
+        client.pass("a", PassWhy::Stuck).await,
+        Passed::NOTHING,
+        "free"
+    );
+    assert_eq!(client.pass("a", stranger).await, Passed::NOTHING);
     client.hold("a").await;
     client.expire_grants().await;
-    let free = Passed::Done {
-        was_live: false,
-        next: None,
-    };
-    assert_eq!(client.pass("a", None).await, free);
+    assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
     assert_eq!(client.row("a").await.grant_id, None);
 }
 
@@ -254,7 +256,7 @@ pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place:
     let joined = client.join(&ask).await;
     let Joined::Queued {
         position,
-        pass: true,
+        is_stuck: true,
         ..
     } = joined
     else {
@@ -263,10 +265,10 @@ pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place:
     let waits = Waits { ask, position };
     let looked = client.look(&waits).await;
     assert!(
-        matches!(looked, Looked::Waiting { pass: true, .. }),
+        matches!(looked, Looked::Waiting { is_stuck: true, .. }),
         "{looked:?}"
     );
-    let passed = client.pass("a", None).await;
+    let passed = client.pass("a", PassWhy::Stuck).await;
     assert!(client.is_next(&passed, &waits), "{passed:?}");
     assert_eq!(client.row("a").await.session, None);
     client.check().await;
@@ -288,10 +290,10 @@ pub(crate) async fn a_session_that_lives_keeps_its_lock<P: Place>(place: &P) {
     };
     holder.join(&ask).await;
     let waits = client.wait("a").await;
-    assert_eq!(client.pass("a", None).await, Passed::No);
+    assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
     let looked = client.look(&waits).await;
     let Looked::Waiting {
-        pass: false,
+        is_stuck: false,
         remaining,
     } = looked
     else {
@@ -310,7 +312,7 @@ pub(crate) async fn a_window_ends_with_the_session_of_its_waiter<P: Place>(place
     let mut brief = Client::<P>::with_ttl(place, Duration::from_secs(1)).await;
     let held = client.hold("a").await;
     let waits = brief.wait("a").await;
-    let passed = client.pass("a", Some((held.ask.grant_id, None))).await;
+    let passed = client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     assert!(brief.is_next(&passed, &waits), "{passed:?}");
     let left = client.row("a").await.remaining.unwrap();
     assert!(left <= 1_000_000, "longer than its session: {left}");

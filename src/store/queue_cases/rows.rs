@@ -3,10 +3,7 @@
 use super::*;
 
 fn passed_to(waits: &Waits) -> Freed {
-    Freed::Passed(vec![Next {
-        grant_id: waits.ask.grant_id,
-        session: waits.ask.session,
-    }])
+    Freed::Passed(vec![waits.ask.grant_id])
 }
 
 pub(crate) async fn a_release_passes_on<P: Place>(place: &P) {

@@ -63,9 +63,9 @@ async fn client<P: Place>(place: P, holders: Holders, end: Instant) -> Vec<Grant
     while Instant::now() < end {
         let n = rand::rng().random_range(0..NAMES.len());
         let ask = client.ask(NAMES[n]);
-        let (fence, position) = match client.join(&ask).await {
-            Joined::Granted { fence } => (fence, None),
-            Joined::Queued { position, .. } => {
+        let (fence, position) = match client.try_join(&ask).await {
+            Some(Joined::Granted { fence }) => (fence, None),
+            Some(Joined::Queued { position, .. }) => {
                 let waits = Waits {
                     ask: ask.clone(),
                     position,
@@ -76,8 +76,8 @@ async fn client<P: Place>(place: P, holders: Holders, end: Instant) -> Vec<Grant
                     None => continue,
                 }
             }
-            joined @ (Joined::Full(_) | Joined::Mismatch(_)) => panic!("{joined:?}"),
-            Joined::Locked => continue,
+            Some(joined) => panic!("{joined:?}"),
+            None => continue,
         };
         assert!(
             !holders[n].swap(true, Ordering::SeqCst),
@@ -112,8 +112,7 @@ async fn turn<P: Place>(client: &mut Client<P>, waits: &Waits, leaves: bool) -> 
             "a waiter of {name} was forgotten"
         );
         if leaves && began.elapsed() > Duration::from_millis(2) {
-            let of = Some((waits.ask.grant_id, Some(waits.position)));
-            if client.pass(name, of).await == Passed::Locked {
+            if client.try_pass(name, waits.leaves()).await.is_none() {
                 continue;
             }
             return None;
@@ -125,13 +124,13 @@ async fn turn<P: Place>(client: &mut Client<P>, waits: &Waits, leaves: bool) -> 
             waited = now;
         }
         match looked {
-            Looked::Granted => match client.confirm(waits).await {
-                Confirmed::Held { fence } => return Some(fence),
-                Confirmed::Locked => {}
-                Confirmed::Gone => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
+            Looked::Granted => match client.try_confirm(waits).await {
+                Some(Confirmed::Held { fence }) => return Some(fence),
+                None => {}
+                Some(Confirmed::Gone) => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
             },
-            Looked::Waiting { pass: true, .. } => {
-                client.pass(name, None).await;
+            Looked::Waiting { is_stuck: true, .. } => {
+                client.try_pass(name, PassWhy::Stuck).await;
             }
             Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
             Looked::Gone => {

@@ -2,21 +2,20 @@
 //!
 //! Each verb but the look is a transaction that begins with the write lock, as in `queue.rs`. It reads the name's row and the clock
 //! first. No other connection changes a row before it ends, so it decides from the newest state, and by one time. There are no row
-//! locks: while a caller's transaction has a permit pinned, it has the whole file, and a verb answers `Locked`.
+//! locks: while a caller's transaction has a permit pinned, it has the whole file, and a verb answers `None`.
 
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::lock_row::{read, row_ends};
+use super::lock_row::row_ends;
 use super::permit_row::{Lock, Wanted, make_row, permits_of};
-use super::queue::unlocked;
+use super::queue::{joined_or_full, unlocked};
 use super::record::in_a_transaction;
 use super::waiter;
-use crate::model::{Kind, Name};
+use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Joined, LookAsk, Looked, Next, PassAsk};
-use crate::store::release::Freed;
+use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::queue::{Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed};
 use crate::store::to_micros;
 
 const LIVE: &str = "
@@ -50,26 +49,14 @@ WHERE k.name = ?1"
 
 #[async_trait]
 impl PermitStore for SqliteConnection {
-    async fn permit_join(&mut self, ask: &PermitAsk) -> Result<Joined, Fault> {
-        let joined = in_a_transaction(self, async |conn| join(conn, ask).await).await;
-        Ok(match unlocked(joined)? {
-            Some(Some(joined)) => joined,
-            Some(None) => {
-                let row = read(self, std::iter::once(&ask.join.name)).await?;
-                row.into_values()
-                    .next()
-                    .map_or(Joined::Locked, Joined::Full)
-            }
-            None => Joined::Locked,
-        })
+    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault> {
+        let joined = in_a_transaction(self, async |conn| join(conn, ask, share).await).await;
+        joined_or_full(self, &ask.name, joined).await
     }
 
-    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<PermitsPassed, Fault> {
+    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
         let passed = in_a_transaction(self, async |conn| pass(conn, ask).await).await;
-        Ok(match unlocked(passed)? {
-            Some((freed, next)) => PermitsPassed::Done { freed, next },
-            None => PermitsPassed::Locked,
-        })
+        unlocked(passed)
     }
 
     async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
@@ -90,26 +77,31 @@ impl PermitStore for SqliteConnection {
         Ok(looked)
     }
 
-    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Weighed, Fault> {
+    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault> {
         let weighed = in_a_transaction(self, async |conn| weigh(conn, ask).await).await;
-        Ok(unlocked(weighed)?.unwrap_or(Weighed::Locked))
+        unlocked(weighed)
     }
 
-    async fn permit_resize(&mut self, name: &Name, capacity: u32) -> Result<Resized, Fault> {
+    async fn permit_resize(
+        &mut self,
+        name: &Name,
+        capacity: u32,
+    ) -> Result<Option<Resized>, Fault> {
         let resized = in_a_transaction(self, async |conn| resize(conn, name, capacity).await).await;
-        Ok(unlocked(resized)?.unwrap_or(Resized::Locked))
+        unlocked(resized)
     }
 }
 
 /// `None`: the queue is full.
 async fn join(
     conn: &mut SqliteConnection,
-    PermitAsk { join, kind, weight }: &PermitAsk,
+    ask: &JoinAsk,
+    Share { kind, weight }: Share,
 ) -> Result<Option<Joined>, sqlx::Error> {
-    let mut found = Lock::read(conn, &join.name).await?;
+    let mut found = Lock::read(conn, &ask.name).await?;
     if found.is_none() {
-        make_row(conn, &join.name, *kind).await?;
-        found = Lock::read(conn, &join.name).await?;
+        make_row(conn, &ask.name, kind).await?;
+        found = Lock::read(conn, &ask.name).await?;
     }
     let Some(mut lock) = found else {
         return Err(sqlx::Error::RowNotFound);
@@ -118,42 +110,39 @@ async fn join(
         return Ok(Some(Joined::Mismatch(Kind::of(lock.capacity))));
     }
     let wanted = Wanted {
-        grant_id: join.grant_id,
-        holder: &join.holder,
-        weight: i64::from(*weight),
-        until: lock.now + to_micros(join.ttl) + 1000,
-        session: join.in_session.then_some(join.session),
+        grant_id: ask.grant_id,
+        holder: &ask.holder,
+        weight: i64::from(weight),
+        until: lock.now + to_micros(ask.ttl) + 1000,
+        session: ask.in_session.then_some(ask.session),
     };
     if let Some(fence) = lock.keep(&wanted).await? {
         return Ok(Some(Joined::Granted { fence }));
     }
     // What is left of an earlier sending's permit has the name of the new one.
-    lock.remove(join.grant_id).await?;
+    lock.remove(ask.grant_id).await?;
     if lock.waiters == 0 && lock.fits(wanted.weight).await? {
         let fence = lock.make(&wanted).await?;
         return Ok(Some(Joined::Granted { fence }));
     }
-    lock.queue(join, *weight).await
+    lock.queue(ask, weight).await
 }
 
-/// What became of the ask's permit, and the waiters that have permits now.
-async fn pass(
-    conn: &mut SqliteConnection,
-    ask: &PassAsk,
-) -> Result<(Freed, Vec<Next>), sqlx::Error> {
+async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Passed, sqlx::Error> {
     let found = Lock::read(conn, &ask.name).await?;
     let Some(mut lock) = found.filter(Lock::has_permits) else {
-        return Ok((Freed::Superseded, Vec::new()));
+        return Ok(Passed::NOTHING);
     };
-    let mut freed = Freed::Superseded;
-    if let Some(of) = ask.of {
-        freed = lock.remove(of.0).await?;
-        let name = ask.name.as_bytes();
-        if waiter::leave(lock.conn, name, lock.passed, of).await? {
-            lock.waiters -= 1;
-        }
+    let ended = match ask.why.grant_id() {
+        Some(grant_id) => lock.remove(grant_id).await?,
+        None => Ended::Nothing,
+    };
+    let name = ask.name.as_bytes();
+    if waiter::leave(lock.conn, name, lock.passed, ask.why).await? {
+        lock.waiters -= 1;
     }
-    Ok((freed, lock.grant_waiters().await?))
+    let next = lock.grant_waiters().await?;
+    Ok(Passed { ended, next })
 }
 
 async fn weigh(conn: &mut SqliteConnection, ask: &WeighAsk) -> Result<Weighed, sqlx::Error> {

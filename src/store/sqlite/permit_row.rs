@@ -7,9 +7,7 @@ use uuid::Uuid;
 
 use super::waiter;
 use crate::model::{Kind, Name};
-use crate::store::queue::{JoinAsk, Joined, Next};
-use crate::store::release::Freed;
-use crate::store::row::count;
+use crate::store::queue::{Ended, JoinAsk, Joined};
 
 const STATE: &str = "
 SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us
@@ -106,7 +104,7 @@ impl<'a> Lock<'a> {
     }
 
     pub(super) fn has_permits(&self) -> bool {
-        Kind::of(self.capacity) != Kind::Lock
+        Kind::of(self.capacity).has_permits()
     }
 
     /// The fence of the grant's permit, if it is live: it lasts as long as the ask wants.
@@ -123,21 +121,21 @@ impl<'a> Lock<'a> {
     }
 
     /// Removes the grant's permit. Returns what it was until now.
-    pub(super) async fn remove(&mut self, grant_id: Uuid) -> Result<Freed, sqlx::Error> {
+    pub(super) async fn remove(&mut self, grant_id: Uuid) -> Result<Ended, sqlx::Error> {
         let removed: Vec<(i64, bool, bool)> = sqlx::query_as(REMOVE)
             .bind(self.name.permit(grant_id).as_bytes())
             .bind(self.now)
             .fetch_all(&mut *self.conn)
             .await?;
         let Some(&(weight, is_granted, is_live)) = removed.first() else {
-            return Ok(Freed::Superseded);
+            return Ok(Ended::Nothing);
         };
         self.take(-weight).await?;
         Ok(match (is_granted, is_live) {
-            (true, true) => Freed::Released,
-            (true, false) => Freed::Expired,
+            (true, true) => Ended::Live,
+            (true, false) => Ended::Expired,
             // Its session has ended.
-            (false, _) => Freed::Superseded,
+            (false, _) => Ended::Nothing,
         })
     }
 
@@ -211,25 +209,24 @@ impl<'a> Lock<'a> {
         weight: u32,
     ) -> Result<Option<Joined>, sqlx::Error> {
         let name = self.name.as_bytes();
-        let waiting = waiter::waiting(self.conn, name, self.passed, ask.grant_id).await?;
-        let (position, before) = if let Some(waiting) = waiting {
-            waiting
+        let found = waiter::find(self.conn, name, self.passed, ask.grant_id).await?;
+        let position = if let Some(position) = found {
+            position
         } else if self.waiters >= i64::from(ask.most) {
             return Ok(None);
         } else {
             let place = (self.next_position, self.now);
             waiter::add(self.conn, ask, weight, place).await?;
-            (self.next_position, count(self.waiters))
+            self.next_position
         };
         Ok(Some(Joined::Queued {
             position,
-            before,
-            pass: false,
+            is_stuck: false,
         }))
     }
 
     /// Grants permits to the first waiters, as many as fit. The first one that does not fit keeps back those behind it.
-    pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Next>, sqlx::Error> {
+    pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Uuid>, sqlx::Error> {
         let mut next = Vec::new();
         let name = self.name.as_bytes();
         while self.waiters > 0 {
@@ -243,14 +240,14 @@ impl<'a> Lock<'a> {
             }
             self.consume(first.position).await?;
             self.make(&Wanted {
-                grant_id: first.next.grant_id,
+                grant_id: first.grant_id,
                 holder: &first.holder,
                 weight: first.weight,
                 until: first.window(self.now),
                 session: None,
             })
             .await?;
-            next.push(first.next);
+            next.push(first.grant_id);
         }
         Ok(next)
     }

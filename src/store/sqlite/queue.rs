@@ -13,10 +13,9 @@ use super::waiter;
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
+    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
     WaiterColumns, WaiterRow,
 };
-use crate::store::row::count;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
 
@@ -90,32 +89,21 @@ struct State {
     now: i64,
 }
 
-/// What a transaction found.
-enum Found<T> {
-    Done(T),
-    /// There is no row.
-    NoRow,
+/// What passing on found.
+enum Found {
+    Done(Passed),
     /// The lock belongs to this session, which is not live.
     LeftBehind(Uuid),
 }
 
 #[async_trait]
 impl QueueStore for SqliteConnection {
-    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Joined, Fault> {
+    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
         let joined = in_a_transaction(self, async |conn| join(conn, ask).await).await;
-        Ok(match unlocked(joined)? {
-            Some(Some(joined)) => joined,
-            Some(None) => {
-                let row = read(self, std::iter::once(&ask.name)).await?;
-                row.into_values()
-                    .next()
-                    .map_or(Joined::Locked, Joined::Full)
-            }
-            None => Joined::Locked,
-        })
+        joined_or_full(self, &ask.name, joined).await
     }
 
-    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Confirmed, Fault> {
+    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
         let fence: Result<Vec<i64>, sqlx::Error> = sqlx::query_scalar(CONFIRM)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
@@ -123,32 +111,29 @@ impl QueueStore for SqliteConnection {
             .bind(ask.session)
             .fetch_all(self)
             .await;
-        Ok(match unlocked(fence.map_err(Fault::from))? {
-            Some(fences) => match fences[..] {
-                [fence] => Confirmed::Held { fence },
-                _ => Confirmed::Gone,
-            },
-            None => Confirmed::Locked,
-        })
+        let confirmed = |fences: Vec<i64>| match fences[..] {
+            [fence] => Confirmed::Held { fence },
+            _ => Confirmed::Gone,
+        };
+        Ok(unlocked(fence.map_err(Fault::from))?.map(confirmed))
     }
 
-    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Passed, Fault> {
+    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
         for _ in 0..2 {
             let passed = in_a_transaction(self, async |conn| pass(conn, ask).await).await;
             match unlocked(passed)? {
-                Some(Found::Done(passed)) => return Ok(passed),
-                Some(Found::NoRow) => return Ok(Passed::No),
+                Some(Found::Done(passed)) => return Ok(Some(passed)),
                 Some(Found::LeftBehind(session)) => {
                     let name = ask.name.clone();
                     let buried = self.session_bury(&[LeftBehind { name, session }]).await;
                     if unlocked(buried)?.is_none() {
-                        return Ok(Passed::Locked);
+                        return Ok(None);
                     }
                 }
-                None => return Ok(Passed::Locked),
+                None => return Ok(None),
             }
         }
-        Ok(Passed::Locked)
+        Ok(None)
     }
 
     async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
@@ -208,14 +193,9 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
         let fence = fence.await?;
         return Ok(Some(Joined::Granted { fence }));
     }
-    let pass = !row.is_live || row.is_left;
-    let waiting = waiter::waiting(conn, name, row.passed, ask.grant_id).await?;
-    if let Some((position, before)) = waiting {
-        return Ok(Some(Joined::Queued {
-            position,
-            before,
-            pass,
-        }));
+    let is_stuck = !row.is_live || row.is_left;
+    if let Some(position) = waiter::find(conn, name, row.passed, ask.grant_id).await? {
+        return Ok(Some(Joined::Queued { position, is_stuck }));
     }
     if row.waiters >= i64::from(ask.most) {
         return Ok(None);
@@ -223,32 +203,29 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
     waiter::add(conn, ask, 0, (row.next_position, row.now)).await?;
     Ok(Some(Joined::Queued {
         position: row.next_position,
-        before: count(row.waiters),
-        pass,
+        is_stuck,
     }))
 }
 
-async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found<Passed>, sqlx::Error> {
+async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx::Error> {
     let name = ask.name.as_bytes();
     let Some(mut row) = state(conn, &ask.name).await? else {
-        return Ok(Found::NoRow);
+        return Ok(Found::Done(Passed::NOTHING));
     };
     if row.kind != Kind::Lock {
         // Its waiters are for permits, and it never has a grant.
-        return Ok(Found::Done(Passed::No));
+        return Ok(Found::Done(Passed::NOTHING));
     }
-    if let Some(of) = ask.of
-        && waiter::leave(conn, name, row.passed, of).await?
-    {
+    if waiter::leave(conn, name, row.passed, ask.why).await? {
         row.waiters -= 1;
     }
-    let is_mine = row.grant_id.is_some() && row.grant_id == ask.of.map(|of| of.0);
+    let is_mine = row.grant_id.is_some() && row.grant_id == ask.why.grant_id();
     if row.is_live && !is_mine {
         let left = row.session_id.filter(|_| row.is_left);
-        return Ok(left.map_or(Found::Done(Passed::No), Found::LeftBehind));
+        return Ok(left.map_or(Found::Done(Passed::NOTHING), Found::LeftBehind));
     }
     if row.grant_id.is_none() && row.waiters == 0 {
-        return Ok(Found::Done(Passed::No));
+        return Ok(Found::Done(Passed::NOTHING));
     }
     let first = waiter::first(conn, name, row.passed, row.now).await?;
     let passed = first.as_ref().map(|first| first.position);
@@ -256,17 +233,19 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found<Passed
     waiter::consume(conn, name, row.passed, passed).await?;
     let next = if let Some(first) = first {
         let window = (row.now, first.window(row.now));
-        let whose = (first.next.grant_id, &*first.holder);
+        let whose = (first.grant_id, &*first.holder);
         grant(conn, name, whose, window, None).await?;
-        Some(first.next)
+        vec![first.grant_id]
     } else {
         sqlx::query(FREE).bind(name).execute(conn).await?;
-        None
+        Vec::new()
     };
-    Ok(Found::Done(Passed::Done {
-        was_live: is_mine && row.is_live,
-        next,
-    }))
+    let ended = match (is_mine, row.is_live) {
+        (false, _) => Ended::Nothing,
+        (true, false) => Ended::Expired,
+        (true, true) => Ended::Live,
+    };
+    Ok(Found::Done(Passed { ended, next }))
 }
 
 async fn state(conn: &mut SqliteConnection, name: &Name) -> Result<Option<State>, sqlx::Error> {
@@ -305,6 +284,23 @@ async fn grant(
         .bind(session)
         .fetch_one(conn)
         .await
+}
+
+/// The outcome of a join, for a lock or a permit; the transaction of a join answers `None` when the queue is full. `None`: the file stayed busy, or
+/// the row was removed just now.
+pub(super) async fn joined_or_full(
+    conn: &mut SqliteConnection,
+    name: &Name,
+    joined: Result<Option<Joined>, Fault>,
+) -> Result<Option<Joined>, Fault> {
+    let Some(joined) = unlocked(joined)? else {
+        return Ok(None);
+    };
+    if joined.is_some() {
+        return Ok(joined);
+    }
+    let row = read(conn, std::iter::once(name)).await?;
+    Ok(row.into_values().next().map(Joined::Full))
 }
 
 /// `None`: the file stayed busy, and nothing has happened.

@@ -3,15 +3,11 @@
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use crate::store::queue::{JoinAsk, Leaves, Next, WINDOW};
-use crate::store::row::count;
+use crate::store::queue::{JoinAsk, PassWhy, WINDOW};
 use crate::store::to_micros;
 
 const FIND: &str = "
 SELECT position FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND grant_id = ?3";
-
-const COUNT: &str =
-    "SELECT count(*) FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND position < ?3";
 
 const ADD: &str = "
 INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at, weight)
@@ -27,7 +23,7 @@ const LEFT: &str = "UPDATE rowlock_lock SET waiters = waiters - 1 WHERE name = ?
 
 /// CROSS JOIN keeps the sessions from becoming the outer loop.
 const FIRST: &str = "
-SELECT w.position, w.grant_id, w.session_id, w.holder, w.weight, s.expires_at
+SELECT w.position, w.grant_id, w.holder, w.weight, s.expires_at
 FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
 WHERE w.name = ?1 AND w.position > ?2 AND s.expires_at > ?3
 ORDER BY w.position LIMIT 1";
@@ -43,7 +39,7 @@ const CONSUMED: &str =
 #[derive(Debug)]
 pub(super) struct First {
     pub(super) position: i64,
-    pub(super) next: Next,
+    pub(super) grant_id: Uuid,
     pub(super) holder: String,
     pub(super) weight: i64,
     /// When its session expires.
@@ -58,7 +54,7 @@ impl First {
 }
 
 /// The position of a grant's waiter.
-async fn find(
+pub(super) async fn find(
     conn: &mut SqliteConnection,
     name: &[u8],
     passed: i64,
@@ -66,21 +62,6 @@ async fn find(
 ) -> Result<Option<i64>, sqlx::Error> {
     let find = sqlx::query_scalar(FIND).bind(name).bind(passed);
     find.bind(grant_id).fetch_optional(conn).await
-}
-
-/// The position of a grant's waiter, and how many waiters are before it.
-pub(super) async fn waiting(
-    conn: &mut SqliteConnection,
-    name: &[u8],
-    passed: i64,
-    grant_id: Uuid,
-) -> Result<Option<(i64, u32)>, sqlx::Error> {
-    let Some(position) = find(conn, name, passed, grant_id).await? else {
-        return Ok(None);
-    };
-    let before = sqlx::query_scalar(COUNT).bind(name).bind(passed);
-    let before: i64 = before.bind(position).fetch_one(conn).await?;
-    Ok(Some((position, count(before))))
 }
 
 /// Puts a waiter at the end of the queue.
@@ -105,17 +86,19 @@ pub(super) async fn add(
     Ok(())
 }
 
-/// Removes the waiter that leaves. Returns whether it was there.
+/// Removes the waiter that leaves, if one does. Returns whether it was there.
 pub(super) async fn leave(
     conn: &mut SqliteConnection,
     name: &[u8],
     passed: i64,
-    (grant_id, leaves): (Uuid, Leaves),
+    why: PassWhy,
 ) -> Result<bool, sqlx::Error> {
-    let position = match leaves {
-        Leaves::None => None,
-        Leaves::At(position) => Some(position),
-        Leaves::Anywhere => find(conn, name, passed, grant_id).await?,
+    let PassWhy::Left { grant_id, at } = why else {
+        return Ok(false);
+    };
+    let position = match at {
+        Some(at) => Some(at),
+        None => find(conn, name, passed, grant_id).await?,
     };
     let leave = sqlx::query(LEAVE).bind(name).bind(position).bind(grant_id);
     let was_there = leave.execute(&mut *conn).await?.rows_affected() > 0;
@@ -138,13 +121,10 @@ pub(super) async fn first(
     };
     Ok(Some(First {
         position: row.try_get(0)?,
-        next: Next {
-            grant_id: row.try_get(1)?,
-            session: row.try_get(2)?,
-        },
-        holder: row.try_get(3)?,
-        weight: row.try_get(4)?,
-        ends: row.try_get(5)?,
+        grant_id: row.try_get(1)?,
+        holder: row.try_get(2)?,
+        weight: row.try_get(3)?,
+        ends: row.try_get(4)?,
     }))
 }
 

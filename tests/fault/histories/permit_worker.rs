@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use rand::Rng;
-use rowlock::{Error, Held, Mode, RwHeld, RwLock, Semaphore};
+use rowlock::{Error, Held, Mode, RwHeld, RwLock, Semaphore, TryAcquire};
 use tokio::time::{sleep, timeout};
 
 use super::a_name;
@@ -160,8 +160,8 @@ pub(super) fn a_share(name: &str) -> Share {
     }
 }
 
-fn rw(held: Option<RwHeld>) -> Option<Permit> {
-    held.map(Permit::Rw)
+fn rw(tried: TryAcquire<RwHeld>) -> Option<Permit> {
+    tried.held().map(Permit::Rw)
 }
 
 /// Tells of the outcome of acquire `id`.

@@ -3,7 +3,6 @@
 use super::*;
 use crate::store::clean::CleanStore;
 use crate::store::in_tx::{TxAsk, TxTaken};
-use crate::store::queue::Passed;
 
 /// An undo passes on too. So it finds names of another kind.
 pub(crate) async fn the_verbs_for_locks_leave_permits_alone(place: &impl Place) {
@@ -13,11 +12,12 @@ pub(crate) async fn the_verbs_for_locks_leave_permits_alone(place: &impl Place) 
     let ask = client.ask("a");
     let joined = client.join(&ask).await;
     assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
-    let undo = Some((ask.grant_id, Leaves::Anywhere));
-    for of in [None, undo] {
-        let name = named("a");
-        let passed = client.conn.queue_pass(&PassAsk { name, of }).await.unwrap();
-        assert_eq!(passed, Passed::No);
+    let undo = PassWhy::Left {
+        grant_id: ask.grant_id,
+        at: None,
+    };
+    for why in [PassWhy::Stuck, undo] {
+        assert_eq!(client.pass("a", why).await, Passed::NOTHING);
     }
     assert!(waits_on(&client.looks(&waits).await));
     assert_eq!(client.row("a").await.grant_id, None);
@@ -28,9 +28,12 @@ pub(crate) async fn the_verbs_for_permits_leave_locks_alone(place: &impl Place) 
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
-    let undo = Some((Uuid::new_v4(), Leaves::Anywhere));
-    for of in [None, undo] {
-        assert_eq!(client.passes(of).await, (Freed::Superseded, vec![]));
+    let undo = PassWhy::Left {
+        grant_id: Uuid::new_v4(),
+        at: None,
+    };
+    for why in [PassWhy::Stuck, undo] {
+        assert_eq!(client.passes(why).await, Passed::NOTHING);
     }
     assert!(waits_on(&client.look(&waits).await));
     let row = client.row("a").await;

@@ -7,9 +7,9 @@ pub(crate) async fn an_expired_permit_is_given_to_others(place: &impl Place) {
     let (first, second) = (client.permit(TWO, 1).await, client.permit(TWO, 1).await);
     let waits = client.waits(TWO, 1).await;
     client.expire_permit(&first).await;
-    assert!(is_pass(&client.looks(&waits).await));
-    let granted = vec![waits.ask.join.grant_id];
-    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert!(is_stuck(&client.looks(&waits).await));
+    let granted = waits.ask.join.grant_id;
+    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
     assert_eq!(client.releases(&first).await, Freed::Superseded);
     client.expire_permit(&second).await;
     assert_eq!(client.releases(&second).await, Freed::Expired);
@@ -28,9 +28,9 @@ pub(crate) async fn a_window_that_is_over_costs_the_permit(place: &impl Place) {
     assert!(matches!(client.releases(&held).await, Freed::Passed(_)));
     client.expire_grants().await;
     assert_eq!(client.confirms(&first).await, Confirmed::Gone);
-    assert!(is_pass(&client.looks(&second).await));
-    let granted = vec![second.ask.join.grant_id];
-    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert!(is_stuck(&client.looks(&second).await));
+    let granted = second.ask.join.grant_id;
+    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
     assert_eq!(client.looks(&first).await, Looked::Gone);
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
@@ -42,11 +42,11 @@ pub(crate) async fn permits_end_with_their_session(place: &impl Place) {
     let _ = client.permit_in_session(TWO, 1).await;
     let waits = client.waits(TWO, 1).await;
     assert!(waits_on(&client.looks(&waits).await));
-    assert_eq!(client.passes(None).await, (Freed::Superseded, vec![]));
+    assert_eq!(client.passes(PassWhy::Stuck).await, Passed::NOTHING);
     dies.expire().await;
-    assert!(is_pass(&client.looks(&waits).await));
-    let granted = vec![waits.ask.join.grant_id];
-    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert!(is_stuck(&client.looks(&waits).await));
+    let granted = waits.ask.join.grant_id;
+    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
     assert_eq!(dies.conn.session_end(dies.session).await.unwrap(), 0);
     assert_eq!(client.used().await, [2, 2]);
 
@@ -56,9 +56,9 @@ pub(crate) async fn permits_end_with_their_session(place: &impl Place) {
     assert_eq!(client.confirms(&waits).await, Confirmed::Gone);
     let later = closes.waits(TWO, 1).await;
     assert_eq!(client.conn.session_end(client.session).await.unwrap(), 1);
-    assert!(is_pass(&closes.looks(&later).await));
-    let granted = vec![later.ask.join.grant_id];
-    assert_eq!(closes.passes(None).await, (Freed::Superseded, granted));
+    assert!(is_stuck(&closes.looks(&later).await));
+    let granted = later.ask.join.grant_id;
+    assert_eq!(closes.passes(PassWhy::Stuck).await, granted_to(granted));
     closes.check().await;
 }
 
@@ -69,9 +69,9 @@ pub(crate) async fn dead_waiters_for_permits_are_passed_over(place: &impl Place)
     let alive = client.waits(TWO, 1).await;
     assert!(waits_on(&client.looks(&alive).await));
     dies.expire().await;
-    assert!(is_pass(&client.looks(&alive).await), "it fits now");
-    let granted = vec![alive.ask.join.grant_id];
-    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    assert!(is_stuck(&client.looks(&alive).await), "it fits now");
+    let granted = alive.ask.join.grant_id;
+    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
     client.check().await;
     assert_eq!(client.releases(&held).await, Freed::Released);
 }
@@ -92,25 +92,21 @@ pub(crate) async fn a_pinned_permit_is_not_given_to_others(place: &impl Place) {
     };
     let pinned = pins.conn.tx_pin(&pin).await.unwrap().found;
     assert_eq!(pinned, Pinned::Live);
-    while !is_pass(&client.looks(&waits).await) {
+    while !is_stuck(&client.looks(&waits).await) {
         tokio::task::yield_now().await;
     }
     let pass = PassAsk {
         name: named("a"),
-        of: None,
+        why: PassWhy::Stuck,
     };
     // On SQLite the transaction has the whole file.
     let passed = client.conn.permit_pass(&pass).await.unwrap();
-    let nobody = PermitsPassed::Done {
-        freed: Freed::Superseded,
-        next: vec![],
-    };
     assert!(
-        passed == nobody || passed == PermitsPassed::Locked,
-        "{passed:?}"
+        passed.is_none_or(|passed| passed == Passed::NOTHING),
+        "it is pinned"
     );
     pins.run("COMMIT").await;
-    let granted = vec![waits.ask.join.grant_id];
-    assert_eq!(client.passes(None).await, (Freed::Superseded, granted));
+    let granted = waits.ask.join.grant_id;
+    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
     client.check().await;
 }

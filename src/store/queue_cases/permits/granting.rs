@@ -12,7 +12,7 @@ pub(crate) async fn permits_are_granted_up_to_the_capacity(place: &impl Place) {
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
 
-    let next = vec![client.next(&waits)];
+    let next = vec![waits.ask.join.grant_id];
     assert_eq!(client.releases(&first).await, Freed::Passed(next));
     assert_eq!(client.looks(&waits).await, Looked::Granted);
     let Confirmed::Held { fence } = client.confirms(&waits).await else {
@@ -33,12 +33,12 @@ pub(crate) async fn the_first_waiter_keeps_back_those_behind_it(place: &impl Pla
     let three = client.permit(kind, 3).await;
     let heavy = client.waits(kind, 2).await;
     let light = client.waits(kind, 1).await;
-    assert_eq!(client.passes(None).await, (Freed::Superseded, vec![]));
-    let leaves = Some((heavy.ask.join.grant_id, Leaves::At(heavy.number)));
-    let granted = vec![light.ask.join.grant_id];
-    assert_eq!(client.passes(leaves).await, (Freed::Superseded, granted));
+    assert_eq!(client.passes(PassWhy::Stuck).await, Passed::NOTHING);
+    let leaves = heavy.leaves();
+    let granted = light.ask.join.grant_id;
+    assert_eq!(client.passes(leaves).await, granted_to(granted));
     let both = [client.waits(kind, 2).await, client.waits(kind, 1).await];
-    let next = both.iter().map(|waits| client.next(waits)).collect();
+    let next = both.iter().map(|waits| waits.ask.join.grant_id).collect();
     assert_eq!(client.releases(&three).await, Freed::Passed(next));
     assert_eq!(client.used().await, [4, 4]);
     client.check().await;
@@ -52,13 +52,13 @@ pub(crate) async fn many_readers_or_one_writer(place: &impl Place) {
     let writer = client.waits(rw, all).await;
     let behind = [client.waits(rw, 1).await, client.waits(rw, 1).await];
     assert_eq!(client.releases(&readers[0]).await, Freed::Released);
-    let next = vec![client.next(&writer)];
+    let next = vec![writer.ask.join.grant_id];
     assert_eq!(client.releases(&readers[1]).await, Freed::Passed(next));
     let Confirmed::Held { fence } = client.confirms(&writer).await else {
         panic!("the window is open");
     };
     assert!(fence > readers[0].number);
-    let next = behind.iter().map(|waits| client.next(waits)).collect();
+    let next = behind.iter().map(|waits| waits.ask.join.grant_id).collect();
     assert_eq!(client.releases(&writer).await, Freed::Passed(next));
     for reader in &behind {
         let Confirmed::Held { fence: read } = client.confirms(reader).await else {
@@ -78,7 +78,7 @@ pub(crate) async fn a_permit_that_was_asked_for_twice_is_one(place: &impl Place)
     let (waits, behind) = (client.waits(TWO, 1).await, client.waits(TWO, 1).await);
     let again = client.joins(&behind.ask).await;
     assert!(
-        matches!(again, Joined::Queued { position, before: 1, .. } if position == behind.number),
+        matches!(again, Joined::Queued { position, .. } if position == behind.number),
         "{again:?}"
     );
     // It was granted, and asks again: that confirms.
@@ -100,8 +100,11 @@ pub(crate) async fn the_queue_for_permits_has_its_limit(place: &impl Place) {
     let waits = client.waits(TWO, 1).await;
     ask.join.most = 1;
     assert!(matches!(client.joins(&ask).await, Joined::Full(row) if row.waiters == 1));
-    let anywhere = Some((waits.ask.join.grant_id, Leaves::Anywhere));
-    assert_eq!(client.passes(anywhere).await, (Freed::Superseded, vec![]));
+    let anywhere = PassWhy::Left {
+        grant_id: waits.ask.join.grant_id,
+        at: None,
+    };
+    assert_eq!(client.passes(anywhere).await, Passed::NOTHING);
     assert!(matches!(client.joins(&ask).await, Joined::Queued { .. }));
     client.check().await;
 }
@@ -136,7 +139,7 @@ pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
     let joined = client.joins(&ask).await;
     assert!(matches!(joined, Joined::Mismatch(Kind::Lock)), "{joined:?}");
     let resized = client.conn.permit_resize(&named("b"), 5).await.unwrap();
-    assert_eq!(resized, Resized::Mismatch(Kind::Lock));
+    assert_eq!(resized, Some(Resized::Mismatch(Kind::Lock)));
 }
 
 pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
@@ -199,9 +202,9 @@ pub(crate) async fn a_permit_gets_another_weight(place: &impl Place) {
     };
     assert_eq!(client.weighs(&reader, 1).await, done);
     assert_eq!(client.weighs(&reader, 1).await, done);
-    let leaves = Some((writer.ask.join.grant_id, Leaves::At(writer.number)));
-    let granted = vec![behind.ask.join.grant_id];
-    assert_eq!(client.passes(leaves).await, (Freed::Superseded, granted));
+    let leaves = writer.leaves();
+    let granted = behind.ask.join.grant_id;
+    assert_eq!(client.passes(leaves).await, granted_to(granted));
     client.expire_grants().await;
     assert_eq!(client.weighs(&reader, 1).await, Weighed::Gone);
     client.check().await;
@@ -212,7 +215,10 @@ pub(crate) async fn a_downgrade_lets_readers_in(place: &impl Place) {
     let mut client = Client::new(place).await;
     let writer = client.permit(rw, all).await;
     let readers = [client.waits(rw, 1).await, client.waits(rw, 1).await];
-    let next = readers.iter().map(|waits| client.next(waits)).collect();
+    let next = readers
+        .iter()
+        .map(|waits| waits.ask.join.grant_id)
+        .collect();
     let done = Weighed::Done {
         fence: writer.number,
         next,
@@ -226,29 +232,25 @@ pub(crate) async fn a_capacity_is_changed_in_use(place: &impl Place) {
     let mut client = Client::new(place).await;
     let made = client.conn.permit_resize(&named("a"), 2).await.unwrap();
     let nobody = Vec::new();
-    assert_eq!(
-        made,
-        Resized::Done {
-            before: None,
-            next: nobody.clone()
-        }
-    );
+    let before = None;
+    let next = nobody.clone();
+    assert_eq!(made, Some(Resized::Done { before, next }));
     let held = [client.permit(TWO, 1).await, client.permit(TWO, 1).await];
     let waits = client.waits(TWO, 1).await;
-    let next = vec![client.next(&waits)];
+    let next = vec![waits.ask.join.grant_id];
     let raised = client.conn.permit_resize(&named("a"), 3).await.unwrap();
     let before = Some(2);
-    assert_eq!(raised, Resized::Done { before, next });
+    assert_eq!(raised, Some(Resized::Done { before, next }));
     let lowered = client.conn.permit_resize(&named("a"), 1).await.unwrap();
     let before = Some(3);
     let next = nobody;
-    assert_eq!(lowered, Resized::Done { before, next });
+    assert_eq!(lowered, Some(Resized::Done { before, next }));
     let one = Kind::Semaphore { capacity: 1 };
     let last = client.waits(one, 1).await;
     // No new permit before fewer than one is used.
     assert_eq!(client.releases(&held[0]).await, Freed::Released);
     assert_eq!(client.releases(&held[1]).await, Freed::Released);
-    let next = vec![client.next(&last)];
+    let next = vec![last.ask.join.grant_id];
     assert_eq!(client.releases(&waits).await, Freed::Passed(next));
     client.check().await;
 }

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Client, Place, TTL, named};
-use crate::model::{Kind, Mode};
+use super::{Client, PermitAsk, Place, TTL, UNLOCKED, named};
+use crate::model::{Kind, Mode, Share};
 use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
-use crate::store::permit::{PermitAsk, PermitStore, PermitsPassed, Resized, WeighAsk, Weighed};
+use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, JoinAsk, Joined, Leaves, LookAsk, Looked, Next, PassAsk, QueueStore,
+    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
+    QueueStore,
 };
 use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::session::SessionStore;
@@ -35,14 +36,14 @@ impl<P: Place> Client<P> {
             in_session,
             ..self.ask("a")
         };
-        PermitAsk { join, kind, weight }
+        let share = Share { kind, weight };
+        PermitAsk { join, share }
     }
 
     pub(super) async fn joins(&mut self, ask: &PermitAsk) -> Joined {
         loop {
-            match self.conn.permit_join(ask).await.unwrap() {
-                Joined::Locked => {}
-                joined => return joined,
+            if let Some(joined) = self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
+                return joined;
             }
         }
     }
@@ -88,14 +89,13 @@ impl<P: Place> Client<P> {
         freed.into_iter().next().expect("one outcome")
     }
 
-    pub(super) async fn passes(&mut self, of: Option<(Uuid, Leaves)>) -> (Freed, Vec<Uuid>) {
+    pub(super) async fn passes(&mut self, why: PassWhy) -> Passed {
         let name = named("a");
-        let ask = PassAsk { name, of };
+        let ask = PassAsk { name, why };
         loop {
             // A statement that a busy machine delays for long finds a row locked.
-            if let PermitsPassed::Done { freed, next } = self.conn.permit_pass(&ask).await.unwrap()
-            {
-                return (freed, next.into_iter().map(|next| next.grant_id).collect());
+            if let Some(passed) = self.conn.permit_pass(&ask).await.unwrap() {
+                return passed;
             }
         }
     }
@@ -107,7 +107,8 @@ impl<P: Place> Client<P> {
             ttl: TTL,
             session: None,
         };
-        self.conn.queue_confirm(&ask).await.unwrap()
+        let confirmed = self.conn.queue_confirm(&ask).await.unwrap();
+        confirmed.expect(UNLOCKED)
     }
 
     pub(super) async fn looks(&mut self, waits: &Asked) -> Looked {
@@ -128,7 +129,8 @@ impl<P: Place> Client<P> {
             fence: permit.number,
             weight,
         };
-        self.conn.permit_weigh(&ask).await.unwrap()
+        let weighed = self.conn.permit_weigh(&ask).await.unwrap();
+        weighed.expect(UNLOCKED)
     }
 
     /// What is used of the name, by its row and by its permits.
@@ -139,21 +141,31 @@ impl<P: Place> Client<P> {
         let weights = P::numbers(&mut self.conn, weights).await;
         [used[0], weights.iter().sum()]
     }
+}
 
-    pub(super) fn next(&self, waits: &Asked) -> Next {
-        Next {
-            grant_id: waits.ask.join.grant_id,
-            session: self.session,
+impl Asked {
+    pub(super) fn leaves(&self) -> PassWhy {
+        PassWhy::Left {
+            grant_id: self.ask.join.grant_id,
+            at: Some(self.number),
         }
     }
 }
 
-pub(super) fn is_pass(looked: &Looked) -> bool {
-    matches!(looked, Looked::Waiting { pass: true, .. })
+/// Passing on that ended no permit, and granted one to this waiter.
+pub(super) fn granted_to(waiter: Uuid) -> Passed {
+    Passed {
+        ended: Ended::Nothing,
+        next: vec![waiter],
+    }
+}
+
+pub(super) fn is_stuck(looked: &Looked) -> bool {
+    matches!(looked, Looked::Waiting { is_stuck: true, .. })
 }
 
 pub(super) fn waits_on(looked: &Looked) -> bool {
-    matches!(looked, Looked::Waiting { pass: false, remaining } if *remaining > Duration::from_secs(10) && *remaining <= TTL)
+    matches!(looked, Looked::Waiting { is_stuck: false, remaining } if *remaining > Duration::from_secs(10) && *remaining <= TTL)
 }
 
 impl<P: Place> Client<P> {

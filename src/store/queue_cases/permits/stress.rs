@@ -8,10 +8,10 @@ use rand::Rng;
 use tokio::task::JoinSet;
 
 use super::super::*;
-use crate::model::Kind;
+use crate::model::{Kind, Share};
 use crate::store::fault::Fault;
 use crate::store::lease::{FOR_EVER, RenewAsk, Renewed};
-use crate::store::permit::{PermitAsk, PermitsPassed, WeighAsk, Weighed};
+use crate::store::permit::{WeighAsk, Weighed};
 use crate::store::queue::WINDOW;
 
 const CLIENTS: usize = 8;
@@ -83,6 +83,14 @@ impl Pace {
     }
 }
 
+/// How a client leaves the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaves {
+    /// It tells its position.
+    Here,
+    Anywhere,
+}
+
 /// What a client does with its next permit.
 struct Plan {
     place: usize,
@@ -146,16 +154,20 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
             continue;
         }
         let asked = Instant::now();
-        let answer = client.conn.permit_join(&plan.ask).await.unwrap();
+        let answer = client
+            .conn
+            .permit_join(&plan.ask.join, plan.ask.share)
+            .await
+            .unwrap();
         let joined = (asked, Instant::now());
         let (position, fence) = match answer {
-            Joined::Granted { fence } => (None, Some(fence)),
-            Joined::Queued { position, .. } => {
+            Some(Joined::Granted { fence }) => (None, Some(fence)),
+            Some(Joined::Queued { position, .. }) => {
                 let turn = client.turn(&plan.ask, position, plan.leaves).await;
                 (Some(position), turn)
             }
-            Joined::Locked => continue,
-            Joined::Full(_) | Joined::Mismatch(_) => panic!("{answer:?}"),
+            None => continue,
+            Some(answer) => panic!("{answer:?}"),
         };
         let Some(fence) = fence else {
             continue;
@@ -167,7 +179,7 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
             place: plan.place,
             position,
             fence,
-            is_new: plan.ask.kind != Kind::ReadWrite || plan.ask.weight == Kind::ALL,
+            is_new: plan.ask.share.kind != Kind::ReadWrite || plan.ask.share.weight == Kind::ALL,
             joined,
         });
         client
@@ -199,10 +211,13 @@ impl<P: Place> Client<P> {
         if join.in_session {
             join.ttl = FOR_EVER;
         }
-        let leaves = [Leaves::Anywhere, Leaves::At(0)][random.random_range(0..2)];
+        let leaves = [Leaves::Anywhere, Leaves::Here][random.random_range(0..2)];
         Plan {
             place,
-            ask: PermitAsk { join, kind, weight },
+            ask: PermitAsk {
+                join,
+                share: Share { kind, weight },
+            },
             freezes: random.random_bool(0.1),
             leaves: random.random_bool(0.15).then_some(leaves),
             weighs: random.random_bool(0.3).then_some(other),
@@ -221,7 +236,7 @@ impl<P: Place> Client<P> {
         if !ask.join.in_session {
             ask.join.ttl = BRIEF;
         }
-        self.conn.permit_join(&ask).await.unwrap();
+        self.conn.permit_join(&ask.join, ask.share).await.unwrap();
     }
 
     /// Waits for a turn. `None`: it left.
@@ -237,9 +252,9 @@ impl<P: Place> Client<P> {
             grant_id,
             position,
         };
-        let leaves = leaves.map(|leaves| match leaves {
-            Leaves::At(_) => Leaves::At(position),
-            leaves => leaves,
+        let leaves = leaves.map(|leaves| PassWhy::Left {
+            grant_id,
+            at: (leaves == Leaves::Here).then_some(position),
         });
         let began = Instant::now();
         let mut waited = Instant::now();
@@ -247,12 +262,12 @@ impl<P: Place> Client<P> {
             let waits = began.elapsed();
             assert!(waits < PATIENCE, "a waiter of {name} was forgotten");
             if let Some(leaves) = leaves.filter(|_| waits > Duration::from_millis(2)) {
-                match self.pass_permits(&name, Some((grant_id, leaves))).await {
+                match self.pass_permits(&name, leaves).await {
                     None => continue,
                     // Its turn had come, perhaps.
-                    Some(Freed::Superseded | Freed::Released) => return None,
-                    Some(Freed::Expired) if waited.elapsed() > WINDOW => return None,
-                    Some(freed) => panic!("{freed:?}"),
+                    Some(Ended::Nothing | Ended::Live) => return None,
+                    Some(Ended::Expired) if waited.elapsed() > WINDOW => return None,
+                    Some(ended) => panic!("{ended:?}"),
                 }
             }
             let now = Instant::now();
@@ -264,12 +279,14 @@ impl<P: Place> Client<P> {
             }
             match looked {
                 Looked::Granted => match self.confirm_permit(ask).await {
-                    Confirmed::Held { fence } => return Some(fence),
-                    Confirmed::Locked => {}
-                    Confirmed::Gone => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
+                    Some(Confirmed::Held { fence }) => return Some(fence),
+                    None => {}
+                    Some(Confirmed::Gone) => {
+                        assert!(waited.elapsed() > WINDOW, "its turn was lost")
+                    }
                 },
-                Looked::Waiting { pass: true, .. } => {
-                    self.pass_permits(&name, None).await;
+                Looked::Waiting { is_stuck: true, .. } => {
+                    self.pass_permits(&name, PassWhy::Stuck).await;
                 }
                 Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
                 Looked::Gone => {
@@ -281,15 +298,13 @@ impl<P: Place> Client<P> {
     }
 
     /// `None`: the row is locked.
-    async fn pass_permits(&mut self, name: &Name, of: Option<(Uuid, Leaves)>) -> Option<Freed> {
+    async fn pass_permits(&mut self, name: &Name, why: PassWhy) -> Option<Ended> {
         let name = name.clone();
-        match self.conn.permit_pass(&PassAsk { name, of }).await.unwrap() {
-            PermitsPassed::Done { freed, .. } => Some(freed),
-            PermitsPassed::Locked => None,
-        }
+        let passed = self.conn.permit_pass(&PassAsk { name, why }).await.unwrap();
+        passed.map(|passed| passed.ended)
     }
 
-    async fn confirm_permit(&mut self, PermitAsk { join, .. }: &PermitAsk) -> Confirmed {
+    async fn confirm_permit(&mut self, PermitAsk { join, .. }: &PermitAsk) -> Option<Confirmed> {
         let ask = ConfirmAsk {
             name: join.name.permit(join.grant_id),
             grant_id: join.grant_id,
@@ -300,13 +315,13 @@ impl<P: Place> Client<P> {
     }
 
     async fn hold_for_a_while(&mut self, plan: &Plan, fence: i64, held: &AtomicI64) {
-        let PermitAsk { join, kind, weight } = &plan.ask;
+        let PermitAsk { join, share } = &plan.ask;
         let take = |more: i64| {
             let now = held.fetch_add(more, Ordering::SeqCst) + more;
-            let capacity = i64::from(kind.capacity());
+            let capacity = i64::from(share.kind.capacity());
             assert!((0..=capacity).contains(&now), "{now} of {capacity} held");
         };
-        let mut weight = i64::from(*weight);
+        let mut weight = i64::from(share.weight);
         take(weight);
         self.renew_permit(join).await;
         if let Some(new) = plan.weighs {
@@ -352,9 +367,8 @@ impl<P: Place> Client<P> {
 
     async fn weigh_permit(&mut self, ask: &WeighAsk) -> Weighed {
         loop {
-            match self.conn.permit_weigh(ask).await.unwrap() {
-                Weighed::Locked => {}
-                weighed => return weighed,
+            if let Some(weighed) = self.conn.permit_weigh(ask).await.unwrap() {
+                return weighed;
             }
         }
     }
@@ -381,10 +395,11 @@ impl<P: Place> Client<P> {
         let (name, kind) = PLACES[place];
         let join = self.ask(name);
         let weight = kind.capacity();
-        let ask = PermitAsk { join, kind, weight };
-        let fence = match self.conn.permit_join(&ask).await.unwrap() {
-            Joined::Granted { fence } => Some(fence),
-            Joined::Queued { position, .. } => self.turn(&ask, position, None).await,
+        let share = Share { kind, weight };
+        let ask = PermitAsk { join, share };
+        let fence = match self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
+            Some(Joined::Granted { fence }) => Some(fence),
+            Some(Joined::Queued { position, .. }) => self.turn(&ask, position, None).await,
             other => panic!("{other:?}"),
         };
         let fence = fence.expect("it does not leave");
