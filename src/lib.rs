@@ -21,14 +21,20 @@
 //!
 //! - [`Rowlock`] is the client: connect with a URL, or from the application's own sqlx pool.
 //! - [`Lock`] is a request: [`try_acquire`](Lock::try_acquire) asks once, [`acquire`](Lock::acquire)
-//!   waits.
+//!   waits in the queue of the name, which is served in order.
 //! - [`Held`] is the lease. It is renewed in the background until it is released, dropped or lost. Its page
 //!   states the promise.
 //! - [`Held::pin`] proves the lease inside the application's own transaction, so that the check and the write
 //!   commit together.
 //! - [`InTx`] has locks that belong to a transaction: [pessimistic](LockInTx) and [optimistic](Version) ones.
 //!   [`Retry`] runs a transaction again after a conflict.
-//! - [`Owner`] can enter again a lock that it holds.
+//! - [`RwLock`] has many readers or one writer, and [`Semaphore`] permits up to a capacity, for all processes. [`MultiLock`] takes several
+//!   names, all or nothing.
+//! - [`Lock::in_session`] takes a lock that ends with the client's session: one statement renews the session with all its locks.
+//! - [`Owner`] can enter again a lock that it holds. For owners with [names](Owner::named) rowlock finds deadlocks, in whatever processes
+//!   they are.
+//! - [`Rowlock::list`], [`holders`](Rowlock::holders), [`waiters`](Rowlock::waiters) and [`sessions`](Rowlock::sessions) show an operator who
+//!   holds what and who waits for it.
 //! - [`Idempotency`] makes an effect happen once for a key: in one transaction
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
@@ -51,9 +57,10 @@
 //! # Tables
 //!
 //! Connecting creates or updates the tables `rowlock_lock`, `rowlock_database`, `rowlock_idempotency`,
-//! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session`, `rowlock_waiter` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] returns the SQL for a DBA. At run
+//! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session`, `rowlock_waiter`, `rowlock_waiting_owner` and `rowlock_schema_history`,
+//! under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] returns the SQL for a DBA. At run
 //! time rowlock needs only SELECT, INSERT, UPDATE and DELETE on them. On PostgreSQL, connecting also creates the functions
-//! `rowlock_join_v1` and `rowlock_pass_v1`, which every user may run unless an administrator has changed that.
+//! `rowlock_*_v1`, which every user may run unless an administrator has changed that.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),

@@ -42,6 +42,7 @@ Examples:
   rowlock ls
   rowlock show nightly-report --json
   rowlock release nightly-report --force            free it, even if it is held
+  rowlock set-capacity exports 5                    from now on, five run at a time
   rowlock idempotency ls --state unknown            records that wait for a decision
   rowlock idempotency resolve alice order-17 --happened --result 42
   rowlock clean                                     remove expired rows
@@ -52,7 +53,8 @@ ROWLOCK_LOG=warn prints warnings, too, on standard error.
 Exit codes:
   1  show: the lock is free, or the record does not exist (with --json: null);
      idempotency reset, resolve: the record does not exist
-  64 wrong usage          69 database unreachable, missing or read-only, login refused, outcome unknown
+  64 wrong usage, or the name is of another kind or capacity
+  69 database unreachable, missing or read-only, login refused, outcome unknown
   75 not acquired         76 lock lost while the command ran
   78 wrong tables, rights or server version  65 damaged row     70 any other failure
   run: otherwise the command's exit code, 128 + the number of the signal that ended it,
@@ -87,9 +89,9 @@ enum Command {
     /// command is stopped (by SIGSTOP, or without a terminal), rowlock still renews the lock, and SIGCONT to rowlock continues
     /// the command.
     Run(run::Run),
-    /// List the locks that are held, and those who wait for them
+    /// List the held locks, and who waits for each
     Ls {
-        /// Print a JSON array: one object per lock, with its waiters.
+        /// Print a JSON array: one object per name, with its holders and its waiters.
         #[arg(long)]
         json: bool,
     },
@@ -101,25 +103,37 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show who holds a lock
+    /// Show who holds a lock, a read/write lock or a semaphore
     ///
-    /// The exit code is 1 when the lock is free.
+    /// The exit code is 1 when no one holds it.
     Show {
         /// The lock.
         name: Name,
-        /// Print a JSON object, or null when the lock is free.
+        /// Print a JSON object (an array for a read/write lock or a semaphore), or null when no one holds it.
         #[arg(long)]
         json: bool,
     },
     /// Free a lock, even if a process holds it
     ///
-    /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working.
+    /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working. A read/write
+    /// lock loses its writer or all its readers, a semaphore all its permits.
     Release {
         /// The lock.
         name: Name,
         /// Confirm: a process may still be working under this lock.
         #[arg(long, required = true)]
         force: bool,
+    },
+    /// Change the capacity of a semaphore, even while permits of it are held
+    ///
+    /// With a larger capacity, waiters get permits at once. With a smaller one no process loses a permit, and there are no new permits
+    /// until enough are released. From now on, `run --permits N/M` needs the new capacity as its M.
+    SetCapacity {
+        /// The semaphore. If the database does not have it yet, it is made.
+        name: Name,
+        /// The new capacity: 1 to 2147483646.
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=2_147_483_646))]
+        capacity: u32,
     },
     /// Inspect idempotency records, and decide about unknown and poisoned ones
     #[command(subcommand)]
@@ -168,7 +182,8 @@ impl Failure {
                 | Error::InvalidDuration { .. }
                 | Error::InvalidSetting { .. }
                 | Error::InvalidUrl { .. }
-                | Error::EngineNotBuilt { .. } => USAGE,
+                | Error::EngineNotBuilt { .. }
+                | Error::WrongKind { .. } => USAGE,
                 Error::Unreachable { .. }
                 | Error::ReadOnly { .. }
                 | Error::LoginRefused { .. }
@@ -265,7 +280,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let locks = rowlock.list().await?;
             let waiters = rowlock.waiters().await?;
             show::print_list(&locks, &waiters, json);
-            if locks.is_empty() && !json {
+            if locks.is_empty() && waiters.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
             Ok(0)
@@ -281,12 +296,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
-            let mut held = Vec::from_iter(rowlock.inspect(name.clone()).await?);
-            if held.is_empty() {
-                // Perhaps it is a read/write lock or a semaphore.
-                held = rowlock.list().await?;
-                held.retain(|held| held.name == name);
-            }
+            let held = rowlock.holders(name.clone()).await?;
             show::print_holders(&name, &held, json);
             if held.is_empty() && !json {
                 database::tell_where(&rowlock);
@@ -295,15 +305,27 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Release { name, force: _ } => {
             let rowlock = database::find(url).await?;
-            // `force_release` repairs a damaged row, but cannot return it.
-            let seen = rowlock.inspect(name.clone()).await;
+            // `force_release` repairs a damaged row, but cannot return it, and returns one permit only.
+            let seen = rowlock.holders(name.clone()).await;
             let held = rowlock.force_release(name.clone()).await?;
             if held.is_none() && matches!(seen, Err(Error::CorruptRow { .. })) {
                 show::print_repaired(&name);
                 return Ok(0);
             }
-            show::print_released(&name, held.as_ref());
-            if held.is_none() {
+            let all = seen.unwrap_or_default();
+            let all = if all.len() > 1 { &all } else { held.as_slice() };
+            show::print_released(&name, all);
+            if all.is_empty() {
+                database::tell_where(&rowlock);
+            }
+            Ok(0)
+        }
+        Command::SetCapacity { name, capacity } => {
+            let rowlock = database::find(url).await?;
+            let semaphore = rowlock.semaphore(name.clone(), capacity);
+            let before = semaphore.set_capacity().await?;
+            show::print_capacity(&name, capacity, before);
+            if before.is_none() {
                 database::tell_where(&rowlock);
             }
             Ok(0)

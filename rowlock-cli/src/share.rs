@@ -16,7 +16,7 @@ pub(crate) struct Share {
     /// Share a read/write lock with all that run with --shared.
     #[arg(long)]
     shared: bool,
-    /// Have a read/write lock alone: nobody else runs, with --shared or --exclusive.
+    /// Take a read/write lock alone: no command with --shared or --exclusive runs meanwhile.
     #[arg(long)]
     exclusive: bool,
     /// Take N of the M permits of a semaphore: N = 1 lets M commands run at a time.

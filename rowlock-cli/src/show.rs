@@ -1,14 +1,15 @@
-//! Prints the results of `ls`, `sessions`, `show`, `release` and `migrate`: a table for people, JSON for programs.
+//! Prints the results of `ls`, `sessions`, `show`, `release`, `set-capacity` and `migrate`: a table for people, JSON for programs.
+
+use std::collections::BTreeMap;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
 use rowlock::{LockInfo, Mode, Name, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
-/// A lock in JSON: times are RFC 3339, in UTC.
+/// A grant in JSON: times are RFC 3339, in UTC.
 #[derive(Debug, Serialize)]
-struct Json<'a> {
-    name: &'a str,
+struct JsonHolder<'a> {
     /// `lock`, `read`, `write` or `permit`.
     mode: &'static str,
     /// `null`: it is no permit of a semaphore.
@@ -22,11 +23,21 @@ struct Json<'a> {
     session: Option<String>,
 }
 
-/// A lock in the JSON of `ls`: with its waiters, in their order.
+/// A grant in the JSON of `show`: with its name.
+#[derive(Debug, Serialize)]
+struct Json<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    held: JsonHolder<'a>,
+}
+
+/// A name in the JSON of `ls`: with all its holders, and its waiters in their order.
 #[derive(Debug, Serialize)]
 struct JsonListed<'a> {
-    #[serde(flatten)]
-    lock: Json<'a>,
+    name: &'a str,
+    /// `lock`, `rw_lock` or `semaphore`. `null`: the name has waiters only.
+    kind: Option<&'static str>,
+    holders: Vec<JsonHolder<'a>>,
     waiters: Vec<JsonWaiter<'a>>,
 }
 
@@ -92,23 +103,62 @@ fn for_people(at: DateTime<Utc>) -> String {
     at.format("%F %T UTC").to_string()
 }
 
-impl<'a> From<&'a LockInfo> for Json<'a> {
-    fn from(lock: &'a LockInfo) -> Self {
+/// The kind of a name that is held in this mode.
+fn kind(mode: Mode) -> Option<&'static str> {
+    match mode {
+        Mode::Lock => Some("lock"),
+        Mode::Read | Mode::Write => Some("rw_lock"),
+        Mode::Permit { .. } => Some("semaphore"),
+        _ => None,
+    }
+}
+
+impl<'a> From<&'a LockInfo> for JsonHolder<'a> {
+    fn from(held: &'a LockInfo) -> Self {
         Self {
-            name: lock.name.as_str(),
-            mode: mode(lock.mode),
-            weight: match lock.mode {
+            mode: mode(held.mode),
+            weight: match held.mode {
                 Mode::Permit { weight, .. } => Some(weight),
                 _ => None,
             },
-            grant_id: lock.grant_id.to_string(),
-            fence: lock.fence,
-            holder: &lock.holder,
-            acquired_at: rfc3339(lock.acquired_at),
-            expires_at: rfc3339(lock.expires_at),
-            session: lock.session.map(|id| id.to_string()),
+            grant_id: held.grant_id.to_string(),
+            fence: held.fence,
+            holder: &held.holder,
+            acquired_at: rfc3339(held.acquired_at),
+            expires_at: rfc3339(held.expires_at),
+            session: held.session.map(|id| id.to_string()),
         }
     }
+}
+
+impl<'a> From<&'a LockInfo> for Json<'a> {
+    fn from(held: &'a LockInfo) -> Self {
+        Self {
+            name: held.name.as_str(),
+            held: held.into(),
+        }
+    }
+}
+
+/// One object for each name that has holders or waiters, by name.
+fn listed<'a>(held: &'a [LockInfo], waiters: &'a [WaiterInfo]) -> Vec<JsonListed<'a>> {
+    let mut names = BTreeMap::new();
+    let empty = |name: &'a Name| JsonListed {
+        name: name.as_str(),
+        kind: None,
+        holders: Vec::new(),
+        waiters: Vec::new(),
+    };
+    for info in held {
+        let listed = names.entry(&info.name).or_insert_with(|| empty(&info.name));
+        listed.kind = kind(info.mode);
+        listed.holders.push(info.into());
+    }
+    for info in waiters {
+        let listed = names.entry(&info.name).or_insert_with(|| empty(&info.name));
+        listed.waiters.push(info.into());
+    }
+    names.into_values().collect()
 }
 
 pub(crate) fn print_json(value: &impl Serialize) {
@@ -145,21 +195,15 @@ fn table(locks: &[LockInfo]) -> Table {
     table
 }
 
-pub(crate) fn print_list(locks: &[LockInfo], waiters: &[WaiterInfo], json: bool) {
+/// For people: the holders, and then the queues. A name may have waiters and no holder.
+pub(crate) fn print_list(held: &[LockInfo], waiters: &[WaiterInfo], json: bool) {
     if json {
-        let listed = locks.iter().map(|lock| {
-            let of_lock = waiters.iter().filter(|waiter| waiter.name == lock.name);
-            JsonListed {
-                lock: Json::from(lock),
-                waiters: of_lock.map(JsonWaiter::from).collect(),
-            }
-        });
-        return print_json(&listed.collect::<Vec<_>>());
+        return print_json(&listed(held, waiters));
     }
-    if locks.is_empty() {
+    if held.is_empty() {
         println!("nobody holds a lock");
     } else {
-        println!("{}", table(locks));
+        println!("{}", table(held));
     }
     if !waiters.is_empty() {
         println!("\n{}", queue_table(waiters));
@@ -239,21 +283,31 @@ pub(crate) fn print_holders(name: &Name, held: &[LockInfo], json: bool) {
     }
 }
 
-pub(crate) fn print_released(name: &Name, held: Option<&LockInfo>) {
-    match held {
-        Some(held) => println!(
+pub(crate) fn print_released(name: &Name, held: &[LockInfo]) {
+    if held.is_empty() {
+        println!("nobody held {name:?}");
+    }
+    for held in held {
+        println!(
             "released {name:?}: {} held it since {}, with fence {}; the holder learns of its loss \
              at its next renewal",
             held.holder.escape_debug(),
-            held.acquired_at.format("%F %T UTC"),
+            for_people(held.acquired_at),
             held.fence,
-        ),
-        None => println!("nobody held {name:?}"),
+        );
     }
 }
 
 pub(crate) fn print_repaired(name: &Name) {
     println!("released {name:?}: its row was damaged, so its holder is not known");
+}
+
+/// `before` is `None` for a new semaphore.
+pub(crate) fn print_capacity(name: &Name, capacity: u32, before: Option<u32>) {
+    let Some(before) = before else {
+        return println!("{name:?} is new, and has a capacity of {capacity}");
+    };
+    println!("{name:?} has a capacity of {capacity} now; before, it was {before}");
 }
 
 pub(crate) fn print_migrations(target: &str, applied: &[String]) {

@@ -13,7 +13,8 @@ use crate::store::row::LockRow;
 use crate::store::session::SessionRow;
 
 impl Rowlock {
-    /// The live lease of `name`, if it has one.
+    /// The live lease of `name`, if it has one. `None` means that no lease is live. A read/write lock or a semaphore may have several
+    /// holders: this returns one of them, and [`holders`](Self::holders) returns all.
     ///
     /// It may still show a lease whose guard was just dropped: [`flush`](Self::flush) waits for the release.
     ///
@@ -30,6 +31,39 @@ impl Rowlock {
         let inspect = async move |store: &mut dyn Store| store.lock_inspect(&name).await;
         let row = self.core.ask_aside(head, inspect).await?;
         row.map(LockRow::info).transpose()
+    }
+
+    /// All holders of `name`, in the order of their fences: the holder of a lock, the writer or the readers of a read/write lock, or the
+    /// permits of a semaphore. [`LockInfo::mode`] says which. It reads the rows of this name only, on a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, a database out of reach, or a damaged row.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let exports = rowlock.semaphore("exports", 3);
+    /// let permits = (exports.acquire().await?, exports.clone().weight(2).acquire().await?);
+    /// for held in rowlock.holders("exports").await? {
+    ///     println!("{} has a {} since {}", held.holder, held.mode, held.acquired_at);
+    /// }
+    /// # assert_eq!(rowlock.holders("exports").await?.len(), 2);
+    /// # drop(permits);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn holders<N>(&self, name: N) -> Result<Vec<LockInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let rows = self.held(&name, "list the holders of").await?;
+        rows.into_iter().map(LockRow::info).collect()
     }
 
     /// All live leases, sorted by name. It reads the whole table, on a connection of its own.
@@ -70,7 +104,7 @@ impl Rowlock {
     }
 
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore it releases all
-    /// permits, and returns the first one.
+    /// permits, and returns the one that was granted first.
     ///
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
     /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
@@ -96,7 +130,7 @@ impl Rowlock {
         };
         for permit in &permits {
             let freed = self.free(permit).await?;
-            row = row.or(freed);
+            row = row.or(freed.filter(LockRow::is_live));
         }
         let ask = PassAsk {
             name: name.clone(),
@@ -126,7 +160,7 @@ impl Rowlock {
         self.core.run_errand(head, free).await
     }
 
-    /// What a name stands for, and the names of its permits.
+    /// What a name stands for, and the names of its live permits.
     async fn permits(&self, name: &Name) -> Result<(Kind, Vec<Name>), Error> {
         let head = self.core.look(Subject::Lock(name.clone()), "look up");
         let of = name.clone();
@@ -136,12 +170,17 @@ impl Rowlock {
         if !kind.has_permits() {
             return Ok((kind, Vec::new()));
         }
-        let list = async |store: &mut dyn Store| store.lock_list().await;
-        let rows = self.core.run_errand(self.core.look(None, "list"), list);
-        let names = rows.await?;
-        let names = names.iter().filter_map(|row| Name::from_bytes(&row.name));
-        let is_its = |permit: &Name| permit.of_permit().as_ref() == Some(name);
-        Ok((kind, names.filter(is_its).collect()))
+        let rows = self.held(name, "look up").await?;
+        let names = rows.iter().filter_map(|row| Name::from_bytes(&row.name));
+        Ok((kind, names.collect()))
+    }
+
+    /// The live grants of a name.
+    async fn held(&self, name: &Name, doing: &'static str) -> Result<Vec<LockRow>, Error> {
+        let head = self.core.look(Subject::Lock(name.clone()), doing);
+        let name = name.clone();
+        let list = async move |store: &mut dyn Store| store.lock_holders(&name).await;
+        self.core.run_errand(head, list).await
     }
 
     /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at most

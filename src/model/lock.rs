@@ -16,7 +16,8 @@ pub struct LockInfo {
     pub name: Name,
     /// The id of the grant. Every grant has a new id.
     pub grant_id: Uuid,
-    /// The fence of the grant: greater than the fence of every earlier grant of this name.
+    /// The fence of the grant: greater than the fence of every earlier grant of this name. Readers of a read/write lock share the
+    /// fence of the last write.
     pub fence: i64,
     /// Who holds it, for people to read.
     pub holder: String,
@@ -38,7 +39,7 @@ pub struct LockInfo {
 pub struct WaiterInfo {
     /// The lock.
     pub name: Name,
-    /// Its place: the name is passed on to the waiter with the lowest position. Positions of a name rise, and have gaps.
+    /// Its position in the queue: the name is passed on to the waiter with the lowest position. Positions of a name rise, and have gaps.
     pub position: i64,
     /// Who waits, for people to read.
     pub holder: String,
@@ -76,8 +77,8 @@ pub struct Busy {
     pub name: Name,
     /// What it is.
     pub kind: Kind,
-    /// Who holds it. `None` for a read/write lock and a semaphore (see [`Rowlock::list`](crate::Rowlock::list)), when the name was changing hands, or when a transaction has its row
-    /// locked, or when the name is about to be passed on to a waiter.
+    /// Who holds it. `None` for a read/write lock or a semaphore, while the name changes hands, or while a transaction has its row locked.
+    /// [`Rowlock::holders`](crate::Rowlock::holders) lists the holders of a read/write lock or a semaphore.
     pub holder: Option<LockInfo>,
     /// How many wait for the name in its queue, as far as is known. (The waiters of a crashed process count until their session has
     /// expired and their turn comes.)

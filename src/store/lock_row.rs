@@ -10,8 +10,12 @@ use crate::model::Name;
 /// The verbs for the rows of locks.
 #[async_trait]
 pub(crate) trait LockRowStore: SessionStore + Send {
-    /// The live holder of one name.
+    /// A live grant of one name: that of a lock, or one of the permits.
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault>;
+
+    /// All live grants of one name, in the order of their fences: that of a lock, or those of all permits. It reads the part of the primary
+    /// key from the name to its [end](end_of).
+    async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault>;
 
     /// The live holders of all names, by name.
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault>;
@@ -37,6 +41,11 @@ pub(crate) trait LockRowStore: SessionStore + Send {
         name: &Name,
         ask: RowAsk,
     ) -> Result<Option<LockRow>, Fault>;
+}
+
+/// The first key after the name and its permits (the name, NUL and a grant id): no other key is between.
+pub(super) fn end_of(name: &Name) -> Vec<u8> {
+    [name.as_bytes(), &[1]].concat()
 }
 
 /// How to get the row of a name.

@@ -238,12 +238,50 @@ on_every_engine! {
         assert!(rowlock.list().await.unwrap().is_empty());
     }
 
+    async fn an_operator_sees_all_permits_of_one_semaphore(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        assert!(two.holders("s").await.unwrap().is_empty());
+        // Neighbours of the name, by the order of the bytes.
+        let mut others = Vec::new();
+        for name in ["r", "s\u{1}", "s ", "sa", "t"] {
+            others.push(one.lock(name).acquire().await.unwrap());
+        }
+        assert!(two.holders("s").await.unwrap().is_empty());
+        assert_eq!(two.inspect("s").await.unwrap(), None);
+        let of = |weight, holder: &str| one.semaphore("s", 9).weight(weight).holder(holder.to_owned());
+        let held = [
+            of(1, "first").acquire().await.unwrap(),
+            of(3, "second").in_session().acquire().await.unwrap(),
+            of(2, "third").acquire().await.unwrap(),
+        ];
+        let holders = two.holders("s").await.unwrap();
+        let found: Vec<_> = holders.iter().map(|info| (info.name.as_str(), info.fence, &*info.holder, info.mode.to_string())).collect();
+        let asked = [("first", "permit of 1"), ("second", "permit of 3"), ("third", "permit of 2")];
+        let expected: Vec<_> = held.iter().zip(asked).map(|(held, (holder, mode))| ("s", held.fence(), holder, mode.to_owned())).collect();
+        assert_eq!(found, expected);
+        assert!(holders[1].session.is_some() && holders[0].session.is_none());
+        let seen = two.inspect("s").await.unwrap().expect("it is held");
+        assert!(holders.iter().any(|info| info.grant_id == seen.grant_id), "{seen:?}");
+        for other in &others {
+            let info = two.holders(other.name().clone()).await.unwrap();
+            assert_eq!(info.iter().map(|info| info.fence).collect::<Vec<_>>(), [other.fence()]);
+        }
+        release(&held[0]).await;
+        one.end_session().await.unwrap();
+        let holders = two.holders("s").await.unwrap();
+        assert_eq!(holders.iter().map(|info| info.fence).collect::<Vec<_>>(), [held[2].fence()]);
+        db.execute(&format!("UPDATE rowlock_lock SET expires_at = {} WHERE weight > 0 AND grant_id IS NOT NULL", db.past())).await;
+        assert!(two.holders("s").await.unwrap().is_empty());
+        assert_eq!(two.inspect("s").await.unwrap(), None);
+        assert!(matches!(two.holders("").await, Err(Error::InvalidName { .. })));
+    }
+
     async fn an_operator_frees_all_permits(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = [one.semaphore("s", 2).acquire().await.unwrap(), one.semaphore("s", 2).acquire().await.unwrap()];
         let waiting = join(&one.semaphore("s", 2).weight(2), db, "next").await;
         let freed = two.force_release("s").await.unwrap().expect("it was held");
-        assert!(held.iter().any(|held| held.fence() == freed.fence));
+        assert_eq!(freed.fence, held[0].fence(), "the one that was granted first");
         assert!(waiting.await.unwrap().unwrap().is_held());
         assert!(two.force_release("never used").await.unwrap().is_none());
     }

@@ -5,11 +5,12 @@ use nix::sys::signal::Signal;
 use crate::shell::{Shell, code, stderr, stdout};
 
 /// The commands that create nothing.
-const ON_WHAT_IS_THERE: [&[&str]; 9] = [
+const ON_WHAT_IS_THERE: [&[&str]; 10] = [
     &["ls"],
     &["ls", "--json"],
     &["show", "a"],
     &["release", "a", "--force"],
+    &["set-capacity", "a", "2"],
     &["idempotency", "ls"],
     &["idempotency", "show", "a", "k"],
     &["idempotency", "reset", "a", "k"],

@@ -51,7 +51,7 @@ fn sessions_and_their_locks_are_listed() {
     assert!(table.contains("LOCKS") && table.contains(id), "{table}");
 
     let locks = shell.json(&["ls", "--json"]);
-    let of = |lock: usize| &locks[lock]["session"];
+    let of = |lock: usize| &locks[lock]["holders"][0]["session"];
     assert_eq!([of(0), of(1)], [id, id]);
     assert!(of(2).is_null());
     let table = stdout(&shell.run(&["ls"]));

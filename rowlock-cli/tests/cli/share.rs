@@ -1,6 +1,6 @@
 //! `rowlock run --shared`, `--exclusive` and `--permits`.
 
-use crate::shell::{Shell, code, stderr, stdout};
+use crate::shell::{Shell, code, stderr, stdout, wait};
 
 #[test]
 fn those_who_share_run_side_by_side_and_nobody_beside_the_exclusive_one() {
@@ -49,9 +49,12 @@ fn so_many_commands_run_as_there_are_permits() {
     let third = ["run", "s", "--permits", "1/2", "--no-wait", "--", "true"];
     assert_eq!(code(&shell.run(&third)), 75);
     let list = shell.json(&["ls", "--json"]);
-    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    assert_eq!(list[0]["kind"], "semaphore");
+    let holders = &list[0]["holders"];
+    assert_eq!(holders.as_array().unwrap().len(), 2);
     assert_eq!(
-        (&list[0]["mode"], &list[0]["weight"]),
+        (&holders[0]["mode"], &holders[0]["weight"]),
         (&"permit".into(), &1.into())
     );
     one.signal(nix::sys::signal::Signal::SIGTERM);
@@ -87,5 +90,86 @@ fn what_does_not_fit_together_is_refused() {
     );
     let lock = shell.run(&["run", "s", "--", "true"]);
     assert!(stderr(&lock).contains("is a semaphore of 2, and a lock was asked for"));
-    assert_ne!((code(&other), code(&lock)), (0, 0));
+    assert!(said.contains("rowlock set-capacity"), "{said}");
+    assert_eq!((code(&other), code(&lock)), (64, 64));
+}
+
+#[test]
+fn the_capacity_of_a_semaphore_is_changed_in_use() {
+    let shell = Shell::new();
+    let script = "echo in; sleep 60 & wait";
+    let holds = shell.start(&["s", "--permits", "1/1"], script);
+    let waits = [
+        "run",
+        "s",
+        "--permits",
+        "1/1",
+        "--",
+        "bash",
+        "-c",
+        "echo in",
+    ];
+    let waiting = shell
+        .command(&waits)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let in_queue = || shell.json(&["ls", "--json"])[0]["waiters"][0].is_object();
+    wait("it is in the queue", in_queue);
+    let raised = shell.run(&["set-capacity", "s", "2"]);
+    assert_eq!((code(&raised), &*stderr(&raised)), (0, ""));
+    assert_eq!(
+        stdout(&raised),
+        "\"s\" has a capacity of 2 now; before, it was 1\n"
+    );
+    let waited = waiting.wait_with_output().unwrap();
+    assert_eq!((code(&waited), &*stdout(&waited)), (0, "in\n"));
+    let old = shell.run(&["run", "s", "--permits", "1/1", "--no-wait", "--", "true"]);
+    assert_eq!(code(&old), 64, "{}", stderr(&old));
+    assert_eq!(
+        code(&shell.run(&["run", "s", "--permits", "1/2", "--no-wait", "--", "true"])),
+        0
+    );
+    holds.signal(nix::sys::signal::Signal::SIGTERM);
+    holds.end();
+}
+
+#[test]
+fn a_new_semaphore_and_one_that_is_none() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["run", "lock", "--", "true"])), 0);
+    assert_eq!(
+        code(&shell.run(&["run", "rw", "--shared", "--", "true"])),
+        0
+    );
+    let new = shell.run(&["set-capacity", "s", "2147483646"]);
+    assert_eq!(code(&new), 0);
+    assert_eq!(
+        stdout(&new),
+        "\"s\" is new, and has a capacity of 2147483646\n"
+    );
+    assert!(
+        stderr(&new).contains("looked in sqlite:/"),
+        "{}",
+        stderr(&new)
+    );
+    for (name, kind) in [("lock", "a lock"), ("rw", "a read/write lock")] {
+        let refused = shell.run(&["set-capacity", name, "2"]);
+        assert_eq!((code(&refused), &*stdout(&refused)), (64, ""));
+        let said = format!("{name:?} is {kind}, and a semaphore of 2 was asked for");
+        assert!(stderr(&refused).contains(&said), "{}", stderr(&refused));
+    }
+    for capacity in ["0", "-1", "2147483647", "4294967296", "1.5", "many", ""] {
+        let refused = shell.run(&["set-capacity", "s", capacity]);
+        assert_eq!(code(&refused), 64, "{capacity}: {}", stderr(&refused));
+    }
+    for arguments in [
+        &["set-capacity", "s"][..],
+        &["set-capacity", "", "2"],
+        &["set-capacity"],
+    ] {
+        assert_eq!(code(&shell.run(arguments)), 64, "{arguments:?}");
+    }
+    let same = shell.run(&["set-capacity", "s", "2147483646"]);
+    assert!(stdout(&same).contains("before, it was 2147483646"));
 }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -124,4 +125,12 @@ pub(crate) fn stdout(output: &Output) -> String {
 
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asks until the answer is yes.
+pub(crate) fn wait(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_mins(1);
+    while !is() {
+        assert!(Instant::now() < until, "never: {what}");
+    }
 }

@@ -1,10 +1,10 @@
 //! `rowlock ls`, `show`, `release` and `migrate`: what they print.
 
-use std::time::{Duration, Instant};
-
 use nix::sys::signal::Signal;
 
-use crate::shell::{Shell, code, stdout};
+use serde_json::{Value, json};
+
+use crate::shell::{Shell, code, stderr, stdout, wait};
 
 #[test]
 fn ls_shows_who_waits_in_their_order() {
@@ -16,10 +16,7 @@ fn ls_shows_who_waits_in_their_order() {
         let arguments = ["run", "a", "--", "bash", "-c", script];
         waiting.push(shell.command(&arguments).spawn().unwrap());
         let waiters = || shell.json(&["ls", "--json"])[0]["waiters"].clone();
-        let until = Instant::now() + Duration::from_mins(1);
-        while waiters().as_array().unwrap().len() < place {
-            assert!(Instant::now() < until, "it does not wait");
-        }
+        wait("it waits", || waiters().as_array().unwrap().len() >= place);
     }
     let list = shell.json(&["ls", "--json"]);
     let holders: Vec<&str> = list[0]["waiters"]
@@ -40,7 +37,154 @@ fn ls_shows_who_waits_in_their_order() {
     for mut child in waiting {
         assert!(child.wait().unwrap().code().is_some());
     }
-    assert_eq!(shell.json(&["ls", "--json"]), serde_json::json!([]));
+    assert_eq!(shell.json(&["ls", "--json"]), json!([]));
+}
+
+#[test]
+fn ls_shows_a_name_once_with_all_its_holders_and_waiters() {
+    let shell = Shell::new();
+    let script = "echo up; sleep 60 & wait";
+    let mut running: Vec<_> = (0..3)
+        .map(|_| shell.start(&["b", "--shared"], script))
+        .collect();
+    running.push(shell.start(&["c"], script));
+    let arguments = ["run", "b", "--exclusive", "--", "true"];
+    let mut writer = shell.command(&arguments).spawn().unwrap();
+    let of = |name: &str| -> Value {
+        let list = shell.json(&["ls", "--json"]);
+        let mut found = list
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|listed| listed["name"] == name);
+        let one = found.next().cloned().unwrap_or_default();
+        assert!(found.next().is_none(), "{list}");
+        one
+    };
+    let count = |listed: &Value, what: &str| listed[what].as_array().unwrap().len();
+    wait("the writer is in the queue", || {
+        count(&of("b"), "waiters") == 1
+    });
+    let listed = of("b");
+    assert_eq!(
+        (&listed["kind"], count(&listed, "holders")),
+        (&"rw_lock".into(), 3)
+    );
+    for holder in listed["holders"].as_array().unwrap() {
+        assert_eq!(
+            (&holder["mode"], &holder["name"]),
+            (&"read".into(), &Value::Null)
+        );
+    }
+    let other = of("c");
+    assert_eq!(
+        (&other["kind"], count(&other, "waiters")),
+        (&"lock".into(), 0)
+    );
+    let table = stdout(&shell.run(&["ls"]));
+    assert_eq!(table.matches("WAITING FOR").count(), 1, "{table}");
+    assert_eq!(
+        table.matches(&*format!("[{}]", writer.id())).count(),
+        1,
+        "{table}"
+    );
+
+    // A waiter whose name has no live holder: it has not yet noticed.
+    shell.sql(
+        "INSERT INTO rowlock_lock (name, fence, waiters, next_position) VALUES (x'61', 1, 1, 2); \
+         INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at) \
+         SELECT x'61', 1, x'00112233445566778899aabbccddeeff', session_id, 'stuck', joined_at FROM rowlock_waiter",
+    );
+    let stuck = of("a");
+    assert_eq!(
+        (&stuck["kind"], count(&stuck, "holders")),
+        (&Value::Null, 0)
+    );
+    assert_eq!(
+        (count(&stuck, "waiters"), &stuck["waiters"][0]["holder"]),
+        (1, &"stuck".into())
+    );
+    let names = shell.json(&["ls", "--json"]);
+    let names: Vec<_> = names
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|listed| &listed["name"])
+        .collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(stdout(&shell.run(&["ls"])).contains("stuck"));
+    for running in running {
+        running.signal(Signal::SIGTERM);
+        running.end();
+    }
+    assert!(writer.wait().unwrap().success());
+    let session = "INSERT INTO rowlock_session (id, holder, opened_at, expires_at) VALUES (x'01010101010101010101010101010101', 'client', 0, 9000000000000000)";
+    shell.sql(&format!(
+        "{session}; UPDATE rowlock_waiter SET session_id = x'01010101010101010101010101010101'"
+    ));
+    let only = shell.run(&["ls"]);
+    assert!(
+        stdout(&only).starts_with("nobody holds a lock"),
+        "{}",
+        stdout(&only)
+    );
+    assert!(stdout(&only).contains("stuck"));
+    assert_eq!(stderr(&only), "", "it has found a waiter");
+}
+
+#[test]
+fn show_and_release_are_about_all_holders_of_one_name() {
+    let shell = Shell::new();
+    let script = "echo up; sleep 60 & wait";
+    let running: Vec<_> = [
+        &["s", "--permits", "1/3"][..],
+        &["s", "--permits", "2/3"],
+        &["t"],
+    ]
+    .iter()
+    .map(|arguments| shell.start(arguments, script))
+    .collect();
+    let shown = shell.json(&["show", "s", "--json"]);
+    let weights: Vec<_> = shown
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|held| &held["weight"])
+        .collect();
+    assert_eq!(weights, [1, 2]);
+    let shown = stdout(&shell.run(&["show", "s"]));
+    assert!(
+        shown.contains("permit of 1") && shown.contains("permit of 2"),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains(&format!("[{}]", running[2].child.id())),
+        "{shown}"
+    );
+    let freed = stdout(&shell.run(&["release", "s", "--force"]));
+    assert_eq!(freed.lines().count(), 2, "{freed}");
+    for running in &running[..2] {
+        assert_eq!(
+            freed.matches(&*format!("[{}]", running.child.id())).count(),
+            1,
+            "{freed}"
+        );
+    }
+    assert_eq!(shell.absent(&["show", "s"]), "nobody holds \"s\"\n");
+    assert_eq!(shell.json(&["show", "t", "--json"])["mode"], "lock");
+    for running in running {
+        running.signal(Signal::SIGTERM);
+        running.end();
+    }
+}
+
+fn keys(object: &Value) -> Vec<&str> {
+    object
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect()
 }
 
 #[test]
@@ -54,30 +198,24 @@ fn ls_and_show_print_tables_and_json() {
         "echo $ROWLOCK_FENCE; sleep 60 & wait",
     );
     let list = shell.json(&["ls", "--json"]);
-    let lock = &list[0];
-    let keys: Vec<&str> = lock
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect();
+    assert_eq!(keys(&list[0]), ["holders", "kind", "name", "waiters"]);
     assert_eq!(
-        keys,
-        [
-            "acquired_at",
-            "expires_at",
-            "fence",
-            "grant_id",
-            "holder",
-            "mode",
-            "name",
-            "session",
-            "waiters",
-            "weight"
-        ]
+        (&list[0]["name"], &list[0]["kind"]),
+        (&"a".into(), &"lock".into())
     );
-    assert_eq!(lock["waiters"], serde_json::json!([]));
-    assert_eq!(lock["name"], "a");
+    assert_eq!(list[0]["waiters"], json!([]));
+    let lock = &list[0]["holders"][0];
+    let of_holder = [
+        "acquired_at",
+        "expires_at",
+        "fence",
+        "grant_id",
+        "holder",
+        "mode",
+        "session",
+        "weight",
+    ];
+    assert_eq!(keys(lock), of_holder);
     assert_eq!(lock["fence"].to_string(), holder.first);
     assert!(lock["holder"].as_str().unwrap().starts_with("rowlock["));
     for time in ["acquired_at", "expires_at"] {
@@ -90,6 +228,7 @@ fn ls_and_show_print_tables_and_json() {
     }
     // A renewal may have come in between; everything else is the same.
     let shown = shell.json(&["show", "a", "--json"]);
+    assert_eq!(shown["name"], "a");
     assert_eq!(
         (&shown["fence"], &shown["grant_id"]),
         (&lock["fence"], &lock["grant_id"])

@@ -263,7 +263,7 @@ pub enum Error {
     },
     /// One of rowlock's own connections got no answer while the caller's transaction, which keeps its connection, waited for it. Behind a pooler (PgBouncer, `ProxySQL`) transactions may have all of the server's connections, and all of them wait.
     ///
-    /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the missing row before it begins again. Or make the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this error, give the pooler more connections to the server than transactions run at a time (with 10 more for each client, no look waits for a transaction's end).
+    /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the missing row before it begins again. Or make the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this error, give the pooler more connections to the server than transactions run at a time (with 13 more for each client, no look waits for a transaction's end).
     Starved {
         /// The operation that was tried.
         doing: &'static str,

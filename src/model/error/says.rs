@@ -145,7 +145,7 @@ impl fmt::Display for Error {
                 (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => write!(
                     f,
                     "{name:?} is {is}, and {asked} was asked for: \
-                         use one capacity everywhere, or change it with `set_capacity`"
+                         use one capacity everywhere, or change it with `set_capacity` (`rowlock set-capacity`)"
                 ),
                 _ => write!(
                     f,
@@ -201,7 +201,7 @@ impl fmt::Display for Error {
                 f,
                 "{doing} {on}: rowlock's own connection to {target} had no answer within {waited:.0?}, while this transaction keeps one: \
                  do transactions take up all connections of a pooler? Roll back, and try again after `rowlock.version(name)` or with `Retry`; \
-                 and give the pooler more connections than transactions run at a time, by 10 for each client of rowlock"
+                 and give the pooler more connections than transactions run at a time, by 13 for each client of rowlock"
             ),
             Self::AlreadyLocked { name } => write!(
                 f,

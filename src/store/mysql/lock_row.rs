@@ -11,7 +11,7 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::classify::classify;
 use crate::store::fault::Fault;
 use crate::store::json;
-use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::lock_row::{LockRowStore, RowAsk, end_of};
 use crate::store::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
@@ -84,10 +84,23 @@ const INSPECT: &str = concat!(
 SELECT",
     row_columns!("SYSDATE(6)"),
     "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name = ? AND ",
+FROM rowlock_lock l FORCE INDEX (PRIMARY) LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name >= ? AND l.name < ? AND ",
     row_ends!(),
-    " > SYSDATE(6)"
+    " > SYSDATE(6)
+ORDER BY l.name LIMIT 1"
+);
+
+const HOLDERS: &str = concat!(
+    "
+SELECT",
+    row_columns!("SYSDATE(6)"),
+    "
+FROM rowlock_lock l FORCE INDEX (PRIMARY) LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name >= ? AND l.name < ? AND ",
+    row_ends!(),
+    " > SYSDATE(6)
+ORDER BY l.fence, l.acquired_at"
 );
 
 const LIST: &str = concat!(
@@ -108,9 +121,16 @@ pub(super) type Rows = HashMap<Vec<u8>, LockRow>;
 #[async_trait]
 impl LockRowStore for MySqlConnection {
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
-        let inspect = fill(INSPECT, &[hex(name.as_bytes())]);
-        let rows = read_alone(self, &inspect).await?;
+        let keys = [hex(name.as_bytes()), hex(&end_of(name))];
+        let rows = read_alone(self, &fill(INSPECT, &keys)).await?;
         Ok(rows.first().map(lock_row).transpose()?)
+    }
+
+    async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
+        let keys = [hex(name.as_bytes()), hex(&end_of(name))];
+        let rows = read_alone(self, &fill(HOLDERS, &keys)).await?;
+        let rows: Result<_, sqlx::Error> = rows.iter().map(lock_row).collect();
+        Ok(rows?)
     }
 
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use super::{query, query_as};
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
-use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::lock_row::{LockRowStore, RowAsk, end_of};
 use crate::store::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
@@ -42,9 +42,22 @@ SELECT",
     row_columns!(),
     "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name = $1 AND ",
+WHERE l.name >= $1 AND l.name < $2 AND ",
     row_ends!(),
-    " > clock_timestamp()"
+    " > clock_timestamp()
+ORDER BY l.name LIMIT 1"
+);
+
+const HOLDERS: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name >= $1 AND l.name < $2 AND ",
+    row_ends!(),
+    " > clock_timestamp()
+ORDER BY l.fence, l.acquired_at"
 );
 
 pub(super) const ROW: &str = concat!(
@@ -85,7 +98,21 @@ ORDER BY l.name"
 #[async_trait]
 impl LockRowStore for PgConnection {
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
-        Ok(one(self, INSPECT, name).await?)
+        let row: Option<LockColumns> = query_as(INSPECT)
+            .bind(name.as_bytes())
+            .bind(end_of(name))
+            .fetch_optional(self)
+            .await?;
+        Ok(row.map(LockRow::from))
+    }
+
+    async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
+        let rows: Vec<LockColumns> = query_as(HOLDERS)
+            .bind(name.as_bytes())
+            .bind(end_of(name))
+            .fetch_all(self)
+            .await?;
+        Ok(rows.into_iter().map(LockRow::from).collect())
     }
 
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {

@@ -8,7 +8,7 @@ use sqlx::SqliteConnection;
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::json;
-use crate::store::lock_row::{LockRowStore, RowAsk};
+use crate::store::lock_row::{LockRowStore, RowAsk, end_of};
 use crate::store::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
@@ -63,9 +63,22 @@ SELECT",
     row_columns!(),
     "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name = ?1 AND ",
+WHERE l.name >= ?1 AND l.name < ?2 AND ",
     row_ends!(),
-    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000"
+    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+ORDER BY l.name LIMIT 1"
+);
+
+const HOLDERS: &str = concat!(
+    "
+SELECT",
+    row_columns!(),
+    "
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name >= ?1 AND l.name < ?2 AND ",
+    row_ends!(),
+    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+ORDER BY l.fence, l.acquired_at"
 );
 
 const LIST: &str = concat!(
@@ -87,9 +100,19 @@ impl LockRowStore for SqliteConnection {
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
         let row: Option<LockColumns> = sqlx::query_as(INSPECT)
             .bind(name.as_bytes())
+            .bind(end_of(name))
             .fetch_optional(self)
             .await?;
         Ok(row.map(LockRow::from))
+    }
+
+    async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
+        let rows: Vec<LockColumns> = sqlx::query_as(HOLDERS)
+            .bind(name.as_bytes())
+            .bind(end_of(name))
+            .fetch_all(self)
+            .await?;
+        Ok(rows.into_iter().map(LockRow::from).collect())
     }
 
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
