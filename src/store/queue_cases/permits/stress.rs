@@ -268,7 +268,7 @@ impl<P: Place> Client<P> {
                     Some(Confirmed::Held { fence }) => return Some(fence),
                     None => {}
                     Some(Confirmed::Gone) => {
-                        assert!(waited.elapsed() > WINDOW, "its turn was lost")
+                        assert!(waited.elapsed() > WINDOW, "its turn was lost");
                     }
                 },
                 Looked::Waiting { is_stuck: true, .. } => {
