@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, ReleaseOutcome, Rowlock};
-use rowlock_test::{Db, eventually};
+use rowlock_test::{Db, eventually, queue_is, queue_of, release};
 
 use crate::proxy::{Mode, renewals_are_connected, through_proxy, through_readable_proxy};
 
@@ -86,6 +86,42 @@ pub(crate) async fn late_downgrade(engine: Engine) {
     assert!(held.is_held() && held.mode() == rowlock::Mode::Write);
     assert!(reader().await.is_none(), "a reader beside a writer");
     drop(held);
+    db.remove().await;
+}
+
+/// The client asks for a permit twice, and the first request is delayed. It arrives when the second one has waited and has left the queue. Its
+/// waiter must not keep back others for as long as the client lives.
+pub(crate) async fn late_join(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    renewals_are_connected(&rowlock).await;
+    let of = |rowlock: &Rowlock| rowlock.semaphore("s", 1).ttl(Duration::from_mins(5));
+    let held = of(&watcher).acquire().await.unwrap();
+    let (asks, asked) = (of(&rowlock).holder("late"), of(&rowlock));
+    // This opens the session, and prepares the statement that the proxy keeps.
+    assert!(asked.try_acquire().await.unwrap().held().is_none());
+    rowlock.flush().await;
+    proxy.set(Mode::KeepNextRequest);
+    let waiting = tokio::spawn(async move { asks.acquire().await });
+    eventually("the second request waits", async || {
+        queue_of(&watcher, "s").await == ["late"]
+    })
+    .await;
+    assert_eq!(proxy.mode(), Mode::Pass, "a request was kept");
+    waiting.abort();
+    queue_is(&watcher, "s", &[]).await;
+    let said = proxy.requests();
+    eventually("it leaves again and again", async || {
+        proxy.requests() > said + 2
+    })
+    .await;
+    proxy.hold_an_answer().await;
+    proxy.deliver().await;
+    queue_is(&watcher, "s", &["late"]).await;
+    proxy.set(Mode::Pass);
+    queue_is(&watcher, "s", &[]).await;
+    release(&held).await;
     db.remove().await;
 }
 

@@ -110,6 +110,9 @@ fn main() -> ExitCode {
         trials.push(trial("late_sending", engine, move || {
             block_on(late_requests::late_sending(engine));
         }));
+        trials.push(trial("late_join", engine, move || {
+            block_on(late_requests::late_join(engine));
+        }));
         trials.push(trial("late_downgrade", engine, move || {
             block_on(late_requests::late_downgrade(engine));
         }));
