@@ -117,10 +117,12 @@ UPDATE rowlock_lock SET weight = {weight}, fence = @rl_own_fence WHERE name = {p
 "
 );
 
+/// The cleaner takes the fence for the last use.
 const RESIZE: &str = "\
 SET @rl_before = @rl_capacity, @rl_go = @rl_go AND @rl_capacity <> 2147483647;
-UPDATE rowlock_lock SET capacity = {capacity} WHERE name = {name} AND @rl_go;
-SET @rl_capacity = IF(@rl_go, {capacity}, @rl_capacity);
+SET @rl_capacity = IF(@rl_go, {capacity}, @rl_capacity),
+    @rl_fence = GREATEST(@rl_fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)));
+UPDATE rowlock_lock SET capacity = @rl_capacity, fence = @rl_fence WHERE name = {name} AND @rl_go;
 ";
 
 /// How many live waiters are looked at in one text.

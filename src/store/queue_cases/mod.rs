@@ -341,6 +341,7 @@ macro_rules! queue_cases {
                 a_permit_that_has_ended_is_asked_for_again
                 a_permit_that_ends_with_its_session_gets_no_weight
                 no_name_with_permits_is_cleaned
+                a_name_whose_holders_have_crashed_is_cleaned
                 a_transaction_takes_no_name_of_another_kind
             }
             locked {

@@ -25,7 +25,9 @@ WHERE l.name = ?1 AND l.grant_id = ?2 AND l.expires_at > ?3 AND (l.session_id IS
 
 const WEIGH: &str = "UPDATE rowlock_lock SET weight = ?2, fence = ?3 WHERE name = ?1";
 
-const RESIZE: &str = "UPDATE rowlock_lock SET capacity = ?2 WHERE name = ?1";
+/// The cleaner takes the fence for the last use.
+const RESIZE: &str =
+    "UPDATE rowlock_lock SET capacity = ?2, fence = max(fence + 1, ?3 + 1000) WHERE name = ?1";
 
 /// The waiter has a permit; it is there; and the time until the first permit ends. No time, when the first live waiter fits.
 const LOOK: &str = concat!(
@@ -195,6 +197,7 @@ async fn resize(
         kind => return Ok(Resized::Mismatch(kind)),
     };
     let resize = sqlx::query(RESIZE).bind(name.as_bytes()).bind(capacity);
+    let resize = resize.bind(lock.now);
     resize.execute(&mut *lock.conn).await?;
     lock.capacity = i64::from(capacity);
     let next = lock.grant_waiters().await?;

@@ -149,7 +149,7 @@ impl<'a> Lock<'a> {
     }
 
     /// Removes the permits that have ended.
-    async fn reap(&mut self) -> Result<(), sqlx::Error> {
+    pub(super) async fn reap(&mut self) -> Result<(), sqlx::Error> {
         let (after, before) = permits_of(self.name);
         for step in [END_SESSIONS, REAP] {
             let step = sqlx::query(step).bind(&after).bind(&before);
