@@ -1,5 +1,6 @@
 //! What every brand promises of the queue: each brand's `queue_tests.rs` runs all of these cases.
 
+pub(crate) mod deadlocks;
 pub(crate) mod joining;
 pub(crate) mod locked;
 pub(crate) mod passing;
@@ -18,6 +19,7 @@ use uuid::Uuid;
 
 use crate::model::{FaultKind, Name, Share};
 use crate::store::clean::CleanStore;
+use crate::store::deadlock::DeadlockStore;
 use crate::store::in_tx::InTxStore;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
@@ -37,12 +39,26 @@ pub(crate) const UNLOCKED: &str = "no transaction has the row locked";
 
 /// The verbs that the cases need.
 pub(crate) trait Verbs:
-    LeaseStore + LockRowStore + QueueStore + PermitStore + CleanStore + InTxStore + 'static
+    LeaseStore
+    + LockRowStore
+    + QueueStore
+    + PermitStore
+    + DeadlockStore
+    + CleanStore
+    + InTxStore
+    + 'static
 {
 }
 
-impl<T: LeaseStore + LockRowStore + QueueStore + PermitStore + CleanStore + InTxStore + 'static>
-    Verbs for T
+impl<T> Verbs for T where
+    T: LeaseStore
+        + LockRowStore
+        + QueueStore
+        + PermitStore
+        + DeadlockStore
+        + CleanStore
+        + InTxStore
+        + 'static
 {
 }
 
@@ -343,6 +359,9 @@ macro_rules! queue_cases {
                 no_name_with_permits_is_cleaned
                 a_name_whose_holders_have_crashed_is_cleaned
                 a_transaction_takes_no_name_of_another_kind
+            }
+            deadlocks {
+                what_an_owner_holds_is_told_and_forgotten
             }
             locked {
                 a_locked_row_is_given_up_soon
