@@ -10,6 +10,7 @@ use crate::store::lock_row::RowAsk;
 use crate::store::permit::pass_any;
 use crate::store::queue::{PassAsk, PassWhy, WaiterRow};
 use crate::store::row::LockRow;
+use crate::store::session::SessionRow;
 
 impl Rowlock {
     /// The live lease of `name`, if it has one.
@@ -59,13 +60,13 @@ impl Rowlock {
     ///
     /// # Errors
     ///
-    /// A database out of reach.
+    /// A database out of reach, or a damaged row.
     pub async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {
         let list = async |store: &mut dyn Store| store.session_list().await;
         let list = self
             .core
             .run_errand(self.core.look(None, "list sessions"), list);
-        list.await
+        list.await?.into_iter().map(SessionRow::info).collect()
     }
 
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore it releases all
@@ -131,7 +132,7 @@ impl Rowlock {
         let of = name.clone();
         let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
         let row = self.core.ask_aside(head, look).await?;
-        let kind = row.map_or(Kind::Lock, |row| row.kind);
+        let kind = row.and_then(|row| row.kind).unwrap_or(Kind::Lock);
         if !kind.has_permits() {
             return Ok((kind, Vec::new()));
         }

@@ -21,6 +21,7 @@ use super::{Held, Lock, TryAcquire};
 use crate::model::{Error, Kind, Share, check_capacity};
 use crate::store::Store;
 use crate::store::permit::Resized;
+use crate::store::row::wrong_kind;
 
 /// A request for a permit of a semaphore: made by [`Rowlock::semaphore`](crate::Rowlock::semaphore), then given its settings.
 ///
@@ -173,10 +174,7 @@ impl Semaphore {
                 core.queue.all_passed(&next);
                 Ok(before)
             }
-            Resized::Mismatch(is) => {
-                let (name, asked) = (name.clone(), self.kind());
-                Err(Error::WrongKind { name, is, asked })
-            }
+            Resized::Mismatch(is) => Err(wrong_kind(name.clone(), is, self.kind())),
         }
     }
 

@@ -41,12 +41,13 @@ impl Kind {
         self != Self::Lock
     }
 
-    /// The kind of a row with this capacity.
-    pub(crate) fn of(capacity: i64) -> Self {
-        match u32::try_from(capacity) {
-            Ok(0) | Err(_) => Self::Lock,
-            Ok(Self::ALL) => Self::ReadWrite,
-            Ok(capacity) => Self::Semaphore { capacity },
+    /// The kind of a row with this capacity. `None`: no such row is rowlock's.
+    pub(crate) fn of(capacity: i64) -> Option<Self> {
+        match u32::try_from(capacity).ok()? {
+            0 => Some(Self::Lock),
+            Self::ALL => Some(Self::ReadWrite),
+            capacity @ 1..=Self::LARGEST => Some(Self::Semaphore { capacity }),
+            _ => None,
         }
     }
 }
@@ -132,6 +133,27 @@ impl fmt::Display for Mode {
             Self::Read => f.write_str("read"),
             Self::Write => f.write_str("write"),
             Self::Permit { weight } => write!(f, "permit of {weight}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_has_its_capacity_and_no_other_number_is_one() {
+        let largest = Kind::LARGEST;
+        for kind in [
+            Kind::Lock,
+            Kind::Semaphore { capacity: 1 },
+            Kind::Semaphore { capacity: largest },
+            Kind::ReadWrite,
+        ] {
+            assert_eq!(Kind::of(kind.capacity().into()), Some(kind));
+        }
+        for damaged in [i64::MIN, -1, i64::from(Kind::ALL) + 1, i64::MAX] {
+            assert_eq!(Kind::of(damaged), None);
         }
     }
 }

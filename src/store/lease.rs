@@ -154,7 +154,10 @@ impl Taken {
     /// Not granted; with the row as it was read afterwards.
     pub(super) fn busy(row: Option<LockRow>) -> Self {
         let tells = |row: &LockRow| {
-            row.is_live() || row.is_stuck() || row.left_behind().is_some() || row.kind != Kind::Lock
+            row.is_live()
+                || row.is_stuck()
+                || row.left_behind().is_some()
+                || row.kind != Some(Kind::Lock)
         };
         Self::Busy(row.filter(tells))
     }

@@ -45,7 +45,8 @@ pub(crate) trait PermitStore {
     /// late downgrade changes nothing. After a smaller weight, waiters are granted.
     async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault>;
 
-    /// Changes the capacity of a semaphore, or makes its row. Waiters are granted; permits that no longer fit are kept.
+    /// Changes the capacity of a semaphore, or makes its row. Waiters are granted; permits that no longer fit are kept. Waiters that are heavier than the new
+    /// capacity are removed: they would keep back all others for good.
     async fn permit_resize(&mut self, name: &Name, capacity: u32)
     -> Result<Option<Resized>, Fault>;
 }
@@ -82,8 +83,8 @@ pub(crate) enum Resized {
         before: Option<u32>,
         next: Vec<Uuid>,
     },
-    /// The name is of this kind.
-    Mismatch(Kind),
+    /// The name is of this kind. `None`: its capacity is out of range.
+    Mismatch(Option<Kind>),
 }
 
 /// Passes a name of this kind on. `None`: a transaction has a row locked.

@@ -96,8 +96,8 @@ pub(crate) enum Joined {
     },
     /// The queue is as long as the ask allows; with the row.
     Full(LockRow),
-    /// The name is of this kind, which is not that of the ask.
-    Mismatch(Kind),
+    /// The name is of this kind, which is not that of the ask. `None`: its capacity is out of range.
+    Mismatch(Option<Kind>),
 }
 
 #[derive(Debug, Clone)]

@@ -25,8 +25,8 @@ pub(crate) struct LockRow {
     pub(crate) session: Option<Uuid>,
     /// How many waiters its queue has. Some of them may not live any more.
     pub(crate) waiters: u32,
-    /// What the name stands for. In the row of a permit: what its lock was when the permit was granted.
-    pub(crate) kind: Kind,
+    /// What the name stands for; `None`: its capacity is out of range. In the row of a permit: what its lock was when the permit was granted.
+    pub(crate) kind: Option<Kind>,
     /// The weight of a permit; 0 in the row of a name.
     pub(crate) weight: u32,
     /// This look freed the row: a session that had ended had left it behind.
@@ -102,7 +102,7 @@ impl LockRow {
 
     /// Whether the name has waiters and no live grant: it has to be passed on.
     pub(crate) fn is_stuck(&self) -> bool {
-        !self.is_live() && self.waiters > 0 && self.kind == Kind::Lock
+        !self.is_live() && self.waiters > 0 && self.kind == Some(Kind::Lock)
     }
 
     /// The lock that a session has left behind: the session is not live, as far as the statement saw it.
@@ -114,12 +114,10 @@ impl LockRow {
 
     /// Fails if the name is of another kind than was asked for.
     pub(crate) fn check_kind(&self, asked: Kind) -> Result<(), Error> {
-        let is = self.kind;
-        if is == asked {
+        if self.kind == Some(asked) {
             return Ok(());
         }
-        let name = self.name()?;
-        Err(Error::WrongKind { name, is, asked })
+        Err(wrong_kind(self.name()?, self.kind, asked))
     }
 
     fn name(&self) -> Result<Name, Error> {
@@ -145,6 +143,9 @@ impl LockRow {
         ) else {
             return Err(self.damaged("a time in it is missing or out of range"));
         };
+        let Some(kind) = self.kind else {
+            return Err(self.damaged(NO_CAPACITY));
+        };
         Ok(LockInfo {
             name: name.of_permit().unwrap_or(name),
             grant_id,
@@ -154,7 +155,7 @@ impl LockRow {
             expires_at,
             remaining: micros(self.remaining.unwrap_or(0)),
             session: self.session,
-            mode: Mode::of(self.kind, self.weight),
+            mode: Mode::of(kind, self.weight),
         })
     }
 
@@ -163,6 +164,19 @@ impl LockRow {
             name: String::from_utf8_lossy(&self.name).into_owned(),
             what,
         }
+    }
+}
+
+const NO_CAPACITY: &str = "its capacity is out of range";
+
+/// A name is of the kind `is`, and not of the asked one. `None`: its capacity is out of range.
+pub(crate) fn wrong_kind(name: Name, is: Option<Kind>, asked: Kind) -> Error {
+    match is {
+        Some(is) => Error::WrongKind { name, is, asked },
+        None => Error::CorruptRow {
+            name: name.as_str().into(),
+            what: NO_CAPACITY,
+        },
     }
 }
 
@@ -188,7 +202,7 @@ mod tests {
             remaining: Some(-5),
             session: None,
             waiters: 0,
-            kind: Kind::Lock,
+            kind: Some(Kind::Lock),
             weight: 0,
             buried: false,
         }
@@ -202,16 +216,31 @@ mod tests {
 
     #[test]
     fn a_row_edited_by_hand_is_an_error() {
-        let damages: [fn(&mut LockRow); 4] = [
+        let damages: [fn(&mut LockRow); 5] = [
             |r| r.name = vec![0xff],
             |r| r.grant_id = None,
             |r| r.acquired_at = Some(i64::MAX),
             |r| r.expires_at = None,
+            |r| r.kind = None,
         ];
         for damage in damages {
             let mut row = row();
             damage(&mut row);
             assert!(matches!(row.info(), Err(Error::CorruptRow { .. })));
         }
+    }
+
+    #[test]
+    fn a_capacity_out_of_range_is_no_other_kind() {
+        let damaged = LockRow {
+            kind: None,
+            waiters: 1,
+            ..row()
+        };
+        let error = damaged.check_kind(Kind::Lock);
+        assert!(matches!(error, Err(Error::CorruptRow { .. })), "{error:?}");
+        assert!(!damaged.is_stuck());
+        let other = row().check_kind(Kind::ReadWrite);
+        assert!(matches!(other, Err(Error::WrongKind { .. })), "{other:?}");
     }
 }

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::DateTime;
 use uuid::Uuid;
 
 use super::fault::Fault;
 use super::micros;
-use crate::model::{Name, SessionInfo};
+use super::row::time;
+use crate::model::{Error, Name, SessionInfo};
 
 /// The verbs for sessions.
 #[async_trait]
@@ -54,7 +54,7 @@ pub(crate) trait SessionStore {
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault>;
 
     /// All live sessions, the oldest first.
-    async fn session_list(&mut self) -> Result<Vec<SessionInfo>, Fault>;
+    async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault>;
 
     /// Ends the sessions that have expired, and frees their locks: at most `most` sessions, and about as
     /// many locks. Removes the row of an ended session without locks. Returns how many locks it freed, and how many sessions it removed.
@@ -85,19 +85,54 @@ pub(crate) struct LeftBehind {
     pub(crate) session: Uuid,
 }
 
+/// A session, as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SessionRow {
+    pub(crate) id: Uuid,
+    pub(crate) holder: String,
+    /// Microseconds since 1970-01-01 UTC.
+    pub(crate) opened_at: i64,
+    /// Microseconds since 1970-01-01 UTC.
+    pub(crate) expires_at: i64,
+    /// Microseconds.
+    pub(crate) left: i64,
+    /// How many locks it has.
+    pub(crate) locks: i64,
+}
+
+impl SessionRow {
+    /// The row as callers see it.
+    pub(crate) fn info(self) -> Result<SessionInfo, Error> {
+        let (Some(opened_at), Some(expires_at)) = (time(self.opened_at), time(self.expires_at))
+        else {
+            return Err(Error::CorruptRow {
+                name: self.id.to_string(),
+                what: "a time of this session is out of range",
+            });
+        };
+        Ok(SessionInfo {
+            id: self.id,
+            holder: self.holder,
+            opened_at,
+            expires_at,
+            remaining: micros(self.left),
+            locks: self.locks.unsigned_abs(),
+        })
+    }
+}
+
 /// A session's columns: its id, its holder, when it was opened and when it ends (in microseconds), the time left, and its locks.
 pub(super) type SessionColumns = (Uuid, String, i64, i64, i64, i64);
 
-impl From<SessionColumns> for SessionInfo {
+impl From<SessionColumns> for SessionRow {
     fn from((id, holder, opened_at, expires_at, left, locks): SessionColumns) -> Self {
-        let time = |at| DateTime::from_timestamp_micros(at).unwrap_or_default();
         Self {
             id,
             holder,
-            opened_at: time(opened_at),
-            expires_at: time(expires_at),
-            remaining: micros(left),
-            locks: locks.unsigned_abs(),
+            opened_at,
+            expires_at,
+            left,
+            locks,
         }
     }
 }

@@ -123,3 +123,19 @@ async fn on_mariadb() {
 async fn on_mysql() {
     each(crate::store::mysql::MySql::from_url(&url("MYSQL")).unwrap()).await;
 }
+
+#[test]
+fn a_session_with_a_time_out_of_range_is_an_error() {
+    let row = |opened_at, expires_at| SessionRow {
+        id: Uuid::nil(),
+        holder: "me".into(),
+        opened_at,
+        expires_at,
+        left: 1,
+        locks: 0,
+    };
+    assert!(row(1, 2).info().is_ok());
+    for damaged in [row(i64::MAX, 2), row(1, i64::MIN)] {
+        assert!(matches!(damaged.info(), Err(Error::CorruptRow { .. })));
+    }
+}

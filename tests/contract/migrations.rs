@@ -7,7 +7,7 @@ use rowlock::{Error, Rowlock};
 use rowlock_test::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
-const MIGRATIONS: i64 = 9;
+const MIGRATIONS: i64 = 10;
 
 const TABLES: [&str; 9] = [
     "rowlock_lock",

@@ -11,6 +11,7 @@ use crate::runtime::place::Place;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::queue::{JoinAsk, Joined};
+use crate::store::row::wrong_kind;
 
 /// The outcome of joining. When no caller receives it, dropping it releases the lease, or leaves the queue.
 #[derive(Debug)]
@@ -133,12 +134,7 @@ impl Verb for Join {
             }
             Some(Joined::Mismatch(is)) => {
                 place.forget();
-                let name = ask.name;
-                let _ = reply.send(Err(Error::WrongKind {
-                    name,
-                    is,
-                    asked: kind,
-                }));
+                let _ = reply.send(Err(wrong_kind(ask.name, is, kind)));
             }
             None => {
                 place.forget();

@@ -7,7 +7,7 @@ use crate::model::Share;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
 use crate::store::mysql::permit_text::{Reap, pass_text as permit_pass_text};
 use crate::store::permit::{PermitStore, WeighAsk, Weighed};
-use crate::store::queue_cases::{PermitAsk, UNLOCKED};
+use crate::store::queue_cases::{LOCKED, PermitAsk};
 
 /// That of the newest permit.
 const FENCE: &str = "SELECT MAX(fence) FROM rowlock_lock WHERE weight > 0";
@@ -54,7 +54,7 @@ impl Client<Database> {
             why: PassWhy::Ended(ask.join.grant_id),
         };
         let passed = self.conn.permit_pass(&pass).await.unwrap();
-        let Passed { ended, next } = passed.expect(UNLOCKED);
+        let Passed { ended, next } = passed.expect(LOCKED);
         (ended, next)
     }
 
@@ -75,14 +75,14 @@ pub(super) async fn a_queue_for_a_lock_is_not_one_for_permits(place: &Database) 
     let _ = client.queues(&second).await;
     let ask = client.ask("a");
     let joined = client.join(&ask).await;
-    assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+    assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
     assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
     client.is_used(2).await;
     let next = vec![second.join.grant_id];
     assert_eq!(client.gives_back(&first).await, (Ended::Live, next));
     assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
     let joined = client.join(&ask).await;
-    assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+    assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
     client.is_used(1).await;
 }
 

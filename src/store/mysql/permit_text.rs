@@ -117,12 +117,19 @@ UPDATE rowlock_lock SET weight = {weight}, fence = @rl_own_fence WHERE name = {p
 "
 );
 
-/// The cleaner takes the fence for the last use.
+/// Waiters that are too heavy now never fit. They are removed by their positions: a range would lock the row after it. The cleaner takes the
+/// fence for the last use.
 const RESIZE: &str = "\
-SET @rl_before = @rl_capacity, @rl_go = @rl_go AND @rl_capacity <> 2147483647;
-SET @rl_capacity = IF(@rl_go, {capacity}, @rl_capacity),
+SET @rl_before = @rl_capacity, @rl_go = @rl_go AND @rl_capacity < 2147483647;
+SELECT JSON_ARRAYAGG(position) INTO @rl_heavy
+  FROM rowlock_waiter WHERE @rl_go AND @rl_waiters > 0 AND name = {name} AND weight > {capacity};
+DELETE w FROM JSON_TABLE(@rl_heavy, '$[*]' COLUMNS (position BIGINT PATH '$')) a
+  STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = {name} AND w.position = a.position;
+SET @rl_waiters = GREATEST(@rl_waiters - ROW_COUNT(), 0),
+    @rl_capacity = IF(@rl_go, {capacity}, @rl_capacity),
     @rl_fence = GREATEST(@rl_fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)));
-UPDATE rowlock_lock SET capacity = @rl_capacity, fence = @rl_fence WHERE name = {name} AND @rl_go;
+UPDATE rowlock_lock SET capacity = @rl_capacity, waiters = @rl_waiters, fence = @rl_fence
+  WHERE name = {name} AND @rl_go;
 ";
 
 /// How many live waiters are looked at in one text.

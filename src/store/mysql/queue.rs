@@ -237,13 +237,15 @@ impl QueueStore for MySqlConnection {
             if let Some(passed) = passed(row)? {
                 return Ok(Some(passed));
             }
-            let left = LockRow::from(LockColumns::from_row(row)?).left_behind();
-            let Some(left) = left.filter(|_| may_bury) else {
-                break;
+            let Some(left) = LockRow::from(LockColumns::from_row(row)?).left_behind() else {
+                return Ok(Some(Passed::NOTHING));
             };
-            self.session_bury(&[left]).await?;
+            if may_bury {
+                self.session_bury(&[left]).await?;
+            }
         }
-        Ok(Some(Passed::NOTHING))
+        // Still left behind: ending the session has skipped a row that a transaction has locked.
+        Ok(None)
     }
 
     async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
@@ -308,7 +310,7 @@ fn join_text(ask: &JoinAsk) -> String {
 
 fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     let found = LockRow::from(LockColumns::from_row(row)?);
-    if found.kind != Kind::Lock {
+    if found.kind != Some(Kind::Lock) {
         return Ok(Joined::Mismatch(found.kind));
     }
     if row.try_get::<i64, _>("taken")? == 1 {

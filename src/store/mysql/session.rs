@@ -8,9 +8,10 @@ use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::statement::{fill, hex, read_alone, write_and_read};
-use crate::model::SessionInfo;
 use crate::store::fault::Fault;
-use crate::store::session::{LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionStore};
+use crate::store::session::{
+    LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
+};
 use crate::store::{json, to_micros};
 
 const OPEN: &str = "
@@ -151,10 +152,10 @@ impl SessionStore for MySqlConnection {
         Ok(freed)
     }
 
-    async fn session_list(&mut self) -> Result<Vec<SessionInfo>, Fault> {
+    async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {
         let rows = read_alone(self, LIST).await?;
         let rows: Result<Vec<_>, _> = rows.iter().map(SessionColumns::from_row).collect();
-        Ok(rows?.into_iter().map(SessionInfo::from).collect())
+        Ok(rows?.into_iter().map(SessionRow::from).collect())
     }
 
     async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {

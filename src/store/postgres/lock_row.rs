@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 
 use super::{query, query_as};
-use crate::model::Name;
+use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::row::{LockColumns, LockRow};
@@ -57,8 +57,8 @@ WHERE l.name = $1"
 );
 
 const MAKE_ROW: &str = "
-INSERT INTO rowlock_lock (name, fence)
-VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+INSERT INTO rowlock_lock (name, fence, capacity)
+VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2)
 ON CONFLICT (name) DO NOTHING";
 
 const FREE_LAPSED: &str = "
@@ -108,16 +108,21 @@ impl LockRowStore for PgConnection {
                 .execute(&mut *self)
                 .await?;
         } else {
-            make_row(self, name).await?;
+            make_row(self, name, Kind::Lock).await?;
         }
         Ok(one(self, ROW, name).await?)
     }
 }
 
-/// Makes the row of a name, free, unless it is there.
-pub(super) async fn make_row(conn: &mut PgConnection, name: &Name) -> Result<(), sqlx::Error> {
-    query(MAKE_ROW).bind(name.as_bytes()).execute(conn).await?;
-    Ok(())
+/// Makes the row of a name, free, unless it is there. Returns whether it was made.
+pub(super) async fn make_row(
+    conn: &mut PgConnection,
+    name: &Name,
+    kind: Kind,
+) -> Result<bool, sqlx::Error> {
+    let make = query(MAKE_ROW).bind(name.as_bytes());
+    let made = make.bind(i64::from(kind.capacity())).execute(conn).await?;
+    Ok(made.rows_affected() > 0)
 }
 
 pub(super) async fn one(

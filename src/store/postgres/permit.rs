@@ -1,14 +1,14 @@
 //! Read/write locks and semaphores: the statements.
 //!
-//! The decisions are functions, which the migrations make (`V8__waiter.sql`).
+//! The decisions are functions, which the migrations make (`V9__permit.sql`).
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::lock_row::row_ends;
+use super::lock_row::{make_row, row_ends};
+use super::query_as;
 use super::queue::{JoinColumns, joined, unlocked};
-use super::{query, query_as};
 use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
 use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
@@ -26,11 +26,6 @@ SELECT status, number, next_grants FROM rowlock_permit_weigh_v1($1, $2, $3, $4, 
 
 const RESIZE: &str = "
 SELECT status, before, next_grants FROM rowlock_permit_resize_v1($1, $2, $3)";
-
-const MAKE_ROW: &str = "
-INSERT INTO rowlock_lock (name, fence, capacity)
-VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2)
-ON CONFLICT (name) DO NOTHING";
 
 /// The waiter has a permit; it is there; and the time until the first permit ends. No time, when the first live waiter fits. A second,
 /// when there is no permit: the waiter is too heavy for the capacity, which may be raised.
@@ -58,7 +53,7 @@ SELECT COALESCE(p.expires_at > clock_timestamp(), false),
 FROM ask a
 LEFT JOIN rowlock_lock k ON k.name = a.name
 LEFT JOIN rowlock_lock p
-       ON p.name = a.name || '\\x00' || convert_to(replace(a.grant_id::text, '-', ''), 'UTF8')
+       ON p.name = rowlock_permit_name_v1(a.name, a.grant_id)
       AND p.grant_id = a.grant_id
 LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.grant_id = a.grant_id
 ORDER BY a.n"
@@ -166,14 +161,4 @@ async fn join(
         .fetch_one(conn)
         .await?;
     Ok((status, number, None))
-}
-
-/// Makes the row of a name, unless it is there. Returns whether it was made.
-async fn make_row(conn: &mut PgConnection, name: &Name, kind: Kind) -> Result<bool, sqlx::Error> {
-    let made = query(MAKE_ROW)
-        .bind(name.as_bytes())
-        .bind(i64::from(kind.capacity()))
-        .execute(conn)
-        .await?;
-    Ok(made.rows_affected() > 0)
 }

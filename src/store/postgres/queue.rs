@@ -75,7 +75,7 @@ impl QueueStore for PgConnection {
     async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
         let mut row = unlocked(join(self, ask).await)?;
         if matches!(row, Some((0, ..))) {
-            make_row(self, &ask.name).await?;
+            make_row(self, &ask.name, Kind::Lock).await?;
             row = unlocked(join(self, ask).await)?;
         }
         joined(self, &ask.name, row).await

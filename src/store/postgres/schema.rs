@@ -26,7 +26,7 @@ pub(crate) fn migrations() -> Migrations {
 }
 
 /// Every function of rowlock's. Where an administrator has not taken it away, every user has the right to run it.
-const FUNCTIONS: [&str; 9] = [
+const FUNCTIONS: [&str; 13] = [
     "rowlock_join_v1",
     "rowlock_pass_v1",
     "rowlock_permit_join_v1",
@@ -36,6 +36,10 @@ const FUNCTIONS: [&str; 9] = [
     "rowlock_reap_v1",
     "rowlock_make_permit_v1",
     "rowlock_grant_permits_v1",
+    "rowlock_first_waiter_v1",
+    "rowlock_queue_v1",
+    "rowlock_leave_v1",
+    "rowlock_permit_name_v1",
 ];
 
 /// The statements that give `user` all rights that rowlock needs at run time.
@@ -69,7 +73,9 @@ const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acqui
      rowlock_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_pass_v1(NULL, NULL, NULL, NULL), \
      rowlock_permit_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_permit_pass_v1(NULL, NULL, NULL, NULL), \
      rowlock_permit_weigh_v1(NULL, NULL, NULL, NULL, NULL), rowlock_permit_resize_v1(NULL, NULL, NULL), rowlock_reap_v1(NULL), \
-     rowlock_make_permit_v1(NULL, NULL, NULL, NULL, NULL, NULL), rowlock_grant_permits_v1(NULL, NULL) \
+     rowlock_make_permit_v1(NULL, NULL, NULL, NULL, NULL, NULL), rowlock_grant_permits_v1(NULL, NULL), \
+     rowlock_first_waiter_v1(NULL, NULL, NULL), rowlock_queue_v1(NULL, NULL, NULL, NULL, NULL, NULL), \
+     rowlock_leave_v1(NULL, NULL, NULL), rowlock_permit_name_v1(NULL, NULL) \
      FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \
      rowlock_session o, rowlock_waiter w, rowlock_waiting_owner x WHERE 1 = 0";
 

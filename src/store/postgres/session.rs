@@ -7,9 +7,10 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{query, query_as, query_scalar};
-use crate::model::SessionInfo;
 use crate::store::fault::Fault;
-use crate::store::session::{LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionStore};
+use crate::store::session::{
+    LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
+};
 use crate::store::to_micros;
 
 const OPEN: &str = "
@@ -153,9 +154,9 @@ impl SessionStore for PgConnection {
         Ok(freed)
     }
 
-    async fn session_list(&mut self) -> Result<Vec<SessionInfo>, Fault> {
+    async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {
         let rows: Vec<SessionColumns> = query_as(LIST).fetch_all(self).await?;
-        Ok(rows.into_iter().map(SessionInfo::from).collect())
+        Ok(rows.into_iter().map(SessionRow::from).collect())
     }
 
     async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {

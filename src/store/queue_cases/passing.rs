@@ -280,6 +280,29 @@ pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place:
     assert_eq!(P::numbers(&mut client.conn, &ended).await, [0]);
 }
 
+/// Another transaction has the row of the session locked.
+pub(crate) async fn the_lock_of_a_session_that_cannot_end_now_is_locked<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let (mut holder, mut other) = (Client::new(place).await, Client::new(place).await);
+    let ask = JoinAsk {
+        in_session: true,
+        ttl: crate::store::lease::FOR_EVER,
+        ..holder.ask("a")
+    };
+    holder.join(&ask).await;
+    let waits = client.wait("a").await;
+    holder.expire().await;
+    other.run("BEGIN").await;
+    other
+        .run("UPDATE rowlock_session SET forced = forced + 1")
+        .await;
+    assert_eq!(client.try_pass("a", PassWhy::Stuck).await, None);
+    other.run("ROLLBACK").await;
+    let passed = client.pass("a", PassWhy::Stuck).await;
+    assert!(client.is_next(&passed, &waits), "{passed:?}");
+    client.check().await;
+}
+
 pub(crate) async fn a_session_that_lives_keeps_its_lock<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let mut holder = Client::new(place).await;

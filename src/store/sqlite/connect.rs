@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 
 use super::in_tx::BEGIN_TO_WRITE;
 use crate::model::{Error, FaultKind};
@@ -154,6 +154,25 @@ impl Connection for SqliteConnection {
 
     async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
         SchemaStore::migrate(self).await
+    }
+}
+
+/// Runs the work in a transaction that begins with the write lock.
+pub(super) async fn in_a_transaction<T>(
+    conn: &mut SqliteConnection,
+    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, Fault> {
+    let mut tx = conn.begin_with(BEGIN_TO_WRITE).await?;
+    match work(&mut tx).await {
+        Ok(done) => {
+            tx.commit().await?;
+            Ok(done)
+        }
+        Err(error) => {
+            // The first error tells more than an error of the rollback.
+            let _ = tx.rollback().await;
+            Err(error.into())
+        }
     }
 }
 

@@ -88,7 +88,7 @@ impl InTxStore for SqliteConnection {
             let found = TxTaken::Missed(Some(held.clone()));
             return Ok(Told { database, found });
         }
-        if rows.iter().any(|row| row.kind != Kind::Lock) {
+        if rows.iter().any(|row| row.kind != Some(Kind::Lock)) {
             let found = TxTaken::Missed(None);
             return Ok(Told { database, found });
         }

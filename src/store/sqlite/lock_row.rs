@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use crate::model::Name;
+use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::json;
 use crate::store::lock_row::{LockRowStore, RowAsk};
@@ -48,8 +48,8 @@ LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
 
 const MAKE_ROW: &str = "
-INSERT INTO rowlock_lock (name, fence)
-VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+INSERT INTO rowlock_lock (name, fence, capacity)
+VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, ?2)
 ON CONFLICT (name) DO NOTHING";
 
 const FREE_LAPSED: &str = "
@@ -105,7 +105,7 @@ impl LockRowStore for SqliteConnection {
         let make = ask == RowAsk::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
-            make_row(self, name).await?;
+            make_row(self, name, Kind::Lock).await?;
             found = read(self, std::iter::once(name)).await?;
         }
         if make && found.values().any(LockRow::has_lapsed) {
@@ -120,9 +120,13 @@ impl LockRowStore for SqliteConnection {
 }
 
 /// Makes the row of a name, free, unless it is there.
-pub(super) async fn make_row(conn: &mut SqliteConnection, name: &Name) -> Result<(), sqlx::Error> {
+pub(super) async fn make_row(
+    conn: &mut SqliteConnection,
+    name: &Name,
+    kind: Kind,
+) -> Result<(), sqlx::Error> {
     let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
-    make.execute(conn).await?;
+    make.bind(kind.capacity()).execute(conn).await?;
     Ok(())
 }
 

@@ -7,10 +7,10 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::lock_row::row_ends;
-use super::permit_row::{Lock, Wanted, make_row, permits_of};
+use super::connect::in_a_transaction;
+use super::lock_row::{make_row, row_ends};
+use super::permit_row::{Lock, Wanted, permits_of};
 use super::queue::{joined_or_full, unlocked};
-use super::record::in_a_transaction;
 use super::waiter;
 use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
@@ -26,8 +26,8 @@ WHERE l.name = ?1 AND l.grant_id = ?2 AND l.expires_at > ?3 AND (l.session_id IS
 const WEIGH: &str = "UPDATE rowlock_lock SET weight = ?2, fence = ?3 WHERE name = ?1";
 
 /// The cleaner takes the fence for the last use.
-const RESIZE: &str =
-    "UPDATE rowlock_lock SET capacity = ?2, fence = max(fence + 1, ?3 + 1000) WHERE name = ?1";
+const RESIZE: &str = "
+UPDATE rowlock_lock SET capacity = ?2, fence = max(fence + 1, ?3 + 1000), waiters = ?4 WHERE name = ?1";
 
 /// The waiter has a permit; it is there; and the time until the first permit ends. No time, when the first live waiter fits.
 const LOOK: &str = concat!(
@@ -127,7 +127,17 @@ async fn join(
         let fence = lock.make(&wanted).await?;
         return Ok(Some(Joined::Granted { fence }));
     }
-    lock.queue(ask, weight).await
+    let numbers = waiter::Numbers {
+        waiters: lock.waiters,
+        next_position: lock.next_position,
+        passed: lock.passed,
+        now: lock.now,
+    };
+    let position = waiter::queue(lock.conn, ask, weight, numbers).await?;
+    Ok(position.map(|position| Joined::Queued {
+        position,
+        is_stuck: false,
+    }))
 }
 
 async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Passed, sqlx::Error> {
@@ -193,11 +203,13 @@ async fn resize(
         });
     };
     let before = match Kind::of(lock.capacity) {
-        Kind::Semaphore { capacity } => Some(capacity),
+        Some(Kind::Semaphore { capacity }) => Some(capacity),
         kind => return Ok(Resized::Mismatch(kind)),
     };
+    // Those that are too heavy now never fit.
+    lock.waiters -= waiter::remove_heavier(lock.conn, name.as_bytes(), capacity).await?;
     let resize = sqlx::query(RESIZE).bind(name.as_bytes()).bind(capacity);
-    let resize = resize.bind(lock.now);
+    let resize = resize.bind(lock.now).bind(lock.waiters);
     resize.execute(&mut *lock.conn).await?;
     lock.capacity = i64::from(capacity);
     let next = lock.grant_waiters().await?;

@@ -7,16 +7,12 @@ use uuid::Uuid;
 
 use super::waiter;
 use crate::model::{Kind, Name};
-use crate::store::queue::{Ended, JoinAsk, Joined};
+use crate::store::queue::Ended;
 
 const STATE: &str = "
 SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us
 FROM rowlock_lock l, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE l.name = ?1";
-
-const MAKE_ROW: &str = "
-INSERT INTO rowlock_lock (name, fence, capacity)
-VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, ?2)";
 
 /// For a permit that an earlier sending was granted. It may have been passed on: then it has to be confirmed.
 const KEEP: &str = "
@@ -66,7 +62,7 @@ pub(super) struct Lock<'a> {
     pub(super) capacity: i64,
     used: i64,
     pub(super) waiters: i64,
-    next_position: i64,
+    pub(super) next_position: i64,
     pub(super) passed: i64,
     pub(super) now: i64,
     is_reaped: bool,
@@ -104,7 +100,7 @@ impl<'a> Lock<'a> {
     }
 
     pub(super) fn has_permits(&self) -> bool {
-        Kind::of(self.capacity).has_permits()
+        Kind::of(self.capacity).is_some_and(Kind::has_permits)
     }
 
     /// The fence of the grant's permit, if it is live: it lasts as long as the ask wants.
@@ -177,8 +173,8 @@ impl<'a> Lock<'a> {
 
     /// Makes a permit, which fits. Returns its fence.
     pub(super) async fn make(&mut self, wanted: &Wanted<'_>) -> Result<i64, sqlx::Error> {
-        let reads =
-            Kind::of(self.capacity) == Kind::ReadWrite && wanted.weight < i64::from(Kind::ALL);
+        let reads = Kind::of(self.capacity) == Some(Kind::ReadWrite)
+            && wanted.weight < i64::from(Kind::ALL);
         let fence = if reads {
             // Readers share the fence of the last write.
             let fence = sqlx::query_scalar(FENCE).bind(self.name.as_bytes());
@@ -200,29 +196,6 @@ impl<'a> Lock<'a> {
             .await?;
         self.take(wanted.weight).await?;
         Ok(fence)
-    }
-
-    /// Finds the waiter of an earlier sending, or puts a new one at the end of the queue. `None`: the queue is full.
-    pub(super) async fn queue(
-        &mut self,
-        ask: &JoinAsk,
-        weight: u32,
-    ) -> Result<Option<Joined>, sqlx::Error> {
-        let name = self.name.as_bytes();
-        let found = waiter::find(self.conn, name, self.passed, ask.grant_id).await?;
-        let position = if let Some(position) = found {
-            position
-        } else if self.waiters >= i64::from(ask.most) {
-            return Ok(None);
-        } else {
-            let place = (self.next_position, self.now);
-            waiter::add(self.conn, ask, weight, place).await?;
-            self.next_position
-        };
-        Ok(Some(Joined::Queued {
-            position,
-            is_stuck: false,
-        }))
     }
 
     /// Grants permits to the first waiters, as many as fit. The first one that does not fit keeps back those behind it.
@@ -259,16 +232,6 @@ impl<'a> Lock<'a> {
         self.passed = until;
         Ok(())
     }
-}
-
-pub(super) async fn make_row(
-    conn: &mut SqliteConnection,
-    name: &Name,
-    kind: Kind,
-) -> Result<(), sqlx::Error> {
-    let make = sqlx::query(MAKE_ROW).bind(name.as_bytes());
-    make.bind(kind.capacity()).execute(conn).await?;
-    Ok(())
 }
 
 /// The names of all permits of a lock are between these.

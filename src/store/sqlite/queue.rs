@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
+use super::connect::in_a_transaction;
 use super::lock_row::{make_row, read, row_ends};
-use super::record::in_a_transaction;
 use super::waiter;
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
@@ -85,7 +85,7 @@ struct State {
     waiters: i64,
     next_position: i64,
     passed: i64,
-    kind: Kind,
+    kind: Option<Kind>,
     now: i64,
 }
 
@@ -166,13 +166,13 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
     let name = ask.name.as_bytes();
     let mut found = state(conn, &ask.name).await?;
     if found.is_none() {
-        make_row(conn, &ask.name).await?;
+        make_row(conn, &ask.name, Kind::Lock).await?;
         found = state(conn, &ask.name).await?;
     }
     let Some(row) = found else {
         return Err(sqlx::Error::RowNotFound);
     };
-    if row.kind != Kind::Lock {
+    if row.kind != Some(Kind::Lock) {
         return Ok(Some(Joined::Mismatch(row.kind)));
     }
     let session = ask.in_session.then_some(ask.session);
@@ -194,17 +194,14 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
         return Ok(Some(Joined::Granted { fence }));
     }
     let is_stuck = !row.is_live || row.is_left;
-    if let Some(position) = waiter::find(conn, name, row.passed, ask.grant_id).await? {
-        return Ok(Some(Joined::Queued { position, is_stuck }));
-    }
-    if row.waiters >= i64::from(ask.most) {
-        return Ok(None);
-    }
-    waiter::add(conn, ask, 0, (row.next_position, row.now)).await?;
-    Ok(Some(Joined::Queued {
-        position: row.next_position,
-        is_stuck,
-    }))
+    let numbers = waiter::Numbers {
+        waiters: row.waiters,
+        next_position: row.next_position,
+        passed: row.passed,
+        now: row.now,
+    };
+    let position = waiter::queue(conn, ask, 0, numbers).await?;
+    Ok(position.map(|position| Joined::Queued { position, is_stuck }))
 }
 
 async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx::Error> {
@@ -212,7 +209,7 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx:
     let Some(mut row) = state(conn, &ask.name).await? else {
         return Ok(Found::Done(Passed::NOTHING));
     };
-    if row.kind != Kind::Lock {
+    if row.kind != Some(Kind::Lock) {
         // Its waiters are for permits, and it never has a grant.
         return Ok(Found::Done(Passed::NOTHING));
     }

@@ -4,9 +4,9 @@
 //! later.
 
 use async_trait::async_trait;
-use sqlx::{Connection, Row, SqliteConnection};
+use sqlx::{Row, SqliteConnection};
 
-use super::in_tx::BEGIN_TO_WRITE;
+use super::connect::in_a_transaction;
 use crate::model::{Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::lease::Renewed;
@@ -94,24 +94,6 @@ pub(super) async fn durably<T>(
             .await?;
     }
     result
-}
-
-pub(super) async fn in_a_transaction<T>(
-    conn: &mut SqliteConnection,
-    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
-) -> Result<T, Fault> {
-    let mut tx = conn.begin_with(BEGIN_TO_WRITE).await?;
-    match work(&mut tx).await {
-        Ok(done) => {
-            tx.commit().await?;
-            Ok(done)
-        }
-        Err(error) => {
-            // The first error tells more than an error of the rollback.
-            let _ = tx.rollback().await;
-            Err(error.into())
-        }
-    }
 }
 
 #[async_trait]

@@ -1,5 +1,7 @@
 //! What the verbs for records rely on, in a real file.
 
+use sqlx::Connection;
+
 use super::*;
 use crate::store::sqlite::step;
 use crate::store::step::StepStore;

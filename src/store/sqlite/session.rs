@@ -6,9 +6,10 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use crate::model::SessionInfo;
 use crate::store::fault::Fault;
-use crate::store::session::{LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionStore};
+use crate::store::session::{
+    LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
+};
 use crate::store::{json, to_micros};
 
 const OPEN: &str = "
@@ -131,9 +132,9 @@ impl SessionStore for SqliteConnection {
         Ok(freed)
     }
 
-    async fn session_list(&mut self) -> Result<Vec<SessionInfo>, Fault> {
+    async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {
         let rows: Vec<SessionColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
-        Ok(rows.into_iter().map(SessionInfo::from).collect())
+        Ok(rows.into_iter().map(SessionRow::from).collect())
     }
 
     async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {

@@ -35,6 +35,8 @@ const CONSUME: &str =
 const CONSUMED: &str =
     "UPDATE rowlock_lock SET waiters = waiters - ?2, passed = ?3 WHERE name = ?1";
 
+const TOO_HEAVY: &str = "DELETE FROM rowlock_waiter WHERE name = ?1 AND weight > ?2";
+
 /// A waiter whose session is live.
 #[derive(Debug)]
 pub(super) struct First {
@@ -54,7 +56,7 @@ impl First {
 }
 
 /// The position of a grant's waiter.
-pub(super) async fn find(
+async fn find(
     conn: &mut SqliteConnection,
     name: &[u8],
     passed: i64,
@@ -64,8 +66,34 @@ pub(super) async fn find(
     find.bind(grant_id).fetch_optional(conn).await
 }
 
+/// The numbers of a queue, and the time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbers {
+    pub(super) waiters: i64,
+    pub(super) next_position: i64,
+    pub(super) passed: i64,
+    pub(super) now: i64,
+}
+
+/// Finds the waiter of an earlier sending, or puts a new one at the end of the queue. `None`: the queue is full.
+pub(super) async fn queue(
+    conn: &mut SqliteConnection,
+    ask: &JoinAsk,
+    weight: u32,
+    numbers: Numbers,
+) -> Result<Option<i64>, sqlx::Error> {
+    let name = ask.name.as_bytes();
+    let found = find(conn, name, numbers.passed, ask.grant_id).await?;
+    if found.is_some() || numbers.waiters >= i64::from(ask.most) {
+        return Ok(found);
+    }
+    let position = numbers.next_position;
+    add(conn, ask, weight, (position, numbers.now)).await?;
+    Ok(Some(position))
+}
+
 /// Puts a waiter at the end of the queue.
-pub(super) async fn add(
+async fn add(
     conn: &mut SqliteConnection,
     ask: &JoinAsk,
     weight: u32,
@@ -141,4 +169,15 @@ pub(super) async fn consume(
     let note = sqlx::query(CONSUMED).bind(name).bind(consumed).bind(until);
     note.execute(conn).await?;
     Ok(consumed)
+}
+
+/// Removes the waiters with a larger weight. Returns how many these were. (The caller writes it into the row.)
+pub(super) async fn remove_heavier(
+    conn: &mut SqliteConnection,
+    name: &[u8],
+    weight: u32,
+) -> Result<i64, sqlx::Error> {
+    let remove = sqlx::query(TOO_HEAVY).bind(name).bind(weight);
+    let removed = remove.execute(conn).await?.rows_affected();
+    Ok(removed.cast_signed())
 }

@@ -11,7 +11,7 @@ pub(crate) async fn the_verbs_for_locks_leave_permits_alone(place: &impl Place) 
     let waits = client.waits(TWO, 1).await;
     let ask = client.ask("a");
     let joined = client.join(&ask).await;
-    assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+    assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
     let undo = PassWhy::Left {
         grant_id: ask.grant_id,
         at: None,
@@ -106,6 +106,19 @@ pub(crate) async fn a_name_whose_holders_have_crashed_is_cleaned<P: Place>(place
     assert_eq!((client.used().await, client.rows().await), ([1, 1], 2));
 }
 
+pub(crate) async fn a_change_of_the_capacity_is_a_use<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let permit = client.permit(TWO, 1).await;
+    assert_eq!(client.releases(&permit).await, Freed::Released);
+    client.age_fences().await;
+    let resized = client.conn.permit_resize(&named("a"), 3).await.unwrap();
+    let (before, next) = (Some(2), Vec::new());
+    assert_eq!(resized, Some(Resized::Done { before, next }));
+    assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 0);
+    client.age_fences().await;
+    assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 1);
+}
+
 pub(crate) async fn a_transaction_takes_no_name_of_another_kind(place: &impl Place) {
     let mut client = Client::new(place).await;
     let permit = client.permit(TWO, 1).await;
@@ -119,4 +132,26 @@ pub(crate) async fn a_transaction_takes_no_name_of_another_kind(place: &impl Pla
     let taken = client.conn.tx_take(&[ask]).await.unwrap().found;
     assert!(!matches!(taken, TxTaken::Granted { .. }), "{taken:?}");
     client.run("ROLLBACK").await;
+}
+
+/// A person has changed the row.
+pub(crate) async fn a_damaged_capacity_is_no_kind(place: &impl Place) {
+    let mut client = Client::new(place).await;
+    let _ = client.permit(TWO, 1).await;
+    for damaged in [-1, i64::from(Kind::ALL) + 1] {
+        let damage = format!("UPDATE rowlock_lock SET capacity = {damaged}");
+        client.run(&damage).await;
+        let ask = client.asks(TWO, 1, false);
+        let joined = client.joins(&ask).await;
+        assert!(matches!(joined, Joined::Mismatch(None)), "{joined:?}");
+        let joined = client.join(&ask.join).await;
+        assert!(matches!(joined, Joined::Mismatch(None)), "{joined:?}");
+        let taken = client.take("a", false).await;
+        assert!(
+            matches!(&taken, Taken::Busy(Some(row)) if row.kind.is_none()),
+            "{taken:?}"
+        );
+        let resized = client.conn.permit_resize(&named("a"), 5).await.unwrap();
+        assert_eq!(resized, Some(Resized::Mismatch(None)));
+    }
 }

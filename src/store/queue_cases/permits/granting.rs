@@ -115,19 +115,19 @@ pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
     for other in [Kind::ReadWrite, Kind::Semaphore { capacity: 3 }] {
         let ask = client.asks(other, 1, false);
         let joined = client.joins(&ask).await;
-        assert!(matches!(joined, Joined::Mismatch(TWO)), "{joined:?}");
+        assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
     }
     for barging in [false, true] {
         let taken = client.take("a", barging).await;
         assert!(
-            matches!(&taken, Taken::Busy(Some(row)) if row.kind == TWO),
+            matches!(&taken, Taken::Busy(Some(row)) if row.kind == Some(TWO)),
             "{taken:?}"
         );
     }
     assert_eq!(client.releases(&permit).await, Freed::Released);
     let taken = client.take("a", false).await;
     assert!(
-        matches!(&taken, Taken::Busy(Some(row)) if row.kind == TWO),
+        matches!(&taken, Taken::Busy(Some(row)) if row.kind == Some(TWO)),
         "{taken:?}"
     );
 
@@ -137,9 +137,12 @@ pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
     let mut ask = client.asks(TWO, 1, false);
     ask.join.name = named("b");
     let joined = client.joins(&ask).await;
-    assert!(matches!(joined, Joined::Mismatch(Kind::Lock)), "{joined:?}");
+    assert!(
+        matches!(joined, Joined::Mismatch(Some(Kind::Lock))),
+        "{joined:?}"
+    );
     let resized = client.conn.permit_resize(&named("b"), 5).await.unwrap();
-    assert_eq!(resized, Some(Resized::Mismatch(Kind::Lock)));
+    assert_eq!(resized, Some(Resized::Mismatch(Some(Kind::Lock))));
 }
 
 pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
@@ -163,7 +166,10 @@ pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
         .lock_row(&named("a"), RowAsk::Look)
         .await
         .unwrap();
-    assert_eq!(row.expect("the row of the name").kind, Kind::ReadWrite);
+    assert_eq!(
+        row.expect("the row of the name").kind,
+        Some(Kind::ReadWrite)
+    );
 }
 
 pub(crate) async fn a_permit_gets_another_weight(place: &impl Place) {
@@ -252,5 +258,28 @@ pub(crate) async fn a_capacity_is_changed_in_use(place: &impl Place) {
     assert_eq!(client.releases(&held[1]).await, Freed::Released);
     let next = vec![last.ask.join.grant_id];
     assert_eq!(client.releases(&waits).await, Freed::Passed(next));
+    client.check().await;
+}
+
+pub(crate) async fn a_waiter_that_is_too_heavy_for_a_new_capacity_is_removed(place: &impl Place) {
+    let ten = Kind::Semaphore { capacity: 10 };
+    let mut client = Client::new(place).await;
+    let held = client.permit(ten, 5).await;
+    let heavy = [client.waits(ten, 8).await, client.waits(ten, 6).await];
+    let fits = [client.waits(ten, 5).await, client.waits(ten, 1).await];
+    let resized = client.conn.permit_resize(&named("a"), 5).await.unwrap();
+    let (before, next) = (Some(10), Vec::new());
+    assert_eq!(resized, Some(Resized::Done { before, next }));
+    client.check().await;
+    for waits in &heavy {
+        assert_eq!(client.looks(waits).await, Looked::Gone);
+        let joined = client.joins(&waits.ask).await;
+        assert!(matches!(joined, Joined::Mismatch(_)), "{joined:?}");
+    }
+    assert_eq!(client.row("a").await.waiters, 2);
+    let next = vec![fits[0].ask.join.grant_id];
+    assert_eq!(client.releases(&held).await, Freed::Passed(next));
+    let next = vec![fits[1].ask.join.grant_id];
+    assert_eq!(client.releases(&fits[0]).await, Freed::Passed(next));
     client.check().await;
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Client, PermitAsk, Place, TTL, UNLOCKED, named};
+use super::{Client, LOCKED, PermitAsk, Place, TTL, named};
 use crate::model::{Kind, Mode, Share};
 use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
@@ -108,7 +108,7 @@ impl<P: Place> Client<P> {
             session: None,
         };
         let confirmed = self.conn.queue_confirm(&ask).await.unwrap();
-        confirmed.expect(UNLOCKED)
+        confirmed.expect(LOCKED)
     }
 
     pub(super) async fn looks(&mut self, waits: &Asked) -> Looked {
@@ -130,7 +130,7 @@ impl<P: Place> Client<P> {
             weight,
         };
         let weighed = self.conn.permit_weigh(&ask).await.unwrap();
-        weighed.expect(UNLOCKED)
+        weighed.expect(LOCKED)
     }
 
     /// What is used of the name, by its row and by its permits.

@@ -83,21 +83,14 @@ impl Pace {
     }
 }
 
-/// How a client leaves the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leaves {
-    /// It tells its position.
-    Here,
-    Anywhere,
-}
-
 /// What a client does with its next permit.
 struct Plan {
     place: usize,
     ask: PermitAsk,
     /// It is never heard of again.
     freezes: bool,
-    leaves: Option<Leaves>,
+    /// It leaves the queue; `true`: it tells its position.
+    leaves: Option<bool>,
     weighs: Option<u32>,
 }
 
@@ -211,7 +204,7 @@ impl<P: Place> Client<P> {
         if join.in_session {
             join.ttl = FOR_EVER;
         }
-        let leaves = [Leaves::Anywhere, Leaves::Here][random.random_range(0..2)];
+        let tells = random.random_bool(0.5);
         Plan {
             place,
             ask: PermitAsk {
@@ -219,7 +212,7 @@ impl<P: Place> Client<P> {
                 share: Share { kind, weight },
             },
             freezes: random.random_bool(0.1),
-            leaves: random.random_bool(0.15).then_some(leaves),
+            leaves: random.random_bool(0.15).then_some(tells),
             weighs: random.random_bool(0.3).then_some(other),
         }
     }
@@ -240,22 +233,15 @@ impl<P: Place> Client<P> {
     }
 
     /// Waits for a turn. `None`: it left.
-    async fn turn(
-        &mut self,
-        ask: &PermitAsk,
-        position: i64,
-        leaves: Option<Leaves>,
-    ) -> Option<i64> {
+    async fn turn(&mut self, ask: &PermitAsk, position: i64, leaves: Option<bool>) -> Option<i64> {
         let JoinAsk { name, grant_id, .. } = ask.join.clone();
         let look = LookAsk {
             name: name.clone(),
             grant_id,
             position,
         };
-        let leaves = leaves.map(|leaves| PassWhy::Left {
-            grant_id,
-            at: (leaves == Leaves::Here).then_some(position),
-        });
+        let left = |at| PassWhy::Left { grant_id, at };
+        let leaves = leaves.map(|tells| left(tells.then_some(position)));
         let began = Instant::now();
         let mut waited = Instant::now();
         loop {
@@ -282,7 +268,7 @@ impl<P: Place> Client<P> {
                     Some(Confirmed::Held { fence }) => return Some(fence),
                     None => {}
                     Some(Confirmed::Gone) => {
-                        assert!(waited.elapsed() > WINDOW, "its turn was lost")
+                        assert!(waited.elapsed() > WINDOW, "its turn was lost");
                     }
                 },
                 Looked::Waiting { is_stuck: true, .. } => {
