@@ -12,6 +12,7 @@ use crate::model::{Name, RecordKey};
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
+use crate::store::permit::MOST;
 use crate::store::queue::{PassAsk, PassWhy};
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
@@ -171,7 +172,8 @@ async fn reap(conn: &mut MySqlConnection, names: &[Name]) -> Result<bool, Fault>
         };
         let why = PassWhy::Stuck;
         // A row that a transaction has locked is not idle.
-        transact(conn, &pass_text(&PassAsk { name, why }, Reap::Now)).await?;
+        let text = pass_text(&PassAsk { name, why }, Reap::Now, MOST);
+        transact(conn, &text).await?;
     }
     Ok(!crashed.is_empty())
 }

@@ -16,7 +16,7 @@ use super::permit_reap::{Literals, REAP, of_name, permits, see_dead};
 use super::queue::{row_with, wait, with};
 use super::statement::{hex, text};
 use crate::model::{Name, Share};
-use crate::store::permit::WeighAsk;
+use crate::store::permit::{MOST, WeighAsk};
 use crate::store::queue::{JoinAsk, PassAsk, PassWhy, WINDOW};
 use crate::store::to_micros;
 
@@ -31,7 +31,13 @@ const LOCK: &str = concat!(
 "
 );
 
-/// Locks the row of the ask's own permit.
+/// Locks the row of the ask's own permit before that of the name, without waiting: a transaction may have the permit pinned, and nobody has to wait for
+/// the name then. Who has locked the name waits for no permit but its own.
+const OWN_FIRST: &str = "\
+SELECT COUNT(*) INTO @rl_mine FROM rowlock_lock WHERE name = {permit} FOR UPDATE NOWAIT;
+";
+
+/// Locks the row of the ask's own permit, if it was made meanwhile, and reads it.
 const OWN: &str = concat!(
     wait!(),
     " MAX(weight), MAX(fence), COALESCE(MAX(grant_id = {grant}), FALSE),
@@ -132,13 +138,6 @@ UPDATE rowlock_lock SET capacity = @rl_capacity, waiters = @rl_waiters, fence = 
   WHERE name = {name} AND @rl_go;
 ";
 
-/// How many live waiters are looked at in one text.
-macro_rules! batch {
-    () => {
-        "100"
-    };
-}
-
 /// The waiters that fit, in the order of their positions: the first one that does not fit keeps back those behind it. `writes`: how many of
 /// them up to this one have a new fence. Readers share the fence of the last write.
 const PICK: &str = concat!(
@@ -155,9 +154,7 @@ SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))
       STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
       WHERE @rl_go AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
         AND s.expires_at > SYSDATE(6)
-      ORDER BY w.position LIMIT ",
-    batch!(),
-    ") f
+      ORDER BY w.position LIMIT {most_next}) f
   ) g;
 "
 );
@@ -208,10 +205,7 @@ SET @rl_used = @rl_used + @rl_sum, @rl_short = @rl_seen > @rl_fit AND {may_reap}
     see_dead!(),
 );
 
-/// Whether all waiters that were looked at have permits now: then there may be more.
-const MORE: &str = concat!("@rl_seen = ", batch!(), " AND @rl_fit = @rl_seen");
-
-/// The last row of a verb's text: a status, a number, whether reaping would help, and whether more waiters may fit.
+/// The last row of a verb's text: a status, a number, and whether reaping would help.
 macro_rules! outcome {
     ($status:literal, $number:literal) => {
         concat!(
@@ -219,7 +213,7 @@ macro_rules! outcome {
             $status,
             " AS SIGNED), CAST(",
             $number,
-            " AS SIGNED), CAST(@rl_dead AS SIGNED), CAST({more} AS SIGNED)"
+            " AS SIGNED), CAST(@rl_dead AS SIGNED)"
         )
     };
 }
@@ -243,8 +237,6 @@ pub(super) enum Reap {
     Later,
     /// It has reaped before.
     Now,
-    /// Nothing: an earlier text has reaped.
-    Done,
 }
 
 fn of_text(name: &Name, grant_id: Option<Uuid>, reap: Reap) -> Literals {
@@ -255,7 +247,7 @@ fn of_text(name: &Name, grant_id: Option<Uuid>, reap: Reap) -> Literals {
     }
     literals.push(("may_reap", u8::from(reap == Reap::Later).to_string()));
     literals.push(("window", to_micros(WINDOW).to_string()));
-    literals.push(("more", MORE.into()));
+    literals.push(("most_next", MOST.to_string()));
     literals
 }
 
@@ -281,8 +273,14 @@ pub(super) fn join_text(join: &JoinAsk, share: Share, reap: Reap) -> String {
     with(&[LOCK, OWN, reap.text(), JOIN].concat(), &literals)
 }
 
-pub(super) fn pass_text(ask: &PassAsk, reap: Reap) -> String {
+/// `most` waiters at most are granted permits.
+pub(super) fn pass_text(ask: &PassAsk, reap: Reap, most: usize) -> String {
     let mut literals = of_text(&ask.name, ask.why.grant_id(), reap);
+    literals.insert(0, ("most_next", most.to_string()));
+    let own_first = match ask.why {
+        PassWhy::Stuck => "",
+        PassWhy::Ended(_) | PassWhy::Left { .. } => OWN_FIRST,
+    };
     let (own, end, find, leave) = match ask.why {
         PassWhy::Stuck => ("", "", "", ""),
         PassWhy::Ended(_) => (OWN, END, "", ""),
@@ -296,6 +294,7 @@ pub(super) fn pass_text(ask: &PassAsk, reap: Reap) -> String {
         }
     };
     let parts = [
+        own_first,
         LOCK,
         own,
         end,
@@ -313,7 +312,16 @@ pub(super) fn weigh_text(ask: &WeighAsk, reap: Reap) -> String {
     let mut literals = of_text(&ask.name, Some(ask.grant_id), reap);
     literals.push(("fence", ask.fence.to_string()));
     literals.push(("weight", ask.weight.to_string()));
-    let parts = [LOCK, OWN, reap.text(), WEIGH, PICK, GRANT, WEIGHED];
+    let parts = [
+        OWN_FIRST,
+        LOCK,
+        OWN,
+        reap.text(),
+        WEIGH,
+        PICK,
+        GRANT,
+        WEIGHED,
+    ];
     with(&parts.concat(), &literals)
 }
 

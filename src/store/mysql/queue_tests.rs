@@ -341,7 +341,6 @@ on_both! {
     waiters_that_die_and_ask_twice_keep_the_queue_in_order
     a_queue_for_a_lock_is_not_one_for_permits
     a_late_second_sending_finds_its_dead_permit
-    more_waiters_than_a_text_grants_are_granted
     permits_of_the_longest_name_are_renewed_together
     a_pinned_permit_keeps_nobody_waiting
     permits_that_are_gone_use_nothing

@@ -5,12 +5,14 @@ use sqlx::SqliteConnection;
 
 use super::connect::in_a_transaction;
 use super::lock_row::row_ends;
-use super::permit_row::{Lock, permits_of};
+use super::permit_row::permits_of;
 use super::record::FORGET_STEPS;
 use crate::model::Name;
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
+use crate::store::permit::PermitStore;
+use crate::store::queue::{PassAsk, PassWhy};
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
@@ -154,12 +156,8 @@ async fn reap(conn: &mut SqliteConnection, name: &[u8]) -> Result<bool, Fault> {
     if crashed != Some(true) {
         return Ok(false);
     }
-    in_a_transaction(conn, async |conn| {
-        let lock = Lock::read(conn, &name).await?;
-        if let Some(mut lock) = lock.filter(Lock::has_permits) {
-            lock.reap().await?;
-        }
-        Ok(true)
-    })
-    .await
+    // With or without a waiter, this reaps.
+    let why = PassWhy::Stuck;
+    conn.permit_pass(&PassAsk { name, why }).await?;
+    Ok(true)
 }

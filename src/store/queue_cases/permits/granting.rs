@@ -283,3 +283,51 @@ pub(crate) async fn a_waiter_that_is_too_heavy_for_a_new_capacity_is_removed(pla
     assert_eq!(client.releases(&fits[0]).await, Freed::Passed(next));
     client.check().await;
 }
+
+pub(crate) async fn at_most_a_hundred_waiters_are_granted_at_once(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let mut dies = Client::new(place).await;
+    let writer = client.permit(rw, all).await;
+    let _ = dies.waits(rw, all).await;
+    let mut readers = Vec::new();
+    for _ in 0..MOST + 20 {
+        readers.push(client.waits(rw, 1).await);
+    }
+    dies.expire().await;
+    let grants = |readers: &[Asked]| {
+        let grants = readers.iter().map(|reader| reader.ask.join.grant_id);
+        grants.collect::<Vec<_>>()
+    };
+    let next = grants(&readers[..MOST]);
+    assert_eq!(client.releases(&writer).await, Freed::Passed(next));
+    client.check().await;
+    assert_eq!(client.used().await, [i64::try_from(MOST).unwrap(); 2]);
+    // Those that are left find it.
+    assert!(is_stuck(&client.looks(&readers[MOST]).await));
+    let next = grants(&readers[MOST..]);
+    let ended = Ended::Nothing;
+    assert_eq!(client.passes(PassWhy::Stuck).await, Passed { ended, next });
+    let Confirmed::Held { fence } = client.confirms(&readers[MOST + 1]).await else {
+        panic!("the window is open");
+    };
+    assert_eq!(fence, writer.number, "the last write's");
+    assert_eq!(client.passes(PassWhy::Stuck).await, Passed::NOTHING);
+    client.check().await;
+}
+
+pub(crate) async fn a_change_of_weight_grants_a_hundred_too(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let writer = client.permit(rw, all).await;
+    for _ in 0..=MOST {
+        let _ = client.waits(rw, 1).await;
+    }
+    let weighed = client.weighs(&writer, 1).await;
+    assert!(
+        matches!(&weighed, Weighed::Done { next, .. } if next.len() == MOST),
+        "{weighed:?}"
+    );
+    assert_eq!(client.passes(PassWhy::Stuck).await.next.len(), 1);
+    client.check().await;
+}

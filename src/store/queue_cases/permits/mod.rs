@@ -14,7 +14,7 @@ use crate::model::{Kind, Mode, Share};
 use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
-use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::permit::{MOST, PermitStore, Resized, WeighAsk, Weighed};
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
     QueueStore,
@@ -34,6 +34,7 @@ impl<P: Place> Client<P> {
     pub(super) fn asks(&self, kind: Kind, weight: u32, in_session: bool) -> PermitAsk {
         let join = JoinAsk {
             in_session,
+            most: 1_000,
             ..self.ask("a")
         };
         let share = Share { kind, weight };
