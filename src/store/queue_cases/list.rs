@@ -59,6 +59,7 @@ macro_rules! queue_cases {
                 a_pinned_permit_is_not_given_to_others
                 a_pinned_permit_is_released_without_a_wait
                 permits_that_were_removed_are_not_waited_for
+                a_session_ends_with_all_its_permits
             }
             permit_edges {
                 the_verbs_for_locks_leave_permits_alone

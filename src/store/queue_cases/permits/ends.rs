@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::*;
+use crate::model::FaultKind;
 
 pub(crate) async fn an_expired_permit_is_given_to_others(place: &impl Place) {
     let mut client = Client::new(place).await;
@@ -168,4 +169,30 @@ pub(crate) async fn permits_that_were_removed_are_not_waited_for(place: &impl Pl
     assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
+}
+
+/// Another client reaps all the time.
+pub(crate) async fn a_session_ends_with_all_its_permits<P: Place>(place: &P) {
+    for _ in 0..20 {
+        let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
+        for _ in 0..2 {
+            let _ = dies.permit_in_session(TWO, 1).await;
+        }
+        let waits = client.waits(TWO, 2).await;
+        let reaps = tokio::spawn(async move {
+            while !matches!(client.looks(&waits).await, Looked::Granted) {
+                client.passes(PassWhy::Stuck).await;
+            }
+            client.releases(&waits).await
+        });
+        let freed = loop {
+            match dies.conn.session_end(dies.session).await {
+                // SQLite: the file is busy.
+                Err(fault) if fault.kind == FaultKind::LockTimeout => {}
+                ended => break ended.unwrap(),
+            }
+        };
+        assert_eq!(freed, 2);
+        assert_eq!(reaps.await.unwrap(), Freed::Released);
+    }
 }
