@@ -140,8 +140,7 @@ UPDATE rowlock_lock SET capacity = @rl_capacity, waiters = @rl_waiters, fence = 
 
 /// The waiters that fit, in the order of their positions: the first one that does not fit keeps back those behind it. `writes`: how many of
 /// them up to this one have a new fence. Readers share the fence of the last write.
-const PICK: &str = concat!(
-    "\
+const PICK: &str = "\
 SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))),
        COALESCE(SUM(g.fits), 0), MAX(IF(g.fits, g.position, NULL)),
        COALESCE(SUM(IF(g.fits, g.weight, 0)), 0), COALESCE(MAX(IF(g.fits, g.writes, 0)), 0)
@@ -156,8 +155,7 @@ SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))
         AND s.expires_at > SYSDATE(6)
       ORDER BY w.position LIMIT {most_next}) f
   ) g;
-"
-);
+";
 
 /// The set of the waiters, as rows.
 macro_rules! picked {
