@@ -11,12 +11,24 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- Removes the permits that have expired, and those whose sessions have ended; sessions that have expired end first. Skips locked rows: a transaction
--- may have a permit pinned. Returns what is used now. The row of the name is locked.
-CREATE OR REPLACE FUNCTION rowlock_reap_v1(of_name bytea) RETURNS bigint
+-- may have a permit pinned. Returns what is used now. The row of the name is locked. Unless it recounts, it only reads the permits when none has
+-- ended, and trusts `used`: that is too large when the cleaner or a person has removed a permit.
+CREATE OR REPLACE FUNCTION rowlock_reap_v1(of_name bytea, recounts boolean) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+    at timestamptz := clock_timestamp();
     in_use bigint;
 BEGIN
+    IF NOT recounts AND NOT EXISTS (
+        SELECT FROM rowlock_lock p
+        WHERE p.name > of_name || '\x00' AND p.name < of_name || '\x01'
+          AND (p.grant_id IS NULL OR p.expires_at <= at
+               OR p.session_id IS NOT NULL AND NOT EXISTS (
+                   SELECT FROM rowlock_session s WHERE s.id = p.session_id AND s.expires_at > at))
+    ) THEN
+        SELECT k.used INTO in_use FROM rowlock_lock k WHERE k.name = of_name;
+        RETURN in_use;
+    END IF;
     UPDATE rowlock_session SET expires_at = NULL WHERE id IN (
         SELECT s.id FROM rowlock_session s
         WHERE s.expires_at <= clock_timestamp() AND s.id IN (
@@ -57,46 +69,82 @@ BEGIN
     RETURN number;
 END $$;
 
--- Grants permits to the first waiters, as many as fit. The row of the name is locked.
+-- Grants permits to the first waiters, as many as fit, but at most 100: their windows begin now. The row of the name is locked, and is written once.
 CREATE OR REPLACE FUNCTION rowlock_grant_permits_v1(
-    of_name bytea, span bigint, OUT next_grants uuid[]
+    of_name bytea, span bigint, recounts boolean, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+    most CONSTANT integer := 100;
+    at CONSTANT timestamptz := clock_timestamp();
     l record;
     w record;
-    in_use bigint;
+    seen integer := 0;
+    last bigint;
     gone bigint;
-    at timestamptz;
+    granted bigint := 0;
     is_reaped boolean := false;
+    holders text[] := '{}';
+    weights bigint[] := '{}';
+    fences bigint[] := '{}';
+    ends timestamptz[] := '{}';
 BEGIN
     next_grants := '{}';
-    SELECT k.waiters, k.used, k.capacity, k.passed, k.next_position INTO l FROM rowlock_lock k WHERE k.name = of_name;
-    in_use := l.used;
-    WHILE l.waiters > 0 LOOP
-        at := clock_timestamp();
-        SELECT * INTO w FROM rowlock_first_waiter_v1(of_name, l.passed, at);
-        IF NOT FOUND THEN
-            DELETE FROM rowlock_waiter p WHERE p.name = of_name AND p.position > l.passed;
-            UPDATE rowlock_lock SET waiters = 0, passed = next_position - 1 WHERE name = of_name;
-            RETURN;
+    SELECT k.waiters, k.used, k.capacity, k.passed, k.next_position, k.fence INTO l FROM rowlock_lock k WHERE k.name = of_name;
+    IF l.waiters <= 0 THEN
+        IF recounts AND l.used > 0 THEN
+            PERFORM rowlock_reap_v1(of_name, true);
         END IF;
-        IF in_use + w.weight > l.capacity AND NOT is_reaped THEN
-            in_use := rowlock_reap_v1(of_name);
+        RETURN;
+    END IF;
+    last := l.passed;
+    FOR w IN
+        SELECT p.position, p.grant_id, p.session_id, p.holder, p.weight,
+               (SELECT s.expires_at FROM rowlock_session s WHERE s.id = p.session_id) AS ends
+        FROM rowlock_waiter p
+        WHERE p.name = of_name AND p.position > l.passed
+          AND (SELECT s.expires_at > at FROM rowlock_session s WHERE s.id = p.session_id)
+        ORDER BY p.position LIMIT 100
+    LOOP
+        seen := seen + 1;
+        IF l.used + w.weight > l.capacity AND NOT is_reaped THEN
+            l.used := rowlock_reap_v1(of_name, recounts) + granted;
             is_reaped := true;
         END IF;
-        EXIT WHEN in_use + w.weight > l.capacity;
-        DELETE FROM rowlock_waiter p
-        WHERE p.name = of_name AND p.position > l.passed AND p.position <= w.place;
-        GET DIAGNOSTICS gone = ROW_COUNT;
-        l.waiters := GREATEST(l.waiters - gone, 0);
-        l.passed := w.place;
-        UPDATE rowlock_lock SET waiters = l.waiters, passed = l.passed WHERE name = of_name;
-        PERFORM rowlock_make_permit_v1(of_name, w.grant_id, w.holder, w.weight,
-            LEAST(clock_timestamp() + span * interval '1 microsecond', w.ends), NULL);
-        in_use := in_use + w.weight;
-        PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));
+        IF l.used + w.weight > l.capacity THEN
+            -- It keeps back those behind it.
+            seen := most;
+            EXIT;
+        END IF;
+        -- Readers share the fence of the last write.
+        IF l.capacity <> 2147483647 OR w.weight >= l.capacity THEN
+            l.fence := GREATEST(l.fence + 1, (extract(epoch FROM at) * 1000000)::bigint);
+        END IF;
+        l.used := l.used + w.weight;
+        granted := granted + w.weight;
+        last := w.position;
         next_grants := next_grants || w.grant_id;
+        holders := holders || w.holder;
+        weights := weights || w.weight;
+        fences := fences || l.fence;
+        ends := ends || LEAST(at + span * interval '1 microsecond', w.ends);
+        PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));
     END LOOP;
+    IF seen < most THEN
+        -- All others are dead.
+        last := l.next_position - 1;
+    END IF;
+    DELETE FROM rowlock_waiter p WHERE p.name = of_name AND p.position > l.passed AND p.position <= last;
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    IF gone = 0 AND last = l.passed THEN
+        RETURN;
+    END IF;
+    INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, capacity, weight)
+    SELECT rowlock_permit_name_v1(of_name, g.grant_id), g.grant_id, g.fence, g.holder, at, g.ends, l.capacity, g.weight
+    FROM unnest(next_grants, fences, holders, ends, weights) AS g (grant_id, fence, holder, ends, weight);
+    UPDATE rowlock_lock
+    SET used = l.used, fence = l.fence, passed = last,
+        waiters = CASE WHEN seen < most THEN 0 ELSE GREATEST(l.waiters - gone, 0) END
+    WHERE name = of_name;
 END $$;
 
 -- status: 0 the name has no row; 1 granted, number is the fence; 2 waiting, number is the position; 3 the queue is full;
@@ -139,7 +187,7 @@ BEGIN
     IF EXISTS (
         SELECT FROM rowlock_lock k WHERE k.name = rowlock_permit_name_v1(of_name, of_grant)
     ) THEN
-        in_use := rowlock_reap_v1(of_name);
+        in_use := rowlock_reap_v1(of_name, false);
         IF EXISTS (
             SELECT FROM rowlock_lock k WHERE k.name = rowlock_permit_name_v1(of_name, of_grant)
         ) THEN
@@ -148,7 +196,7 @@ BEGIN
     END IF;
     IF l.waiters = 0 THEN
         IF in_use + of_weight > l.capacity THEN
-            in_use := rowlock_reap_v1(of_name);
+            in_use := rowlock_reap_v1(of_name, false);
         END IF;
         IF in_use + of_weight <= l.capacity THEN
             status := 1;
@@ -173,6 +221,9 @@ DECLARE
     p record;
 BEGIN
     ended := 0;
+    -- Before the name is locked, and without waiting: a transaction may have the permit pinned. Who has locked the name waits for no permit but its own.
+    PERFORM FROM rowlock_lock k
+    WHERE of_grant IS NOT NULL AND k.name = rowlock_permit_name_v1(of_name, of_grant) FOR UPDATE NOWAIT;
     PERFORM FROM rowlock_lock k WHERE k.name = of_name AND k.capacity <> 0 FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
@@ -190,7 +241,7 @@ BEGIN
             PERFORM rowlock_leave_v1(of_name, of_grant, of_position);
         END IF;
     END IF;
-    next_grants := rowlock_grant_permits_v1(of_name, span);
+    next_grants := rowlock_grant_permits_v1(of_name, span, of_grant IS NULL);
 EXCEPTION WHEN lock_not_available THEN
     ended := 3;
     next_grants := NULL;
@@ -208,6 +259,8 @@ DECLARE
     in_use bigint;
 BEGIN
     status := 0;
+    -- As when it ends.
+    PERFORM FROM rowlock_lock k WHERE k.name = rowlock_permit_name_v1(of_name, of_grant) FOR UPDATE NOWAIT;
     SELECT k.used, k.capacity INTO l FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
@@ -229,7 +282,7 @@ BEGIN
     in_use := l.used;
     IF new_weight > p.weight THEN
         IF in_use - p.weight + new_weight > l.capacity THEN
-            in_use := rowlock_reap_v1(of_name);
+            in_use := rowlock_reap_v1(of_name, false);
         END IF;
         IF in_use - p.weight + new_weight > l.capacity THEN
             status := 2;
@@ -248,7 +301,7 @@ BEGIN
     END IF;
     status := 1;
     UPDATE rowlock_lock SET used = GREATEST(in_use - p.weight + new_weight, 0) WHERE name = of_name;
-    next_grants := rowlock_grant_permits_v1(of_name, span);
+    next_grants := rowlock_grant_permits_v1(of_name, span, false);
 END $$;
 
 -- status: 0 the name has no row; 1 done, before is the capacity until now; 4 another kind: before is its capacity.
@@ -257,6 +310,8 @@ CREATE OR REPLACE FUNCTION rowlock_permit_resize_v1(
     OUT status integer, OUT before bigint, OUT next_grants uuid[]
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    gone bigint;
 BEGIN
     SELECT k.capacity INTO before FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
     IF NOT FOUND THEN
@@ -268,6 +323,13 @@ BEGIN
         RETURN;
     END IF;
     status := 1;
-    UPDATE rowlock_lock SET capacity = of_capacity WHERE name = of_name;
-    next_grants := rowlock_grant_permits_v1(of_name, span);
+    -- Those that are too heavy now never fit.
+    DELETE FROM rowlock_waiter w WHERE w.name = of_name AND w.weight > of_capacity;
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    -- The cleaner takes the fence for the last use.
+    UPDATE rowlock_lock
+    SET capacity = of_capacity, waiters = GREATEST(waiters - gone, 0),
+        fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+    WHERE name = of_name;
+    next_grants := rowlock_grant_permits_v1(of_name, span, false);
 END $$;

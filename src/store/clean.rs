@@ -12,6 +12,10 @@ pub(crate) trait CleanStore {
     /// [`IDLE`]: free rows whose last grant is older, and rows whose lease expired earlier. Skips locked rows: their transaction
     /// may have the lease pinned.
     ///
+    /// A name with permits is unused when no permit is left. So those permits are reaped first whose holders have crashed, and that nobody has
+    /// missed since. The row of a read/write lock has the fence of the last write: one that has only readers is removed in a moment
+    /// without any, at most once in [`IDLE`]. That is harmless: the next readers have a greater fence, and no writer had it.
+    ///
     /// The fence of a row is a time of the clock or later. A row is removed only when the clock is past its fence, so a row that
     /// is made later begins with a greater fence.
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault>;

@@ -18,10 +18,10 @@ use crate::model::{Blocked, Name};
 /// The verbs of the search.
 #[async_trait]
 pub(crate) trait DeadlockStore {
-    /// Tells which grants the owner of a waiter holds. It may be told again.
+    /// Tells which grants the owner of a waiter holds, in one transaction. It may be told again.
     async fn deadlock_tell(&mut self, ask: &TellAsk) -> Result<(), Fault>;
 
-    /// The waits of these waiters are over.
+    /// The waits of these waiters are over. One transaction.
     async fn deadlock_forget(&mut self, grant_ids: &[Uuid]) -> Result<(), Fault>;
 
     /// The waiters that can be reached from these waiters, and the edges that lead to them.
@@ -30,6 +30,10 @@ pub(crate) trait DeadlockStore {
     /// Removes at most `limit` rows whose waiters are gone.
     async fn deadlock_clean(&mut self, limit: u32) -> Result<(), Fault>;
 }
+
+/// How many grants are in one statement, where it has them in a text.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(super) const PAGE: usize = 500;
 
 #[derive(Debug, Clone)]
 pub(crate) struct TellAsk {

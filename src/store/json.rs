@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::lease::{RenewAsk, TakeAsk};
 use super::queue::LookAsk;
@@ -63,6 +64,11 @@ pub(crate) fn left_behind<'a>(left: impl IntoIterator<Item = &'a LeftBehind>) ->
         left.into_iter()
             .map(|left| json!([hex(&left.name), left.session.simple().to_string()])),
     )
+}
+
+/// `[id, …]`
+pub(crate) fn ids(ids: &[Uuid]) -> String {
+    array(ids.iter().map(|id| json!(id.simple().to_string())))
 }
 
 /// `[[name], …]`

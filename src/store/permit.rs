@@ -23,6 +23,10 @@ use super::queue::{JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed, Q
 use super::release::Freed;
 use crate::model::{Kind, Name, Share};
 
+/// How many waiters a verb grants permits to, at most. (PostgreSQL has this number in `V9__permit.sql`.)
+#[cfg(any(feature = "mysql", feature = "sqlite", test))]
+pub(super) const MOST: usize = 100;
+
 /// The verbs for read/write locks and semaphores.
 #[async_trait]
 pub(crate) trait PermitStore {
@@ -34,6 +38,11 @@ pub(crate) trait PermitStore {
 
     /// Grants permits to the first waiters, as many as fit, each for the window; removes waiters whose sessions are not live. The permit
     /// and the waiter of the ask are removed first.
+    ///
+    /// At most [`MOST`] waiters are granted permits at once: they have to confirm in the window. If more fit, the name stays stuck: the looks of those that
+    /// wait find that the first one fits. So a caller goes on looking, or passes the name on again. Every verb here that grants has this limit.
+    ///
+    /// Passing on a [stuck](PassWhy::Stuck) name counts what its permits weigh, if something does not fit or no one waits: a permit may have been removed by hand.
     async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault>;
 
     /// [`queue_look`](super::queue::QueueStore::queue_look) for waiters of names of this kind. A name has to be passed on when its first live
@@ -45,7 +54,8 @@ pub(crate) trait PermitStore {
     /// late downgrade changes nothing. After a smaller weight, waiters are granted.
     async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault>;
 
-    /// Changes the capacity of a semaphore, or makes its row. Waiters are granted; permits that no longer fit are kept.
+    /// Changes the capacity of a semaphore, or makes its row. Waiters are granted; permits that no longer fit are kept. Waiters that are heavier than the new
+    /// capacity are removed: they would keep back all others for good.
     async fn permit_resize(&mut self, name: &Name, capacity: u32)
     -> Result<Option<Resized>, Fault>;
 }

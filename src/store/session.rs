@@ -49,8 +49,8 @@ pub(crate) trait SessionStore {
     /// Each session was read from a lock's row by an earlier statement: the session was opened before.
     async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault>;
 
-    /// Ends the session, and frees all its locks but those whose rows are locked. Removes the session's row when no lock is left.
-    /// Returns how many locks were freed.
+    /// Ends the session and frees all its locks, but those whose rows are locked: both in one transaction, so no one else finds a lock of an ended session in
+    /// between, and buries or reaps it. Removes the session's row when no lock is left. Returns how many locks were freed.
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault>;
 
     /// All live sessions, the oldest first.

@@ -182,6 +182,28 @@ on_every_engine! {
         assert!(held.is_held());
     }
 
+    async fn a_wait_that_is_over_is_forgotten_also_when_the_search_fails(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let one = Party::of(rowlock.clone(), "one", "a").await;
+        let two = Party::of(rowlock, "two", "b").await;
+        let three = Party::new(db, "three", "c").await;
+        let (over, goes_on) = (one.waits("b", &[]).await, two.waits("c", &[]).await);
+        let told = async || db.number("SELECT count(*) FROM rowlock_waiting_owner").await;
+        eventually("what they hold is told", async || told().await == 2).await;
+        let rename = async |from: &str, to: &str| {
+            db.execute(&format!("ALTER TABLE rowlock_waiting_owner RENAME COLUMN {from} TO {to}")).await;
+        };
+        // Only the search reads it.
+        rename("owner", "lost").await;
+        release(&two.held).await;
+        assert!(over.await.unwrap().unwrap().is_held());
+        eventually("the first wait is forgotten", async || told().await == 1).await;
+        assert!(!goes_on.is_finished());
+        rename("lost", "owner").await;
+        release(&three.held).await;
+        assert!(goes_on.await.unwrap().unwrap().is_held());
+    }
+
     async fn a_name_of_an_owner_has_bounds(db: &Db) {
         let rowlock = db.rowlock().await;
         for name in [String::new(), "x".repeat(201), "a\0b".into()] {

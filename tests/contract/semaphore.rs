@@ -186,6 +186,19 @@ on_every_engine! {
         assert!(second.await.unwrap().unwrap().is_held());
     }
 
+    async fn a_waiter_that_is_too_heavy_for_a_new_capacity_keeps_nobody_back(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = one.semaphore("s", 10).weight(5).acquire().await.unwrap();
+        let heavy = join(&two.semaphore("s", 10).weight(8), db, "heavy").await;
+        let light = join(&one.semaphore("s", 10), db, "light").await;
+        assert_eq!(one.semaphore("s", 5).set_capacity().await.unwrap(), Some(10));
+        let error = heavy.await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::WrongKind { is: Kind::Semaphore { capacity: 5, .. }, .. }), "{error}");
+        assert_eq!(queue_of(&one, "s").await, ["light"]);
+        release(&held).await;
+        assert!(light.await.unwrap().unwrap().is_held());
+    }
+
     async fn a_name_is_used_for_one_thing(db: &Db) {
         let rowlock = db.rowlock().await;
         let permit = rowlock.semaphore("s", 2).acquire().await.unwrap();

@@ -39,12 +39,20 @@ impl Search {
         })
     }
 
-    /// Looks for circles, if that is due.
-    pub(super) async fn look(
+    /// Looks for circles, and has the database forget the waits that are over, also when the look fails.
+    pub(super) async fn turn(
         &mut self,
         link: &mut Link,
+        queue: &Queue,
         asks: &[(LookAsk, Arc<Seat>)],
     ) -> Result<(), Fault> {
+        let looked = self.look(link, asks).await;
+        let forgotten = Self::forget(link, queue).await;
+        looked.and(forgotten)
+    }
+
+    /// Looks for circles, if that is due.
+    async fn look(&mut self, link: &mut Link, asks: &[(LookAsk, Arc<Seat>)]) -> Result<(), Fault> {
         if self.next(asks).is_none_or(|due| !due.has_passed()) {
             return Ok(());
         }
@@ -73,7 +81,7 @@ impl Search {
     }
 
     /// The waits that are over are forgotten in the database.
-    pub(super) async fn forget(link: &mut Link, queue: &Queue) -> Result<(), Fault> {
+    async fn forget(link: &mut Link, queue: &Queue) -> Result<(), Fault> {
         let over = std::mem::take(&mut queue.state().forget);
         if over.is_empty() {
             return Ok(());

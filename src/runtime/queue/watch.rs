@@ -67,8 +67,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
         used = Moment::now();
         let looked = async {
             look(&mut link, queue, (&asks, began), &mut seen).await?;
-            search.look(&mut link, &asks).await?;
-            Search::forget(&mut link, queue).await
+            search.turn(&mut link, queue, &asks).await
         };
         if let Err(fault) = looked.await {
             if fault.kind == FaultKind::LockTimeout {

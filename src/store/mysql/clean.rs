@@ -1,14 +1,19 @@
 //! Cleaning: the statements.
 
 use async_trait::async_trait;
-use sqlx::{Connection, FromRow, MySqlConnection};
+use sqlx::{Connection, FromRow, MySqlConnection, Row};
 
+use super::permit_reap::crashed_text;
+use super::permit_text::{Reap, pass_text};
+use super::queue::transact;
 use super::record::{REMOVE, REMOVE_STEPS};
 use super::statement::{fill, hex, read_alone};
-use crate::model::RecordKey;
+use crate::model::{Name, RecordKey};
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
+use crate::store::permit::MOST;
+use crate::store::queue::{PassAsk, PassWhy};
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
@@ -40,13 +45,14 @@ DELETE t FROM (
 ) o
 STRAIGHT_JOIN rowlock_form_token t FORCE INDEX (PRIMARY) ON t.scope = o.scope AND t.token = o.token";
 
-/// The next names, and whether each is idle. A plain read, which locks nothing.
+/// The next names, whether each is idle, and whether it has permits. A plain read, which locks nothing.
 const SEEN: &str = "
 SELECT name,
        waiters = 0 AND used = 0 AND
        ((grant_id IS NULL AND expires_at IS NULL
          AND fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - ?)
-        OR COALESCE(expires_at < SYSDATE(6) - INTERVAL ? MICROSECOND, FALSE)) AS idle
+        OR COALESCE(expires_at < SYSDATE(6) - INTERVAL ? MICROSECOND, FALSE)) AS idle,
+       used > 0
 FROM rowlock_lock FORCE INDEX (PRIMARY)
 WHERE name > ? ORDER BY name LIMIT ?";
 
@@ -70,18 +76,18 @@ STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
 impl CleanStore for MySqlConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
         let age = to_micros(IDLE);
-        let (old, limit_text) = (age.to_string(), limit.to_string());
-        let seen = fill(SEEN, &[old.clone(), old, hex(after), limit_text]);
-        let seen = read_alone(self, &seen).await?;
-        let seen: Result<Vec<(Vec<u8>, bool)>, _> = seen.iter().map(FromRow::from_row).collect();
-        let seen = seen?;
-        let last = seen.last().map(|(name, _)| name.clone());
-        let last = last.filter(|_| seen.len() >= limit as usize);
-        let idle: Vec<&[u8]> = seen
-            .iter()
-            .filter(|(_, idle)| *idle)
-            .map(|(name, _)| name.as_slice())
+        let mut seen = look(self, after, limit).await?;
+        let used = seen.iter().filter(|(.., is_used)| *is_used);
+        let used: Vec<Name> = used
+            .filter_map(|(name, ..)| Name::from_bytes(name))
             .collect();
+        if reap(self, &used).await? {
+            seen = look(self, after, limit).await?;
+        }
+        let last = seen.last().map(|(name, ..)| name.clone());
+        let last = last.filter(|_| seen.len() >= limit as usize);
+        let idle = seen.iter().filter(|(_, is_idle, _)| *is_idle);
+        let idle: Vec<&[u8]> = idle.map(|(name, ..)| name.as_slice()).collect();
         if idle.is_empty() {
             return Ok(CleanedLocks { removed: 0, last });
         }
@@ -139,4 +145,35 @@ impl CleanStore for MySqlConnection {
             sessions,
         })
     }
+}
+
+/// The next names, as [`SEEN`] has them.
+async fn look(
+    conn: &mut MySqlConnection,
+    after: &[u8],
+    limit: u32,
+) -> Result<Vec<(Vec<u8>, bool, bool)>, sqlx::Error> {
+    let old = to_micros(IDLE).to_string();
+    let seen = fill(SEEN, &[old.clone(), old, hex(after), limit.to_string()]);
+    let seen = read_alone(conn, &seen).await?;
+    seen.iter().map(FromRow::from_row).collect()
+}
+
+/// Reaps the permits of those of the names whose holders have crashed. Returns whether there was one.
+async fn reap(conn: &mut MySqlConnection, names: &[Name]) -> Result<bool, Fault> {
+    if names.is_empty() {
+        return Ok(false);
+    }
+    let crashed = read_alone(conn, &crashed_text(names)).await?;
+    for row in &crashed {
+        let name: Vec<u8> = row.try_get(0)?;
+        let Some(name) = Name::from_bytes(&name) else {
+            continue;
+        };
+        let why = PassWhy::Stuck;
+        // A row that a transaction has locked is not idle.
+        let text = pass_text(&PassAsk { name, why }, Reap::Now, MOST);
+        transact(conn, &text).await?;
+    }
+    Ok(!crashed.is_empty())
 }

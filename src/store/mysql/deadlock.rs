@@ -2,24 +2,30 @@
 
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
-use sqlx::{FromRow, MySqlConnection};
+use sqlx::{Connection, FromRow, MySqlConnection};
 use uuid::Uuid;
 
 use super::statement::{fill, quoted, read_alone};
-use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, TellAsk};
+use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellAsk};
 use crate::store::fault::Fault;
 use crate::store::json;
 use crate::store::queue::LookAsk;
 
 const TELL: &str = "
 INSERT IGNORE INTO rowlock_waiting_owner (grant_id, held_grant, name, position, owner)
-VALUES (?, ?, ?, ?, ?)";
+SELECT ?, UNHEX(a.id), ?, ?, ?
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) CHARACTER SET ascii PATH '$')) a";
 
-const FORGET: &str = "DELETE FROM rowlock_waiting_owner WHERE grant_id = ?";
+/// In the order of the primary key, as the cleaner removes rows.
+const FORGET: &str = "
+DELETE o
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) CHARACTER SET ascii PATH '$')) a
+STRAIGHT_JOIN rowlock_waiting_owner o FORCE INDEX (PRIMARY) ON o.grant_id = UNHEX(a.id)";
 
-/// UNION, without ALL, ends a circle.
+/// UNION, without ALL, ends a circle. So the search ends, however long a chain is. Both servers have a limit on its length, 1000, which is raised for this
+/// statement: MySQL takes it from the hint, MariaDB from the prefix.
 const EDGES: &str = "
-WITH RECURSIVE walk (via, grant_id, name, joined_at) AS (
+/*M! SET STATEMENT max_recursive_iterations = 1000000 FOR */ WITH RECURSIVE walk (via, grant_id, name, joined_at) AS (
     SELECT CAST(NULL AS BINARY(16)), w.grant_id, w.name, w.joined_at
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
         name     VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
@@ -39,7 +45,7 @@ WITH RECURSIVE walk (via, grant_id, name, joined_at) AS (
     LEFT JOIN rowlock_session t ON t.id = l.session_id
     WHERE l.session_id IS NULL OR t.expires_at > SYSDATE(6)
 )
-SELECT k.via, k.grant_id, k.name,
+SELECT /*+ SET_VAR(cte_max_recursion_depth = 1000000) */ k.via, k.grant_id, k.name,
        (SELECT MAX(o.owner) FROM rowlock_waiting_owner o WHERE o.grant_id = k.grant_id),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', k.joined_at)
 FROM walk k";
@@ -48,7 +54,7 @@ const CLEAN: &str = "
 DELETE o FROM (
     SELECT f.grant_id, f.held_grant FROM rowlock_waiting_owner f
     LEFT JOIN rowlock_waiter w ON w.name = f.name AND w.position = f.position AND w.grant_id = f.grant_id
-    WHERE w.name IS NULL LIMIT ?
+    WHERE w.name IS NULL ORDER BY f.grant_id, f.held_grant LIMIT ?
 ) t
 STRAIGHT_JOIN rowlock_waiting_owner o FORCE INDEX (PRIMARY)
     ON o.grant_id = t.grant_id AND o.held_grant = t.held_grant";
@@ -56,25 +62,29 @@ STRAIGHT_JOIN rowlock_waiting_owner o FORCE INDEX (PRIMARY)
 #[async_trait]
 impl DeadlockStore for MySqlConnection {
     async fn deadlock_tell(&mut self, ask: &TellAsk) -> Result<(), Fault> {
-        for held in &ask.held {
+        let mut tx = self.begin().await?;
+        for held in ask.held.chunks(PAGE) {
             sqlx::query(TELL)
                 .bind(ask.waiter.grant_id)
-                .bind(held)
                 .bind(ask.waiter.name.as_bytes())
                 .bind(ask.waiter.position)
                 .bind(&ask.owner)
-                .execute(&mut *self)
+                .bind(json::ids(held))
+                .execute(&mut *tx)
                 .await?;
         }
-        Ok(())
+        Ok(tx.commit().await?)
     }
 
     async fn deadlock_forget(&mut self, grant_ids: &[Uuid]) -> Result<(), Fault> {
-        for grant_id in grant_ids {
-            let forget = sqlx::query(FORGET).bind(grant_id);
-            forget.execute(&mut *self).await?;
+        let mut grant_ids = grant_ids.to_vec();
+        grant_ids.sort_unstable();
+        let mut tx = self.begin().await?;
+        for page in grant_ids.chunks(PAGE) {
+            let forget = sqlx::query(FORGET).bind(json::ids(page));
+            forget.execute(&mut *tx).await?;
         }
-        Ok(())
+        Ok(tx.commit().await?)
     }
 
     async fn deadlock_edges(&mut self, asks: &[LookAsk]) -> Result<Vec<Edge>, Fault> {

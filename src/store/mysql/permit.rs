@@ -12,7 +12,7 @@ use super::queue::{join_with, transact};
 use super::statement::read_alone;
 use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
-use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::permit::{MOST, PermitStore, Resized, WeighAsk, Weighed};
 use crate::store::queue::{Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed};
 use crate::store::row::count;
 
@@ -34,7 +34,7 @@ impl PermitStore for MySqlConnection {
     }
 
     async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
-        let Some(round) = round(self, &pass_text(ask, Reap::Later)).await? else {
+        let Some(round) = round(self, &pass_text(ask, Reap::Later, MOST)).await? else {
             return Ok(None);
         };
         let ended = Ended::of(round.status);
@@ -114,7 +114,6 @@ struct Round {
     status: i64,
     number: Option<i64>,
     would_reap: bool,
-    more: bool,
     next: Vec<Uuid>,
 }
 
@@ -129,38 +128,29 @@ async fn round(conn: &mut MySqlConnection, text: &str) -> Result<Option<Round>, 
         status: last.try_get(0)?,
         number: last.try_get(1)?,
         would_reap: last.try_get::<i64, _>(2)? == 1,
-        more: last.try_get::<i64, _>(3)? == 1,
         next: next?,
     }))
 }
 
-/// Grants permits to the waiters that fit after this round, and returns all that were granted, and whether the row of the name was locked
+/// Reaps if that would help, and grants permits to the waiters that fit then. Returns all that were granted, and whether the row of the name was locked
 /// before the end: then those who look find the rest.
 async fn rest(
     conn: &mut MySqlConnection,
     name: &Name,
-    mut last: Round,
+    last: Round,
 ) -> Result<(Vec<Uuid>, bool), Fault> {
-    let mut next = std::mem::take(&mut last.next);
-    let mut reap = Reap::Later;
-    while last.would_reap || last.more {
-        let name = name.clone();
-        let text = pass_text(
-            &PassAsk {
-                name,
-                why: PassWhy::Stuck,
-            },
-            if last.would_reap { Reap::Now } else { reap },
-        );
-        if last.would_reap {
-            reap = Reap::Done;
-        }
-        let Some(found) = round(conn, &text).await? else {
-            return Ok((next, true));
-        };
-        last = found;
-        next.append(&mut last.next);
+    let mut next = last.next;
+    if !last.would_reap || next.len() >= MOST {
+        return Ok((next, false));
     }
+    let ask = PassAsk {
+        name: name.clone(),
+        why: PassWhy::Stuck,
+    };
+    let Some(found) = round(conn, &pass_text(&ask, Reap::Now, MOST - next.len())).await? else {
+        return Ok((next, true));
+    };
+    next.extend(found.next);
     Ok((next, false))
 }
 

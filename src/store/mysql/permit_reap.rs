@@ -115,6 +115,18 @@ SELECT IF(@rl_used + @rl_weight <= @rl_capacity, 0, (
     "))"
 );
 
+/// The name, if more of it is used than its live permits weigh: a holder has crashed.
+const CRASHED: &str = concat!(
+    "\
+SELECT k.name FROM rowlock_lock k FORCE INDEX (PRIMARY)
+WHERE k.name = {name} AND k.capacity > 0 AND k.used > (
+    SELECT COALESCE(SUM(l.weight), 0) FROM ",
+    permits!(),
+    " AND ",
+    row_ends!(),
+    " > SYSDATE(6))"
+);
+
 /// The literals of a text, by their names.
 pub(super) type Literals = Vec<(&'static str, String)>;
 
@@ -133,4 +145,10 @@ pub(super) fn look_text(asks: &[LookAsk], names: &[&Name]) -> String {
     let times = names.iter().map(|name| with(LEFT, &of_name(name)));
     let waiters = fill(LOOK, &[quoted(&json::looks(asks))]);
     std::iter::once(waiters).chain(times).collect()
+}
+
+/// Those of the names whose holders have crashed.
+pub(super) fn crashed_text(names: &[Name]) -> String {
+    let texts = names.iter().map(|name| with(CRASHED, &of_name(name)));
+    texts.collect::<Vec<_>>().join(";")
 }

@@ -109,21 +109,6 @@ pub(super) async fn a_late_second_sending_finds_its_dead_permit(place: &Database
     client.is_used(1).await;
 }
 
-pub(super) async fn more_waiters_than_a_text_grants_are_granted(place: &Database) {
-    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
-    let mut client = Client::new(place).await;
-    let writer = client.wants("a", rw, all);
-    let _ = client.gets(&writer).await;
-    let mut readers = Vec::new();
-    for _ in 0..100 + 20 {
-        let reader = client.wants("a", rw, 1);
-        let _ = client.queues(&reader).await;
-        readers.push(reader.join.grant_id);
-    }
-    assert_eq!(client.gives_back(&writer).await, (Ended::Live, readers));
-    client.is_used(120).await;
-}
-
 pub(super) async fn permits_of_the_longest_name_are_renewed_together(place: &Database) {
     let mut client = Client::new(place).await;
     let name = "n".repeat(255);
@@ -212,7 +197,7 @@ pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reaped(place: &Da
         name: named("a"),
         why: PassWhy::Stuck,
     };
-    let text = permit_pass_text(&pass, Reap::Now);
+    let text = permit_pass_text(&pass, Reap::Now, 100);
     let at = text.find("DELETE l FROM").expect("it reaps");
     client.run("START TRANSACTION").await;
     client.run(&text[..at]).await;

@@ -16,7 +16,7 @@ use super::permit_reap::{Literals, REAP, of_name, permits, see_dead};
 use super::queue::{row_with, wait, with};
 use super::statement::{hex, text};
 use crate::model::{Name, Share};
-use crate::store::permit::WeighAsk;
+use crate::store::permit::{MOST, WeighAsk};
 use crate::store::queue::{JoinAsk, PassAsk, PassWhy, WINDOW};
 use crate::store::to_micros;
 
@@ -31,7 +31,13 @@ const LOCK: &str = concat!(
 "
 );
 
-/// Locks the row of the ask's own permit.
+/// Locks the row of the ask's own permit before that of the name, without waiting: a transaction may have the permit pinned, and nobody has to wait for
+/// the name then. Who has locked the name waits for no permit but its own.
+const OWN_FIRST: &str = "\
+SELECT COUNT(*) INTO @rl_mine FROM rowlock_lock WHERE name = {permit} FOR UPDATE NOWAIT;
+";
+
+/// Locks the row of the ask's own permit, if it was made meanwhile, and reads it.
 const OWN: &str = concat!(
     wait!(),
     " MAX(weight), MAX(fence), COALESCE(MAX(grant_id = {grant}), FALSE),
@@ -117,23 +123,24 @@ UPDATE rowlock_lock SET weight = {weight}, fence = @rl_own_fence WHERE name = {p
 "
 );
 
+/// Waiters that are too heavy now never fit. They are removed by their positions: a range would lock the row after it. The cleaner takes the
+/// fence for the last use.
 const RESIZE: &str = "\
 SET @rl_before = @rl_capacity, @rl_go = @rl_go AND @rl_capacity < 2147483647;
-UPDATE rowlock_lock SET capacity = {capacity} WHERE name = {name} AND @rl_go;
-SET @rl_capacity = IF(@rl_go, {capacity}, @rl_capacity);
+SELECT JSON_ARRAYAGG(position) INTO @rl_heavy
+  FROM rowlock_waiter WHERE @rl_go AND @rl_waiters > 0 AND name = {name} AND weight > {capacity};
+DELETE w FROM JSON_TABLE(@rl_heavy, '$[*]' COLUMNS (position BIGINT PATH '$')) a
+  STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = {name} AND w.position = a.position;
+SET @rl_waiters = GREATEST(@rl_waiters - ROW_COUNT(), 0),
+    @rl_capacity = IF(@rl_go, {capacity}, @rl_capacity),
+    @rl_fence = GREATEST(@rl_fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)));
+UPDATE rowlock_lock SET capacity = @rl_capacity, waiters = @rl_waiters, fence = @rl_fence
+  WHERE name = {name} AND @rl_go;
 ";
-
-/// How many live waiters are looked at in one text.
-macro_rules! batch {
-    () => {
-        "100"
-    };
-}
 
 /// The waiters that fit, in the order of their positions: the first one that does not fit keeps back those behind it. `writes`: how many of
 /// them up to this one have a new fence. Readers share the fence of the last write.
-const PICK: &str = concat!(
-    "\
+const PICK: &str = "\
 SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))),
        COALESCE(SUM(g.fits), 0), MAX(IF(g.fits, g.position, NULL)),
        COALESCE(SUM(IF(g.fits, g.weight, 0)), 0), COALESCE(MAX(IF(g.fits, g.writes, 0)), 0)
@@ -146,12 +153,9 @@ SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))
       STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
       WHERE @rl_go AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
         AND s.expires_at > SYSDATE(6)
-      ORDER BY w.position LIMIT ",
-    batch!(),
-    ") f
+      ORDER BY w.position LIMIT {most_next}) f
   ) g;
-"
-);
+";
 
 /// The set of the waiters, as rows.
 macro_rules! picked {
@@ -199,10 +203,7 @@ SET @rl_used = @rl_used + @rl_sum, @rl_short = @rl_seen > @rl_fit AND {may_reap}
     see_dead!(),
 );
 
-/// Whether all waiters that were looked at have permits now: then there may be more.
-const MORE: &str = concat!("@rl_seen = ", batch!(), " AND @rl_fit = @rl_seen");
-
-/// The last row of a verb's text: a status, a number, whether reaping would help, and whether more waiters may fit.
+/// The last row of a verb's text: a status, a number, and whether reaping would help.
 macro_rules! outcome {
     ($status:literal, $number:literal) => {
         concat!(
@@ -210,7 +211,7 @@ macro_rules! outcome {
             $status,
             " AS SIGNED), CAST(",
             $number,
-            " AS SIGNED), CAST(@rl_dead AS SIGNED), CAST({more} AS SIGNED)"
+            " AS SIGNED), CAST(@rl_dead AS SIGNED)"
         )
     };
 }
@@ -234,8 +235,6 @@ pub(super) enum Reap {
     Later,
     /// It has reaped before.
     Now,
-    /// Nothing: an earlier text has reaped.
-    Done,
 }
 
 fn of_text(name: &Name, grant_id: Option<Uuid>, reap: Reap) -> Literals {
@@ -246,7 +245,7 @@ fn of_text(name: &Name, grant_id: Option<Uuid>, reap: Reap) -> Literals {
     }
     literals.push(("may_reap", u8::from(reap == Reap::Later).to_string()));
     literals.push(("window", to_micros(WINDOW).to_string()));
-    literals.push(("more", MORE.into()));
+    literals.push(("most_next", MOST.to_string()));
     literals
 }
 
@@ -272,8 +271,14 @@ pub(super) fn join_text(join: &JoinAsk, share: Share, reap: Reap) -> String {
     with(&[LOCK, OWN, reap.text(), JOIN].concat(), &literals)
 }
 
-pub(super) fn pass_text(ask: &PassAsk, reap: Reap) -> String {
+/// `most` waiters at most are granted permits.
+pub(super) fn pass_text(ask: &PassAsk, reap: Reap, most: usize) -> String {
     let mut literals = of_text(&ask.name, ask.why.grant_id(), reap);
+    literals.insert(0, ("most_next", most.to_string()));
+    let own_first = match ask.why {
+        PassWhy::Stuck => "",
+        PassWhy::Ended(_) | PassWhy::Left { .. } => OWN_FIRST,
+    };
     let (own, end, find, leave) = match ask.why {
         PassWhy::Stuck => ("", "", "", ""),
         PassWhy::Ended(_) => (OWN, END, "", ""),
@@ -287,6 +292,7 @@ pub(super) fn pass_text(ask: &PassAsk, reap: Reap) -> String {
         }
     };
     let parts = [
+        own_first,
         LOCK,
         own,
         end,
@@ -304,7 +310,16 @@ pub(super) fn weigh_text(ask: &WeighAsk, reap: Reap) -> String {
     let mut literals = of_text(&ask.name, Some(ask.grant_id), reap);
     literals.push(("fence", ask.fence.to_string()));
     literals.push(("weight", ask.weight.to_string()));
-    let parts = [LOCK, OWN, reap.text(), WEIGH, PICK, GRANT, WEIGHED];
+    let parts = [
+        OWN_FIRST,
+        LOCK,
+        OWN,
+        reap.text(),
+        WEIGH,
+        PICK,
+        GRANT,
+        WEIGHED,
+    ];
     with(&parts.concat(), &literals)
 }
 

@@ -4,6 +4,7 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::super::connect::MySql;
 use super::*;
+use crate::store::deadlock::DeadlockStore;
 use crate::store::queue_cases::{Client, Place, TTL, named, queue_cases};
 use crate::store::schema::SchemaStore;
 use crate::store::{Connector, micros};
@@ -235,6 +236,50 @@ async fn many_join_a_new_name_at_once(place: &Database) {
     }
 }
 
+/// Both servers limit how often a recursive statement goes on.
+async fn a_long_chain_of_waits_is_searched(place: &Database) {
+    let mut client = Client::new(place).await;
+    for limit in ["cte_max_recursion_depth", "max_recursive_iterations"] {
+        // Each server has one of them.
+        let limit = AssertSqlSafe(format!("SET SESSION {limit} = 5"));
+        let _ = sqlx::raw_sql(limit).execute(&mut client.conn).await;
+    }
+    let mut held = client.hold("name 0").await;
+    let mut first = None;
+    for n in 1..=20 {
+        let next = client.hold(&format!("name {n}")).await;
+        let waits = client.wait(&format!("name {}", n - 1)).await;
+        let tell = waits.tells(std::iter::once(next.ask.grant_id));
+        client.conn.deadlock_tell(&tell).await.unwrap();
+        first = Some(waits.look_ask());
+        held = next;
+    }
+    drop(held);
+    let edges = client.conn.deadlock_edges(&[first.unwrap()]).await.unwrap();
+    assert_eq!(edges.len(), 20, "{edges:?}");
+}
+
+/// Each commit waits for the disk.
+async fn what_an_owner_holds_is_told_in_one_commit(place: &Database) {
+    let mut client = Client::new(place).await;
+    client.hold("a").await;
+    let waits = client.wait("a").await;
+    let ask = waits.tells((0..1_200).map(|_| Uuid::new_v4()));
+    let before = commits(&mut client.conn).await;
+    client.conn.deadlock_tell(&ask).await.unwrap();
+    client.conn.deadlock_forget(&ask.held).await.unwrap();
+    // Each engine counts its own, and so does a look at the number.
+    let commits = commits(&mut client.conn).await - before;
+    assert!((2..10).contains(&commits), "{commits}");
+}
+
+/// How often this session has committed.
+async fn commits(conn: &mut MySqlConnection) -> i64 {
+    let count = sqlx::raw_sql("SHOW SESSION STATUS LIKE 'Handler_commit'");
+    let count = count.fetch_one(conn).await.unwrap();
+    count.get::<String, _>(1).parse().unwrap()
+}
+
 /// The text of a holder goes into a statement as it is.
 async fn a_waiter_has_any_holder(place: &Database) {
     let mut client = Client::new(place).await;
@@ -291,10 +336,11 @@ on_both! {
     positions_that_were_forgotten_are_given_again
     many_join_a_new_name_at_once
     a_waiter_has_any_holder
+    a_long_chain_of_waits_is_searched
+    what_an_owner_holds_is_told_in_one_commit
     waiters_that_die_and_ask_twice_keep_the_queue_in_order
     a_queue_for_a_lock_is_not_one_for_permits
     a_late_second_sending_finds_its_dead_permit
-    more_waiters_than_a_text_grants_are_granted
     permits_of_the_longest_name_are_renewed_together
     a_pinned_permit_keeps_nobody_waiting
     permits_that_are_gone_use_nothing

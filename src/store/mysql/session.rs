@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
-use sqlx::{FromRow, MySqlConnection, Row};
+use sqlx::{Connection, FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::statement::{fill, hex, read_alone, write_and_read};
@@ -147,9 +147,15 @@ impl SessionStore for MySqlConnection {
     }
 
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
-        sqlx::query(END).bind(id).execute(&mut *self).await?;
-        let (freed, _) = free(self, id, i64::MAX).await?;
-        Ok(freed)
+        // It waits for the session's row only, which nobody keeps who waits for another row.
+        let mut tx = self.begin().await?;
+        sqlx::query(END).bind(id).execute(&mut *tx).await?;
+        let freed = sqlx::query(FREE).bind(id).bind(i64::MAX);
+        let freed = freed.execute(&mut *tx).await?.rows_affected();
+        tx.commit().await?;
+        // Locks that were granted meanwhile.
+        let (late, _) = free(self, id, i64::MAX).await?;
+        Ok(freed + late)
     }
 
     async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {

@@ -3,10 +3,14 @@
 use async_trait::async_trait;
 use sqlx::PgConnection;
 
-use super::{query, query_as};
+use super::lock_row::row_ends;
+use super::{query, query_as, query_scalar};
+use crate::model::Name;
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
+use crate::store::permit::PermitStore;
+use crate::store::queue::{PassAsk, PassWhy};
 use crate::store::session::SessionStore;
 use crate::store::to_micros;
 
@@ -45,6 +49,21 @@ USING (
 ) o
 WHERE t.scope = o.scope AND t.token = o.token";
 
+/// Names of which more is used than their live permits weigh: a holder has crashed.
+const CRASHED: &str = concat!(
+    "
+SELECT n.name FROM (
+    SELECT name, capacity, used FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2
+) n
+WHERE n.capacity <> 0 AND n.used > 0 AND n.used > (
+    SELECT COALESCE(sum(l.weight), 0)
+    FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+    WHERE l.name > n.name || '\\x00' AND l.name < n.name || '\\x01' AND ",
+    row_ends!(),
+    " > clock_timestamp()
+)"
+);
+
 /// Goes through the rows in the order of the primary key: neither the fence nor the expiry has an index. Under READ COMMITTED a row
 /// that was granted after the statement's snapshot is checked again when it is locked, in its newest version.
 const IDLE_LOCKS: &str = "
@@ -69,6 +88,16 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen),
 #[async_trait]
 impl CleanStore for PgConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
+        let crashed: Vec<Vec<u8>> = query_scalar(CRASHED)
+            .bind(after)
+            .bind(i64::from(limit))
+            .fetch_all(&mut *self)
+            .await?;
+        for name in crashed.iter().filter_map(|name| Name::from_bytes(name)) {
+            // With or without a waiter, this reaps. A row that a transaction has locked is not idle.
+            let why = PassWhy::Stuck;
+            self.permit_pass(&PassAsk { name, why }).await?;
+        }
         let (removed, seen, last): (i64, i64, Option<Vec<u8>>) = query_as(IDLE_LOCKS)
             .bind(after)
             .bind(i64::from(limit))

@@ -27,31 +27,35 @@ SELECT status, number, next_grants FROM rowlock_permit_weigh_v1($1, $2, $3, $4, 
 const RESIZE: &str = "
 SELECT status, before, next_grants FROM rowlock_permit_resize_v1($1, $2, $3)";
 
-/// The waiter has a permit; it is there; and the time until the first permit ends. No time, when the first live waiter fits. A second,
-/// when there is no permit: the waiter is too heavy for the capacity, which may be raised.
+/// The waiter has a permit; it is there; and the time until the first permit ends, read once for each name. No time, when the first live waiter fits,
+/// or permits were removed by hand. A second, when there is no permit: the waiter is too heavy for the capacity, which may be raised.
 const LOOK: &str = concat!(
     "
-WITH ask AS (
+WITH ask AS MATERIALIZED (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
         WITH ORDINALITY AS a (name, grant_id, position, n)
     LIMIT cardinality($1)
+), names AS MATERIALIZED (
+    SELECT k.name, CASE WHEN k.used + (
+               SELECT f.weight FROM rowlock_waiter f
+               WHERE f.name = k.name AND f.position > k.passed
+                 AND (SELECT s.expires_at > clock_timestamp() FROM rowlock_session s WHERE s.id = f.session_id)
+               ORDER BY f.position LIMIT 1
+           ) <= k.capacity THEN 0 ELSE (
+               SELECT CASE WHEN COALESCE(sum(l.weight), 0) < k.used THEN 0 ELSE COALESCE(
+                   (extract(epoch FROM min(CASE WHEN l.grant_id IS NULL THEN 'epoch' ELSE ",
+    row_ends!(),
+    " END) - clock_timestamp()) * 1000000)::bigint, 1000000) END
+               FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+               WHERE l.name > k.name || '\\x00' AND l.name < k.name || '\\x01'
+           ) END AS remaining
+    FROM (SELECT DISTINCT a.name FROM ask a) a JOIN rowlock_lock k ON k.name = a.name
 )
 SELECT COALESCE(p.expires_at > clock_timestamp(), false),
        k.name IS NOT NULL AND w.name IS NOT NULL,
-       COALESCE(CASE WHEN k.used + (
-           SELECT f.weight FROM rowlock_waiter f
-           WHERE f.name = a.name AND f.position > k.passed
-             AND (SELECT s.expires_at > clock_timestamp() FROM rowlock_session s WHERE s.id = f.session_id)
-           ORDER BY f.position LIMIT 1
-       ) <= k.capacity THEN 0 ELSE (
-           SELECT (extract(epoch FROM min(CASE WHEN l.grant_id IS NULL THEN 'epoch' ELSE ",
-    row_ends!(),
-    " END) - clock_timestamp()) * 1000000)::bigint
-           FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-           WHERE l.name > a.name || '\\x00' AND l.name < a.name || '\\x01'
-       ) END, CASE WHEN k.used > 0 THEN 0 ELSE 1000000 END, 0)
+       COALESCE(k.remaining, 0)
 FROM ask a
-LEFT JOIN rowlock_lock k ON k.name = a.name
+LEFT JOIN names k ON k.name = a.name
 LEFT JOIN rowlock_lock p
        ON p.name = rowlock_permit_name_v1(a.name, a.grant_id)
       AND p.grant_id = a.grant_id

@@ -72,8 +72,8 @@ const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acqui
      x.grant_id, x.held_grant, x.name, x.position, x.owner, \
      rowlock_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_pass_v1(NULL, NULL, NULL, NULL), \
      rowlock_permit_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_permit_pass_v1(NULL, NULL, NULL, NULL), \
-     rowlock_permit_weigh_v1(NULL, NULL, NULL, NULL, NULL), rowlock_permit_resize_v1(NULL, NULL, NULL), rowlock_reap_v1(NULL), \
-     rowlock_make_permit_v1(NULL, NULL, NULL, NULL, NULL, NULL), rowlock_grant_permits_v1(NULL, NULL), \
+     rowlock_permit_weigh_v1(NULL, NULL, NULL, NULL, NULL), rowlock_permit_resize_v1(NULL, NULL, NULL), rowlock_reap_v1(NULL, NULL), \
+     rowlock_make_permit_v1(NULL, NULL, NULL, NULL, NULL, NULL), rowlock_grant_permits_v1(NULL, NULL, NULL), \
      rowlock_first_waiter_v1(NULL, NULL, NULL), rowlock_queue_v1(NULL, NULL, NULL, NULL, NULL, NULL), \
      rowlock_leave_v1(NULL, NULL, NULL), rowlock_permit_name_v1(NULL, NULL) \
      FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \

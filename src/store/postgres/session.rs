@@ -58,7 +58,19 @@ SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, sessi
 FROM left_behind b
 WHERE l.name = b.name";
 
-const END: &str = "UPDATE rowlock_session SET expires_at = NULL WHERE id = $1";
+/// Ends a session with its locks. It waits for the session's row only, which nobody keeps who waits for another row.
+const END: &str = "
+WITH ended AS (
+    UPDATE rowlock_session SET expires_at = NULL WHERE id = $1
+), held AS (
+    SELECT name FROM rowlock_lock WHERE session_id = $1
+    ORDER BY name
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE rowlock_lock l
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+FROM held h
+WHERE l.name = h.name";
 
 /// Frees at most `$2` locks of an ended session.
 const FREE: &str = "
@@ -149,9 +161,10 @@ impl SessionStore for PgConnection {
     }
 
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
-        query(END).bind(id).execute(&mut *self).await?;
-        let (freed, _) = free(self, id, i64::MAX).await?;
-        Ok(freed)
+        let ended = query(END).bind(id).execute(&mut *self).await?;
+        // Locks that were granted meanwhile.
+        let (late, _) = free(self, id, i64::MAX).await?;
+        Ok(ended.rows_affected() + late)
     }
 
     async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {

@@ -1,12 +1,15 @@
 //! What every brand promises of the queue: each brand's `queue_tests.rs` runs all of these cases.
 
+pub(crate) mod deadlocks;
 pub(crate) mod joining;
+mod list;
 pub(crate) mod locked;
 pub(crate) mod passing;
 mod permits;
 pub(crate) mod rows;
 pub(crate) mod stress;
 
+pub(crate) use list::queue_cases;
 pub(crate) use permits::{
     edges as permit_edges, ends as permit_ends, granting as permit_granting,
     stress as permit_stress,
@@ -18,6 +21,7 @@ use uuid::Uuid;
 
 use crate::model::{FaultKind, Name, Share};
 use crate::store::clean::CleanStore;
+use crate::store::deadlock::DeadlockStore;
 use crate::store::in_tx::InTxStore;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
@@ -40,12 +44,26 @@ pub(crate) const LOCKED: &str = "a transaction has the row locked";
 
 /// The verbs that the cases need.
 pub(crate) trait Verbs:
-    LeaseStore + LockRowStore + QueueStore + PermitStore + CleanStore + InTxStore + 'static
+    LeaseStore
+    + LockRowStore
+    + QueueStore
+    + PermitStore
+    + DeadlockStore
+    + CleanStore
+    + InTxStore
+    + 'static
 {
 }
 
-impl<T: LeaseStore + LockRowStore + QueueStore + PermitStore + CleanStore + InTxStore + 'static>
-    Verbs for T
+impl<T> Verbs for T where
+    T: LeaseStore
+        + LockRowStore
+        + QueueStore
+        + PermitStore
+        + DeadlockStore
+        + CleanStore
+        + InTxStore
+        + 'static
 {
 }
 
@@ -64,6 +82,9 @@ pub(crate) trait Place: Clone + Send + Sync + 'static {
 
     /// How a transaction begins that locks the row of every name. (SQLite: that locks the file.)
     const LOCK: &'static str;
+
+    /// How long a verb takes at most, where a transaction has its permit pinned: it waits for no row. (SQLite: for the file.)
+    const PINNED: Duration = Duration::from_millis(15);
 
     fn connect(&self) -> impl Future<Output = Self::Verbs> + Send;
 
@@ -298,89 +319,3 @@ impl Waits {
         }
     }
 }
-
-/// Makes a test of each case.
-macro_rules! queue_cases {
-    ($place:expr) => {
-        queue_cases! { $place;
-            joining {
-                a_free_name_is_granted
-                a_held_name_is_waited_for
-                a_join_that_was_sent_twice_finds_its_grant
-                a_join_that_was_sent_twice_finds_its_waiter
-                a_grant_that_is_found_needs_no_confirm
-                a_queue_has_its_limit
-            }
-            passing {
-                a_name_is_passed_on_in_order
-                dead_waiters_are_passed_over
-                a_waiter_leaves
-                a_waiter_whose_place_is_unknown_leaves
-                a_waiter_leaves_when_it_was_just_granted_the_name
-                a_confirm_in_time_holds
-                a_confirm_that_is_too_late_holds_nothing
-                a_window_that_is_over_is_passed_on
-                a_window_ends_with_the_session_of_its_waiter
-                only_what_is_due_is_passed_on
-                the_lock_of_an_expired_session_is_passed_on
-                the_lock_of_a_session_that_cannot_end_now_is_locked
-                a_session_that_lives_keeps_its_lock
-            }
-            rows {
-                a_release_passes_on
-                a_batch_of_releases_passes_on
-                a_take_overtakes_no_waiter
-                a_take_gets_a_name_whose_waiters_have_died
-                a_barging_take_does
-                no_row_with_waiters_is_cleaned
-                live_waiters_are_listed
-            }
-            permit_granting {
-                permits_are_granted_up_to_the_capacity
-                the_first_waiter_keeps_back_those_behind_it
-                many_readers_or_one_writer
-                a_permit_that_was_asked_for_twice_is_one
-                the_queue_for_permits_has_its_limit
-                a_name_has_one_kind_and_one_capacity
-                a_permit_is_renewed_and_listed
-                a_permit_gets_another_weight
-                a_downgrade_lets_readers_in
-                a_capacity_is_changed_in_use
-            }
-            permit_ends {
-                an_expired_permit_is_given_to_others
-                a_window_that_is_over_costs_the_permit
-                permits_end_with_their_session
-                dead_waiters_for_permits_are_passed_over
-                a_pinned_permit_is_not_given_to_others
-            }
-            permit_edges {
-                the_verbs_for_locks_leave_permits_alone
-                the_verbs_for_permits_leave_locks_alone
-                a_permit_that_has_ended_is_asked_for_again
-                a_permit_that_ends_with_its_session_gets_no_weight
-                no_name_with_permits_is_cleaned
-                a_transaction_takes_no_name_of_another_kind
-                a_damaged_capacity_is_no_kind
-            }
-            locked {
-                a_locked_row_is_given_up_soon
-            }
-            stress {
-                many_clients_keep_the_queue_in_order
-            }
-            permit_stress {
-                many_clients_share_the_capacity_in_order
-            }
-        }
-    };
-    ($place:expr; $($room:ident { $($case:ident)* })*) => {
-        $($(
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                $crate::store::queue_cases::$room::$case(&$place.await).await;
-            }
-        )*)*
-    };
-}
-pub(crate) use queue_cases;

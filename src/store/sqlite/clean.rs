@@ -4,10 +4,15 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::connect::in_a_transaction;
+use super::lock_row::row_ends;
+use super::permit_row::permits_of;
 use super::record::FORGET_STEPS;
+use crate::model::Name;
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
+use crate::store::permit::PermitStore;
+use crate::store::queue::{PassAsk, PassWhy};
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
@@ -34,13 +39,28 @@ WHERE rowid IN (
     ORDER BY t.expires_at LIMIT ?1
 )";
 
-/// The next names, and whether each is idle. It does not take the write lock.
+/// The next names, whether each is idle, and whether it has permits. It does not take the write lock.
 const SEEN: &str = "
 SELECT name,
        ((grant_id IS NULL AND expires_at IS NULL AND fence < now.us - ?1)
-       OR COALESCE(expires_at < now.us - ?1, FALSE)) AND waiters = 0 AND used = 0
+       OR COALESCE(expires_at < now.us - ?1, FALSE)) AND waiters = 0 AND used = 0,
+       used > 0
 FROM rowlock_lock, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE name > ?2 ORDER BY name LIMIT ?3";
+
+/// Whether more of a name is used than its live permits weigh: a holder has crashed.
+const CRASHED: &str = concat!(
+    "
+SELECT k.used > (
+    SELECT coalesce(sum(l.weight), 0)
+    FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+    WHERE l.name > ?2 AND l.name < ?3
+      AND ",
+    row_ends!(),
+    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+)
+FROM rowlock_lock k WHERE k.name = ?1 AND k.capacity <> 0"
+);
 
 /// Those of the names that are still idle.
 const IDLE_LOCKS: &str = "
@@ -56,19 +76,19 @@ WHERE name IN (SELECT unhex(a.value ->> 0) FROM json_each(?1) a)
 impl CleanStore for SqliteConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
         let age = to_micros(IDLE);
-        let seen: Vec<(Vec<u8>, bool)> = sqlx::query_as(SEEN)
-            .bind(age)
-            .bind(after)
-            .bind(limit)
-            .fetch_all(&mut *self)
-            .await?;
-        let last = seen.last().map(|(name, _)| name.clone());
+        let mut seen = look(self, after, limit).await?;
+        let used = seen.iter().filter(|(.., is_used)| *is_used);
+        let mut is_reaped = false;
+        for (name, ..) in used {
+            is_reaped |= reap(self, name).await?;
+        }
+        if is_reaped {
+            seen = look(self, after, limit).await?;
+        }
+        let last = seen.last().map(|(name, ..)| name.clone());
         let last = last.filter(|_| seen.len() >= limit as usize);
-        let idle: Vec<&[u8]> = seen
-            .iter()
-            .filter(|(_, idle)| *idle)
-            .map(|(name, _)| name.as_slice())
-            .collect();
+        let idle = seen.iter().filter(|(_, is_idle, _)| *is_idle);
+        let idle: Vec<&[u8]> = idle.map(|(name, ..)| name.as_slice()).collect();
         if idle.is_empty() {
             return Ok(CleanedLocks { removed: 0, last });
         }
@@ -112,4 +132,32 @@ impl CleanStore for SqliteConnection {
         cleaned.sessions = self.session_sweep(limit).await?;
         Ok(cleaned)
     }
+}
+
+/// The next names, as [`SEEN`] has them.
+async fn look(
+    conn: &mut SqliteConnection,
+    after: &[u8],
+    limit: u32,
+) -> Result<Vec<(Vec<u8>, bool, bool)>, sqlx::Error> {
+    let seen = sqlx::query_as(SEEN).bind(to_micros(IDLE)).bind(after);
+    seen.bind(limit).fetch_all(conn).await
+}
+
+/// Reaps the permits of a name, if a holder has crashed. Returns whether one has.
+async fn reap(conn: &mut SqliteConnection, name: &[u8]) -> Result<bool, Fault> {
+    let Some(name) = Name::from_bytes(name) else {
+        return Ok(false);
+    };
+    let (after, before) = permits_of(&name);
+    let crashed = sqlx::query_scalar(CRASHED).bind(name.as_bytes());
+    let crashed = crashed.bind(after).bind(before);
+    let crashed: Option<bool> = crashed.fetch_optional(&mut *conn).await?;
+    if crashed != Some(true) {
+        return Ok(false);
+    }
+    // With or without a waiter, this reaps.
+    let why = PassWhy::Stuck;
+    conn.permit_pass(&PassAsk { name, why }).await?;
+    Ok(true)
 }

@@ -4,17 +4,20 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, TellAsk};
+use super::connect::in_a_transaction;
+use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellAsk};
 use crate::store::fault::Fault;
 use crate::store::json;
 use crate::store::queue::LookAsk;
 
+/// WHERE keeps ON from being a part of FROM.
 const TELL: &str = "
 INSERT INTO rowlock_waiting_owner (grant_id, held_grant, name, position, owner)
-VALUES (?1, ?2, ?3, ?4, ?5)
+SELECT ?1, unhex(a.value), ?3, ?4, ?5 FROM json_each(?2) a WHERE TRUE
 ON CONFLICT (grant_id, held_grant) DO NOTHING";
 
-const FORGET: &str = "DELETE FROM rowlock_waiting_owner WHERE grant_id = ?1";
+const FORGET: &str = "
+DELETE FROM rowlock_waiting_owner WHERE grant_id IN (SELECT unhex(a.value) FROM json_each(?1) a)";
 
 /// UNION, without ALL, ends a circle. CROSS JOIN keeps the order of the tables.
 const EDGES: &str = "
@@ -47,25 +50,31 @@ DELETE FROM rowlock_waiting_owner WHERE grant_id IN (
 #[async_trait]
 impl DeadlockStore for SqliteConnection {
     async fn deadlock_tell(&mut self, ask: &TellAsk) -> Result<(), Fault> {
-        for held in &ask.held {
-            sqlx::query(TELL)
-                .bind(ask.waiter.grant_id)
-                .bind(held)
-                .bind(ask.waiter.name.as_bytes())
-                .bind(ask.waiter.position)
-                .bind(&ask.owner)
-                .execute(&mut *self)
-                .await?;
-        }
-        Ok(())
+        in_a_transaction(self, async |conn| {
+            for held in ask.held.chunks(PAGE) {
+                sqlx::query(TELL)
+                    .bind(ask.waiter.grant_id)
+                    .bind(json::ids(held))
+                    .bind(ask.waiter.name.as_bytes())
+                    .bind(ask.waiter.position)
+                    .bind(&ask.owner)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn deadlock_forget(&mut self, grant_ids: &[Uuid]) -> Result<(), Fault> {
-        for grant_id in grant_ids {
-            let forget = sqlx::query(FORGET).bind(grant_id);
-            forget.execute(&mut *self).await?;
-        }
-        Ok(())
+        in_a_transaction(self, async |conn| {
+            for page in grant_ids.chunks(PAGE) {
+                let forget = sqlx::query(FORGET).bind(json::ids(page));
+                forget.execute(&mut *conn).await?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn deadlock_edges(&mut self, asks: &[LookAsk]) -> Result<Vec<Edge>, Fault> {

@@ -4,6 +4,8 @@
 //! first. No other connection changes a row before it ends, so it decides from the newest state, and by one time. There are no row
 //! locks: while a caller's transaction has a permit pinned, it has the whole file, and a verb answers `None`.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
@@ -15,7 +17,7 @@ use super::waiter;
 use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
 use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed};
+use crate::store::queue::{Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed};
 use crate::store::to_micros;
 
 const LIVE: &str = "
@@ -25,23 +27,31 @@ WHERE l.name = ?1 AND l.grant_id = ?2 AND l.expires_at > ?3 AND (l.session_id IS
 
 const WEIGH: &str = "UPDATE rowlock_lock SET weight = ?2, fence = ?3 WHERE name = ?1";
 
-const RESIZE: &str = "UPDATE rowlock_lock SET capacity = ?2 WHERE name = ?1";
+/// The cleaner takes the fence for the last use.
+const RESIZE: &str = "
+UPDATE rowlock_lock SET capacity = ?2, fence = max(fence + 1, ?3 + 1000), waiters = ?4 WHERE name = ?1";
 
-/// The waiter has a permit; it is there; and the time until the first permit ends. No time, when the first live waiter fits.
-const LOOK: &str = concat!(
+/// The waiter has a permit; and it is there.
+const LOOK: &str = "
+SELECT EXISTS (SELECT 1 FROM rowlock_lock p
+               WHERE p.name = ?4 AND p.grant_id = ?2
+                 AND p.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+       EXISTS (SELECT 1 FROM rowlock_lock k WHERE k.name = ?1)
+       AND EXISTS (SELECT 1 FROM rowlock_waiter w WHERE w.name = ?1 AND w.position = ?3 AND w.grant_id = ?2)";
+
+/// The time until the first permit of a name ends. No time, when the first live waiter fits, or permits were removed by hand.
+const LEFT: &str = concat!(
     "
-SELECT EXISTS (SELECT 1 FROM rowlock_lock p WHERE p.name = ?4 AND p.grant_id = ?2 AND p.expires_at > now.us),
-       EXISTS (SELECT 1 FROM rowlock_waiter w WHERE w.name = ?1 AND w.position = ?3 AND w.grant_id = ?2),
-       coalesce(iif(k.used + (
+SELECT coalesce(iif(k.used + (
            SELECT w.weight FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
            WHERE w.name = ?1 AND w.position > k.passed AND s.expires_at > now.us
            ORDER BY w.position LIMIT 1
        ) <= k.capacity, 0, (
-           SELECT min(iif(l.grant_id IS NULL, 0, ",
+           SELECT iif(coalesce(sum(l.weight), 0) < k.used, 0, min(iif(l.grant_id IS NULL, 0, ",
     row_ends!(),
-    ")) - now.us
+    ")) - now.us)
            FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-           WHERE l.name > ?5 AND l.name < ?6
+           WHERE l.name > ?2 AND l.name < ?3
        )), 0)
 FROM rowlock_lock k, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE k.name = ?1"
@@ -61,18 +71,21 @@ impl PermitStore for SqliteConnection {
 
     async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
         let mut looked = Vec::with_capacity(asks.len());
+        let mut times: HashMap<&Name, i64> = HashMap::new();
         for ask in asks {
-            let (after, before) = permits_of(&ask.name);
-            let row: Option<(bool, bool, i64)> = sqlx::query_as(LOOK)
+            let time = match times.get(&ask.name) {
+                Some(time) => *time,
+                None => left(self, &ask.name).await?,
+            };
+            times.insert(&ask.name, time);
+            let (granted, waits) = sqlx::query_as(LOOK)
                 .bind(ask.name.as_bytes())
                 .bind(ask.grant_id)
                 .bind(ask.position)
                 .bind(ask.name.permit(ask.grant_id).as_bytes())
-                .bind(after)
-                .bind(before)
-                .fetch_optional(&mut *self)
+                .fetch_one(&mut *self)
                 .await?;
-            looked.push(row.map_or(Looked::Gone, Looked::from));
+            looked.push(Looked::from((granted, waits, time)));
         }
         Ok(looked)
     }
@@ -138,6 +151,14 @@ async fn join(
     }))
 }
 
+/// The time until the first permit of a name ends, as [`LEFT`] has it.
+async fn left(conn: &mut SqliteConnection, name: &Name) -> Result<i64, sqlx::Error> {
+    let (after, before) = permits_of(name);
+    let left = sqlx::query_scalar(LEFT).bind(name.as_bytes());
+    let left = left.bind(after).bind(before).fetch_optional(conn).await?;
+    Ok(left.unwrap_or(0))
+}
+
 async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Passed, sqlx::Error> {
     let found = Lock::read(conn, &ask.name).await?;
     let Some(mut lock) = found.filter(Lock::has_permits) else {
@@ -150,6 +171,9 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Passed, sqlx
     let name = ask.name.as_bytes();
     if waiter::leave(lock.conn, name, lock.passed, ask.why).await? {
         lock.waiters -= 1;
+    }
+    if ask.why == PassWhy::Stuck {
+        lock.recount().await?;
     }
     let next = lock.grant_waiters().await?;
     Ok(Passed { ended, next })
@@ -204,7 +228,10 @@ async fn resize(
         Some(Kind::Semaphore { capacity }) => Some(capacity),
         kind => return Ok(Resized::Mismatch(kind)),
     };
+    // Those that are too heavy now never fit.
+    lock.waiters -= waiter::remove_heavier(lock.conn, name.as_bytes(), capacity).await?;
     let resize = sqlx::query(RESIZE).bind(name.as_bytes()).bind(capacity);
+    let resize = resize.bind(lock.now).bind(lock.waiters);
     resize.execute(&mut *lock.conn).await?;
     lock.capacity = i64::from(capacity);
     let next = lock.grant_waiters().await?;

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::waiter;
 use crate::model::{Kind, Name};
+use crate::store::permit::MOST;
 use crate::store::queue::Ended;
 
 const STATE: &str = "
@@ -35,6 +36,15 @@ const FENCE: &str = "SELECT fence FROM rowlock_lock WHERE name = ?1";
 const MAKE: &str = "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id, capacity, weight)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+
+/// Whether a permit has ended.
+const DEAD: &str = "
+SELECT EXISTS (
+    SELECT 1 FROM rowlock_lock p
+    WHERE p.name > ?1 AND p.name < ?2
+      AND (p.grant_id IS NULL OR p.expires_at <= ?3
+           OR (p.session_id IS NOT NULL AND NOT EXISTS (
+               SELECT 1 FROM rowlock_session s WHERE s.id = p.session_id AND s.expires_at > ?3))))";
 
 /// Ends the sessions of permits that have expired: no renewal in flight revives them.
 const END_SESSIONS: &str = "
@@ -135,13 +145,28 @@ impl<'a> Lock<'a> {
         })
     }
 
-    /// Whether so much more fits. Reaps if it does not.
+    /// Whether so much more fits. Reaps if it does not, and a permit has ended.
     pub(super) async fn fits(&mut self, more: i64) -> Result<bool, sqlx::Error> {
         if self.used + more > self.capacity && !self.is_reaped {
-            self.reap().await?;
+            let (after, before) = permits_of(self.name);
+            let dead = sqlx::query_scalar(DEAD).bind(after).bind(before);
+            if dead.bind(self.now).fetch_one(&mut *self.conn).await? {
+                self.reap().await?;
+            }
             self.is_reaped = true;
         }
         Ok(self.used + more <= self.capacity)
+    }
+
+    /// Counts what the permits weigh, if someone waits for what is used, or no one waits: one may have been removed by hand.
+    pub(super) async fn recount(&mut self) -> Result<(), sqlx::Error> {
+        let name = self.name.as_bytes();
+        let first = waiter::first(self.conn, name, self.passed, self.now).await?;
+        if first.is_none_or(|first| self.used + first.weight > self.capacity) {
+            self.reap().await?;
+            self.is_reaped = true;
+        }
+        Ok(())
     }
 
     /// Removes the permits that have ended.
@@ -198,11 +223,11 @@ impl<'a> Lock<'a> {
         Ok(fence)
     }
 
-    /// Grants permits to the first waiters, as many as fit. The first one that does not fit keeps back those behind it.
+    /// Grants permits to the first waiters, as many as fit, but at most [`MOST`]. The first one that does not fit keeps back those behind it.
     pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Uuid>, sqlx::Error> {
         let mut next = Vec::new();
         let name = self.name.as_bytes();
-        while self.waiters > 0 {
+        while self.waiters > 0 && next.len() < MOST {
             let first = waiter::first(self.conn, name, self.passed, self.now).await?;
             let Some(first) = first else {
                 self.consume(self.next_position - 1).await?;

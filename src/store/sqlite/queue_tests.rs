@@ -1,6 +1,7 @@
 //! The queue in a file.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use tempfile::TempDir;
@@ -30,6 +31,7 @@ impl Place for File {
     const LONG_AGO: &'static str = "(unixepoch() - 11 * 86400) * 1000000";
     const OLD_FENCE: &'static str = "(unixepoch() - 11 * 86400) * 1000000";
     const LOCK: &'static str = "BEGIN IMMEDIATE";
+    const PINNED: Duration = Duration::from_millis(200);
 
     async fn connect(&self) -> SqliteConnection {
         let url = format!("sqlite:{}", self.0.path().join("queue.db").display());

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use super::connect::in_a_transaction;
 use crate::store::fault::Fault;
 use crate::store::session::{
     LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
@@ -127,9 +128,12 @@ impl SessionStore for SqliteConnection {
     }
 
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
-        sqlx::query(END).bind(id).execute(&mut *self).await?;
-        let (freed, _) = free(self, id, i64::MAX).await?;
-        Ok(freed)
+        in_a_transaction(self, async |conn| {
+            sqlx::query(END).bind(id).execute(&mut *conn).await?;
+            let (freed, _) = free(conn, id, i64::MAX).await?;
+            Ok(freed)
+        })
+        .await
     }
 
     async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {
@@ -155,7 +159,11 @@ impl SessionStore for SqliteConnection {
 }
 
 /// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions these were.
-async fn free(conn: &mut SqliteConnection, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
+async fn free(
+    conn: &mut SqliteConnection,
+    id: Uuid,
+    limit: i64,
+) -> Result<(u64, u64), sqlx::Error> {
     let freed = sqlx::query(FREE)
         .bind(id)
         .bind(limit)

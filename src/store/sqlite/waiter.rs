@@ -35,6 +35,8 @@ const CONSUME: &str =
 const CONSUMED: &str =
     "UPDATE rowlock_lock SET waiters = waiters - ?2, passed = ?3 WHERE name = ?1";
 
+const TOO_HEAVY: &str = "DELETE FROM rowlock_waiter WHERE name = ?1 AND weight > ?2";
+
 /// A waiter whose session is live.
 #[derive(Debug)]
 pub(super) struct First {
@@ -167,4 +169,15 @@ pub(super) async fn consume(
     let note = sqlx::query(CONSUMED).bind(name).bind(consumed).bind(until);
     note.execute(conn).await?;
     Ok(consumed)
+}
+
+/// Removes the waiters with a larger weight. Returns how many these were. (The caller writes it into the row.)
+pub(super) async fn remove_heavier(
+    conn: &mut SqliteConnection,
+    name: &[u8],
+    weight: u32,
+) -> Result<i64, sqlx::Error> {
+    let remove = sqlx::query(TOO_HEAVY).bind(name).bind(weight);
+    let removed = remove.execute(conn).await?.rows_affected();
+    Ok(removed.cast_signed())
 }

@@ -77,10 +77,45 @@ pub(crate) async fn a_permit_that_ends_with_its_session_gets_no_weight(place: &i
 pub(crate) async fn no_name_with_permits_is_cleaned<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let permit = client.permit(TWO, 1).await;
-    let old = format!("UPDATE rowlock_lock SET fence = {}", P::OLD_FENCE);
-    client.run(&old).await;
+    client.age_fences().await;
     assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 0);
     assert_eq!(client.releases(&permit).await, Freed::Released);
+    assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 1);
+}
+
+/// Nobody has asked for a permit since, so nobody has reaped theirs.
+pub(crate) async fn a_name_whose_holders_have_crashed_is_cleaned<P: Place>(place: &P) {
+    let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
+    let _ = client.permit(TWO, 1).await;
+    let _ = dies.permit_in_session(TWO, 1).await;
+    client.age().await;
+    dies.expire().await;
+    assert_eq!(client.conn.lock_clean(b"", 1).await.unwrap().removed, 1);
+    assert_eq!(client.rows().await, 0);
+    let taken = client.take("a", false).await;
+    assert!(matches!(taken, Taken::Granted { .. }), "{taken:?}");
+
+    // One of two holders has crashed.
+    let three = Kind::Semaphore { capacity: 3 };
+    client.run("DELETE FROM rowlock_lock").await;
+    let _ = client.permit(three, 2).await;
+    client.age().await;
+    let _ = client.permit(three, 1).await;
+    client.age_fences().await;
+    assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 0);
+    assert_eq!((client.used().await, client.rows().await), ([1, 1], 2));
+}
+
+pub(crate) async fn a_change_of_the_capacity_is_a_use<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let permit = client.permit(TWO, 1).await;
+    assert_eq!(client.releases(&permit).await, Freed::Released);
+    client.age_fences().await;
+    let resized = client.conn.permit_resize(&named("a"), 3).await.unwrap();
+    let (before, next) = (Some(2), Vec::new());
+    assert_eq!(resized, Some(Resized::Done { before, next }));
+    assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 0);
+    client.age_fences().await;
     assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 1);
 }
 

@@ -1,6 +1,9 @@
 //! Permits and waiters that end by themselves.
 
+use std::time::Instant;
+
 use super::*;
+use crate::model::FaultKind;
 
 pub(crate) async fn an_expired_permit_is_given_to_others(place: &impl Place) {
     let mut client = Client::new(place).await;
@@ -109,4 +112,88 @@ pub(crate) async fn a_pinned_permit_is_not_given_to_others(place: &impl Place) {
     let granted = waits.ask.join.grant_id;
     assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
     client.check().await;
+}
+
+/// A client that releases what it has pinned keeps nobody else from the name.
+pub(crate) async fn a_pinned_permit_is_released_without_a_wait<P: Place>(place: &P) {
+    let (mut pins, mut client) = (Client::new(place).await, Client::new(place).await);
+    let permit = client.permit(TWO, 1).await;
+    pins.run("BEGIN").await;
+    let pin = PinAsk {
+        name: named("a").permit(permit.ask.join.grant_id),
+        grant_id: permit.ask.join.grant_id,
+        by: PinBy::Lock,
+    };
+    let pinned = pins.conn.tx_pin(&pin).await.unwrap().found;
+    assert_eq!(pinned, Pinned::Live);
+    let weigh = WeighAsk {
+        name: named("a"),
+        grant_id: permit.ask.join.grant_id,
+        fence: permit.number,
+        weight: 2,
+    };
+    let why = PassWhy::Ended(permit.ask.join.grant_id);
+    let name = named("a");
+    let pass = PassAsk { name, why };
+    let mut quickest = [Duration::MAX; 2];
+    for _ in 0..20 {
+        let began = Instant::now();
+        assert_eq!(client.conn.permit_pass(&pass).await.unwrap(), None);
+        let passed = began.elapsed();
+        let began = Instant::now();
+        assert_eq!(client.conn.permit_weigh(&weigh).await.unwrap(), None);
+        let weighed = began.elapsed();
+        quickest = [quickest[0].min(passed), quickest[1].min(weighed)];
+    }
+    // One that waits for a row does so for 20 ms.
+    let is_soon = |quickest: &Duration| *quickest < P::PINNED;
+    assert!(quickest.iter().all(is_soon), "{quickest:?}");
+    pins.run("COMMIT").await;
+    assert_eq!(client.releases(&permit).await, Freed::Released);
+    assert_eq!(client.used().await, [0, 0]);
+}
+
+/// A person has removed the rows of some permits.
+pub(crate) async fn permits_that_were_removed_are_not_waited_for(place: &impl Place) {
+    let three = Kind::Semaphore { capacity: 3 };
+    let mut client = Client::new(place).await;
+    let removed = client.permit(three, 2).await;
+    let _ = client.permit(three, 1).await;
+    let waits = client.waits(three, 1).await;
+    assert!(waits_on(&client.looks(&waits).await));
+    let remove = format!(
+        "DELETE FROM rowlock_lock WHERE fence = {} AND weight = 2",
+        removed.number
+    );
+    client.run(&remove).await;
+    let granted = waits.ask.join.grant_id;
+    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+}
+
+/// Another client reaps all the time.
+pub(crate) async fn a_session_ends_with_all_its_permits<P: Place>(place: &P) {
+    for _ in 0..20 {
+        let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
+        for _ in 0..2 {
+            let _ = dies.permit_in_session(TWO, 1).await;
+        }
+        let waits = client.waits(TWO, 2).await;
+        let reaps = tokio::spawn(async move {
+            while !matches!(client.looks(&waits).await, Looked::Granted) {
+                client.passes(PassWhy::Stuck).await;
+            }
+            client.releases(&waits).await
+        });
+        let freed = loop {
+            match dies.conn.session_end(dies.session).await {
+                // SQLite: the file is busy.
+                Err(fault) if fault.kind == FaultKind::LockTimeout => {}
+                ended => break ended.unwrap(),
+            }
+        };
+        assert_eq!(freed, 2);
+        assert_eq!(reaps.await.unwrap(), Freed::Released);
+    }
 }

@@ -260,3 +260,74 @@ pub(crate) async fn a_capacity_is_changed_in_use(place: &impl Place) {
     assert_eq!(client.releases(&waits).await, Freed::Passed(next));
     client.check().await;
 }
+
+pub(crate) async fn a_waiter_that_is_too_heavy_for_a_new_capacity_is_removed(place: &impl Place) {
+    let ten = Kind::Semaphore { capacity: 10 };
+    let mut client = Client::new(place).await;
+    let held = client.permit(ten, 5).await;
+    let heavy = [client.waits(ten, 8).await, client.waits(ten, 6).await];
+    let fits = [client.waits(ten, 5).await, client.waits(ten, 1).await];
+    let resized = client.conn.permit_resize(&named("a"), 5).await.unwrap();
+    let (before, next) = (Some(10), Vec::new());
+    assert_eq!(resized, Some(Resized::Done { before, next }));
+    client.check().await;
+    for waits in &heavy {
+        assert_eq!(client.looks(waits).await, Looked::Gone);
+        let joined = client.joins(&waits.ask).await;
+        assert!(matches!(joined, Joined::Mismatch(_)), "{joined:?}");
+    }
+    assert_eq!(client.row("a").await.waiters, 2);
+    let next = vec![fits[0].ask.join.grant_id];
+    assert_eq!(client.releases(&held).await, Freed::Passed(next));
+    let next = vec![fits[1].ask.join.grant_id];
+    assert_eq!(client.releases(&fits[0]).await, Freed::Passed(next));
+    client.check().await;
+}
+
+pub(crate) async fn at_most_a_hundred_waiters_are_granted_at_once(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let mut dies = Client::new(place).await;
+    let writer = client.permit(rw, all).await;
+    let _ = dies.waits(rw, all).await;
+    let mut readers = Vec::new();
+    for _ in 0..MOST + 20 {
+        readers.push(client.waits(rw, 1).await);
+    }
+    dies.expire().await;
+    let grants = |readers: &[Asked]| {
+        let grants = readers.iter().map(|reader| reader.ask.join.grant_id);
+        grants.collect::<Vec<_>>()
+    };
+    let next = grants(&readers[..MOST]);
+    assert_eq!(client.releases(&writer).await, Freed::Passed(next));
+    client.check().await;
+    assert_eq!(client.used().await, [i64::try_from(MOST).unwrap(); 2]);
+    // Those that are left find it.
+    assert!(is_stuck(&client.looks(&readers[MOST]).await));
+    let next = grants(&readers[MOST..]);
+    let ended = Ended::Nothing;
+    assert_eq!(client.passes(PassWhy::Stuck).await, Passed { ended, next });
+    let Confirmed::Held { fence } = client.confirms(&readers[MOST + 1]).await else {
+        panic!("the window is open");
+    };
+    assert_eq!(fence, writer.number, "the last write's");
+    assert_eq!(client.passes(PassWhy::Stuck).await, Passed::NOTHING);
+    client.check().await;
+}
+
+pub(crate) async fn a_change_of_weight_grants_a_hundred_too(place: &impl Place) {
+    let (rw, all) = (Kind::ReadWrite, Kind::ALL);
+    let mut client = Client::new(place).await;
+    let writer = client.permit(rw, all).await;
+    for _ in 0..=MOST {
+        let _ = client.waits(rw, 1).await;
+    }
+    let weighed = client.weighs(&writer, 1).await;
+    assert!(
+        matches!(&weighed, Weighed::Done { next, .. } if next.len() == MOST),
+        "{weighed:?}"
+    );
+    assert_eq!(client.passes(PassWhy::Stuck).await.next.len(), 1);
+    client.check().await;
+}

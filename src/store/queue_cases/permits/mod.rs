@@ -14,7 +14,7 @@ use crate::model::{Kind, Mode, Share};
 use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
-use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::permit::{MOST, PermitStore, Resized, WeighAsk, Weighed};
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
     QueueStore,
@@ -34,6 +34,7 @@ impl<P: Place> Client<P> {
     pub(super) fn asks(&self, kind: Kind, weight: u32, in_session: bool) -> PermitAsk {
         let join = JoinAsk {
             in_session,
+            most: 1_000,
             ..self.ask("a")
         };
         let share = Share { kind, weight };
@@ -169,6 +170,27 @@ pub(super) fn waits_on(looked: &Looked) -> bool {
 }
 
 impl<P: Place> Client<P> {
+    /// The last grants were eleven days ago.
+    pub(super) async fn age_fences(&mut self) {
+        let old = format!("UPDATE rowlock_lock SET fence = {}", P::OLD_FENCE);
+        self.run(&old).await;
+    }
+
+    /// All grants were eleven days ago, and ran out soon.
+    pub(super) async fn age(&mut self) {
+        self.age_fences().await;
+        let ago = P::LONG_AGO;
+        let old = format!(
+            "UPDATE rowlock_lock SET acquired_at = {ago}, expires_at = {ago} WHERE grant_id IS NOT NULL"
+        );
+        self.run(&old).await;
+    }
+
+    /// How many rows of locks there are.
+    pub(super) async fn rows(&mut self) -> i64 {
+        P::numbers(&mut self.conn, "SELECT count(*) FROM rowlock_lock").await[0]
+    }
+
     /// Lets a permit expire.
     pub(super) async fn expire_permit(&mut self, permit: &Asked) {
         let sql = format!(
