@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
-use rowlock_test::{Db, as_user, eventually, take};
+use rowlock_test::{Db, as_user, eventually, join, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -253,5 +253,38 @@ async fn a_kept_guard_is_released_after_the_commit() {
     });
     failed.await.unwrap_err();
     next(2).await;
+    db.remove().await;
+}
+
+/// Each of them keeps the looks for some milliseconds. The name after them has its turn all the same.
+#[tokio::test]
+async fn names_that_transactions_keep_locked_do_not_keep_back_others() {
+    const PINNED: usize = 10;
+    let db = Db::new(Engine::Postgres).await;
+    let (one, two) = (db.rowlock().await, db.rowlock().await);
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    for number in 0..PINNED {
+        let name = format!("a{number}");
+        let lock = one.lock(&name).ttl(Duration::from_secs(1));
+        held.push(lock.acquire().await.unwrap());
+        waiting.push(join(&two, &name, "waits").await);
+    }
+    let last = take(&one, "z", TTL).await;
+    let next = join(&two, "z", "next").await;
+    let mut tx = db.begin().await;
+    for pinned in &held {
+        tx.pin(pinned).await.unwrap();
+    }
+    for pinned in &held {
+        pinned.lost().await; // it runs out, and the transaction keeps its row
+    }
+    db.execute("UPDATE rowlock_lock SET expires_at = acquired_at WHERE name = 'z'")
+        .await;
+    assert!(next.await.unwrap().unwrap().fence() > last.fence());
+    assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+    tx.commit().await.unwrap();
+    for waiting in waiting {
+        let _ = waiting.await.unwrap().unwrap().release().await.unwrap();
+    }
     db.remove().await;
 }
