@@ -53,6 +53,24 @@ on_every_engine! {
         assert!(there.try_write().await.unwrap().held().is_none());
     }
 
+    async fn more_readers_than_one_statement_grants_read_side_by_side(db: &Db) {
+        const READERS: usize = 230;
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let writer = one.rw_lock("c").write().await.unwrap();
+        let mut waiting = Vec::new();
+        for _ in 0..READERS {
+            let lock = two.rw_lock("c");
+            waiting.push(tokio::spawn(async move { lock.read().await }));
+        }
+        eventually("all wait", async || one.waiters().await.unwrap().len() == READERS).await;
+        release(&writer).await;
+        let mut readers = Vec::new();
+        for waiting in waiting {
+            readers.push(waiting.await.unwrap().unwrap());
+        }
+        assert!(readers.iter().all(|reader| reader.is_held()), "at the same time");
+    }
+
     async fn a_writer_that_waits_keeps_new_readers_back(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let lock = one.rw_lock("c");
