@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Error, Loss, Mode, RwHeld, RwLock, TryAcquire};
 use rowlock_test::{Db, eventually, on_every_engine, queue_of, release};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// A lease that runs out within the test.
 const SHORT: Duration = Duration::from_millis(1_500);
@@ -51,6 +51,24 @@ on_every_engine! {
         let reader = there.read().await.unwrap();
         assert_eq!(reader.fence(), writer.fence());
         assert!(there.try_write().await.unwrap().held().is_none());
+    }
+
+    /// A release lets some of them in, and the looks of the others find the rest.
+    async fn hundreds_of_readers_all_get_in_after_a_writer(db: &Db) {
+        const READERS: usize = 250;
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let writer = one.rw_lock("c").write().await.unwrap();
+        let mut readers = JoinSet::new();
+        for number in 0..READERS {
+            let lock = [&one, &two][number % 2].rw_lock("c");
+            readers.spawn(async move { lock.read().await.unwrap() });
+        }
+        eventually("they wait", async || queue_of(&one, "c").await.len() == READERS).await;
+        release(&writer).await;
+        // Each holds on until all have it.
+        let held = readers.join_all().await;
+        assert!(held.iter().all(|reader| reader.fence() == writer.fence() && reader.is_held()));
+        assert_eq!(held.len(), READERS);
     }
 
     async fn a_writer_that_waits_keeps_new_readers_back(db: &Db) {
