@@ -1,8 +1,8 @@
 -- Read/write locks and semaphores; docs: ARCHITECTURE.md, "Permits". A lock's row has its capacity (0: a plain lock; 2147483647: a read/write
 -- lock) and the used part of it. Each permit is a row of rowlock_lock too, with its weight and the capacity of then, named by the lock's name, NUL,
 -- and its grant id in hexadecimal digits.
--- Functions for the reasons that V8__waiter.sql gives: each locks the row of the name first, and each of its statements has a newer snapshot than
--- that lock.
+-- Functions for the reasons that V8__waiter.sql gives: each locks the row of the name before it decides, and each of its statements has a newer snapshot
+-- than that lock.
 
 -- The name of a permit. (The server puts this into the statement that calls it.)
 CREATE OR REPLACE FUNCTION rowlock_permit_name_v1(of_name bytea, of_grant uuid) RETURNS bytea

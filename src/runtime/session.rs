@@ -37,6 +37,8 @@ struct Grants {
     added: u64,
     /// The grants that acquires ask for.
     asked: HashSet<Uuid>,
+    /// A lock was asked for. (Otherwise it is the session of waiters only, and there is nothing to look at.)
+    is_used: bool,
 }
 
 /// A grant that a guard has.
@@ -105,7 +107,11 @@ impl Session {
 
     /// An acquire is about to ask for this grant.
     pub(crate) fn ask(self: &Arc<Self>, id: Uuid) -> Asked {
-        self.grants().asked.insert(id);
+        {
+            let grants = &mut *self.grants();
+            grants.is_used = true;
+            grants.asked.insert(id);
+        }
         let session = Arc::clone(self);
         Asked { session, id }
     }
@@ -143,6 +149,9 @@ impl Session {
 
     /// Whether to look at the grants after this renewal.
     pub(crate) fn is_look_due(&self, renewal: Renewal, now: Moment) -> bool {
+        if !self.grants().is_used {
+            return false;
+        }
         let looks = self.looks();
         looks.last.is_none_or(|last| now >= last + self.grant.ttl)
             || looks.forced != renewal.forced

@@ -124,6 +124,8 @@ fn grants_are_looked_at_once_per_ttl_over_a_new_connection_and_after_a_forced_re
     let now = Moment::now();
     let due = |forced, connection| session.is_look_due(renewal(forced, connection), now);
     let seen = |connection| session.end_look(&session.begin_look(now), renewal(0, connection));
+    assert!(!due(0, 7), "it is a session of waiters only");
+    drop(session.ask(Uuid::new_v4()));
     assert!(due(0, 7), "the first connection");
     seen(7);
     assert!(!due(0, 7));

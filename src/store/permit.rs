@@ -9,9 +9,12 @@
 //! The queue is the one of [`store::queue`](super::queue), and each waiter has its weight. Waiters are granted strictly in the order of
 //! their positions, as many as fit: the first one that does not fit keeps back those behind it. So no writer starves.
 //!
-//! Each verb locks the row of the name first. Permits are made and removed, and their weight is changed, only under that lock. A permit
-//! that has expired, or whose session has ended, is *reaped*: a verb that finds too little room removes such permits first, but none
-//! whose row is locked (a transaction has it pinned). The verbs answer `None` when a transaction has a row locked that they need. `used` may be too large until then, never too small.
+//! Permits are made and removed, and their weight is changed, only by verbs that have the row of the name locked. A verb that ends or weighs a permit first
+//! locks that permit, without waiting: while a transaction has it pinned, the verb keeps nobody from the name. The verbs answer `None` when a transaction has
+//! a row locked that they need.
+//!
+//! A permit that has expired, or whose session has ended, is *reaped*: a verb that finds too little room removes such permits first, but none whose row
+//! is locked (a transaction has it pinned). The cleaner reaps where nobody asks. `used` may be too large until then, never too small.
 //!
 //! A fence is given by every grant of a semaphore, and by every grant of a writer. Readers share the fence of the last write.
 

@@ -1,6 +1,6 @@
 //! Read/write locks and semaphores: the texts of the verbs.
 //!
-//! Each verb is a transaction in one text, as in `queue.rs`: it locks the row of the name, then that of its own permit, and decides with user
+//! Each verb is a transaction in one text, as in `queue.rs`: it locks the row of the name and that of its own permit, and decides with user
 //! variables. `@rl_used` is what is used now, `@rl_go` whether waiters may be granted.
 //!
 //! - The set of waiters that fit is computed once, with a running sum, and kept as JSON. So every statement after it means the same waiters, even
