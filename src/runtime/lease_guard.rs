@@ -79,6 +79,11 @@ impl Guard {
             }
         };
         let released = awaited.await.unwrap_or_else(|_| Err(self.core.stopped()));
+        // A shutdown does not wait for the guard of a lost lock.
+        let released = match (released, self.loss()) {
+            (Err(Error::ShutDown { .. }), Some(loss)) => Ok(ReleaseOutcome::Lost(loss)),
+            (released, _) => released,
+        };
         *answer = None;
         self.failed.store(released.is_err(), Ordering::Release);
         released
