@@ -88,16 +88,7 @@ impl Run {
             Ok(held) => held,
             Err(error) => {
                 settle(&rowlock, &mut signals).await;
-                return Err(match error {
-                    // The moment that the question took is no wait.
-                    Error::WaitTimeout { name, busy, .. } if self.no_wait => Error::WaitTimeout {
-                        name,
-                        waited: Duration::ZERO,
-                        busy,
-                    },
-                    error => error,
-                }
-                .into());
+                return Err(error.into());
             }
         };
         let code = self.supervise(&held, &mut signals).await;

@@ -52,6 +52,24 @@ impl Share {
         ttl: Duration,
         wait: Option<Duration>,
     ) -> Result<Holding, Error> {
+        let asked = self.ask(rowlock, name, ttl, wait).await;
+        asked.map_err(|error| match error {
+            // The moment that the question took is no wait.
+            Error::WaitTimeout { name, busy, .. } if wait == Some(Duration::ZERO) => {
+                let waited = Duration::ZERO;
+                Error::WaitTimeout { name, waited, busy }
+            }
+            error => error,
+        })
+    }
+
+    async fn ask(
+        &self,
+        rowlock: &Rowlock,
+        name: &Name,
+        ttl: Duration,
+        wait: Option<Duration>,
+    ) -> Result<Holding, Error> {
         let name = name.clone();
         if let Some(Permits { weight, capacity }) = self.permits {
             let semaphore = rowlock.semaphore(name, capacity).weight(weight).ttl(ttl);

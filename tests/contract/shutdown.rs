@@ -114,16 +114,21 @@ on_every_engine! {
         for name in ["c", "a", "d", "b"] {
             held.push(take(&rowlock, name, LONG).await);
         }
-        rowlock.force_release("lost").await.unwrap();
-        let mut tx = db.begin().await;
-        tx.pin(&lost).await.unwrap_err();
-        tx.release().await;
-        assert!(!lost.is_held());
+        let dropped = take(&rowlock, "dropped", LONG).await;
+        for lost in [&lost, &dropped] {
+            other.force_release(lost.name().clone()).await.unwrap();
+            let mut tx = db.begin().await;
+            tx.pin(lost).await.unwrap_err();
+            tx.release().await;
+            assert!(!lost.is_held());
+        }
         let unfinished = rowlock.shutdown(LONG).await;
         assert_eq!(names(&unfinished), ["hold \"a\"", "hold \"b\"", "hold \"c\"", "hold \"d\""]);
         drop(held);
         assert!(rowlock.shutdown(LONG).await.is_empty());
         assert!(matches!(lost.release().await, Ok(ReleaseOutcome::Lost(_))));
+        drop(dropped);
+        assert!(rowlock.shutdown(LONG).await.is_empty());
         assert!(other.list().await.unwrap().is_empty());
     }
 
