@@ -1,9 +1,11 @@
 //! A name that nobody uses is forgotten: it may be of another kind afterwards, and its fences go on rising. A name in use is not.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rowlock::{Advance, Error, Rowlock};
 use rowlock_test::{Db, join, on_every_engine, release, take};
+use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -107,6 +109,39 @@ on_every_engine! {
         assert!(next.is_held());
         release(&next).await;
         assert!(two.forget("n").await.unwrap());
+    }
+
+    async fn fences_rise_while_a_name_is_forgotten_again_and_again(db: &Db) {
+        for kind in ["lock", "semaphore"] {
+            let granted = Arc::new(Mutex::new(Vec::new()));
+            let mut tasks = JoinSet::new();
+            for _ in 0..3 {
+                let (rowlock, granted) = (db.rowlock().await, Arc::clone(&granted));
+                tasks.spawn(async move {
+                    for _ in 0..15 {
+                        let held = match kind {
+                            "lock" => rowlock.lock(kind).acquire().await.unwrap(),
+                            _ => rowlock.semaphore(kind, 1).acquire().await.unwrap(),
+                        };
+                        granted.lock().unwrap().push(held.fence());
+                        release(&held).await;
+                    }
+                });
+            }
+            let rowlock = db.rowlock().await;
+            while !tasks.is_empty() {
+                match rowlock.forget(kind).await {
+                    Ok(_) | Err(Error::WaitTimeout { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+                while let Some(done) = tasks.try_join_next() {
+                    done.unwrap();
+                }
+            }
+            let granted = granted.lock().unwrap();
+            assert_eq!(granted.len(), 45);
+            assert!(granted.is_sorted_by(|one, next| one < next), "{granted:?}");
+        }
     }
 
     async fn what_a_crash_has_left_behind_is_forgotten_once_it_is_over(db: &Db) {
