@@ -7,6 +7,7 @@ use std::time::Duration;
 use rowlock::{Builder, Error, Rowlock};
 use sqlx::sqlite::SqliteConnectOptions;
 
+use crate::out::tell;
 use crate::{Failure, UNAVAILABLE};
 
 /// The variable with the URL, when `--url` is not given.
@@ -18,6 +19,13 @@ pub(crate) const DEFAULT: &str = "sqlite:rowlock.db";
 pub(crate) async fn make(url: &str) -> Result<Rowlock, Error> {
     check(url)?;
     builder().connect(url).await
+}
+
+/// [`make`], for a client that waits for locks and holds them. If it is killed while it waits, its place in the queue ends with its session:
+/// after the same time as the lock would.
+pub(crate) async fn make_for(url: &str, ttl: Duration) -> Result<Rowlock, Error> {
+    check(url)?;
+    builder().session_ttl(ttl).connect(url).await
 }
 
 /// Connects, and creates nothing: an error says that the database or the tables are missing.
@@ -73,10 +81,10 @@ fn has_mode(parameters: &str) -> bool {
 
 /// Says which database was searched, when nothing was found. (With `--json` the command does not call this.)
 pub(crate) fn tell_where(rowlock: &Rowlock) {
-    eprintln!(
-        "rowlock: looked in {} (--url or ROWLOCK_URL names another database)",
+    tell(format_args!(
+        "looked in {} (--url or ROWLOCK_URL names another database)",
         rowlock.target()
-    );
+    ));
 }
 
 /// The default file, if it does not exist.
@@ -86,10 +94,10 @@ pub(crate) fn missing_default() -> Option<PathBuf> {
 
 /// Says that `run` has made the default file: with another working directory it would be another file.
 pub(crate) fn tell_made(file: &Path) {
-    eprintln!(
-        "rowlock: made {}: only processes in this folder see its locks (--url or {VARIABLE} names another database)",
+    tell(format_args!(
+        "made {}: only processes in this folder see its locks (--url or {VARIABLE} names another database)",
         file.display()
-    );
+    ));
 }
 
 fn check(url: &str) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use crate::out::say;
 use crate::records::{print_list, print_one, url_argument, whole};
 use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
 use rowlock::{Cleaned, Error, Idempotency, Outcome, RecordKey, RecordState, Resolution, Rowlock};
@@ -135,7 +136,7 @@ impl Command {
             } => {
                 let scope = scope.as_deref().map(str::as_bytes);
                 let infos = idempotency.list(scope, state, limit).await?;
-                print_list(&infos, limit, json);
+                print_list(&infos, limit, json)?;
                 if infos.is_empty() && !json {
                     database::tell_where(&rowlock);
                 }
@@ -150,7 +151,7 @@ impl Command {
             Self::Reset { of } => {
                 let record = of.record()?;
                 idempotency.reset(record.scope(), record.key()).await?;
-                println!("reset {record}: the next request runs it");
+                say!("reset {record}: the next request runs it")?;
             }
             Self::Resolve {
                 of,
@@ -171,7 +172,7 @@ impl Command {
                 } else {
                     "runs the step"
                 };
-                println!("resolved {record}: the next request {what}");
+                say!("resolved {record}: the next request {what}")?;
             }
         }
         Ok(0)
@@ -193,9 +194,9 @@ async fn show(idempotency: &Idempotency, of: &Of, json: bool, url: &str) -> Resu
     let steps = idempotency.steps(record.scope(), record.key()).await?;
     let code = if found.is_some() { 0 } else { ABSENT };
     match found {
-        _ if json => show::print_json(&found.map(|info| whole(&info, &steps))),
-        Some(info) => print_one(&info, &steps, url),
-        None => println!("{}", Error::NoSuchRecord { record }),
+        _ if json => show::print_json(&found.map(|info| whole(&info, &steps)))?,
+        Some(info) => print_one(&info, &steps, url)?,
+        None => say!("{}", Error::NoSuchRecord { record })?,
     }
     Ok(code)
 }
@@ -210,11 +211,10 @@ pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> 
         sessions,
         ..
     } = rowlock.clean_all(batch).await?;
-    println!(
+    say!(
         "removed {outcomes} outcomes, {records} records, {tokens} form tokens, {locks} unused lock rows, \
          {sessions} expired sessions and locks of theirs"
-    );
-    Ok(())
+    )
 }
 
 /// The exit code when a record cannot be shown, reset or resolved.

@@ -48,7 +48,7 @@ impl Leash {
             return ExitCode::from(crate::USAGE);
         };
         let error = Command::new(program).args(arguments).exec();
-        eprintln!("rowlock: cannot run {}: {error}", program.display());
+        crate::out::tell(format_args!("cannot run {}: {error}", program.display()));
         let missing = error.kind() == std::io::ErrorKind::NotFound;
         ExitCode::from(if missing { NOT_FOUND } else { NOT_RUNNABLE })
     }

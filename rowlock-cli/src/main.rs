@@ -4,7 +4,9 @@ mod database;
 mod duration;
 mod idempotency;
 mod leash;
+mod out;
 mod records;
+mod release;
 mod run;
 mod share;
 mod show;
@@ -43,6 +45,7 @@ Examples:
   rowlock show nightly-report --json
   rowlock release nightly-report --force            free it, even if it is held
   rowlock set-capacity exports 5                    from now on, five run at a time
+  rowlock forget exports                            it may be another kind of lock now
   rowlock idempotency ls --state unknown            records that wait for a decision
   rowlock idempotency resolve alice order-17 --happened --result 42
   rowlock clean                                     remove expired rows
@@ -51,11 +54,11 @@ Examples:
 ROWLOCK_LOG=warn prints warnings, too, on standard error.
 
 Exit codes:
-  1  show: the lock is free, or the record does not exist (with --json: null);
+  1  show: the lock is free, or the record does not exist;
      idempotency reset, resolve: the record does not exist
   64 wrong usage, or the name is of another kind or capacity
   69 database unreachable, missing or read-only, login refused, outcome unknown
-  75 not acquired         76 lock lost while the command ran
+  75 not acquired, or (forget) in use  76 lock lost while the command ran
   78 wrong tables, rights or server version  65 damaged row     70 any other failure
   run: otherwise the command's exit code, 128 + the number of the signal that ended it,
        126 or 127 when rowlock cannot start it
@@ -103,20 +106,21 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show who holds a lock, a read/write lock or a semaphore
+    /// Show who holds a lock, a read/write lock or a semaphore, and who waits for it
     ///
     /// The exit code is 1 when no one holds it.
     Show {
         /// The lock.
         name: Name,
-        /// Print a JSON object (an array for a read/write lock or a semaphore), or null when no one holds it.
+        /// Print a JSON object: the name, its holders and its waiters.
         #[arg(long)]
         json: bool,
     },
     /// Free a lock, even if a process holds it
     ///
-    /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working. A read/write
-    /// lock loses its writer or all its readers, a semaphore all its permits.
+    /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working. Of a
+    /// semaphore it frees all permits, of a read/write lock the writer or all readers, and prints a line for each. It frees no
+    /// permit that a transaction has pinned: then it frees the others, and fails.
     Release {
         /// The lock.
         name: Name,
@@ -134,6 +138,14 @@ enum Command {
         /// The new capacity: 1 to 2147483646.
         #[arg(value_parser = clap::value_parser!(u32).range(1..=2_147_483_646))]
         capacity: u32,
+    },
+    /// Forget a name that no one holds or waits for, so that it may become something else
+    ///
+    /// A name is used as a lock, as a read/write lock, or as a semaphore of one capacity, until ten days after its last use. This
+    /// removes its row at once. The exit code is 75 when the name is held, pinned by a transaction, or waited for.
+    Forget {
+        /// The name.
+        name: Name,
     },
     /// Inspect idempotency records, and decide about unknown and poisoned ones
     #[command(subcommand)]
@@ -247,7 +259,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("rowlock: {}", failure.message());
+            out::tell(format_args!("{}", failure.message()));
             ExitCode::from(failure.code())
         }
     }
@@ -279,7 +291,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let rowlock = database::find(url).await?;
             let locks = rowlock.list().await?;
             let waiters = rowlock.waiters().await?;
-            show::print_list(&locks, &waiters, json);
+            show::print_list(&locks, &waiters, json)?;
             if locks.is_empty() && waiters.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
@@ -288,7 +300,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Sessions { json } => {
             let rowlock = database::find(url).await?;
             let sessions = rowlock.sessions().await?;
-            show::print_sessions(&sessions, json);
+            show::print_sessions(&sessions, json)?;
             if sessions.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
@@ -297,37 +309,30 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
             let held = rowlock.holders(name.clone()).await?;
-            show::print_holders(&name, &held, json);
+            let mut waiters = rowlock.waiters().await?;
+            waiters.retain(|waiter| waiter.name == name);
+            show::print_one(&name, &held, &waiters, json)?;
             if held.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
             Ok(if held.is_empty() { ABSENT } else { 0 })
         }
         Command::Release { name, force: _ } => {
-            let rowlock = database::find(url).await?;
-            // `force_release` repairs a damaged row, but cannot return it, and returns one permit only.
-            let seen = rowlock.holders(name.clone()).await;
-            let held = rowlock.force_release(name.clone()).await?;
-            if held.is_none() && matches!(seen, Err(Error::CorruptRow { .. })) {
-                show::print_repaired(&name);
-                return Ok(0);
-            }
-            let all = seen.unwrap_or_default();
-            let all = if all.len() > 1 { &all } else { held.as_slice() };
-            show::print_released(&name, all);
-            if all.is_empty() {
-                database::tell_where(&rowlock);
-            }
+            release::release(&database::find(url).await?, &name).await?;
             Ok(0)
         }
         Command::SetCapacity { name, capacity } => {
             let rowlock = database::find(url).await?;
             let semaphore = rowlock.semaphore(name.clone(), capacity);
             let before = semaphore.set_capacity().await?;
-            show::print_capacity(&name, capacity, before);
+            show::print_capacity(&name, capacity, before)?;
             if before.is_none() {
                 database::tell_where(&rowlock);
             }
+            Ok(0)
+        }
+        Command::Forget { name } => {
+            release::forget(&database::find(url).await?, &name).await?;
             Ok(0)
         }
         Command::Idempotency(command) => command.execute(url).await,
@@ -338,12 +343,12 @@ async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Migrate {
             print: Some(engine),
         } => {
-            print!("{}", migration_sql(engine)?);
+            out::print(format_args!("{}", migration_sql(engine)?))?;
             Ok(0)
         }
         Command::Migrate { print: None } => {
             let rowlock = database::make(url).await?;
-            show::print_migrations(rowlock.target(), rowlock.applied_migrations());
+            show::print_migrations(rowlock.target(), rowlock.applied_migrations())?;
             Ok(0)
         }
     }

@@ -7,7 +7,8 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-use crate::{database, show};
+use crate::out::{print, say};
+use crate::{Failure, database, show};
 use rowlock::{Outcome, RecordInfo, RecordKey, RecordState, StepInfo};
 
 /// The most bytes of an outcome that are printed for people.
@@ -90,12 +91,12 @@ fn lasts(info: &RecordInfo) -> String {
     left.map_or_else(String::new, span)
 }
 
-pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
+pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) -> Result<(), Failure> {
     if json {
         return show::print_json(&infos.iter().map(brief).collect::<Vec<_>>());
     }
     if infos.is_empty() {
-        return println!("there are no such records");
+        return say!("there are no such records");
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header([
@@ -118,13 +119,14 @@ pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) {
             info.holder.escape_debug().to_string(),
         ]);
     }
-    println!("{table}");
+    say!("{table}")?;
     if infos.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
-        println!("(these are the first {limit}: --limit shows more)");
+        say!("(these are the first {limit}: --limit shows more)")?;
     }
+    Ok(())
 }
 
-pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
+pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) -> Result<(), Failure> {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<12}{value}");
@@ -164,26 +166,26 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) {
         line("outcome", format!("{outcome:?}"));
         let _ = writeln!(text, "\n{}", printable(outcome));
     }
-    print!("{text}");
+    print(format_args!("{text}"))?;
     match info.state {
         RecordState::Unknown => {
             let resolve = format!(
                 "rowlock idempotency resolve{url} {}",
                 arguments(&info.record)
             );
-            println!(
+            say!(
                 "\nask the server that the step called whether the step happened (it may know one of the downstream keys above), then run one of\n  \
                  {resolve} --happened --result 'RESULT AS JSON'\n  \
                  {resolve} --not-happened"
-            );
+            )
         }
         RecordState::Poisoned => {
             let record = arguments(&info.record);
-            println!(
+            say!(
                 "\nfind out why the request fails, then run\n  rowlock idempotency reset{url} {record}"
-            );
+            )
         }
-        _ => {}
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -18,6 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::out::{span, tell};
 use crate::share::Share;
 use crate::until::Until;
 use crate::{FAILED, Failure, LOST, database, duration, leash};
@@ -36,7 +36,8 @@ const PASSED_ON: [Signal; 6] = [
 pub(crate) struct Run {
     /// The lock: 1 to 255 bytes of UTF-8.
     name: Name,
-    /// How long the lock stays held if this process crashes: 100ms to 24h. rowlock renews the lock before it expires.
+    /// How long the lock stays held if this process crashes, or its place in the queue stays taken: 100ms to 24h. rowlock renews
+    /// both before they expire.
     #[arg(long, value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     ttl: Duration,
     /// How long to wait for the lock, and for a database that is not reachable yet. Without it, rowlock waits for the lock for
@@ -66,7 +67,7 @@ impl Run {
         let mut signals = catch()?;
         let until = self.wait.map(Until::after);
         let rowlock = tokio::select! {
-            rowlock = insist(url, until) => rowlock?,
+            rowlock = insist(url, until, self.ttl) => rowlock?,
             Some(signal) = signals.recv() => return Ok(128 + number(signal)),
         };
         if let Some(made) = made {
@@ -95,18 +96,20 @@ impl Run {
         let code = code?;
         match released {
             Ok(ReleaseOutcome::Lost(loss)) if code != LOST => {
-                eprintln!(
-                    "rowlock: the lock {:?} was lost while the command ran ({loss})",
+                tell(format_args!(
+                    "the lock {:?} was lost while the command ran ({loss})",
                     self.name
-                );
+                ));
                 Ok(LOST)
             }
+            // There is nothing to release after a loss, which was told.
+            Err(_) if code == LOST && held.loss().is_some() => Ok(code),
             Ok(_) => Ok(code),
             Err(error) => {
-                eprintln!(
-                    "rowlock: the lock {:?} could not be released, and stays held until its TTL ends: {error}",
+                tell(format_args!(
+                    "the lock {:?} could not be released, and stays held until its TTL ends: {error}",
                     self.name
-                );
+                ));
                 Ok(code)
             }
         }
@@ -216,10 +219,11 @@ impl Run {
 
     /// Sends SIGTERM to the group, and SIGKILL after the grace. Both also reach processes that outlive the command.
     async fn stop(&self, child: &mut Child, group: Pid, loss: Loss) {
-        eprintln!(
-            "rowlock: the lock {:?} was lost ({loss}): rowlock stops the command, and kills it in {:?}",
-            self.name, self.grace
-        );
+        tell(format_args!(
+            "the lock {:?} was lost ({loss}): rowlock stops the command, and kills it in {}",
+            self.name,
+            span(self.grace)
+        ));
         let _ = killpg(group, Signal::SIGTERM);
         let _ = killpg(group, Signal::SIGCONT); // a stopped process does not get SIGTERM
         let gone = async {
@@ -237,7 +241,7 @@ impl Run {
 }
 
 /// Makes the first connection, and tries again until `until`. Without `until` it tries once: the address may be wrong.
-async fn insist(url: &str, until: Option<Until>) -> Result<Rowlock, Error> {
+async fn insist(url: &str, until: Option<Until>, ttl: Duration) -> Result<Rowlock, Error> {
     let mut pauses = ExponentialBuilder::new()
         .with_min_delay(Duration::from_millis(20))
         .with_max_delay(Duration::from_millis(500))
@@ -245,7 +249,7 @@ async fn insist(url: &str, until: Option<Until>) -> Result<Rowlock, Error> {
         .with_jitter()
         .build();
     loop {
-        match (database::make(url).await, until) {
+        match (database::make_for(url, ttl).await, until) {
             (Err(error), Some(until)) if error.is_transient() && !until.remaining().is_zero() => {
                 tracing::debug!(%error, "trying again");
                 let pause = pauses.next().unwrap_or_default();
@@ -314,11 +318,6 @@ fn resume(group: Pid, held: &Held) {
     if held.is_held() {
         let _ = killpg(group, Signal::SIGCONT);
     }
-}
-
-/// Prints a line on standard error. This may fail on a terminal that another process group has, and the command must go on.
-fn tell(text: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "rowlock: {text}");
 }
 
 /// Stops this process only, as the sender of SIGTSTP wants it.

@@ -10,7 +10,9 @@ use rowlock::{Error, Held, Name, Rowlock, RwHeld};
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub(crate) struct Share {
-    /// Take the lock as soon as it is free, even if others wait in its queue. Without it, all wait in the order in which they came.
+    /// Take no place in the queue, and poll. Others may come first for ever: a release passes the lock on to the queue, so this
+    /// command gets it only when nobody is in the queue, or when a waiter whose turn has come does not confirm. Use it only if
+    /// all commands of the lock do.
     #[arg(long)]
     barging: bool,
     /// Share a read/write lock with all that run with --shared.
@@ -20,7 +22,7 @@ pub(crate) struct Share {
     #[arg(long)]
     exclusive: bool,
     /// Take N of the M permits of a semaphore: N = 1 lets M commands run at a time.
-    #[arg(long, value_name = "N/M")]
+    #[arg(long, value_name = "N/M", allow_hyphen_values = true)]
     permits: Option<Permits>,
 }
 
@@ -44,6 +46,24 @@ impl Deref for Holding {
 impl Share {
     /// Waits for it: `None` for ever.
     pub(crate) async fn acquire(
+        &self,
+        rowlock: &Rowlock,
+        name: &Name,
+        ttl: Duration,
+        wait: Option<Duration>,
+    ) -> Result<Holding, Error> {
+        let asked = self.ask(rowlock, name, ttl, wait).await;
+        asked.map_err(|error| match error {
+            // The moment that the question took is no wait.
+            Error::WaitTimeout { name, busy, .. } if wait == Some(Duration::ZERO) => {
+                let waited = Duration::ZERO;
+                Error::WaitTimeout { name, waited, busy }
+            }
+            error => error,
+        })
+    }
+
+    async fn ask(
         &self,
         rowlock: &Rowlock,
         name: &Name,
@@ -98,7 +118,7 @@ impl FromStr for Permits {
             Some((weight, capacity)) if 1 <= weight && weight <= capacity && capacity < 1 << 31 => {
                 Ok(Self { weight, capacity })
             }
-            _ => Err("N/M are two numbers, as in 1/4; N is 1 to M".into()),
+            _ => Err("give N/M: this command takes N of M permits, as in 1/3".into()),
         }
     }
 }

@@ -1,11 +1,15 @@
 //! Prints the results of `ls`, `sessions`, `show`, `release`, `set-capacity` and `migrate`: a table for people, JSON for programs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
 use rowlock::{LockInfo, Mode, Name, SessionInfo, WaiterInfo};
 use serde::Serialize;
+
+use crate::Failure;
+use crate::out::{say, span};
 
 /// A grant in JSON: times are RFC 3339, in UTC.
 #[derive(Debug, Serialize)]
@@ -14,6 +18,8 @@ struct JsonHolder<'a> {
     mode: &'static str,
     /// `null`: it is no permit of a semaphore.
     weight: Option<u32>,
+    /// That of the semaphore when the permit was granted. `null`: it is no permit of a semaphore.
+    capacity: Option<u32>,
     grant_id: String,
     fence: i64,
     holder: &'a str,
@@ -23,19 +29,11 @@ struct JsonHolder<'a> {
     session: Option<String>,
 }
 
-/// A grant in the JSON of `show`: with its name.
-#[derive(Debug, Serialize)]
-struct Json<'a> {
-    name: &'a str,
-    #[serde(flatten)]
-    held: JsonHolder<'a>,
-}
-
-/// A name in the JSON of `ls`: with all its holders, and its waiters in their order.
+/// A name in the JSON of `ls` and `show`: with all its holders, and its waiters in their order.
 #[derive(Debug, Serialize)]
 struct JsonListed<'a> {
     name: &'a str,
-    /// `lock`, `rw_lock` or `semaphore`. `null`: the name has waiters only.
+    /// `lock`, `rw_lock` or `semaphore`. `null`: the name has no holder.
     kind: Option<&'static str>,
     holders: Vec<JsonHolder<'a>>,
     waiters: Vec<JsonWaiter<'a>>,
@@ -115,12 +113,16 @@ fn kind(mode: Mode) -> Option<&'static str> {
 
 impl<'a> From<&'a LockInfo> for JsonHolder<'a> {
     fn from(held: &'a LockInfo) -> Self {
+        let (weight, capacity) = match held.mode {
+            Mode::Permit {
+                weight, capacity, ..
+            } => (Some(weight), Some(capacity)),
+            _ => (None, None),
+        };
         Self {
             mode: mode(held.mode),
-            weight: match held.mode {
-                Mode::Permit { weight, .. } => Some(weight),
-                _ => None,
-            },
+            weight,
+            capacity,
             grant_id: held.grant_id.to_string(),
             fence: held.fence,
             holder: &held.holder,
@@ -131,24 +133,18 @@ impl<'a> From<&'a LockInfo> for JsonHolder<'a> {
     }
 }
 
-impl<'a> From<&'a LockInfo> for Json<'a> {
-    fn from(held: &'a LockInfo) -> Self {
-        Self {
-            name: held.name.as_str(),
-            held: held.into(),
-        }
+fn empty(name: &Name) -> JsonListed<'_> {
+    JsonListed {
+        name: name.as_str(),
+        kind: None,
+        holders: Vec::new(),
+        waiters: Vec::new(),
     }
 }
 
 /// One object for each name that has holders or waiters, by name.
 fn listed<'a>(held: &'a [LockInfo], waiters: &'a [WaiterInfo]) -> Vec<JsonListed<'a>> {
     let mut names = BTreeMap::new();
-    let empty = |name: &'a Name| JsonListed {
-        name: name.as_str(),
-        kind: None,
-        holders: Vec::new(),
-        waiters: Vec::new(),
-    };
     for info in held {
         let listed = names.entry(&info.name).or_insert_with(|| empty(&info.name));
         listed.kind = kind(info.mode);
@@ -161,12 +157,12 @@ fn listed<'a>(held: &'a [LockInfo], waiters: &'a [WaiterInfo]) -> Vec<JsonListed
     names.into_values().collect()
 }
 
-pub(crate) fn print_json(value: &impl Serialize) {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     // Strings and numbers only: serialising cannot fail.
-    println!(
+    say!(
         "{}",
         serde_json::to_string_pretty(value).unwrap_or_default()
-    );
+    )
 }
 
 fn table(locks: &[LockInfo]) -> Table {
@@ -196,18 +192,28 @@ fn table(locks: &[LockInfo]) -> Table {
 }
 
 /// For people: the holders, and then the queues. A name may have waiters and no holder.
-pub(crate) fn print_list(held: &[LockInfo], waiters: &[WaiterInfo], json: bool) {
+pub(crate) fn print_list(
+    held: &[LockInfo],
+    waiters: &[WaiterInfo],
+    json: bool,
+) -> Result<(), Failure> {
     if json {
         return print_json(&listed(held, waiters));
     }
+    print_tables("nobody holds a lock", held, waiters)
+}
+
+/// `none` stands for an empty table of holders.
+fn print_tables(none: &str, held: &[LockInfo], waiters: &[WaiterInfo]) -> Result<(), Failure> {
     if held.is_empty() {
-        println!("nobody holds a lock");
+        say!("{none}")?;
     } else {
-        println!("{}", table(held));
+        say!("{}", table(held))?;
     }
-    if !waiters.is_empty() {
-        println!("\n{}", queue_table(waiters));
+    if waiters.is_empty() {
+        return Ok(());
     }
+    say!("\n{}", queue_table(waiters))
 }
 
 /// The waiters, those of one lock in their order.
@@ -235,22 +241,19 @@ fn queue_table(waiters: &[WaiterInfo]) -> Table {
             place.to_string(),
             waiter.holder.escape_debug().to_string(),
             for_people(waiter.joined_at),
-            format!(
-                "{:.0?}",
-                std::time::Duration::from_secs(waiter.waited.as_secs())
-            ),
+            span(Duration::from_secs(waiter.waited.as_secs())),
             waiter.session.to_string(),
         ]);
     }
     table
 }
 
-pub(crate) fn print_sessions(sessions: &[SessionInfo], json: bool) {
+pub(crate) fn print_sessions(sessions: &[SessionInfo], json: bool) -> Result<(), Failure> {
     if json {
         return print_json(&sessions.iter().map(JsonSession::from).collect::<Vec<_>>());
     }
     if sessions.is_empty() {
-        return println!("no client has a session");
+        return say!("no client has a session");
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header([
@@ -269,52 +272,54 @@ pub(crate) fn print_sessions(sessions: &[SessionInfo], json: bool) {
             session.locks.to_string(),
         ]);
     }
-    println!("{table}");
+    say!("{table}")
 }
 
-/// In JSON: the holder of a lock; an array for a read/write lock or a semaphore; `null` when nobody holds it.
-pub(crate) fn print_holders(name: &Name, held: &[LockInfo], json: bool) {
-    match held {
-        [] if json => print_json(&None::<Json<'_>>),
-        [lock] if json && lock.mode == Mode::Lock => print_json(&Json::from(lock)),
-        _ if json => print_json(&held.iter().map(Json::from).collect::<Vec<_>>()),
-        [] => println!("nobody holds {name:?}"),
-        _ => println!("{}", table(held)),
+/// A name that may have neither holders nor waiters.
+pub(crate) fn print_one(
+    name: &Name,
+    held: &[LockInfo],
+    waiters: &[WaiterInfo],
+    json: bool,
+) -> Result<(), Failure> {
+    if json {
+        let listed = listed(held, waiters).pop();
+        return print_json(&listed.unwrap_or_else(|| empty(name)));
     }
+    print_tables(&format!("nobody holds {name:?}"), held, waiters)
 }
 
-pub(crate) fn print_released(name: &Name, held: &[LockInfo]) {
-    if held.is_empty() {
-        println!("nobody held {name:?}");
-    }
+pub(crate) fn print_released(name: &Name, held: &[LockInfo]) -> Result<(), Failure> {
     for held in held {
-        println!(
+        say!(
             "released {name:?}: {} held it since {}, with fence {}; the holder learns of its loss \
              at its next renewal",
             held.holder.escape_debug(),
             for_people(held.acquired_at),
             held.fence,
-        );
+        )?;
     }
-}
-
-pub(crate) fn print_repaired(name: &Name) {
-    println!("released {name:?}: its row was damaged, so its holder is not known");
+    Ok(())
 }
 
 /// `before` is `None` for a new semaphore.
-pub(crate) fn print_capacity(name: &Name, capacity: u32, before: Option<u32>) {
+pub(crate) fn print_capacity(
+    name: &Name,
+    capacity: u32,
+    before: Option<u32>,
+) -> Result<(), Failure> {
     let Some(before) = before else {
-        return println!("{name:?} is new, and has a capacity of {capacity}");
+        return say!("{name:?} is new, and has a capacity of {capacity}");
     };
-    println!("{name:?} has a capacity of {capacity} now; before, it was {before}");
+    say!("{name:?} has a capacity of {capacity} now; before, it was {before}")
 }
 
-pub(crate) fn print_migrations(target: &str, applied: &[String]) {
+pub(crate) fn print_migrations(target: &str, applied: &[String]) -> Result<(), Failure> {
     if applied.is_empty() {
-        println!("{target}: the tables are up to date");
+        say!("{target}: the tables are up to date")?;
     }
     for migration in applied {
-        println!("{target}: applied {migration}");
+        say!("{target}: applied {migration}")?;
     }
+    Ok(())
 }

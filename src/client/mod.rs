@@ -202,7 +202,7 @@ impl Rowlock {
     /// them those that finish dropped calls, and those of [`spawn`](Self::spawn); releases, completions and drops are sent to the
     /// database; renewals, the cleaner and the threads end.
     ///
-    /// The list contains each lease and each attempt whose guard still exists. Such a guard stays good: it is renewed, and can be
+    /// The list contains each held lease and each attempt whose guard still exists. Such a guard stays good: it is renewed, and can be
     /// released or completed until the process exits. Drop your guards before you call this.
     ///
     /// ```

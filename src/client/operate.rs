@@ -1,12 +1,15 @@
-//! For operators: what is held, by which sessions; a forced release; cleaning.
+//! For operators: what is held, by which sessions; a forced release; forgetting a name; cleaning.
 
 use super::Rowlock;
-use crate::model::{Error, Kind, LockInfo, Name, SessionInfo, Subject, WaiterInfo};
+use crate::lock::TryAcquire;
+use crate::model::{Busy, Error, Kind, LockInfo, Moment, Name, SessionInfo, Subject, WaiterInfo};
+use crate::runtime::backoff;
 use crate::runtime::errands::ErrandKind;
 use crate::runtime::head::{Head, Manner};
+use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
-use crate::store::lock_row::RowAsk;
+use crate::store::lock_row::{Forgot, RowAsk};
 use crate::store::permit::pass_any;
 use crate::store::queue::{PassAsk, PassWhy, WaiterRow};
 use crate::store::row::LockRow;
@@ -104,7 +107,7 @@ impl Rowlock {
     }
 
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore it releases all
-    /// permits, and returns the one that was granted first.
+    /// permits, and returns the one that was granted first. If it cannot free one of them, it frees the others, and returns the error.
     ///
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
     /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
@@ -128,9 +131,12 @@ impl Rowlock {
         } else {
             (Kind::Lock, Vec::new())
         };
+        let mut failed = None;
         for permit in &permits {
-            let freed = self.free(permit).await?;
-            row = row.or(freed.filter(LockRow::is_live));
+            match self.free(permit).await {
+                Ok(freed) => row = row.or(freed.filter(LockRow::is_live)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
         let ask = PassAsk {
             name: name.clone(),
@@ -143,6 +149,9 @@ impl Rowlock {
             self.core.queue.all_passed(&passed.next);
         }
         self.core.waiters.freed(&name);
+        if let Some(error) = failed {
+            return Err(error);
+        }
         // A row that cannot be read was freed, too. A lease that had run out had no holder.
         let held = row.filter(LockRow::is_live);
         Ok(held.and_then(|row| row.info().ok()))
@@ -160,13 +169,110 @@ impl Rowlock {
         self.core.run_errand(head, free).await
     }
 
-    /// What a name stands for, and the names of its live permits.
-    async fn permits(&self, name: &Name) -> Result<(Kind, Vec<Name>), Error> {
+    /// Removes the row of `name`, so that the name may be used for another [kind](Kind), or for a semaphore of another capacity. Otherwise
+    /// it keeps its kind until ten days after its last use. Returns whether there was a row.
+    ///
+    /// Nobody may hold the name or wait for it. What a crashed holder or waiter has left behind is in the way until its lease or its
+    /// session has expired.
+    ///
+    /// Later fences of the name are greater, unless the database's clock is set back meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WaitTimeout`]: the name is held, pinned, locked by a transaction, or waited for. [`Error::RowLocked`]: the database's clock
+    /// is behind the name's last fence. An invalid name, a damaged row, or a database out of reach.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers (`enable_time`).
+    ///
+    /// # Cancel safety
+    ///
+    /// After dropping the future, the row may be removed or not. It may be called again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let by_mistake = rowlock.lock("exports").acquire().await?;
+    /// assert!(rowlock.forget("exports").await.is_err()); // it is held
+    /// let _ = by_mistake.release().await?;
+    /// assert!(rowlock.forget("exports").await?);
+    /// let permit = rowlock.semaphore("exports", 3).acquire().await?;
+    /// # drop(permit);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn forget<N>(&self, name: N) -> Result<bool, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let doing = "forget";
+        let give_up = Moment::now() + self.core.settings.operation_timeout;
+        let mut backoff = backoff::poll();
+        loop {
+            let head = self.core.wish(Subject::Lock(name.clone()), doing);
+            let of = name.clone();
+            let forget = async move |store: &mut dyn Store| store.lock_forget(&of).await;
+            let forgot = self.core.ask(head, forget).await?;
+            if forgot != Forgot::InUse {
+                self.core.drop_known(&name);
+                return Ok(forgot == Forgot::Removed);
+            }
+            if let Some(busy) = self.in_the_way(&name).await? {
+                return Err(Error::WaitTimeout {
+                    name,
+                    waited: std::time::Duration::ZERO,
+                    busy: Box::new(busy),
+                });
+            }
+            if give_up.has_passed() {
+                return Err(Error::RowLocked { doing, name });
+            }
+            sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+        }
+    }
+
+    /// Takes all of the name for a moment, which removes what expired leases and sessions have left behind. Returns what is in the way.
+    async fn in_the_way(&self, name: &Name) -> Result<Option<Busy>, Error> {
+        let asked = match self.kind(name).await? {
+            Kind::Lock => self.lock(name.clone()).try_acquire().await?,
+            Kind::Semaphore { capacity } => {
+                let all = self.semaphore(name.clone(), capacity).weight(capacity);
+                all.try_acquire().await?
+            }
+            Kind::ReadWrite => match self.rw_lock(name.clone()).try_write().await? {
+                TryAcquire::Busy(busy) => return Ok(Some(busy)),
+                TryAcquire::Held(held) => {
+                    let _ = held.release().await?;
+                    return Ok(None);
+                }
+            },
+        };
+        match asked {
+            TryAcquire::Busy(busy) => Ok(Some(busy)),
+            TryAcquire::Held(held) => {
+                let _ = held.release().await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn kind(&self, name: &Name) -> Result<Kind, Error> {
         let head = self.core.look(Subject::Lock(name.clone()), "look up");
         let of = name.clone();
         let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
         let row = self.core.ask_aside(head, look).await?;
-        let kind = row.and_then(|row| row.kind).unwrap_or(Kind::Lock);
+        Ok(row.and_then(|row| row.kind).unwrap_or(Kind::Lock))
+    }
+
+    /// What a name stands for, and the names of its live permits.
+    async fn permits(&self, name: &Name) -> Result<(Kind, Vec<Name>), Error> {
+        let kind = self.kind(name).await?;
         if !kind.has_permits() {
             return Ok((kind, Vec::new()));
         }

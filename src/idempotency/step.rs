@@ -24,7 +24,8 @@ pub enum StepFailed<E> {
     Unknown(E),
 }
 
-/// `?` converts an error to `Unknown`, which assumes nothing.
+/// `?` converts an error to `Unknown`, which assumes nothing. So take locks before the step, or map their contention to `NotDone`: an error
+/// that `?` converts makes the key unknown.
 impl<E> From<E> for StepFailed<E> {
     fn from(error: E) -> Self {
         Self::Unknown(error)

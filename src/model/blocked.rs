@@ -16,6 +16,6 @@ pub struct Blocked {
 
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} waits for {:?}", self.owner, self.name)
+        write!(f, "{:?} waits for {:?}", self.owner, self.name)
     }
 }

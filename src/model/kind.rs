@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::Error;
 
-/// What a name stands for. A name keeps its kind for as long as its row is in the database: ten days after its last use.
+/// What a name stands for. A name keeps its kind for as long as its row is in the database: ten days after its last use, or until
+/// [`Rowlock::forget`](crate::Rowlock::forget).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -112,6 +113,8 @@ pub enum Mode {
     Permit {
         /// This much of the capacity.
         weight: u32,
+        /// The capacity of the semaphore when the permit was granted.
+        capacity: u32,
     },
 }
 
@@ -121,7 +124,7 @@ impl Mode {
             Kind::Lock => Self::Lock,
             Kind::ReadWrite if weight < Kind::ALL => Self::Read,
             Kind::ReadWrite => Self::Write,
-            Kind::Semaphore { .. } => Self::Permit { weight },
+            Kind::Semaphore { capacity } => Self::Permit { weight, capacity },
         }
     }
 }
@@ -132,7 +135,7 @@ impl fmt::Display for Mode {
             Self::Lock => f.write_str("lock"),
             Self::Read => f.write_str("read"),
             Self::Write => f.write_str("write"),
-            Self::Permit { weight } => write!(f, "permit of {weight}"),
+            Self::Permit { weight, capacity } => write!(f, "{weight} of {capacity} permits"),
         }
     }
 }

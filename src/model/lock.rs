@@ -95,8 +95,18 @@ impl fmt::Display for Busy {
                 held.acquired_at.format("%F %T UTC"),
                 held.expires_at.format("%F %T UTC"),
             ),
-            None if self.kind != Kind::Lock => f.write_str("others hold it"),
-            None => f.write_str("it is changing hands, or a transaction has its row locked"),
+            None => match self.kind {
+                Kind::Lock => {
+                    f.write_str("it is changing hands, or a transaction has its row locked")
+                }
+                Kind::ReadWrite => {
+                    f.write_str("readers or a writer have it (`rowlock show NAME` lists them)")
+                }
+                Kind::Semaphore { capacity } => write!(
+                    f,
+                    "others have too much of its capacity of {capacity} (`rowlock show NAME` lists them)"
+                ),
+            },
         }?;
         match self.waiters {
             0 => Ok(()),
@@ -178,6 +188,14 @@ mod tests {
         assert!(
             said.contains("changing hands") && said.ends_with("; 2 wait for it"),
             "{said}"
+        );
+        busy.kind = Kind::ReadWrite;
+        let said = busy.to_string();
+        assert!(said.starts_with("readers or a writer have it"), "{said}");
+        busy.kind = Kind::Semaphore { capacity: 2 };
+        assert_eq!(
+            busy.to_string(),
+            "others have too much of its capacity of 2 (`rowlock show NAME` lists them); 2 wait for it"
         );
     }
 }

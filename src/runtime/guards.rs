@@ -1,33 +1,55 @@
 //! The guards of a client that have not ended. Its shutdown reports them, and goes no further while there are any.
 //!
 //! A guard leaves this set after its release or its end has reached the lane: a shutdown that finds the set empty, and then stops
-//! the lanes, misses nothing. It stays in the set when its lease is lost, because its attempt may still record an outcome.
+//! the lanes, misses nothing. The guard of an attempt stays in the set when its lease is lost, because the attempt may still record an
+//! outcome. The guard of a lost lock has nothing left to do, and is not listed.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uuid::Uuid;
 
+use super::grant::Grant;
 use crate::model::Subject;
 
 #[derive(Debug, Default)]
-pub(crate) struct Guards(Mutex<HashMap<Uuid, Subject>>);
+pub(crate) struct Guards(Mutex<HashMap<Uuid, Guarded>>);
+
+#[derive(Debug)]
+enum Guarded {
+    Lock(Arc<Grant>),
+    Attempt(Subject),
+}
 
 impl Guards {
-    /// `id` is that of the grant or of the attempt.
-    pub(crate) fn add(&self, id: Uuid, subject: Subject) {
-        self.locked().insert(id, subject);
+    pub(crate) fn add_lock(&self, grant: &Arc<Grant>) {
+        let guarded = Guarded::Lock(Arc::clone(grant));
+        self.locked().insert(grant.id, guarded);
+    }
+
+    /// `id` is that of the attempt.
+    pub(crate) fn add_attempt(&self, id: Uuid, record: Subject) {
+        self.locked().insert(id, Guarded::Attempt(record));
     }
 
     pub(crate) fn remove(&self, id: Uuid) {
         self.locked().remove(&id);
     }
 
+    /// What they guard, in order. Locks that are lost are not guarded any more.
     pub(crate) fn list(&self) -> Vec<Subject> {
-        self.locked().values().cloned().collect()
+        let guarded = self.locked();
+        let subjects = guarded.values().filter_map(|guarded| match guarded {
+            Guarded::Lock(grant) if grant.loss().is_some() => None,
+            Guarded::Lock(grant) => Some(Subject::Lock(grant.shown.clone())),
+            Guarded::Attempt(record) => Some(record.clone()),
+        });
+        let mut subjects: Vec<Subject> = subjects.collect();
+        subjects.sort_unstable();
+        subjects
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Uuid, Subject>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<Uuid, Guarded>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

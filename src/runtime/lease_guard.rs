@@ -106,6 +106,11 @@ impl Guard {
 
     fn send(&self, reply: Option<Reply<ReleaseOutcome>>) {
         let grant = &self.grant;
+        if let Some(loss) = self.loss().filter(|_| self.core.has_ended()) {
+            // A shutdown does not wait for the guard of a lost lock, and there is nothing to release.
+            let _ = reply.map(|reply| reply.send(Ok(ReleaseOutcome::Lost(loss))));
+            return;
+        }
         let mut fate = Fate::within(self.core.settings.operation_timeout);
         if reply.is_none() {
             // A release in the background may be tried until the lease ends by itself.

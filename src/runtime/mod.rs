@@ -166,6 +166,11 @@ impl Core {
         job.fail(self.stopped());
     }
 
+    /// Whether the lanes have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lanes.iter().all(mpsc::UnboundedSender::is_closed)
+    }
+
     fn undelivered(&self) -> MutexGuard<'_, Vec<Unfinished>> {
         let undelivered = self.undelivered.lock();
         undelivered.unwrap_or_else(PoisonError::into_inner)

@@ -40,7 +40,7 @@ impl RecordGuard {
         grant.add_guard();
         core.renewals.add_record(&grant);
         core.guards
-            .add(grant.id, Subject::Record(grant.name.clone()));
+            .add_attempt(grant.id, Subject::Record(grant.name.clone()));
         Self {
             grant,
             core,

@@ -35,6 +35,10 @@ pub(crate) trait LockRowStore: SessionStore + Send {
         }))
     }
 
+    /// Removes the row of a name that has no holder and no waiter. The row is locked, so no grant comes in between. As for the
+    /// [cleaner](super::clean), its fence must be smaller than the clock: a row that is made afterwards begins with the clock.
+    async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault>;
+
     /// [`lock_row`](Self::lock_row), but it leaves the locks of sessions alone.
     async fn lock_row_as_it_is(
         &mut self,
@@ -46,6 +50,28 @@ pub(crate) trait LockRowStore: SessionStore + Send {
 /// The first key after the name and its permits (the name, NUL and a grant id): no other key is between.
 pub(super) fn end_of(name: &Name) -> Vec<u8> {
     [name.as_bytes(), &[1]].concat()
+}
+
+/// What became of the row of a name that is to be forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forgot {
+    /// It is removed.
+    Removed,
+    /// There is no such row.
+    Missing,
+    /// It has a holder, also one whose lease has run out, or a waiter; or a transaction has it locked; or its fence is not over yet.
+    InUse,
+}
+
+impl Forgot {
+    /// `removed`: how many rows were. Otherwise `is_there` tells whether there is one.
+    pub(super) fn of(removed: u64, is_there: bool) -> Self {
+        match (removed, is_there) {
+            (1.., _) => Self::Removed,
+            (0, true) => Self::InUse,
+            (0, false) => Self::Missing,
+        }
+    }
 }
 
 /// How to get the row of a name.

@@ -93,8 +93,8 @@ on_every_engine! {
         let error = first.await.unwrap().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "waiting for \"b\" is a deadlock: one waits for \"b\", which is held by two waits for \"c\", which is held by \
-             three waits for \"a\", which is held by one: release what you hold, and begin anew"
+            "waiting for \"b\" is a deadlock: \"one\" waits for \"b\", which \"two\" holds; \"two\" waits for \"c\", which \
+             \"three\" holds; \"three\" waits for \"a\", which \"one\" holds. Release what you hold, and begin anew"
         );
         assert!(!second.is_finished() && !third.is_finished());
         release(&parties[0].held).await;

@@ -10,6 +10,7 @@ mod deadlocks;
 mod ended_by_hand;
 mod exclusion;
 mod fence;
+mod forget;
 mod form_tokens;
 mod idempotency;
 mod idle_locks;

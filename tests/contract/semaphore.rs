@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Kind, Loss, Mode, ReleaseOutcome, Semaphore, TryAcquire};
+use rowlock::{Error, Kind, Loss, Mode, ReleaseOutcome, Rowlock, Semaphore, TryAcquire};
 use rowlock_test::{Db, Waiting, eventually, on_every_engine, queue_of, release};
 
 /// A permit that runs out within the test.
@@ -37,7 +37,7 @@ on_every_engine! {
         let TryAcquire::Busy(busy) = there.try_acquire().await.unwrap() else {
             panic!("all are held");
         };
-        assert!(busy.to_string().starts_with("others hold it"), "{busy}");
+        assert!(busy.to_string().starts_with("others have too much of its capacity of 3"), "{busy}");
         let list = two.list().await.unwrap();
         assert!(list.iter().all(|info| info.name.as_str() == "s"), "{list:?}");
         assert_eq!(list.len(), 3);
@@ -269,7 +269,7 @@ on_every_engine! {
         ];
         let holders = two.holders("s").await.unwrap();
         let found: Vec<_> = holders.iter().map(|info| (info.name.as_str(), info.fence, &*info.holder, info.mode.to_string())).collect();
-        let asked = [("first", "permit of 1"), ("second", "permit of 3"), ("third", "permit of 2")];
+        let asked = [("first", "1 of 9 permits"), ("second", "3 of 9 permits"), ("third", "2 of 9 permits")];
         let expected: Vec<_> = held.iter().zip(asked).map(|(held, (holder, mode))| ("s", held.fence(), holder, mode.to_owned())).collect();
         assert_eq!(found, expected);
         assert!(holders[1].session.is_some() && holders[0].session.is_none());
@@ -297,5 +297,24 @@ on_every_engine! {
         assert_eq!(freed.fence, held[0].fence(), "the one that was granted first");
         assert!(waiting.await.unwrap().unwrap().is_held());
         assert!(two.force_release("never used").await.unwrap().is_none());
+    }
+
+    async fn an_operator_frees_the_other_permits_when_one_is_pinned(db: &Db) {
+        let one = db.rowlock().await;
+        let of = one.semaphore("s", 3);
+        let held = [of.acquire().await.unwrap(), of.acquire().await.unwrap(), of.acquire().await.unwrap()];
+        let two = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let two = two.connect(&db.url).await.unwrap();
+        let mut tx = db.begin().await;
+        tx.pin(&held[0]).await.unwrap();
+        two.force_release("s").await.unwrap_err();
+        // (A transaction that has a SQLite file has all permits.)
+        if !db.one_writer() {
+            let left = two.holders("s").await.unwrap();
+            assert_eq!(left.iter().map(|info| info.fence).collect::<Vec<_>>(), [held[0].fence()]);
+        }
+        tx.commit().await.unwrap();
+        assert!(two.force_release("s").await.unwrap().is_some());
+        assert!(two.holders("s").await.unwrap().is_empty());
     }
 }

@@ -107,6 +107,31 @@ on_every_engine! {
         assert!(shutdown.await.unwrap().is_empty());
     }
 
+    async fn the_guard_of_a_lost_lock_is_not_reported_and_the_others_are_sorted(db: &Db) {
+        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+        let lost = take(&rowlock, "lost", LONG).await;
+        let mut held = Vec::new();
+        for name in ["c", "a", "d", "b"] {
+            held.push(take(&rowlock, name, LONG).await);
+        }
+        let dropped = take(&rowlock, "dropped", LONG).await;
+        for lost in [&lost, &dropped] {
+            other.force_release(lost.name().clone()).await.unwrap();
+            let mut tx = db.begin().await;
+            tx.pin(lost).await.unwrap_err();
+            tx.release().await;
+            assert!(!lost.is_held());
+        }
+        let unfinished = rowlock.shutdown(LONG).await;
+        assert_eq!(names(&unfinished), ["hold \"a\"", "hold \"b\"", "hold \"c\"", "hold \"d\""]);
+        drop(held);
+        assert!(rowlock.shutdown(LONG).await.is_empty());
+        assert!(matches!(lost.release().await, Ok(ReleaseOutcome::Lost(_))));
+        drop(dropped);
+        assert!(rowlock.shutdown(LONG).await.is_empty());
+        assert!(other.list().await.unwrap().is_empty());
+    }
+
     async fn a_flush_waits_for_work_that_was_spawned_before_it(db: &Db) {
         let rowlock = db.rowlock().await;
         let (go_on, wait) = oneshot::channel::<()>();

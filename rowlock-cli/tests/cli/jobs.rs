@@ -59,7 +59,7 @@ fn stopped(shell: &Shell, rest: &str) -> Running {
 }
 
 fn expiry(shell: &Shell) -> String {
-    shell.json(&["show", "a", "--json"])["expires_at"].to_string()
+    shell.json(&["show", "a", "--json"])["holders"][0]["expires_at"].to_string()
 }
 
 #[test]

@@ -3,8 +3,10 @@
 
 mod bad_input;
 mod exit_codes;
+mod forget;
 mod idempotency;
 mod jobs;
+mod quiet;
 mod run;
 mod sessions;
 mod share;

@@ -13,14 +13,17 @@ fn those_who_share_run_side_by_side_and_nobody_beside_the_exclusive_one() {
         shell.start(&["a", "--shared"], "echo in; sleep 60 & wait"),
     );
     assert_eq!((&*one.first, &*two.first), ("in", "in"));
-    let modes = shell.json(&["show", "a", "--json"]);
+    let shown = shell.json(&["show", "a", "--json"]);
+    let modes = &shown["holders"];
     assert_eq!(modes.as_array().unwrap().len(), 2);
     assert_eq!(modes[0]["mode"], "read");
     assert!(stdout(&shell.run(&["ls"])).contains("read"));
     let busy = shell.run(&["run", "a", "--exclusive", "--no-wait", "--", "true"]);
     assert_eq!(code(&busy), 75);
     assert!(
-        stderr(&busy).contains("others hold it"),
+        stderr(&busy).contains(
+            "\"a\" is not free: readers or a writer have it (`rowlock show NAME` lists them)\n"
+        ),
         "{}",
         stderr(&busy)
     );
@@ -67,11 +70,11 @@ fn so_many_commands_run_as_there_are_permits() {
 #[test]
 fn what_does_not_fit_together_is_refused() {
     let shell = Shell::new();
-    for permits in ["0/2", "3/2", "2", "x/y"] {
+    for permits in ["0/2", "3/2", "2", "x/y", "-1/2"] {
         let refused = shell.run(&["run", "s", "--permits", permits, "--", "true"]);
         assert_eq!(code(&refused), 64);
         assert!(
-            stderr(&refused).contains("N/M are two numbers"),
+            stderr(&refused).contains("give N/M: this command takes N of M permits, as in 1/3"),
             "{}",
             stderr(&refused)
         );
@@ -90,7 +93,8 @@ fn what_does_not_fit_together_is_refused() {
     );
     let lock = shell.run(&["run", "s", "--", "true"]);
     assert!(stderr(&lock).contains("is a semaphore of 2, and a lock was asked for"));
-    assert!(said.contains("rowlock set-capacity"), "{said}");
+    assert!(said.contains("`rowlock set-capacity NAME 3`"), "{said}");
+    assert!(stderr(&lock).contains("`rowlock forget NAME`"));
     assert_eq!((code(&other), code(&lock)), (64, 64));
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection};
 
 /// A folder with a database of its own, and the command in it.
@@ -79,10 +79,23 @@ impl Shell {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Checks the exit code, the JSON and the standard error of a `show` that finds nothing. Returns the text that it prints.
+    /// Checks the exit code, the JSON and the standard error of a `show` of a free name. Returns the text that it prints.
+    pub(crate) fn free(&self, name: &str) -> String {
+        let json = self.run(&["show", name, "--json"]);
+        let shown: Value = serde_json::from_slice(&json.stdout).unwrap();
+        let expected = json!({"name": name, "kind": null, "holders": [], "waiters": []});
+        assert_eq!((code(&json), shown), (1, expected));
+        self.not_found(&["show", name])
+    }
+
+    /// Checks the exit code, the JSON and the standard error of an `idempotency show` that finds nothing. Returns the text that it prints.
     pub(crate) fn absent(&self, arguments: &[&str]) -> String {
         let json = self.run(&[arguments, &["--json"]].concat());
         assert_eq!((code(&json), stdout(&json).trim()), (1, "null"));
+        self.not_found(arguments)
+    }
+
+    fn not_found(&self, arguments: &[&str]) -> String {
         let text = self.run(arguments);
         assert_eq!(code(&text), 1);
         let told = stderr(&text);

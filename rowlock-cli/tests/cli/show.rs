@@ -28,8 +28,16 @@ fn ls_shows_who_waits_in_their_order() {
     for (child, holder) in waiting.iter().zip(&holders) {
         assert!(holder.contains(&format!("[{}]", child.id())), "{holders:?}");
     }
+    let shown = shell.json(&["show", "a", "--json"]);
+    assert_eq!(shown["waiters"].as_array().unwrap().len(), 2);
+    let shown = stdout(&shell.run(&["show", "a"]));
+    assert!(
+        shown.contains("WAITING FOR") && shown.contains(holders[1]),
+        "{shown}"
+    );
     let table = stdout(&shell.run(&["ls"]));
     assert!(table.contains("WAITING FOR"), "{table}");
+    assert!(!table.contains("0ns"), "{table}");
     let places: Vec<_> = holders.iter().map(|holder| table.find(holder)).collect();
     assert!(places.is_sorted(), "{table}");
     holder.signal(Signal::SIGTERM);
@@ -145,16 +153,17 @@ fn show_and_release_are_about_all_holders_of_one_name() {
     .map(|arguments| shell.start(arguments, script))
     .collect();
     let shown = shell.json(&["show", "s", "--json"]);
-    let weights: Vec<_> = shown
-        .as_array()
-        .unwrap()
+    assert_eq!(keys(&shown), ["holders", "kind", "name", "waiters"]);
+    let holders = shown["holders"].as_array().unwrap();
+    let weights: Vec<_> = holders
         .iter()
-        .map(|held| &held["weight"])
+        .map(|held| (&held["weight"], &held["capacity"]))
         .collect();
-    assert_eq!(weights, [1, 2]);
+    let (one, two, three) = (&json!(1), &json!(2), &json!(3));
+    assert_eq!(weights, [(one, three), (two, three)]);
     let shown = stdout(&shell.run(&["show", "s"]));
     assert!(
-        shown.contains("permit of 1") && shown.contains("permit of 2"),
+        shown.contains("1 of 3 permits") && shown.contains("2 of 3 permits"),
         "{shown}"
     );
     assert!(
@@ -170,8 +179,12 @@ fn show_and_release_are_about_all_holders_of_one_name() {
             "{freed}"
         );
     }
-    assert_eq!(shell.absent(&["show", "s"]), "nobody holds \"s\"\n");
-    assert_eq!(shell.json(&["show", "t", "--json"])["mode"], "lock");
+    assert_eq!(shell.free("s"), "nobody holds \"s\"\n");
+    let lock = shell.json(&["show", "t", "--json"]);
+    assert_eq!(
+        (&lock["kind"], &lock["holders"][0]["mode"]),
+        (&json!("lock"), &json!("lock"))
+    );
     for running in running {
         running.signal(Signal::SIGTERM);
         running.end();
@@ -192,7 +205,7 @@ fn ls_and_show_print_tables_and_json() {
     let shell = Shell::new();
     assert_eq!(code(&shell.run(&["migrate"])), 0);
     assert_eq!(stdout(&shell.run(&["ls"])).trim(), "nobody holds a lock");
-    assert_eq!(shell.absent(&["show", "a"]), "nobody holds \"a\"\n");
+    assert_eq!(shell.free("a"), "nobody holds \"a\"\n");
     let holder = shell.start(
         &["a", "--ttl", "5s"],
         "echo $ROWLOCK_FENCE; sleep 60 & wait",
@@ -207,6 +220,7 @@ fn ls_and_show_print_tables_and_json() {
     let lock = &list[0]["holders"][0];
     let of_holder = [
         "acquired_at",
+        "capacity",
         "expires_at",
         "fence",
         "grant_id",
@@ -229,14 +243,15 @@ fn ls_and_show_print_tables_and_json() {
     // A renewal may have come in between; everything else is the same.
     let shown = shell.json(&["show", "a", "--json"]);
     assert_eq!(shown["name"], "a");
+    let held = &shown["holders"][0];
     assert_eq!(
-        (&shown["fence"], &shown["grant_id"]),
+        (&held["fence"], &held["grant_id"]),
         (&lock["fence"], &lock["grant_id"])
     );
     for table in [shell.run(&["ls"]), shell.run(&["show", "a"])] {
         assert!(stdout(&table).contains("HOLDER") && stdout(&table).contains(&holder.first));
     }
-    assert_eq!(shell.absent(&["show", "b"]), "nobody holds \"b\"\n");
+    assert_eq!(shell.free("b"), "nobody holds \"b\"\n");
     assert_eq!(
         stdout(&shell.run(&["release", "b", "--force"])).trim(),
         "nobody held \"b\""

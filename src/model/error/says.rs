@@ -1,6 +1,7 @@
 //! The message of each error: what was tried on what, and what to do next. No message contains a password.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::Error;
 use crate::model::Kind;
@@ -14,7 +15,7 @@ impl fmt::Display for Error {
                 setting,
                 given,
                 bounds,
-            } => write!(f, "{setting} = {given:?} is refused: {bounds}"),
+            } => write!(f, "{setting} = {} is refused: {bounds}", span(*given)),
             Self::InvalidSetting { setting, reason } => {
                 write!(f, "`{setting}` is refused: {reason}")
             }
@@ -127,6 +128,9 @@ impl fmt::Display for Error {
                     "{target}: migrating failed ({detail}): mend that, then migrate again"
                 )
             }
+            Self::WaitTimeout { name, waited, busy } if waited.is_zero() => {
+                write!(f, "{name:?} is not free: {busy}")
+            }
             Self::WaitTimeout { name, waited, busy } => {
                 write!(f, "{name:?} was not free within {waited:.0?}: {busy}")
             }
@@ -135,21 +139,24 @@ impl fmt::Display for Error {
             }
             Self::Deadlock { name, cycle } => {
                 write!(f, "waiting for {name:?} is a deadlock: ")?;
-                for blocked in cycle {
-                    write!(f, "{blocked}, which is held by ")?;
+                let holders = cycle.iter().cycle().skip(1);
+                for (at, (blocked, next)) in cycle.iter().zip(holders).enumerate() {
+                    let and = if at == 0 { "" } else { "; " };
+                    write!(f, "{and}{blocked}, which {:?} holds", next.owner)?;
                 }
-                let first = cycle.first().map_or("", |blocked| &blocked.owner);
-                write!(f, "{first}: release what you hold, and begin anew")
+                f.write_str(". Release what you hold, and begin anew")
             }
             Self::WrongKind { name, is, asked } => match (is, asked) {
                 (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => write!(
                     f,
-                    "{name:?} is {is}, and {asked} was asked for: \
-                         use one capacity everywhere, or change it with `set_capacity` (`rowlock set-capacity`)"
+                    "{name:?} is {is}, and {asked} was asked for: use one capacity everywhere; \
+                     `Semaphore::set_capacity` changes it (command: `rowlock set-capacity NAME {}`)",
+                    asked.capacity()
                 ),
                 _ => write!(
                     f,
-                    "{name:?} is {is}, and {asked} was asked for: use another name"
+                    "{name:?} is {is}, and {asked} was asked for: \
+                     use another name, or remove this one with `rowlock forget NAME` (`Rowlock::forget`)"
                 ),
             },
             Self::OutcomeUnknown {
@@ -283,6 +290,14 @@ impl fmt::Display for Error {
             } => write!(f, "{doing} on {target} failed: {cause}"),
         }
     }
+}
+
+/// A duration for people: `Duration` prints zero as 0ns.
+fn span(given: Duration) -> String {
+    if given.is_zero() {
+        return "0s".into();
+    }
+    format!("{given:?}")
 }
 
 impl std::error::Error for Error {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::model::{Moment, Name, Subject};
+use crate::model::{Moment, Name};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
 use crate::runtime::lease_guard::Guard;
@@ -89,8 +89,7 @@ impl Wanted {
             None => Arc::new(grant),
         };
         core.renewals.add(&grant);
-        let subject = Subject::Lock(grant.shown.clone());
-        core.guards.add(grant.id, subject);
+        core.guards.add_lock(&grant);
         Guard::new(grant, core)
     }
 }

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
-use sqlx::{FromRow, MySqlConnection};
+use sqlx::{Connection, FromRow, MySqlConnection};
 
 use super::statement::{fill, hex, quoted, read_alone};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::classify::classify;
 use crate::store::fault::Fault;
 use crate::store::json;
-use crate::store::lock_row::{LockRowStore, RowAsk, end_of};
+use crate::store::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
 use crate::store::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
@@ -115,6 +115,15 @@ WHERE ",
 ORDER BY l.name"
 );
 
+/// Locks the row if it may be forgotten: the condition of the cleaner (`clean.rs`), without its age.
+const UNUSED: &str = "
+SELECT name FROM rowlock_lock FORCE INDEX (PRIMARY)
+WHERE name = ? AND grant_id IS NULL AND expires_at IS NULL AND waiters = 0 AND used = 0
+  AND fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
+FOR UPDATE SKIP LOCKED";
+
+const FORGET: &str = "DELETE FROM rowlock_lock WHERE name = ?";
+
 /// Rows by name, as READ finds them.
 pub(super) type Rows = HashMap<Vec<u8>, LockRow>;
 
@@ -137,6 +146,19 @@ impl LockRowStore for MySqlConnection {
         let rows = read_alone(self, LIST).await?;
         let rows: Result<_, sqlx::Error> = rows.iter().map(lock_row).collect();
         Ok(rows?)
+    }
+
+    async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {
+        let mut tx = self.begin().await?;
+        let unused = sqlx::query(UNUSED).bind(name.as_bytes());
+        let mut removed = 0;
+        if unused.fetch_optional(&mut *tx).await?.is_some() {
+            let forget = sqlx::query(FORGET).bind(name.as_bytes());
+            removed = forget.execute(&mut *tx).await?.rows_affected();
+        }
+        tx.commit().await?;
+        let found = read(self, std::iter::once(name)).await?;
+        Ok(Forgot::of(removed, !found.is_empty()))
     }
 
     async fn lock_row_as_it_is(

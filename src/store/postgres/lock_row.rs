@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use super::{query, query_as};
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
-use crate::store::lock_row::{LockRowStore, RowAsk, end_of};
+use crate::store::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
 use crate::store::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
@@ -83,6 +83,17 @@ WHERE name = (
     FOR UPDATE SKIP LOCKED
 )";
 
+/// The condition of the cleaner (`clean.rs`), without its age. It is checked on the newest version of the row, which is locked then.
+const FORGET: &str = "
+DELETE FROM rowlock_lock l
+USING (
+    SELECT name FROM rowlock_lock
+    WHERE name = $1 AND grant_id IS NULL AND expires_at IS NULL AND waiters = 0 AND used = 0
+      AND fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+    FOR UPDATE SKIP LOCKED
+) f
+WHERE l.name = f.name";
+
 const LIST: &str = concat!(
     "
 SELECT",
@@ -118,6 +129,13 @@ impl LockRowStore for PgConnection {
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
         let rows: Vec<LockColumns> = query_as(LIST).fetch_all(self).await?;
         Ok(rows.into_iter().map(LockRow::from).collect())
+    }
+
+    async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {
+        let forget = query(FORGET).bind(name.as_bytes());
+        let removed = forget.execute(&mut *self).await?.rows_affected();
+        let found = one(self, ROW, name).await?;
+        Ok(Forgot::of(removed, found.is_some()))
     }
 
     async fn lock_row_as_it_is(

@@ -8,7 +8,7 @@ use sqlx::SqliteConnection;
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::json;
-use crate::store::lock_row::{LockRowStore, RowAsk, end_of};
+use crate::store::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
 use crate::store::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
@@ -93,6 +93,12 @@ WHERE ",
 ORDER BY l.name"
 );
 
+/// The condition of the cleaner (`clean.rs`), without its age.
+const FORGET: &str = "
+DELETE FROM rowlock_lock
+WHERE name = ?1 AND grant_id IS NULL AND expires_at IS NULL AND waiters = 0 AND used = 0
+  AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+
 pub(super) type Rows = HashMap<Vec<u8>, LockRow>;
 
 #[async_trait]
@@ -118,6 +124,13 @@ impl LockRowStore for SqliteConnection {
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
         let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
         Ok(rows.into_iter().map(LockRow::from).collect())
+    }
+
+    async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {
+        let forget = sqlx::query(FORGET).bind(name.as_bytes());
+        let removed = forget.execute(&mut *self).await?.rows_affected();
+        let found = read(self, std::iter::once(name)).await?;
+        Ok(Forgot::of(removed, !found.is_empty()))
     }
 
     async fn lock_row_as_it_is(
