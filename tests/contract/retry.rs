@@ -104,8 +104,13 @@ on_every_engine! {
         tokio::join!(both(1, 2), both(2, 1));
         assert_eq!(db.number("SELECT n FROM app WHERE id = 1").await, 2);
         assert_eq!(db.number("SELECT n FROM app WHERE id = 2").await, 2);
-        let wanted = if db.one_writer() { 2 } else { 3 };
-        assert_eq!(tries.into_inner(), wanted, "one was chosen to go");
+        let tries = tries.into_inner();
+        if db.one_writer() {
+            assert_eq!(tries, 2);
+        } else {
+            // Its next try may take a row again before the other transaction wakes up, and then there is one more deadlock.
+            assert!(tries >= 3, "one was chosen to go: {tries} tries");
+        }
     }
 
     async fn serialization_failures_are_tried_again(db: &Db) {
