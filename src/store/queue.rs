@@ -52,6 +52,9 @@ pub(crate) trait QueueStore {
     /// Looks at the rows of the names for which a client waits: one answer per ask, in their order. Locks nothing.
     async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
 
+    /// Whether there is a waiter with this ticket, or a row with its grant. Locks nothing.
+    async fn queue_knows(&mut self, ticket: &Ticket) -> Result<bool, Fault>;
+
     /// Sends [`News::Test`] to those who listen for the news of this session, if this engine sends news.
     async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {
         let _ = session;
@@ -170,7 +173,7 @@ pub(crate) struct Passed {
 
 impl Passed {
     /// There was nothing to do. (A waiter was removed all the same.)
-    pub(super) const NOTHING: Self = Self {
+    pub(crate) const NOTHING: Self = Self {
         ended: Ended::Nothing,
         next: Vec::new(),
     };

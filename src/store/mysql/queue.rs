@@ -25,7 +25,7 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
-    QueueStore, WINDOW, WaiterColumns, WaiterRow,
+    QueueStore, Ticket, WINDOW, WaiterColumns, WaiterRow,
 };
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::session::SessionStore;
@@ -202,6 +202,9 @@ FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
 WHERE s.expires_at > SYSDATE(6)
 ORDER BY w.name, w.position";
 
+const KNOWS: &str = "SELECT 1 FROM rowlock_waiter WHERE name = ? AND grant_id = ? UNION \
+                     SELECT 1 FROM rowlock_lock WHERE name = ? AND grant_id = ?";
+
 #[async_trait]
 impl QueueStore for MySqlConnection {
     async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
@@ -253,6 +256,13 @@ impl QueueStore for MySqlConnection {
         let rows = read_alone(self, &look).await?;
         let looked: Result<_, sqlx::Error> = rows.iter().map(looked).collect();
         Ok(looked?)
+    }
+
+    async fn queue_knows(&mut self, ticket: &Ticket) -> Result<bool, Fault> {
+        let (name, row) = (hex(ticket.name.as_bytes()), hex(ticket.row().as_bytes()));
+        let grant = hex(ticket.grant_id.as_bytes());
+        let found = read_alone(self, &fill(KNOWS, &[name, grant.clone(), row, grant])).await?;
+        Ok(!found.is_empty())
     }
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {

@@ -14,7 +14,7 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
-    WINDOW, WaiterColumns, WaiterRow,
+    Ticket, WINDOW, WaiterColumns, WaiterRow,
 };
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
@@ -70,6 +70,10 @@ pub(super) type JoinColumns = (i32, Option<i64>, Option<bool>);
 /// What became of the grant, the next grant, and the session that has to end first.
 type PassColumns = (i32, Option<Uuid>, Option<Uuid>);
 
+const KNOWS: &str = "
+SELECT EXISTS (SELECT FROM rowlock_waiter WHERE name = $1 AND grant_id = $2)
+    OR EXISTS (SELECT FROM rowlock_lock WHERE name = $3 AND grant_id = $2)";
+
 #[async_trait]
 impl QueueStore for PgConnection {
     async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
@@ -124,6 +128,15 @@ impl QueueStore for PgConnection {
     async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {
         query(TEST).bind(channel(session)).execute(self).await?;
         Ok(())
+    }
+
+    async fn queue_knows(&mut self, ticket: &Ticket) -> Result<bool, Fault> {
+        Ok(query_scalar(KNOWS)
+            .bind(ticket.name.as_bytes())
+            .bind(ticket.grant_id)
+            .bind(ticket.row().as_bytes())
+            .fetch_one(self)
+            .await?)
     }
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {

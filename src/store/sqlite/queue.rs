@@ -14,7 +14,7 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
-    WaiterColumns, WaiterRow,
+    Ticket, WaiterColumns, WaiterRow,
 };
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
@@ -96,6 +96,10 @@ enum Found {
     LeftBehind(Uuid),
 }
 
+const KNOWS: &str = "
+SELECT EXISTS (SELECT 1 FROM rowlock_waiter WHERE name = ?1 AND grant_id = ?2)
+    OR EXISTS (SELECT 1 FROM rowlock_lock WHERE name = ?3 AND grant_id = ?2)";
+
 #[async_trait]
 impl QueueStore for SqliteConnection {
     async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
@@ -153,6 +157,15 @@ impl QueueStore for SqliteConnection {
     async fn queue_version(&mut self) -> Result<Option<i64>, Fault> {
         let version = sqlx::query_scalar("PRAGMA data_version");
         Ok(Some(version.fetch_one(self).await?))
+    }
+
+    async fn queue_knows(&mut self, ticket: &Ticket) -> Result<bool, Fault> {
+        Ok(sqlx::query_scalar(KNOWS)
+            .bind(ticket.name.as_bytes())
+            .bind(ticket.grant_id)
+            .bind(ticket.row().as_bytes())
+            .fetch_one(self)
+            .await?)
     }
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
