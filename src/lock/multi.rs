@@ -216,8 +216,8 @@ async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
 /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
 /// let held = rowlock.multi_lock(["account:1", "account:2"]).acquire().await?;
 /// let moved = held.with(async || "work on both accounts").await?;
-/// let mut conn: sqlx::SqliteConnection = sqlx::Connection::connect(&url).await?;
-/// let mut tx = sqlx::Connection::begin_with(&mut conn, "BEGIN IMMEDIATE").await?;
+/// let pool = sqlx::SqlitePool::connect(&url).await?;
+/// let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
 /// held.pin(&mut tx).await?; // both leases, until the commit
 /// tx.commit().await?;
 /// # assert_eq!(moved, "work on both accounts");

@@ -203,7 +203,8 @@ impl<T> RetryTx<T> {
     /// # let pool = sqlx::SqlitePool::connect(&url).await?;
     /// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
     /// let held = &std::sync::Mutex::new(Some(rowlock.lock("stock:42").acquire().await?));
-    /// let done = rowlock.retry().attempts(1).run(&pool, |mut tx| async move {
+    /// let once = rowlock.retry().attempts(1);
+    /// let done = once.run(&pool, |mut tx| async move {
     ///     if let Some(held) = held.lock().unwrap().take() {
     ///         tx.keep(held); // until the commit
     ///     }
