@@ -104,7 +104,7 @@ impl Lock {
     }
 
     /// Checks all settings, before the database is asked.
-    fn check(&self) -> Result<&Name, Error> {
+    pub(super) fn check(&self) -> Result<&Name, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
         if self.in_session && self.ttl.is_some() {

@@ -126,6 +126,8 @@ impl MultiLock {
     /// Dropping the future leaves nothing behind: in the background it leaves the queue, and what it acquired is released.
     pub async fn acquire(&self) -> Result<MultiHeld, Error> {
         let mut names = self.names.as_ref().map_err(Clone::clone)?.as_slice();
+        // What is refused now would be refused again and again.
+        self.lock.check()?;
         let (patience, mut backoff) = (Patience::new(&self.lock), backoff::poll());
         let mut multi = MultiHeld { held: Vec::new() };
         loop {

@@ -42,6 +42,8 @@ async fn in_a_transaction_that_has_the_file_no_lease_is_asked_for() {
         drop(held);
         let asked = rowlock.rw_lock("catalog").read().await.map(drop);
         assert!(matches!(asked, Err(Error::RowLocked { .. })), "{asked:?}");
+        let both = rowlock.multi_lock(["a", "b"]).acquire().await.map(drop);
+        assert!(matches!(both, Err(Error::RowLocked { .. })), "{both:?}");
         drop(tx);
         rowlock.lock("a").acquire().await.map(drop)
     });
