@@ -1,7 +1,7 @@
 //! Servers for one test or one benchmark, started by `docker/servers.sh`.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::postgres;
 
@@ -76,7 +76,8 @@ pub fn servers(command: &[&str], dir: &Path, more: &[&str], commits: Commits) ->
     if commits == Commits::Durable {
         run.env("ROWLOCK_DURABLE", "1");
     }
-    let output = run.stderr(Stdio::inherit()).output().unwrap();
-    assert!(output.status.success(), "servers.sh {command:?}");
+    let output = run.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "servers.sh {command:?}: {said}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
