@@ -13,6 +13,11 @@ use tokio::task::JoinSet;
 use figures::{median, micros, table};
 use servers::Server;
 
+const TOUCH: &str = "UPDATE touched SET times = times + 1 WHERE id = 1";
+
+/// The first hand-overs are not counted: each client opens a connection for its waiters.
+const WARM_UP: usize = 10;
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, Parser)]
@@ -30,8 +35,8 @@ struct Arguments {
     /// The number of runs; the medians of their percentiles are printed.
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// How long each client holds the lock, in milliseconds.
-    #[arg(long, default_value_t = 10)]
+    /// Half of the time that each client holds the lock, in milliseconds.
+    #[arg(long, default_value_t = 5)]
     hold: u64,
     /// Wait beside the queue.
     #[arg(long)]
@@ -53,6 +58,7 @@ async fn main() -> Result<(), Failure> {
     let mut wakes = table(&[
         "engine",
         "round trip µs",
+        "commit µs",
         "p50 µs",
         "p99 µs",
         "p50 in round trips",
@@ -65,14 +71,15 @@ async fn main() -> Result<(), Failure> {
         for _ in 0..arguments.runs {
             runs.push(hand_over(&arguments, &server).await?);
         }
-        let of = |figure: fn(&[f64; 3]) -> f64| median(runs.iter().map(figure).collect());
+        let of = |figure: fn(&[f64; 4]) -> f64| median(runs.iter().map(figure).collect());
         wakes.add_row([
             engine.name().to_owned(),
             format!("{:.0}", of(|run| run[0])),
             format!("{:.0}", of(|run| run[1])),
             format!("{:.0}", of(|run| run[2])),
-            format!("{:.1}", of(|run| run[1] / run[0])),
+            format!("{:.0}", of(|run| run[3])),
             format!("{:.1}", of(|run| run[2] / run[0])),
+            format!("{:.1}", of(|run| run[3] / run[0])),
         ]);
         if arguments.idle > 0 && !matches!(engine, Engine::Sqlite) {
             let statements = wait_idly(&arguments, &server).await?;
@@ -92,8 +99,8 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The median of bare round trips, and p50 and p99 of the hand-over, in microseconds.
-async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 3], Failure> {
+/// The medians of bare round trips and of bare durable commits, and p50 and p99 of the hand-over, in microseconds.
+async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 4], Failure> {
     let clients = [
         Rowlock::connect(&server.url).await?,
         Rowlock::connect(&server.url).await?,
@@ -107,27 +114,34 @@ async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 3], F
         }
     };
     let mut bare = Bare::connect(server).await?;
-    let (mut trips, mut wakes) = (Vec::new(), Vec::new());
+    let (mut trips, mut commits, mut wakes) = (Vec::new(), Vec::new(), Vec::new());
     let mut held: Held = lock(0).acquire().await?;
-    for round in 1..=arguments.rounds {
+    for round in 1..=WARM_UP + arguments.rounds {
         let next = lock(round);
         let next = tokio::spawn(async move {
             let held = next.acquire().await?;
             Ok::<_, rowlock::Error>((held, Instant::now()))
         });
-        tokio::time::sleep(Duration::from_millis(arguments.hold)).await;
+        let hold = Duration::from_millis(arguments.hold);
+        tokio::time::sleep(hold).await;
+        let began = Instant::now();
+        bare.commit().await?;
+        commits.push(micros(began.elapsed(), 1));
+        tokio::time::sleep(hold).await;
         let began = Instant::now();
         bare.round_trip().await?;
         trips.push(micros(began.elapsed(), 1));
         let released = Instant::now();
         let _ = held.release().await?;
         let (next, at) = next.await??;
-        wakes.push(micros(at.saturating_duration_since(released), 1));
+        if round > WARM_UP {
+            wakes.push(micros(at.saturating_duration_since(released), 1));
+        }
         held = next;
     }
     wakes.sort_by(f64::total_cmp);
     let at = |percent: usize| wakes[(wakes.len() * percent / 100).min(wakes.len() - 1)];
-    Ok([median(trips), at(50), at(99)])
+    Ok([median(trips), median(commits), at(50), at(99)])
 }
 
 /// The statements per second of a client whose tasks wait.
@@ -177,12 +191,30 @@ enum Bare {
 
 impl Bare {
     async fn connect(server: &Server) -> Result<Self, Failure> {
+        let make = "CREATE TABLE IF NOT EXISTS touched (id INTEGER PRIMARY KEY, times INTEGER)";
+        let fill = "INSERT INTO touched SELECT 1, 0 WHERE NOT EXISTS (SELECT 1 FROM touched)";
         Ok(match server.engine {
-            Engine::Postgres => Self::Postgres(PgConnection::connect(&server.url).await?),
-            Engine::MySql | Engine::MariaDb => {
-                Self::MySql(MySqlConnection::connect(&server.url).await?)
+            Engine::Postgres => {
+                let mut conn = PgConnection::connect(&server.url).await?;
+                for sql in [make, fill] {
+                    sqlx::raw_sql(sql).execute(&mut conn).await?;
+                }
+                Self::Postgres(conn)
             }
-            _ => Self::Sqlite(SqliteConnection::connect(&server.url).await?),
+            Engine::MySql | Engine::MariaDb => {
+                let mut conn = MySqlConnection::connect(&server.url).await?;
+                for sql in [make, fill] {
+                    sqlx::raw_sql(sql).execute(&mut conn).await?;
+                }
+                Self::MySql(conn)
+            }
+            _ => {
+                let mut conn = SqliteConnection::connect(&server.url).await?;
+                for sql in [make, fill] {
+                    sqlx::raw_sql(sql).execute(&mut conn).await?;
+                }
+                Self::Sqlite(conn)
+            }
         })
     }
 
@@ -191,6 +223,16 @@ impl Bare {
             Self::Postgres(conn) => sqlx::query("SELECT 1").execute(conn).await.map(drop),
             Self::MySql(conn) => sqlx::query("SELECT 1").execute(conn).await.map(drop),
             Self::Sqlite(conn) => sqlx::query("SELECT 1").execute(conn).await.map(drop),
+        }?;
+        Ok(())
+    }
+
+    /// A transaction that changes a row.
+    async fn commit(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::Postgres(conn) => sqlx::query(TOUCH).execute(conn).await.map(drop),
+            Self::MySql(conn) => sqlx::query(TOUCH).execute(conn).await.map(drop),
+            Self::Sqlite(conn) => sqlx::query(TOUCH).execute(conn).await.map(drop),
         }?;
         Ok(())
     }
