@@ -53,7 +53,7 @@ async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_o
         .execute(
             "CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql AS \
              'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END'; \
-             CREATE TRIGGER stop BEFORE INSERT ON rowlock_lock FOR EACH ROW \
+             CREATE TRIGGER stop AFTER INSERT ON rowlock_lock FOR EACH ROW \
              WHEN (NEW.name = 'frozen'::bytea) EXECUTE FUNCTION stop()",
         )
         .await;
@@ -64,8 +64,13 @@ async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_o
     let mut child = command(&it.url, &["run", "frozen", "--", "true"])
         .spawn()
         .unwrap();
-    let inserts = async || it.db.waiting().await == 1;
-    eventually("its statement makes the row", inserts).await;
+    let waiting = async |count| it.db.waiting().await == count;
+    eventually("its statement has made the row", async || waiting(1).await).await;
+    let same = tokio::spawn({
+        let rowlock = rowlock.clone();
+        async move { take(&rowlock, "frozen", TTL).await }
+    });
+    eventually("another client wants the name", async || waiting(2).await).await;
     let process = child.id().to_string();
     let mut freeze = std::process::Command::new("kill");
     assert!(freeze.args(["-STOP", &process]).status().unwrap().success());
@@ -77,13 +82,6 @@ async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_o
         it.db.number(idle).await == 1
     })
     .await;
-
-    let same = tokio::spawn({
-        let rowlock = rowlock.clone();
-        async move { take(&rowlock, "frozen", TTL).await }
-    });
-    let waits = async || it.db.waiting().await == 1;
-    eventually("another client wants the name", waits).await;
     for n in 0..16 {
         drop(take(&rowlock, &format!("other {n}"), TTL).await);
     }
