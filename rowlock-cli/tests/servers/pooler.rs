@@ -1,5 +1,6 @@
 //! PgBouncer in transaction mode, in front of the command.
 
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Rowlock};
@@ -43,6 +44,16 @@ async fn the_command_runs_under_a_lock() {
     it.remove().await;
 }
 
+/// A process that ends with the test, also when it is frozen.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The row that a client has made in a transaction that it does not end keeps others who want that name waiting, and what
 /// shares their statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,9 +72,8 @@ async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_o
     stop.execute("SELECT pg_advisory_xact_lock(1)")
         .await
         .unwrap();
-    let mut child = command(&it.url, &["run", "frozen", "--", "true"])
-        .spawn()
-        .unwrap();
+    let child = command(&it.url, &["run", "frozen", "--", "true"]).spawn();
+    let child = Ended(child.unwrap());
     let waiting = async |count| it.db.waiting().await == count;
     eventually("its statement has made the row", async || waiting(1).await).await;
     let same = tokio::spawn({
@@ -71,7 +81,7 @@ async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_o
         async move { take(&rowlock, "frozen", TTL).await }
     });
     eventually("another client wants the name", async || waiting(2).await).await;
-    let process = child.id().to_string();
+    let process = child.0.id().to_string();
     let mut freeze = std::process::Command::new("kill");
     assert!(freeze.args(["-STOP", &process]).status().unwrap().success());
     stop.commit().await.unwrap();
@@ -88,8 +98,7 @@ async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_o
     let took = began.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
     drop(same.await.unwrap());
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     drop(rowlock);
     it.remove().await;
 }
