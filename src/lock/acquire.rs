@@ -141,7 +141,6 @@ impl Lock {
         }
         if let Some(share) = self.share {
             share.check()?;
-            self.check_one_writer()?;
         }
         if is_alone_in(&self.core.target) {
             let name = name.clone();
@@ -149,17 +148,6 @@ impl Lock {
             return Err(Error::RowLocked { doing, name });
         }
         Ok(name)
-    }
-
-    /// There are no permits where several servers take writes: a permit that one of them has granted may not be seen by another one.
-    pub(super) fn check_one_writer(&self) -> Result<(), Error> {
-        if !self.core.multi_writer {
-            return Ok(());
-        }
-        Err(Error::InvalidSetting {
-            setting: "kind",
-            reason: "read/write locks and semaphores need one server that takes all writes, and this is a Galera cluster: use locks",
-        })
     }
 
     /// Asks once.

@@ -58,8 +58,6 @@ use crate::store::permit::{WeighAsk, Weighed};
 /// A crashed process keeps the lock until its TTL is over, or that of its [session](crate::Builder::session_ttl). A reader that a transaction
 /// has pinned keeps writers out until that transaction ends. It delays no other reader.
 ///
-/// On a Galera cluster there are no read/write locks: every call is refused.
-///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -38,8 +38,6 @@ use crate::store::row::wrong_kind;
 /// The permits of a crashed process are given to others after their TTL, or after that of its [session](crate::Builder::session_ttl). A
 /// permit that a transaction has pinned is not given to others before that transaction ends.
 ///
-/// On a Galera cluster there are no semaphores: every call is refused.
-///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -174,7 +172,6 @@ impl Semaphore {
     /// ```
     pub async fn set_capacity(&self) -> Result<Option<u32>, Error> {
         check_capacity(self.capacity)?;
-        self.lock.check_one_writer()?;
         let name = self.lock.name.as_ref().map_err(Clone::clone)?;
         let core = &self.lock.core;
         let (of, capacity) = (name.clone(), self.capacity);

@@ -28,6 +28,11 @@ pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
         ),
         trial("a_pinned_commit_in_time_succeeds", cluster, pinned_commit),
         trial("a_pin_through_another_node_finds_its_lease", cluster, pins),
+        trial(
+            "what_a_transaction_wrote_before_its_lock_is_committed_with_it",
+            cluster,
+            written_before,
+        ),
         trial("connections_to_different_nodes", cluster, balanced),
         trial("a_node_without_its_cluster", cluster, isolated),
     ]
@@ -254,6 +259,42 @@ async fn pins(cluster: Arc<Cluster>) {
         }
         let _ = held.release().await.unwrap();
     }
+    db.remove().await;
+}
+
+/// A node may abort the transaction in the middle of a call.
+async fn written_before(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let (_, pool) = db.at(0).await;
+    let table = "CREATE TABLE written (id INTEGER NOT NULL PRIMARY KEY)";
+    sqlx::raw_sql(table).execute(&pool).await.unwrap();
+    let mut tasks = JoinSet::new();
+    for task in 0..6 {
+        let (rowlock, pool) = db.at(task % 3).await;
+        tasks.spawn(async move {
+            let mut committed = Vec::new();
+            for id in task * 1_000..task * 1_000 + 300 {
+                let mut tx = pool.begin().await.unwrap();
+                let write = AssertSqlSafe(format!("INSERT INTO written VALUES ({id})"));
+                sqlx::raw_sql(write).execute(&mut *tx).await.unwrap();
+                let locked = rowlock.in_tx(&mut tx).lock("a").try_acquire().await;
+                let is_locked = locked.is_ok_and(|locked| locked.locked().is_some());
+                if is_locked && tx.commit().await.is_ok() {
+                    committed.push(i64::try_from(id).unwrap());
+                }
+            }
+            committed
+        });
+    }
+    let mut committed: Vec<i64> = tasks.join_all().await.into_iter().flatten().collect();
+    committed.sort_unstable();
+    let wait = "SET SESSION wsrep_sync_wait = 1";
+    let mut conn = pool.acquire().await.unwrap();
+    sqlx::raw_sql(wait).execute(&mut *conn).await.unwrap();
+    let written = sqlx::query_scalar("SELECT id FROM written ORDER BY id");
+    let written: Vec<i64> = written.fetch_all(&mut *conn).await.unwrap();
+    assert_eq!(written, committed);
+    drop(conn);
     db.remove().await;
 }
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
-use super::statement::read_alone;
+use super::statement::{found_cluster, read_alone};
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
@@ -128,6 +128,7 @@ impl Connector for MySql {
             .execute(&mut conn)
             .await?;
         if is_in_galera(&mut conn).await? {
+            found_cluster();
             // A connection may reach another node than the previous connection or another lane's. There, a committed grant may still be on
             // its way, and would look lost. So each statement waits for earlier commits (1: reads and the start of transactions, 2: updates
             // and deletes, 4: inserts).

@@ -3,7 +3,8 @@
 //! The session is the caller's, with any isolation level and any time zone. Times here are in UTC whatever the zone.
 //! (`UTC_TIMESTAMP(6)` is from when the statement began; the difference of two local times corrects it to now.)
 //!
-//! A call sends one text of several statements, with literals in hexadecimal, in one round trip:
+//! A call sends one text of several statements, with literals in hexadecimal, in one round trip (on a cluster
+//! [one after the other](super::statement)):
 //!
 //! - First it makes and releases a savepoint. In a transaction that is over, the release fails: the transaction was rolled back
 //!   by a deadlock, or committed by a DDL statement ("Statements That Cause an Implicit Commit"). sqlx does not notice.
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
-use sqlx::{AssertSqlSafe, MySqlConnection, Row};
+use sqlx::{MySqlConnection, Row};
 
 use super::lock_row::{row_columns, row_ends};
 use super::statement::{hex, rows};
@@ -261,7 +262,7 @@ async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MyS
 async fn missed<T>(conn: &mut MySqlConnection, found: T) -> Result<Told<T>, Fault> {
     // With innodb_rollback_on_timeout MariaDB has rolled everything back: NOWAIT counts as a time-out there.
     let text = format!("SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; {DATABASE}");
-    let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+    let rows = rows(conn, text).await?;
     let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
     Ok(Told { database, found })
 }

@@ -7,11 +7,10 @@
 //! not insert their keys. So the wait is as short as the server allows: none on MariaDB, a second on MySQL.
 
 use async_trait::async_trait;
-use sqlx::mysql::MySqlQueryResult;
-use sqlx::{AssertSqlSafe, MySqlConnection, Row};
+use sqlx::{MySqlConnection, Row};
 
 use super::in_tx::DATABASE;
-use super::statement::{hex, rows, text};
+use super::statement::{execute, hex, rows, text};
 use crate::model::{FaultKind, Outcome};
 use crate::store::fault::Fault;
 use crate::store::in_tx::Told;
@@ -162,9 +161,4 @@ impl RecordInTxStore for MySqlConnection {
             },
         })
     }
-}
-
-/// Executes all statements of a text.
-async fn execute(conn: &mut MySqlConnection, text: String) -> Result<MySqlQueryResult, Fault> {
-    Ok(sqlx::raw_sql(AssertSqlSafe(text)).execute(conn).await?)
 }

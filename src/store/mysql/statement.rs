@@ -1,15 +1,74 @@
 //! The texts of statements: the values in them, and how a text is sent.
+//!
+//! # Galera
+//!
+//! A node aborts a transaction when another node has committed a change of the same row. If that happens between two statements of one
+//! text, MariaDB tells nobody. It goes on with the next statement, outside of a transaction: each write is committed by itself, and the
+//! COMMIT succeeds. (Seen by counting through three nodes of MariaDB 10.11, in 54 of 1,225 texts that succeeded.) Between two requests it answers the
+//! next one with a deadlock. So on a cluster each statement of a transaction is a request of its own.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use sqlx::mysql::MySqlRow;
+use sqlx::mysql::{MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use crate::store::fault::Fault;
 
-/// The rows of all statements of a text.
+/// A client of this process has found a cluster. The callers' connections come from their own pools and cannot be asked; probably they lead to the same
+/// cluster. One statement after the other is right everywhere.
+static IN_CLUSTER: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn found_cluster() {
+    IN_CLUSTER.store(true, Ordering::Relaxed);
+}
+
+/// The requests for a text of statements in a transaction.
+fn requests(text: String) -> Vec<String> {
+    if IN_CLUSTER.load(Ordering::Relaxed) {
+        statements(&text)
+    } else {
+        vec![text]
+    }
+}
+
+/// The statements of a text. A semicolon may be in a literal, which has no escaped quotes.
+fn statements(text: &str) -> Vec<String> {
+    let mut is_literal = false;
+    let ends = |letter: char| {
+        is_literal ^= letter == '\'';
+        letter == ';' && !is_literal
+    };
+    let parts = text.split(ends).map(str::trim);
+    let whole = parts.filter(|part| !part.is_empty());
+    whole.map(str::to_owned).collect()
+}
+
+/// The rows of all statements of a text, in a transaction.
 pub(super) async fn rows(conn: &mut MySqlConnection, text: String) -> Result<Vec<MySqlRow>, Fault> {
-    Ok(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?)
+    Ok(all_rows(conn, text).await?)
+}
+
+async fn all_rows(conn: &mut MySqlConnection, text: String) -> Result<Vec<MySqlRow>, sqlx::Error> {
+    let mut rows = Vec::new();
+    for request in requests(text) {
+        let request = sqlx::raw_sql(AssertSqlSafe(request));
+        rows.extend(request.fetch_all(&mut *conn).await?);
+    }
+    Ok(rows)
+}
+
+/// Executes all statements of a text, in a transaction.
+pub(super) async fn execute(
+    conn: &mut MySqlConnection,
+    text: String,
+) -> Result<MySqlQueryResult, Fault> {
+    let mut done = MySqlQueryResult::default();
+    for request in requests(text) {
+        let request = sqlx::raw_sql(AssertSqlSafe(request));
+        done.extend([request.execute(&mut *conn).await?]);
+    }
+    Ok(done)
 }
 
 /// Runs a read-only statement in a transaction of its own, in one round trip.
@@ -24,15 +83,13 @@ pub(super) async fn read_alone(
     in_one_transaction(conn, read).await
 }
 
-/// Runs statements in a transaction of their own, in one round trip. Returns the rows of all of them.
+/// Runs statements in a transaction of their own, in one round trip (not on a cluster). Returns the rows of all of them.
 pub(super) async fn in_one_transaction(
     conn: &mut MySqlConnection,
     statements: &str,
 ) -> Result<Vec<MySqlRow>, sqlx::Error> {
     let text = format!("START TRANSACTION; {statements}; COMMIT");
-    let found = sqlx::raw_sql(AssertSqlSafe(text))
-        .fetch_all(&mut *conn)
-        .await;
+    let found = all_rows(conn, text).await;
     if let Err(sqlx::Error::Database(_)) = &found {
         // The text stopped there, and left the transaction open.
         sqlx::raw_sql("ROLLBACK").execute(conn).await?;
@@ -82,4 +139,21 @@ pub(super) fn hex(bytes: &[u8]) -> String {
         let _ = write!(hex, "{byte:02x}");
     }
     hex + "'"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_at_the_semicolons_outside_of_literals() {
+        let text = "START TRANSACTION; SELECT ';' INTO @a;\nSET @b = _utf8mb4'a;b'; COMMIT;";
+        let cut = [
+            "START TRANSACTION",
+            "SELECT ';' INTO @a",
+            "SET @b = _utf8mb4'a;b'",
+            "COMMIT",
+        ];
+        assert_eq!(statements(text), cut);
+    }
 }
