@@ -35,8 +35,8 @@ struct Arguments {
     /// The number of runs; the medians of their percentiles are printed.
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Half of the time that each client holds the lock, in milliseconds.
-    #[arg(long, default_value_t = 5)]
+    /// How long each client holds the lock, in milliseconds.
+    #[arg(long, default_value_t = 10)]
     hold: u64,
     /// Wait beside the queue.
     #[arg(long)]
@@ -115,6 +115,13 @@ async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 4], F
     };
     let mut bare = Bare::connect(server).await?;
     let (mut trips, mut commits, mut wakes) = (Vec::new(), Vec::new(), Vec::new());
+    let hold = Duration::from_millis(arguments.hold);
+    for _ in 0..arguments.rounds {
+        tokio::time::sleep(hold).await;
+        let began = Instant::now();
+        bare.commit().await?;
+        commits.push(micros(began.elapsed(), 1));
+    }
     let mut held: Held = lock(0).acquire().await?;
     for round in 1..=WARM_UP + arguments.rounds {
         let next = lock(round);
@@ -122,11 +129,6 @@ async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 4], F
             let held = next.acquire().await?;
             Ok::<_, rowlock::Error>((held, Instant::now()))
         });
-        let hold = Duration::from_millis(arguments.hold);
-        tokio::time::sleep(hold).await;
-        let began = Instant::now();
-        bare.commit().await?;
-        commits.push(micros(began.elapsed(), 1));
         tokio::time::sleep(hold).await;
         let began = Instant::now();
         bare.round_trip().await?;
