@@ -13,6 +13,13 @@ use tokio::task::JoinSet;
 use figures::{median, micros, table};
 use servers::Server;
 
+/// A table with one row.
+const TOUCHED: [&str; 2] = [
+    "CREATE TABLE IF NOT EXISTS touched (id INTEGER PRIMARY KEY, times INTEGER)",
+    "INSERT INTO touched SELECT 1, 0 WHERE NOT EXISTS (SELECT 1 FROM touched)",
+];
+
+/// A transaction that changes that row.
 const TOUCH: &str = "UPDATE touched SET times = times + 1 WHERE id = 1";
 
 /// The first hand-overs are not counted: each client opens a connection for its waiters.
@@ -119,7 +126,7 @@ async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 4], F
     for _ in 0..arguments.rounds {
         tokio::time::sleep(hold).await;
         let began = Instant::now();
-        bare.commit().await?;
+        bare.run(TOUCH).await?;
         commits.push(micros(began.elapsed(), 1));
     }
     let mut held: Held = lock(0).acquire().await?;
@@ -131,7 +138,7 @@ async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 4], F
         });
         tokio::time::sleep(hold).await;
         let began = Instant::now();
-        bare.round_trip().await?;
+        bare.run("SELECT 1").await?;
         trips.push(micros(began.elapsed(), 1));
         let released = Instant::now();
         let _ = held.release().await?;
@@ -193,48 +200,24 @@ enum Bare {
 
 impl Bare {
     async fn connect(server: &Server) -> Result<Self, Failure> {
-        let make = "CREATE TABLE IF NOT EXISTS touched (id INTEGER PRIMARY KEY, times INTEGER)";
-        let fill = "INSERT INTO touched SELECT 1, 0 WHERE NOT EXISTS (SELECT 1 FROM touched)";
-        Ok(match server.engine {
-            Engine::Postgres => {
-                let mut conn = PgConnection::connect(&server.url).await?;
-                for sql in [make, fill] {
-                    sqlx::raw_sql(sql).execute(&mut conn).await?;
-                }
-                Self::Postgres(conn)
-            }
+        let mut bare = match server.engine {
+            Engine::Postgres => Self::Postgres(PgConnection::connect(&server.url).await?),
             Engine::MySql | Engine::MariaDb => {
-                let mut conn = MySqlConnection::connect(&server.url).await?;
-                for sql in [make, fill] {
-                    sqlx::raw_sql(sql).execute(&mut conn).await?;
-                }
-                Self::MySql(conn)
+                Self::MySql(MySqlConnection::connect(&server.url).await?)
             }
-            _ => {
-                let mut conn = SqliteConnection::connect(&server.url).await?;
-                for sql in [make, fill] {
-                    sqlx::raw_sql(sql).execute(&mut conn).await?;
-                }
-                Self::Sqlite(conn)
-            }
-        })
+            _ => Self::Sqlite(SqliteConnection::connect(&server.url).await?),
+        };
+        for sql in TOUCHED {
+            bare.run(sql).await?;
+        }
+        Ok(bare)
     }
 
-    async fn round_trip(&mut self) -> Result<(), Failure> {
+    async fn run(&mut self, sql: &'static str) -> Result<(), Failure> {
         match self {
-            Self::Postgres(conn) => sqlx::query("SELECT 1").execute(conn).await.map(drop),
-            Self::MySql(conn) => sqlx::query("SELECT 1").execute(conn).await.map(drop),
-            Self::Sqlite(conn) => sqlx::query("SELECT 1").execute(conn).await.map(drop),
-        }?;
-        Ok(())
-    }
-
-    /// A transaction that changes a row.
-    async fn commit(&mut self) -> Result<(), Failure> {
-        match self {
-            Self::Postgres(conn) => sqlx::query(TOUCH).execute(conn).await.map(drop),
-            Self::MySql(conn) => sqlx::query(TOUCH).execute(conn).await.map(drop),
-            Self::Sqlite(conn) => sqlx::query(TOUCH).execute(conn).await.map(drop),
+            Self::Postgres(conn) => sqlx::query(sql).execute(conn).await.map(drop),
+            Self::MySql(conn) => sqlx::query(sql).execute(conn).await.map(drop),
+            Self::Sqlite(conn) => sqlx::query(sql).execute(conn).await.map(drop),
         }?;
         Ok(())
     }
