@@ -1,6 +1,6 @@
 //! The queue of a name: the statements.
 //!
-//! Each verb is a transaction in one text, one round trip. Its first statement locks the lock's row and keeps what it finds in user
+//! Each verb is a transaction in one text, one round trip (on a cluster, one [for each statement](super::statement)). Its first statement locks the lock's row and keeps what it finds in user
 //! variables, for the statements after it. `MAX(…)` returns a row even when the lock's row is missing, so no variable keeps a value of an
 //! earlier text. Each later statement has a snapshot of its own, newer than the row lock (READ COMMITTED; see both manuals,
 //! "Consistent Nonlocking Reads").

@@ -71,7 +71,7 @@ pub(super) async fn execute(
     Ok(done)
 }
 
-/// Runs a read-only statement in a transaction of its own, in one round trip.
+/// Runs a read-only statement in a transaction of its own, in one round trip (three on a cluster).
 ///
 /// A proxy that splits reads from writes sends a lone SELECT to a replica, which may lack the latest commits: a new grant would
 /// have no holder there, and a held lease would look lost. A transaction stays on the primary, and so does a read in one text
