@@ -23,6 +23,10 @@ impl<V: Verb> AnyTask for Task<V> {
         V::TURN
     }
 
+    fn may_grant(&self) -> bool {
+        V::MAY_GRANT
+    }
+
     fn is_closed(&self) -> bool {
         self.verb.is_closed()
     }
@@ -49,20 +53,43 @@ impl<V: Verb> AnyTask for Task<V> {
     }
 
     fn into_batch(self: Box<Self>) -> Box<dyn Batch> {
-        Box::new(Gathered {
-            firsts: vec![*self],
-            followers: vec![Vec::new()],
-            outcomes: Vec::new(),
-        })
+        V::mixed(*self).unwrap_or_else(|task| Box::new(Gathered::of(task)))
     }
 }
 
 /// A batch of one verb.
-struct Gathered<V: Verb> {
-    firsts: Vec<Task<V>>,
+pub(super) struct Gathered<V: Verb> {
+    pub(super) firsts: Vec<Task<V>>,
     /// The tasks that share the answer of the task at the same index.
     followers: Vec<Vec<Task<V>>>,
-    outcomes: Vec<V::Outcome>,
+    pub(super) outcomes: Vec<V::Outcome>,
+}
+
+impl<V: Verb> Gathered<V> {
+    pub(super) fn none() -> Self {
+        Self {
+            firsts: Vec::new(),
+            followers: Vec::new(),
+            outcomes: Vec::new(),
+        }
+    }
+
+    pub(super) fn of(task: Task<V>) -> Self {
+        let mut gathered = Self::none();
+        gathered.push(task);
+        gathered
+    }
+
+    /// The asks of its tasks.
+    pub(super) fn asks<A: Clone>(&self, of: impl Fn(&V) -> &A) -> Vec<A> {
+        let asks = self.firsts.iter().map(|task| of(&task.verb));
+        asks.cloned().collect()
+    }
+
+    fn push(&mut self, task: Task<V>) {
+        self.firsts.push(task);
+        self.followers.push(Vec::new());
+    }
 }
 
 impl<V: Verb> fmt::Debug for Gathered<V> {
@@ -88,8 +115,7 @@ impl<V: Verb> Batch for Gathered<V> {
         if let Some((_, followers)) = followers {
             followers.push(*task);
         } else {
-            self.firsts.push(*task);
-            self.followers.push(Vec::new());
+            self.push(*task);
         }
         None
     }

@@ -30,6 +30,9 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
     /// The place of its statement in a batch.
     const TURN: Turn;
 
+    /// Whether it may grant something.
+    const MAY_GRANT: bool = false;
+
     /// Sends all `tasks` in one statement. Their subjects differ, and they are sorted by subject. Returns one outcome for each, in
     /// the same order.
     async fn send(
@@ -57,6 +60,11 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
         task.into()
     }
 
+    /// A batch with only this task, which tasks of another verb may join. `Err`: its batches have tasks of one verb.
+    fn mixed(task: Task<Self>) -> Result<Box<dyn Batch>, Task<Self>> {
+        Err(task)
+    }
+
     /// Whether the answer to `first`, an earlier task on the same subject, also answers this task.
     fn shares(&self, first: &Self) -> bool {
         let _ = first;
@@ -73,12 +81,12 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
 /// The order of the statements in a batch. Statements that free something come before statements that ask for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Turn {
-    Release,
+    /// Releases, and acquires, in one statement where the engine can.
+    Exchange,
     /// Leaving a queue. It shares no statement; nor do the next one and `Join`.
     Leave,
     /// Confirming a grant that was passed on.
     Accept,
-    Take,
     Confirm,
     Join,
     Finish,
@@ -94,11 +102,6 @@ impl Turn {
     /// Whether its jobs share no statement.
     pub(crate) fn is_alone(self) -> bool {
         matches!(self, Self::Leave | Self::Accept | Self::Join | Self::Alone)
-    }
-
-    /// Whether its jobs may grant something.
-    pub(crate) fn may_grant(self) -> bool {
-        matches!(self, Self::Accept | Self::Take | Self::Join | Self::Claim)
     }
 }
 
@@ -160,6 +163,9 @@ pub(crate) trait AnyTask: Any + fmt::Debug + Send {
 
     fn turn(&self) -> Turn;
 
+    /// See [`Verb::MAY_GRANT`].
+    fn may_grant(&self) -> bool;
+
     /// See [`Verb::is_closed`].
     fn is_closed(&self) -> bool;
 
@@ -190,9 +196,9 @@ impl dyn AnyTask {
     }
 }
 
-/// Tasks of one verb for one statement, which is the [`Call`]. It keeps the statement's outcomes.
+/// Tasks for one statement, which is the [`Call`]: of one verb, or of verbs that go together. It keeps the statement's outcomes.
 pub(crate) trait Batch: Call + fmt::Debug {
-    /// Adds a task of the same verb, or returns the job. Tasks come sorted by subject.
+    /// Adds a task that fits, or returns the job. Tasks come sorted by subject.
     fn join(&mut self, job: Job) -> Option<Job>;
 
     fn turn(&self) -> Turn;

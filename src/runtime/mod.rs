@@ -138,9 +138,8 @@ impl Core {
     /// Hands `job` to the lane of its subject. A subject always has the same lane, so its jobs keep their order.
     pub(crate) fn send(&self, job: impl Into<Job>) {
         let job = job.into();
-        let may_grant = job.turn().may_grant();
         // Until the job is in the lane: a shutdown that begins now asks the lane after that.
-        let closing = may_grant.then(|| self.closing());
+        let closing = job.may_grant().then(|| self.closing());
         if closing.as_deref().is_some_and(|mark| self.is_closed(*mark)) {
             return job.fail(self.stopped());
         }

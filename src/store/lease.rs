@@ -109,6 +109,18 @@ pub(crate) trait LeaseStore: SessionStore + QueueStore + PermitStore + Send {
     /// [`lease_release`](Self::lease_release) for names of locks.
     async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
 
+    /// Frees leases ([`lease_release`](Self::lease_release)), then grants leases ([`lease_take`](Self::lease_take)). All names differ.
+    ///
+    /// One outcome per ask, in the order of the asks.
+    async fn lease_exchange(
+        &mut self,
+        releases: &[ReleaseAsk],
+        takes: &[TakeAsk],
+    ) -> Result<(Vec<Freed>, Vec<Taken>), Fault> {
+        let freed = self.lease_release(releases).await?;
+        Ok((freed, self.lease_take(takes).await?))
+    }
+
     /// Frees a name, whatever holder it has, and returns that holder. Waits for a locked row, for less than `limit`, even when the
     /// caller has gone. Frees a row that cannot be read too.
     async fn lease_force_release(

@@ -66,6 +66,8 @@ impl Verb for Accept {
 
     const TURN: Turn = Turn::Accept;
 
+    const MAY_GRANT: bool = true;
+
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,

@@ -80,6 +80,8 @@ impl Verb for Claim {
 
     const TURN: Turn = Turn::Claim;
 
+    const MAY_GRANT: bool = true;
+
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Claimed>, Fault> {
         let asks: Vec<ClaimAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
         store.record_claim(&asks).await

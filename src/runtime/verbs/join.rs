@@ -79,6 +79,8 @@ impl Verb for Join {
 
     const TURN: Turn = Turn::Join;
 
+    const MAY_GRANT: bool = true;
+
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,

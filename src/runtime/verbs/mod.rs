@@ -3,6 +3,7 @@
 pub(crate) mod accept;
 pub(crate) mod alone;
 pub(crate) mod claim;
+mod exchange;
 pub(crate) mod finish;
 pub(crate) mod join;
 pub(crate) mod leave;

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::exchange::Exchange;
 use super::{MAX_UNDO, leave};
 use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Batch, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -155,11 +156,15 @@ impl Task<Release> {
 impl Verb for Release {
     type Outcome = Freed;
 
-    const TURN: Turn = Turn::Release;
+    const TURN: Turn = Turn::Exchange;
 
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Freed>, Fault> {
         let asks: Vec<ReleaseAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
         store.lease_release(&asks).await
+    }
+
+    fn mixed(task: Task<Self>) -> Result<Box<dyn Batch>, Task<Self>> {
+        Ok(Exchange::of_release(task))
     }
 
     fn settle(task: Task<Self>, freed: Freed, _: Answered) -> Next {

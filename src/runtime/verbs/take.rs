@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
+use super::exchange::Exchange;
 use super::release::{self, Release};
 use super::wanted::Wanted;
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Batch, Job, Next, Reply, Task, Turn, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -87,11 +88,17 @@ impl Take {
 impl Verb for Take {
     type Outcome = Taken;
 
-    const TURN: Turn = Turn::Take;
+    const TURN: Turn = Turn::Exchange;
+
+    const MAY_GRANT: bool = true;
 
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Taken>, Fault> {
         let asks: Vec<TakeAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
         store.lease_take(&asks).await
+    }
+
+    fn mixed(task: Task<Self>) -> Result<Box<dyn Batch>, Task<Self>> {
+        Ok(Exchange::of_take(task))
     }
 
     fn settle(task: Task<Self>, outcome: Taken, answered: Answered) -> Next {
