@@ -23,7 +23,17 @@ pub(crate) trait LeaseStore: SessionStore + QueueStore + PermitStore + Send {
     /// One outcome per ask, in the order of the asks. A name that is held or has waiters, or whose row another transaction has locked,
     /// is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this ask took it.
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
-        let mut taken = self.lease_take_free(asks).await?;
+        let taken = self.lease_take_free(asks).await?;
+        self.lease_take_freed(asks, taken).await
+    }
+
+    /// The rest of [`lease_take`](Self::lease_take): frees the names that [`lease_take_free`](Self::lease_take_free) has left alone, and
+    /// asks for these again.
+    async fn lease_take_freed(
+        &mut self,
+        asks: &[TakeAsk],
+        mut taken: Vec<Taken>,
+    ) -> Result<Vec<Taken>, Fault> {
         let left: Vec<LeftBehind> = taken.iter().filter_map(Taken::left_behind).collect();
         if !left.is_empty() {
             self.session_bury(&left).await?;

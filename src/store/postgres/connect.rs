@@ -26,6 +26,10 @@ const SSL: &str = " (its values are disable, allow, prefer, require, verify-ca a
 /// sqlx's default number of prepared statements to keep. With 0, it would leave every statement on the server.
 const STATEMENTS: usize = 100;
 
+/// Every verb finds its rows by key, whatever the statistics say of the table: they may be from when it had a few rows. (A plan that cannot
+/// do without a scan of a table gets a cost for which the server would compile it.)
+const BY_KEY: &str = "SET enable_seqscan = off; SET jit = off";
+
 #[derive(Debug, Clone)]
 pub(crate) struct Postgres {
     /// One of these servers is the primary.
@@ -167,6 +171,9 @@ impl Connector for Postgres {
             return Err(Fault::said(FaultKind::NoSchema, path));
         }
         let sharing = self.sharing(&mut conn, &seen, options).await?;
+        if sharing == Sharing::Not {
+            sqlx::raw_sql(BY_KEY).execute(&mut conn).await?;
+        }
         let strict = seen.isolation != "read committed";
         Ok(OwnConnection::new(conn, sharing, strict, &self.sharing))
     }

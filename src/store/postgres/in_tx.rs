@@ -28,7 +28,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
-use super::{in_callers, query, query_as, query_scalar};
+use super::{in_callers, names, query, query_as, query_scalar};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
@@ -363,8 +363,4 @@ async fn see(conn: &mut PgConnection) -> Result<TxWaited, Fault> {
         "read committed" | "read uncommitted" => TxWaited::Changed,
         _ => TxWaited::Invisible,
     })
-}
-
-fn names<'a>(names: impl Iterator<Item = &'a Name>) -> Vec<&'a [u8]> {
-    names.map(Name::as_bytes).collect()
 }

@@ -1,5 +1,7 @@
 //! Lease locks: the statements.
 //!
+//! A batch goes through `exchange.rs` first, and the statements here do what it left.
+//!
 //! Every statement finds the rows that it may change, locks them in the order of their names with SKIP LOCKED, and only then
 //! computes expiry and fence in SET, from the locked row and `clock_timestamp()`. `now()` would be the time at which the statement
 //! began.
@@ -14,8 +16,9 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::exchange::exchange;
 use super::lock_row::{one, row_columns, row_ends};
-use super::{query, query_as, query_scalar};
+use super::{names, query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
@@ -211,20 +214,14 @@ impl LeaseStore for PgConnection {
                 .bind(ask.barging)
                 .fetch_optional(&mut *self)
                 .await?;
-            if let Some(fence) = fence {
-                return Ok(vec![Taken::Granted { fence }]);
-            }
+            return match fence {
+                Some(fence) => Ok(vec![Taken::Granted { fence }]),
+                None => take(self, asks).await,
+            };
         }
-        let rows: Vec<TakeColumns> = query_as(TAKE)
-            .bind(names(asks.iter().map(|a| &a.name)))
-            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| &*a.holder).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| a.session).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| a.barging).collect::<Vec<_>>())
-            .fetch_all(self)
-            .await?;
-        Ok(rows.into_iter().map(taken).collect())
+        let fences = exchange(self, &[], asks).await?.fences;
+        let left = left(asks, fences.iter().map(Option::is_none));
+        Ok(granted(fences, take(self, &left).await?))
     }
 
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
@@ -245,6 +242,39 @@ impl LeaseStore for PgConnection {
             }
         }
         Ok(renewed)
+    }
+
+    async fn lease_exchange(
+        &mut self,
+        releases: &[ReleaseAsk],
+        takes: &[TakeAsk],
+    ) -> Result<(Vec<Freed>, Vec<Taken>), Fault> {
+        let is_lock = |ask: &ReleaseAsk| ask.name.of_permit().is_none();
+        let locks: Vec<&ReleaseAsk> = releases.iter().filter(|ask| is_lock(ask)).collect();
+        let done = exchange(self, &locks, takes).await?;
+
+        let mut freed = done.freed.into_iter();
+        let freed = releases
+            .iter()
+            .map(|ask| is_lock(ask) && freed.next() == Some(true));
+        let freed: Vec<bool> = freed.collect();
+        let held = left(releases, freed.iter().map(|freed| !freed));
+        let mut others = if held.is_empty() {
+            Vec::new()
+        } else {
+            self.lease_release(&held).await?
+        }
+        .into_iter();
+        let freed = freed.into_iter().map(|freed| match freed {
+            true => Freed::Released,
+            false => others.next().unwrap_or(Freed::Superseded),
+        });
+        let freed = freed.collect();
+
+        let busy = left(takes, done.fences.iter().map(Option::is_none));
+        let taken = take(self, &busy).await?;
+        let taken = self.lease_take_freed(&busy, taken).await?;
+        Ok((freed, granted(done.fences, taken)))
     }
 
     async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
@@ -303,6 +333,39 @@ impl LeaseStore for PgConnection {
     }
 }
 
+/// Grants leases, makes missing rows, and explains busy names.
+async fn take(conn: &mut PgConnection, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
+    if asks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<TakeColumns> = query_as(TAKE)
+        .bind(names(asks.iter().map(|a| &a.name)))
+        .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
+        .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
+        .bind(asks.iter().map(|a| &*a.holder).collect::<Vec<_>>())
+        .bind(asks.iter().map(|a| a.session).collect::<Vec<_>>())
+        .bind(asks.iter().map(|a| a.barging).collect::<Vec<_>>())
+        .fetch_all(conn)
+        .await?;
+    Ok(rows.into_iter().map(taken).collect())
+}
+
+/// The asks that are left.
+fn left<A: Clone>(asks: &[A], is_left: impl Iterator<Item = bool>) -> Vec<A> {
+    let asks = asks.iter().zip(is_left).filter(|(_, is_left)| *is_left);
+    asks.map(|(ask, _)| ask.clone()).collect()
+}
+
+/// The outcome of each ask: a grant with its fence, or else the next one of the outcomes of those that were left.
+fn granted(fences: Vec<Option<i64>>, others: Vec<Taken>) -> Vec<Taken> {
+    let mut others = others.into_iter();
+    let each = fences.into_iter().map(|fence| match fence {
+        Some(fence) => Taken::Granted { fence },
+        None => others.next().unwrap_or(Taken::Busy(None)),
+    });
+    each.collect()
+}
+
 fn taken(row: TakeColumns) -> Taken {
     match row {
         (Some(fence), ..) => Taken::Granted { fence },
@@ -328,8 +391,4 @@ fn taken(row: TakeColumns) -> Taken {
         }
         _ => Taken::Busy(None),
     }
-}
-
-fn names<'a>(names: impl Iterator<Item = &'a Name>) -> Vec<&'a [u8]> {
-    names.map(Name::as_bytes).collect()
 }

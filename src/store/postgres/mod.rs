@@ -5,6 +5,7 @@
 mod clean;
 mod connect;
 mod deadlock;
+mod exchange;
 mod fault;
 mod form_token;
 mod in_tx;
@@ -31,6 +32,7 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::{Query, QueryAs, QueryScalar};
 use sqlx::{FromRow, Postgres as Brand};
 
+use crate::model::Name;
 use crate::store::fault::Fault;
 
 tokio::task_local! {
@@ -59,6 +61,11 @@ where
     (T,): for<'r> FromRow<'r, PgRow>,
 {
     sqlx::query_scalar(sql).persistent(is_named())
+}
+
+/// The bytes of names, for an array.
+fn names<'a>(names: impl Iterator<Item = &'a Name>) -> Vec<&'a [u8]> {
+    names.map(Name::as_bytes).collect()
 }
 
 /// Runs a verb in a caller's transaction. Its connection comes from a pool of the caller's, and probably takes the same way to the

@@ -1,6 +1,19 @@
-//! When the plans of a connection are made anew.
+//! When the plans of a connection are made anew, and what they are: on a server, `ROWLOCK_TEST_POSTGRES_URL`.
+
+use std::str::FromStr;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Row};
+use uuid::Uuid;
 
 use super::*;
+use crate::model::Name;
+use crate::store::lease::{RenewAsk, TakeAsk, Taken};
+use crate::store::postgres::Postgres;
+use crate::store::release::ReleaseAsk;
+use crate::store::{Connector, Store};
+
+const TTL: Duration = Duration::from_secs(30);
 
 #[test]
 fn plans_are_made_anew_after_a_slow_verb_and_not_too_often() {
@@ -29,4 +42,97 @@ fn a_server_that_is_far_away_is_not_slow() {
     assert!(!plans.are_outlived(now + OLD_ENOUGH));
     plans.took(way * (SLOW.1 + 1));
     assert!(plans.are_outlived(now + OLD_ENOUGH));
+}
+
+fn take(name: &str) -> TakeAsk {
+    TakeAsk {
+        name: Name::new(name).unwrap(),
+        grant_id: Uuid::new_v4(),
+        ttl: TTL,
+        holder: "a test".into(),
+        session: None,
+        barging: false,
+    }
+}
+
+fn releases(asks: &[TakeAsk]) -> Vec<ReleaseAsk> {
+    let release = |ask: &TakeAsk| ReleaseAsk {
+        name: ask.name.clone(),
+        grant_id: ask.grant_id,
+        fence: 0,
+        was_queued: false,
+    };
+    asks.iter().map(release).collect()
+}
+
+fn renewals(asks: &[TakeAsk]) -> Vec<RenewAsk> {
+    let renew = |ask: &TakeAsk| RenewAsk {
+        name: ask.name.clone(),
+        grant_id: ask.grant_id,
+        ttl: TTL,
+    };
+    asks.iter().map(renew).collect()
+}
+
+async fn count(conn: &mut PgConnection, sql: &'static str) -> i64 {
+    let row = sqlx::raw_sql(sql).fetch_one(conn).await.unwrap();
+    row.get(0)
+}
+
+async fn use_leases(store: &mut dyn Store) {
+    let asks = ["a", "b", "c", "d"].map(take);
+    let (first, second) = asks.split_at(2);
+    store.lease_take(first).await.unwrap();
+    // Often enough for plans that serve all values.
+    for _ in 0..10 {
+        let exchange = store.lease_exchange(&releases(first), second).await;
+        let (_, taken) = exchange.unwrap();
+        assert!(
+            taken
+                .iter()
+                .all(|taken| matches!(taken, Taken::Granted { .. }))
+        );
+        let taken = store.lease_take(second).await.unwrap();
+        assert!(taken.iter().all(|taken| matches!(taken, Taken::Busy(_))));
+        store.lease_renew(&renewals(second)).await.unwrap();
+        store.lease_release(&releases(second)).await.unwrap();
+        store.lease_take(&first[..1]).await.unwrap();
+        store.lease_release(&releases(&first[..1])).await.unwrap();
+        store.lease_take(first).await.unwrap();
+    }
+}
+
+/// What the server knows of the table may be from when it had a row.
+#[tokio::test]
+async fn statements_on_leases_look_rows_up_by_key_whatever_the_statistics_say() {
+    let url = std::env::var("ROWLOCK_TEST_POSTGRES_URL").expect("see ./test.sh");
+    let options = PgConnectOptions::from_str(&url).unwrap();
+    let schema = format!("plans {}", Uuid::new_v4().simple());
+    let mut conn = options.connect().await.unwrap();
+    let make = AssertSqlSafe(format!("CREATE SCHEMA \"{schema}\""));
+    sqlx::raw_sql(make).execute(&mut conn).await.unwrap();
+    let options = options.options([("search_path", format!("\"{schema}\""))]);
+    let connector = Postgres::from_options(options).unwrap();
+    let mut own = connector.connect(0, TTL).await.unwrap();
+    own.migrate().await.unwrap();
+
+    let connection: &mut dyn Connection = &mut own;
+    let few = async |store: &mut dyn Store| store.lease_take(&[take("a")]).await;
+    connection.call(few).await.unwrap();
+    let begin = "ANALYZE rowlock_lock; BEGIN; DELETE FROM rowlock_lock";
+    sqlx::raw_sql(begin).execute(&mut own.conn).await.unwrap();
+    let scans = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'rowlock_lock'";
+    let before = count(&mut own.conn, scans).await;
+    let connection: &mut dyn Connection = &mut own;
+    let many = async |store: &mut dyn Store| {
+        use_leases(store).await;
+        Ok(())
+    };
+    connection.call(many).await.unwrap();
+    let after = count(&mut own.conn, scans).await;
+    assert_eq!(after - before, 0, "scans of the table");
+    sqlx::raw_sql("ROLLBACK")
+        .execute(&mut own.conn)
+        .await
+        .unwrap();
 }

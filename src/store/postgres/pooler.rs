@@ -24,7 +24,8 @@ use crate::store::fault::Fault;
 /// that make the same row, with all jobs in their statements. A client that returns later finds the connection closed, and
 /// sends its statement again. `SET LOCAL` ends with the transaction.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
-                     SET LOCAL idle_in_transaction_session_timeout = '1s'";
+                     SET LOCAL idle_in_transaction_session_timeout = '1s'; \
+                     SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
 
 /// The parameter of a URL that states the pooler's mode, so that rowlock need not find it out.
 pub(super) const POOLER: &str = "rowlock_pooler";

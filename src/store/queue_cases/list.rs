@@ -36,6 +36,9 @@ macro_rules! queue_cases {
                 no_row_with_waiters_is_cleaned
                 live_waiters_are_listed
             }
+            exchange {
+                an_exchange_is_releases_and_takes
+            }
             permit_granting {
                 permits_are_granted_up_to_the_capacity
                 the_first_waiter_keeps_back_those_behind_it

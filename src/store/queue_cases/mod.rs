@@ -1,6 +1,7 @@
 //! What every brand promises of the queue: each brand's `queue_tests.rs` runs all of these cases.
 
 pub(crate) mod deadlocks;
+pub(crate) mod exchange;
 pub(crate) mod joining;
 mod list;
 pub(crate) mod locked;
