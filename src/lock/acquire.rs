@@ -88,7 +88,7 @@ impl Lock {
             if self.barging || self.core.multi_writer {
                 self.wait_beside_queue(name).await
             } else {
-                self.wait_in_queue(name).await
+                self.wait_in_cohort(name).await
             }
         };
         let guard = match &self.owner {

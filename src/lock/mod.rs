@@ -44,6 +44,7 @@ macro_rules! as_lock_settings {
 mod acquire;
 mod barging;
 mod call;
+mod cohort;
 mod lease;
 mod multi;
 mod optimistic;
@@ -71,6 +72,7 @@ pub use semaphore::Semaphore;
 use crate::model::bounds::{check_ttl, check_wait};
 use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
+use crate::runtime::cohort::Cohort;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
@@ -144,6 +146,8 @@ pub struct Lock {
     queue_limit: u32,
     /// The part of the name that is asked for; `None`: all of a lock.
     share: Option<Share>,
+    /// The cohort for which it waits.
+    scouts_for: Option<Arc<Cohort>>,
 }
 
 impl Lock {
@@ -160,6 +164,7 @@ impl Lock {
             barging: false,
             queue_limit: QUEUE_LIMIT,
             share: None,
+            scouts_for: None,
         }
     }
 
