@@ -87,12 +87,17 @@ pub(crate) struct Database {
 impl Database {
     /// A client and a pool of the application at a node.
     pub(crate) async fn at(&self, node: usize) -> (Rowlock, MySqlPool) {
-        let url = &self.urls[node];
+        let url = self.url(node);
         // What others have made may come a little later.
         (
             Rowlock::connect(url).await.unwrap(),
             MySqlPool::connect(url).await.unwrap(),
         )
+    }
+
+    /// The database at a node.
+    pub(crate) fn url(&self, node: usize) -> &str {
+        &self.urls[node]
     }
 
     pub(crate) async fn remove(mut self) {

@@ -3,7 +3,9 @@
 //! `ROWLOCK_TEST_GALERA_URLS`, three URLs with commas between them, replaces the nodes of our own.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod aborts;
 mod galera;
+mod gate;
 mod permits;
 
 use std::process::ExitCode;
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
 fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
     let mut trials = galera::trials(cluster);
     trials.extend(permits::trials(cluster));
+    trials.extend(aborts::trials(cluster));
     trials
 }
 

@@ -18,10 +18,14 @@ use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
 use crate::store::record_in_tx::RecordInTxStore;
 use crate::store::to_micros;
 
+/// The variable has a value only while the wait is short. If an earlier claim was cut off then, its value stays.
 const WAIT_SHORTLY: &str = "
-SET @rowlock_wait = @@innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = /*!80000 1 */ /*M!100600 0 */";
+SET @rowlock_wait = CAST(COALESCE(@rowlock_wait, @@innodb_lock_wait_timeout) AS UNSIGNED),
+    SESSION innodb_lock_wait_timeout = /*!80000 1 */ /*M!100600 0 */";
 
-const WAIT_AS_BEFORE: &str = "SET SESSION innodb_lock_wait_timeout = @rowlock_wait";
+const WAIT_AS_BEFORE: &str = "
+SET SESSION innodb_lock_wait_timeout = CAST(COALESCE(@rowlock_wait, @@innodb_lock_wait_timeout) AS UNSIGNED),
+    @rowlock_wait = NULL";
 
 /// No other session sees the row before its transaction commits, so `clean_at` is set at once and its index is written once. (The
 /// cleaner may come a little early, and finds that the outcome is retained longer.) In another database it inserts nothing.
@@ -100,6 +104,18 @@ fn complete_text(ask: &FinishAsk) -> String {
     )
 }
 
+/// A node of a cluster that has aborted the transaction says so in its answer to the next request, and does nothing else. So that request is
+/// sent again: the session goes back to the pool. The error stays, because the transaction is over.
+async fn wait_as_before(conn: &mut MySqlConnection) -> Result<(), Fault> {
+    let restored = execute(conn, WAIT_AS_BEFORE.into()).await;
+    if let Err(fault) = &restored
+        && matches!(fault.cause.sqlx(), sqlx::Error::Database(_))
+    {
+        execute(conn, WAIT_AS_BEFORE.into()).await?;
+    }
+    restored.map(|_| ())
+}
+
 #[async_trait]
 impl RecordInTxStore for MySqlConnection {
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
@@ -118,8 +134,8 @@ impl RecordInTxStore for MySqlConnection {
             Ok(_) => {}
             Err(fault) => {
                 // The text stopped before its end. If the connection is gone, so are its session settings.
-                if fault.kind != FaultKind::Disconnected {
-                    execute(self, WAIT_AS_BEFORE.into()).await?;
+                if matches!(fault.cause.sqlx(), sqlx::Error::Database(_)) {
+                    wait_as_before(self).await?;
                 }
                 match fault.kind {
                     FaultKind::LockTimeout => return Ok(told(Claimed::Locked)),
@@ -160,5 +176,64 @@ impl RecordInTxStore for MySqlConnection {
                 _ => Finished::Ended,
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::Connection;
+
+    use super::*;
+
+    /// A connection of an application's, on both servers.
+    async fn connections() -> [MySqlConnection; 2] {
+        let connect = async |variable| {
+            let url = std::env::var(variable);
+            let url =
+                url.unwrap_or_else(|_| panic!("{variable} has the URL of a server for tests"));
+            let mut conn = MySqlConnection::connect(&url).await.unwrap();
+            send(&mut conn, "SET SESSION innodb_lock_wait_timeout = 77").await;
+            conn
+        };
+        [
+            connect("ROWLOCK_TEST_MARIADB_URL").await,
+            connect("ROWLOCK_TEST_MYSQL_URL").await,
+        ]
+    }
+
+    async fn send(conn: &mut MySqlConnection, sql: &str) {
+        execute(conn, sql.into()).await.unwrap();
+    }
+
+    async fn lock_wait(conn: &mut MySqlConnection) -> u64 {
+        let wait = "SELECT CAST(@@innodb_lock_wait_timeout AS UNSIGNED)";
+        let wait = sqlx::query_scalar(wait).fetch_one(conn).await;
+        wait.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_lock_wait_that_was_not_shortened_stays_as_it_is() {
+        for mut conn in connections().await {
+            send(&mut conn, WAIT_AS_BEFORE).await;
+            assert_eq!(lock_wait(&mut conn).await, 77);
+            // Nor does it become what it was before an earlier claim.
+            send(&mut conn, WAIT_SHORTLY).await;
+            send(&mut conn, WAIT_AS_BEFORE).await;
+            send(&mut conn, "SET SESSION innodb_lock_wait_timeout = 78").await;
+            send(&mut conn, WAIT_AS_BEFORE).await;
+            assert_eq!(lock_wait(&mut conn).await, 78);
+        }
+    }
+
+    /// An earlier claim was cut off before it restored the lock wait.
+    #[tokio::test]
+    async fn a_lock_wait_that_is_short_already_is_not_kept() {
+        for mut conn in connections().await {
+            send(&mut conn, WAIT_SHORTLY).await;
+            send(&mut conn, WAIT_SHORTLY).await;
+            assert!(lock_wait(&mut conn).await < 2);
+            send(&mut conn, WAIT_AS_BEFORE).await;
+            assert_eq!(lock_wait(&mut conn).await, 77);
+        }
     }
 }

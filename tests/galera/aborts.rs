@@ -1,0 +1,82 @@
+//! A node aborts the transaction between two requests of one verb.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use rowlock::{Begun, Fingerprint, Outcome, Rowlock};
+use rowlock_test::eventually;
+use sqlx::MySqlPool;
+use sqlx::mysql::MySqlPoolOptions;
+
+use crate::galera::{Cluster, number};
+use crate::gate::Gate;
+use crate::trial;
+
+pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
+    vec![trial(
+        "a_claim_that_is_aborted_leaves_the_lock_wait_of_the_session_as_it_was",
+        cluster,
+        aborted_claim,
+    )]
+}
+
+async fn pay(rowlock: &Rowlock, pool: &MySqlPool) -> Begun<Outcome> {
+    let work = |tx| async move {
+        drop(tx);
+        Outcome::json(&1)
+    };
+    let (idempotency, request) = (rowlock.idempotency(), Fingerprint::of("request"));
+    let begun = idempotency.run_in_tx(pool, "scope", "k", request, work);
+    begun.await.unwrap()
+}
+
+/// Another node changes a row, and then the row is changed here.
+async fn changed_elsewhere(
+    other: &MySqlPool,
+    change: &'static str,
+    here: &MySqlPool,
+    changed: &'static str,
+) {
+    eventually("the row is on the other node, too", || async {
+        let done = sqlx::raw_sql(change).execute(other).await;
+        done.unwrap().rows_affected() == 1
+    })
+    .await;
+    eventually("the change is here, too", || async {
+        number(here, changed).await == 1
+    })
+    .await;
+}
+
+/// The claim has found its key and locked the record. Then another node changes it.
+async fn aborted_claim(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let (first, pool) = db.at(0).await;
+    let (second, other) = db.at(1).await;
+    let begun = pay(&first, &pool).await;
+    assert!(matches!(begun, Begun::New(_)), "{begun:?}");
+    let gate = Gate::before(db.url(0)).await;
+    let one = MySqlPoolOptions::new().max_connections(1);
+    let through = one.connect(&gate.url).await.unwrap();
+    let wait = "SET SESSION innodb_lock_wait_timeout = 77";
+    sqlx::raw_sql(wait).execute(&through).await.unwrap();
+    gate.keep_after("INSERT INTO rowlock_idempotency");
+    let late = tokio::spawn({
+        let through = through.clone();
+        async move { pay(&second, &through).await }
+    });
+    gate.kept().await;
+    let change = "UPDATE rowlock_idempotency SET holder = 'another node'";
+    let changed = "SELECT COUNT(*) FROM rowlock_idempotency WHERE holder = 'another node'";
+    changed_elsewhere(&other, change, &pool, changed).await;
+    gate.go_on();
+    let begun = late.await.unwrap();
+    assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
+    let wait = "SELECT CAST(@@innodb_lock_wait_timeout AS SIGNED)";
+    assert_eq!(number(&through, wait).await, 77);
+    // Nothing is kept for a later claim.
+    let kept = "SELECT @rowlock_wait IS NOT NULL";
+    assert_eq!(number(&through, kept).await, 0);
+    through.close().await;
+    db.remove().await;
+}
