@@ -1,10 +1,11 @@
-//! A node aborts the transaction between two requests of one verb.
+//! Between two requests of one verb: a node aborts the transaction, or the client stands still.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rowlock::{Begun, Fingerprint, Outcome, Rowlock};
-use rowlock_test::eventually;
+use rowlock_test::{eventually, release};
 use sqlx::MySqlPool;
 use sqlx::mysql::MySqlPoolOptions;
 
@@ -13,11 +14,18 @@ use crate::gate::Gate;
 use crate::trial;
 
 pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
-    vec![trial(
-        "a_claim_that_is_aborted_leaves_the_lock_wait_of_the_session_as_it_was",
-        cluster,
-        aborted_claim,
-    )]
+    vec![
+        trial(
+            "a_claim_that_is_aborted_leaves_the_lock_wait_of_the_session_as_it_was",
+            cluster,
+            aborted_claim,
+        ),
+        trial(
+            "a_client_that_stands_still_in_a_verb_keeps_a_name_for_seconds_only",
+            cluster,
+            stands_still,
+        ),
+    ]
 }
 
 async fn pay(rowlock: &Rowlock, pool: &MySqlPool) -> Begun<Outcome> {
@@ -78,5 +86,30 @@ async fn aborted_claim(cluster: Arc<Cluster>) {
     let kept = "SELECT @rowlock_wait IS NOT NULL";
     assert_eq!(number(&through, kept).await, 0);
     through.close().await;
+    db.remove().await;
+}
+
+/// Its node ends the transaction, although the client's connection is whole. Then both clients ask for the name again.
+async fn stands_still(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let (other, _) = db.at(0).await;
+    release(&other.semaphore("a", 1).acquire().await.unwrap()).await;
+    let gate = Gate::before(db.url(0)).await;
+    let patient = Rowlock::builder().operation_timeout(Duration::from_mins(5));
+    let patient = patient.connect(&gate.url).await.unwrap();
+    gate.keep_after("INTO @rl_waiters");
+    let late = tokio::spawn(async move {
+        let permit = patient.semaphore("a", 1).acquire().await.unwrap();
+        release(&permit).await;
+    });
+    gate.kept().await;
+    let permit = other.semaphore("a", 1).wait(Duration::from_secs(30));
+    let permit = permit
+        .acquire()
+        .await
+        .expect("the node has unlocked the name");
+    release(&permit).await;
+    gate.go_on();
+    late.await.unwrap();
     db.remove().await;
 }

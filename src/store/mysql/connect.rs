@@ -23,6 +23,10 @@ const SSL: &str = " (its values are DISABLED, PREFERRED, REQUIRED, VERIFY_CA and
 /// The bytes of a statement besides its outcome: the text, and the longest key.
 const BESIDE_OUTCOME: i64 = 8 << 10;
 
+/// How long a client on a cluster may send nothing in a transaction. It sends a verb in several requests there: if it is frozen
+/// between two of them, its row locks stay until the server ends the session.
+const STANDSTILL: Duration = Duration::from_secs(5);
+
 #[derive(Debug, Clone)]
 pub(crate) struct MySql {
     /// One of these servers takes writes.
@@ -131,8 +135,13 @@ impl Connector for MySql {
             found_cluster();
             // A connection may reach another node than the previous connection or another lane's. There, a committed grant may still be on
             // its way, and would look lost. So each statement waits for earlier commits (1: reads and the start of transactions, 2: updates
-            // and deletes, 4: inserts).
-            sqlx::raw_sql("SET SESSION wsrep_sync_wait = 7")
+            // and deletes, 4: inserts). MariaDB ends a session that sends nothing in its transaction. (Percona's limit, `kill_idle_transaction`, is
+            // global.)
+            let session = format!(
+                "SET SESSION wsrep_sync_wait = 7 /*M! , idle_transaction_timeout = {} */",
+                STANDSTILL.as_secs()
+            );
+            sqlx::raw_sql(AssertSqlSafe(session))
                 .execute(&mut conn)
                 .await?;
         }
