@@ -73,7 +73,7 @@ impl Owner {
     /// Names this owner: 1 to 200 bytes without NUL, for people to read. rowlock finds deadlocks between owners with names, in all processes.
     ///
     /// While such an owner holds locks and [waits](crate::Lock::acquire) for another one, its client looks for a circle of waits twice a
-    /// second. The wait that joined its queue last fails with [`Error::Deadlock`](crate::Error::Deadlock), within two seconds. The others go
+    /// second. The wait that joined its queue last fails with [`Error::Deadlock`], within two seconds. The others go
     /// on when its owner has released what it holds.
     ///
     /// rowlock assumes that a waiting owner releases and acquires nothing. If another task of the owner does, rowlock may report a circle that the release

@@ -4,12 +4,12 @@
 //!
 //! A client ([`Core`]) owns two threads, each with a runtime of its own:
 //!
-//! - `rowlock-lanes` runs the [lanes](lanes). Each lane has a connection, gathers the operations that arrive while its statement
+//! - `rowlock-lanes` runs the [lanes]. Each lane has a connection, gathers the operations that arrive while its statement
 //!   is in flight, and sends them as the next statement. A caller's future only awaits the answer. It never owns a statement, so
 //!   dropping it cannot damage a connection. One more connection serves looks at single rows. Each [errand](errands), which may
 //!   take long, gets a connection and a thread of its own.
 //! - `rowlock-renew` [renews](renew) all leases that this client holds, on one or two connections of its own, and announces
-//!   warnings and losses. The [cleaner](clean) runs there too, and the tasks that find out whose turn in a [queue](queue) it is.
+//!   warnings and losses. The [cleaner](clean) runs there too, and the tasks that find out whose turn in a [queue] it is.
 //!
 //! Neither thread runs code of the caller's: a runtime whose workers are all blocked loses no lease. Both threads end when the
 //! last handle, guard and pending operation are gone.

@@ -6,7 +6,7 @@
 //!   [`Capabilities`](super::capabilities::Capabilities);
 //! - `fault_kind` (`fault.rs`): maps the vendor's codes to kinds of failure;
 //! - `migrations` and `grants` (`schema.rs`): the tables, and the rights that a user of them needs;
-//! - the traits of the [`Store`], on the connection of a database type of sqlx's or of another driver's.
+//! - the traits of the [`Store`](super::Store), on the connection of a database type of sqlx's or of another driver's.
 //!
 //! Two brands cannot share a database type: a pool of the caller's tells its brand by that type. An engine that speaks another
 //! one's protocol is a branch within its brand, as MariaDB is within MySQL.

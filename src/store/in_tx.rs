@@ -33,7 +33,7 @@ pub(crate) trait InTxStore {
     -> Result<TxWaited, Fault>;
 
     /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes and frees the row as
-    /// [`lock_row`](super::lease::LeaseStore::lock_row) does: no other connection could.)
+    /// [`lock_row`](super::lock_row::LockRowStore::lock_row) does: no other connection could.)
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault>;
 }
 

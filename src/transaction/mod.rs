@@ -17,7 +17,7 @@ pub use retry::Retry;
 pub use retryable::{Retryable, is_retryable};
 
 /// An open transaction of sqlx: `Transaction<'_, Postgres>`, `Transaction<'_, MySql>` (MariaDB too),
-/// `Transaction<'_, Sqlite>`, or a [`RetryTx`](crate::RetryTx) of one of them. Sealed.
+/// `Transaction<'_, Sqlite>`, or a [`RetryTx`] of one of them. Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction of sqlx's that this build of rowlock knows",
     note = "pass `&mut tx`, where `tx` is what `pool.begin().await?` returns",

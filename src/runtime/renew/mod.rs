@@ -2,7 +2,7 @@
 //!
 //! # Overview
 //!
-//! The renewals have a thread with a runtime and connections of their own. Three tasks share the [schedule](schedule). One
+//! The renewals have a thread with a runtime and connections of their own. Three tasks share the [schedule]. One
 //! *announces* warnings and losses by the local clock and never waits for the database. One *renews* due leases, in chunks of at
 //! most 256. One *helps* over a spare connection while a statement in flight must not keep others waiting. A wake-up costs the
 //! leases that are due, not those that are held. A fourth task [looks](look) at the grants of the session now and then.

@@ -44,7 +44,7 @@ fn is_named() -> bool {
     NAMED.try_with(|named| *named).unwrap_or(true)
 }
 
-/// [`sqlx::query`], but without a name where a pooler mixes names up. The next two functions do the same.
+/// [`sqlx::query()`], but without a name where a pooler mixes names up. The next two functions do the same.
 fn query<'q>(sql: &'static str) -> Query<'q, Brand, PgArguments> {
     sqlx::query(sql).persistent(is_named())
 }
