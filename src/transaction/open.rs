@@ -136,7 +136,8 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     }
 
     pub(crate) async fn roll_back(self) {
-        // A rollback fails only when the connection is broken, and the server then ends the transaction.
+        // A rollback fails when the connection is broken, and the server then ends the transaction. A node of a cluster refuses it when it has rolled
+        // the transaction back by itself.
         let _ = self.tx.rollback().await;
         for then in self.at_end {
             then();

@@ -21,6 +21,11 @@ pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
             aborted_claim,
         ),
         trial(
+            "a_release_that_is_aborted_while_it_gives_way_is_done_later",
+            cluster,
+            aborted_release,
+        ),
+        trial(
             "a_client_that_stands_still_in_a_verb_keeps_a_name_for_seconds_only",
             cluster,
             stands_still,
@@ -86,6 +91,31 @@ async fn aborted_claim(cluster: Arc<Cluster>) {
     let kept = "SELECT @rowlock_wait IS NOT NULL";
     assert_eq!(number(&through, kept).await, 0);
     through.close().await;
+    db.remove().await;
+}
+
+/// The release has locked its permit, and gives way to a transaction that has the name. Then another node changes the permit.
+async fn aborted_release(cluster: Arc<Cluster>) {
+    let db = cluster.database().await;
+    let (_, pool) = db.at(0).await;
+    let (_, other) = db.at(1).await;
+    let gate = Gate::before(db.url(0)).await;
+    let rowlock = Rowlock::connect(&gate.url).await.unwrap();
+    let permit = rowlock.semaphore("a", 1).acquire().await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    let lock = "SELECT fence FROM rowlock_lock WHERE name = 'a' FOR UPDATE";
+    sqlx::raw_sql(lock).execute(&mut *tx).await.unwrap();
+    gate.keep_after("FROM rowlock_lock WHERE name = x'61' FOR UPDATE");
+    let late = tokio::spawn(async move { release(&permit).await });
+    gate.kept().await;
+    let change = "UPDATE rowlock_lock SET holder = 'another node' WHERE weight = 1";
+    let changed = "SELECT COUNT(*) FROM rowlock_lock WHERE holder = 'another node'";
+    changed_elsewhere(&other, change, &pool, changed).await;
+    gate.go_on();
+    tx.rollback().await.unwrap();
+    late.await.unwrap();
+    let left = "SELECT CAST(SUM(used) + SUM(weight) AS SIGNED) FROM rowlock_lock";
+    assert_eq!(number(&pool, left).await, 0);
     db.remove().await;
 }
 

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sqlx::mysql::{MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
+use crate::model::FaultKind;
+use crate::store::classify::classify;
 use crate::store::fault::Fault;
 
 /// A client of this process has found a cluster. The callers' connections come from their own pools and cannot be asked; probably they lead to the same
@@ -90,9 +92,16 @@ pub(super) async fn in_one_transaction(
 ) -> Result<Vec<MySqlRow>, sqlx::Error> {
     let text = format!("START TRANSACTION; {statements}; COMMIT");
     let found = all_rows(conn, text).await;
-    if let Err(sqlx::Error::Database(_)) = &found {
+    if let Err(error) = &found
+        && !classify(error).ends_connection()
+    {
         // The text stopped there, and left the transaction open.
-        sqlx::raw_sql("ROLLBACK").execute(conn).await?;
+        let rolled_back = sqlx::raw_sql("ROLLBACK").execute(conn).await;
+        // A node that has aborted the transaction meanwhile says so here. The transaction is over, as it should be.
+        let is_over = |error: &sqlx::Error| classify(error) == FaultKind::Deadlock;
+        if !rolled_back.as_ref().is_err_and(is_over) {
+            rolled_back?;
+        }
     }
     found
 }
@@ -143,6 +152,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::Connection;
+
     use super::*;
 
     #[test]
@@ -155,5 +166,21 @@ mod tests {
             "COMMIT",
         ];
         assert_eq!(statements(text), cut);
+    }
+
+    /// The server ends the connection, so a ROLLBACK would fail.
+    #[tokio::test]
+    async fn a_text_that_is_too_large_is_told_as_that() {
+        for variable in ["ROWLOCK_TEST_MARIADB_URL", "ROWLOCK_TEST_MYSQL_URL"] {
+            let url = std::env::var(variable);
+            let url =
+                url.unwrap_or_else(|_| panic!("{variable} has the URL of a server for tests"));
+            let mut conn = MySqlConnection::connect(&url).await.unwrap();
+            let most = "SELECT CAST(@@max_allowed_packet AS SIGNED)";
+            let most: i64 = sqlx::query_scalar(most).fetch_one(&mut conn).await.unwrap();
+            let text = format!("SELECT '{}'", "a".repeat(most.try_into().unwrap()));
+            let error = in_one_transaction(&mut conn, &text).await.unwrap_err();
+            assert_eq!(classify(&error), FaultKind::TooLarge, "{error}");
+        }
     }
 }
