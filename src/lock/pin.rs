@@ -61,7 +61,8 @@ impl Held {
     /// For a lock [in a session](crate::Lock::in_session), the pin proves that no other holder was granted the name, and prevents that
     /// until `tx` ends, even if the session expires meanwhile.
     ///
-    /// Several transactions may pin one lease at the same time. Pinning twice in one transaction is harmless. A pin
+    /// Several transactions may pin one lease at the same time (on a Galera cluster one after the other: the next one waits for the end of the one
+    /// before). Pinning twice in one transaction is harmless. A pin
     /// delays no other name and no other renewal of this process (but on SQLite a writer locks the whole file). If
     /// pins keep the row locked all the time, the lease cannot be renewed and is lost: pin at the end. Release the
     /// lease after the commit, not before: a release waits for the pin.
