@@ -111,6 +111,9 @@ impl Lock {
         match joined {
             Asked::Held(guard) => Ok(Waited::Held(guard)),
             Asked::Not(Some(place)) => {
+                if let Some(cohort) = self.scouts_for.as_ref().filter(|_| place.late == 0) {
+                    cohort.sits(place.seat());
+                }
                 let telling = self.tell_owner(&place);
                 let mut standing = pin!(self.stand(place, limit));
                 if let Some(telling) = telling {

@@ -40,6 +40,7 @@ use tokio::task::AbortHandle;
 use super::Core;
 use super::grant::Grant;
 use super::lease_guard::Guard;
+use super::queue::seat::Seat;
 use crate::model::{Error, Moment, Name};
 
 /// How long a cohort hands a lease on, while others may wait.
@@ -87,6 +88,8 @@ struct State {
     /// A task asks the database, and so the others need not.
     is_asking: bool,
     scout: Option<AbortHandle>,
+    /// The scout's place in the queue.
+    seat: Option<Arc<Seat>>,
     turn: Option<Turn>,
     /// Why the scout does not get through to the database.
     trouble: Option<Error>,
@@ -101,6 +104,15 @@ struct Turn {
     ends: Moment,
     /// The fences that are left.
     fences: RangeInclusive<i64>,
+}
+
+impl State {
+    /// Nobody waits. A scout that is dropped leaves the queue.
+    fn dismiss_scout(&mut self) {
+        if let Some(scout) = self.scout.take() {
+            scout.abort();
+        }
+    }
 }
 
 impl Turn {
@@ -209,11 +221,12 @@ impl Cohort {
         }
     }
 
-    /// For the scout: how many fences to reserve for the turn that it waits for. Fences must not run ahead of the clock: a block of so many comes
+    /// For the scout: how many fences to reserve for its turn, which has come. If only one task waits, nothing will be handed on. Fences must not run ahead of the clock: a block of so many comes
     /// at most once in so many microseconds.
     pub(crate) fn block(&self) -> i64 {
         let (now, mut state) = (Moment::now(), self.state());
-        if state.reserved.is_some_and(|before| now < before + PACE) {
+        let is_early = state.reserved.is_some_and(|before| now < before + PACE);
+        if is_early || state.waiting.len() < 2 {
             return 0;
         }
         state.reserved = Some(now);
@@ -223,7 +236,7 @@ impl Cohort {
     /// The scout has the lease, or an error that ends a wait: the first task gets it.
     pub(crate) fn scouted(self: &Arc<Self>, mut word: Word) {
         let mut state = self.state();
-        state.trouble = None;
+        (state.trouble, state.seat) = (None, None);
         if let Ok(guard) = &word {
             self.begin(&mut state, guard);
         }
@@ -236,6 +249,11 @@ impl Cohort {
         drop(state);
         // Nobody waits any more. Dropping a guard releases the lease.
         drop(word);
+    }
+
+    /// The scout has this place.
+    pub(crate) fn sits(&self, seat: &Arc<Seat>) {
+        self.state().seat = Some(Arc::clone(seat));
     }
 
     /// Why the scout does not get through to the database; `None`: it does.
@@ -289,10 +307,14 @@ impl Cohort {
             }
         }
         state.turn = None;
-        if state.waiting.is_empty()
-            && let Some(scout) = state.scout.take()
-        {
-            scout.abort();
+        if state.waiting.is_empty() {
+            // Before the release: it must not pass the name on to a scout that nobody needs.
+            if let Some(seat) = state.seat.take()
+                && let Some(position) = seat.give_up()
+            {
+                core.leave(seat.ticket.clone(), position, (0, Duration::ZERO));
+            }
+            state.dismiss_scout();
         }
         false
     }
@@ -356,11 +378,8 @@ impl Drop for Waiting {
         drop(word);
         let mut state = self.cohort.state();
         state.waiting.retain(|waiting| !waiting.is_closed());
-        if state.waiting.is_empty()
-            && state.turn.is_none()
-            && let Some(scout) = state.scout.take()
-        {
-            scout.abort();
+        if state.waiting.is_empty() && state.turn.is_none() {
+            state.dismiss_scout();
         }
     }
 }
