@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Private, throw-away database servers without Docker, for the tests and the benchmarks.
 #
-#   docker/servers.sh fetch                  get the missing servers (Debian and Ubuntu), without installing them
+#   docker/servers.sh fetch [ENGINE…]        get the missing servers (Debian and Ubuntu), without installing them; without
+#                                            an ENGINE: those of the tests
 #   docker/servers.sh start ENGINE DIR       start a server in the folder DIR, and print its URL
 #   docker/servers.sh start standby DIR PRIMARY      start a standby of the PostgreSQL server in the folder PRIMARY
 #   docker/servers.sh start pgbouncer DIR URL [LINE…]  start PgBouncer in front of the server URL; LINEs are its settings
@@ -9,9 +10,10 @@
 #                                            DIR/n3 have their pid, port, url and log
 #   docker/servers.sh stop DIR               stop the server in DIR; its data stays
 #
-# ENGINE is postgres, mariadb or mysql. A server listens on a free port of 127.0.0.1, and keeps that port when
-# it is started again. DIR/pid and DIR/url have its process id and its URL. When root calls this, the server runs
-# as `nobody`. With ROWLOCK_DURABLE=1 every commit waits for the disk, as in production. The tests do not need that.
+# ENGINE is postgres, mariadb or mysql; or, for the benchmark `race`, redis, etcd or zookeeper. A server listens on a
+# free port of 127.0.0.1, and keeps that port when it is started again. DIR/pid and DIR/url have its process id and its
+# URL. When root calls this, the server runs as `nobody`. With ROWLOCK_DURABLE=1 every commit waits for the disk, as in
+# production (Redis: appendfsync always; without it, Redis writes nothing). The tests do not need that.
 #
 # The script uses the servers that the machine has. It unpacks the others from the packages of the distribution
 # into ROWLOCK_SERVERS (default: ~/.cache/rowlock-servers), without root, and installs nothing. Debian has MySQL
@@ -30,6 +32,14 @@ say() { echo "servers.sh: $*" >&2; }
 # The newest PostgreSQL of a tree ('' is the machine itself).
 pg_bin() { ls -d "$1"/usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1; }
 
+# The Java of a tree, or else the machine's.
+java_of() {
+  local found
+  found=$(ls -d "$1"/usr/lib/jvm/*/bin/java 2>/dev/null | sort -V | tail -n 1)
+  [ -n "$found" ] || found=$(command -v java) || return 1
+  echo "$found"
+}
+
 has() { # has ENGINE TREE
   case $1 in
     postgres) [ -x "$(pg_bin "$2")/initdb" ] ;;
@@ -37,6 +47,9 @@ has() { # has ENGINE TREE
     mysql) [ -x "$2/usr/sbin/mysqld" ] && [ ! -L "$2/usr/sbin/mysqld" ] && [ -x "$2/usr/bin/mysql" ] \
              && ! run_in "$2" "$2/usr/sbin/mysqld" --version | grep -qi mariadb ;;
     pgbouncer) [ -x "$2/usr/sbin/pgbouncer" ] ;;
+    redis) [ -x "$2/usr/bin/redis-server" ] ;;
+    etcd) [ -x "$2/usr/bin/etcd" ] ;;
+    zookeeper) [ -e "$2/usr/share/java/zookeeper.jar" ] && java_of "$2" >/dev/null ;;
   esac
 }
 
@@ -70,6 +83,22 @@ unpack() { # unpack TREE STATUS SOURCES PACKAGE…: the packages and their depen
   chmod -R a+rX "$dest"
 }
 
+# Java's settings are links to /etc. In a tree they must lead to the tree's own files.
+keep_links() { # keep_links TREE
+  local link target
+  find "$1" -type l -lname '/etc/*' | while read -r link; do
+    target=$(readlink "$link")
+    [ ! -e "$1$target" ] || ln -sfn "$(realpath -m --relative-to="$(dirname "$link")" "$1$target")" "$link"
+  done
+}
+
+instead() { # what to do without the packages of an ENGINE
+  case $1 in
+    postgres | mariadb | mysql) echo "install it, or give a URL in ROWLOCK_TEST_${1^^}_URL" ;;
+    *) echo "install it" ;;
+  esac
+}
+
 # Tests start many servers at the same time. One of them gets the programs, and the others wait.
 one_at_a_time() { # one_at_a_time NAME COMMAND…
   mkdir -p "$CACHE"
@@ -79,8 +108,7 @@ one_at_a_time() { # one_at_a_time NAME COMMAND…
 # A tree is unpacked beside its place, and moved there when it is complete, so that no other start finds half of it.
 fetch() { # fetch ENGINE
   tree "$1" >/dev/null && return
-  command -v apt-get >/dev/null || die "this machine has neither $1 nor apt-get to fetch it: \
-install it, or give a URL in ROWLOCK_TEST_${1^^}_URL"
+  command -v apt-get >/dev/null || die "this machine has neither $1 nor apt-get to fetch it: $(instead "$1")"
   one_at_a_time "$1" fetch_alone "$1"
 }
 
@@ -94,6 +122,9 @@ fetch_alone() { # fetch_alone ENGINE
     postgres) unpack "$dest" $host "" postgresql ;;
     mariadb) unpack "$dest" $host "" mariadb-server-core mariadb-client-core ;;
     pgbouncer) unpack "$dest" $host "" pgbouncer ;;
+    redis) unpack "$dest" $host "" redis-server ;;
+    etcd) unpack "$dest" $host "" etcd-server ;;
+    zookeeper) unpack "$dest" $host "" zookeeper && keep_links "$dest" ;;
     mysql)
       # Ubuntu has MySQL. For Debian, the next lines take it from sid.
       unpack "$dest" $host "" mysql-server-core-8.4 mysql-client-core-8.4 ||
@@ -106,7 +137,7 @@ fetch_alone() { # fetch_alone ENGINE
           "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" \
           mysql-server-core mysql-client-core
       } ;;
-  esac || { cat "$dest.log" >&2; false; } || die "the packages of $engine could not be fetched: install it, or give a URL in ROWLOCK_TEST_${engine^^}_URL"
+  esac || { cat "$dest.log" >&2; false; } || die "the packages of $engine could not be fetched: $(instead "$engine")"
   has "$engine" "$dest" || die "$engine was unpacked into $dest, but it does not run there"
   rm -rf "$CACHE/$engine"; mv "$dest" "$CACHE/$engine"
 }
@@ -177,7 +208,10 @@ start() { # start ENGINE [the URL of the server for PgBouncer, or the folder of 
     postgres) start_postgres "$tree" "$port" $fresh ;;
     mariadb | mysql) start_mysql "$engine" "$tree" "$port" $fresh ;;
     pgbouncer) start_pgbouncer "$tree" "$port" "$@" ;;
-    *) die "unknown engine $engine: postgres, standby, pgbouncer, mariadb or mysql" ;;
+    redis) start_redis "$tree" "$port" ;;
+    etcd) start_etcd "$tree" "$port" ;;
+    zookeeper) start_zookeeper "$tree" "$port" ;;
+    *) die "unknown engine $engine: postgres, standby, pgbouncer, mariadb, mysql, redis, etcd or zookeeper" ;;
   esac
   cat "$DIR/url"
 }
@@ -279,6 +313,66 @@ start_mysql() {
     echo "mysql://app:pw@127.0.0.1:$port/app" >"$DIR/url"
   fi
   [ -s "$DIR/pid" ] || failed "$engine"
+}
+
+# --- rivals, for the benchmark `race` ---------------------------------------------------------------
+
+# Starts a daemon that writes no pid file. The shell that writes it becomes the daemon, so that the pid is the daemon's.
+daemon_with_pid() { # daemon_with_pid TREE PROGRAM ARG…
+  local tree=$1; shift
+  rm -f "$DIR/pid"
+  # shellcheck disable=SC2016 # for the inner shell
+  daemon "$tree" sh -c 'echo $$ >"$0"; exec "$@"' "$DIR/pid" "$@"
+  wait_for 20 test -s "$DIR/pid"
+}
+
+start_redis() {
+  local tree=$1 port=$2 append=no
+  [ "$DURABLE" = 0 ] || append=yes
+  daemon_with_pid "$tree" "$tree/usr/bin/redis-server" --bind 127.0.0.1 --port "$port" --dir "$DIR" --save '' \
+    --appendonly $append --appendfsync always --daemonize no || failed redis
+  echo "redis://127.0.0.1:$port" >"$DIR/url"
+  wait_for 20 answers "$port" || failed redis
+}
+
+start_etcd() { # one member, that no other member ever joins
+  local tree=$1 port=$2 peer sync=()
+  peer=http://127.0.0.1:$(free_port)
+  echo "http://127.0.0.1:$port" >"$DIR/url"
+  [ "$DURABLE" = 1 ] || sync=(--unsafe-no-fsync)
+  daemon_with_pid "$tree" "$tree/usr/bin/etcd" --data-dir "$DIR/data" --listen-client-urls "http://127.0.0.1:$port" \
+    --advertise-client-urls "http://127.0.0.1:$port" --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" \
+    --initial-cluster "default=$peer" "${sync[@]}" || failed etcd
+  wait_for 20 healthy "$port" || failed etcd
+}
+
+healthy() { # healthy PORT: etcd has a leader
+  (exec 3<>"/dev/tcp/127.0.0.1/$1" && printf 'GET /health HTTP/1.0\r\n\r\n' >&3 && timeout 2 cat <&3) 2>/dev/null |
+    grep -q '"health":"true"'
+}
+
+start_zookeeper() { # one server
+  local tree=$1 port=$2 jar path=$DIR/conf sync=no
+  [ "$DURABLE" = 0 ] || sync=yes
+  mkdir -p "$DIR/conf"
+  printf '%s\n' tickTime=2000 "dataDir=$DIR/data" "clientPort=$port" clientPortAddress=127.0.0.1 admin.enableServer=false \
+    4lw.commands.whitelist=ruok maxClientCnxns=0 "forceSync=$sync" >"$DIR/conf/zoo.cfg"
+  printf '%s\n' 'log4j.rootLogger=WARN, A' log4j.appender.A=org.apache.log4j.ConsoleAppender \
+    log4j.appender.A.layout=org.apache.log4j.SimpleLayout >"$DIR/conf/log4j.properties"
+  chmod -R a+rX "$DIR/conf"
+  # The jars that the machine has are not in the tree.
+  for jar in zookeeper zookeeper-jute slf4j-api slf4j-log4j12 log4j-1.2 'netty*' commons-cli commons-io jline \
+    metrics-core snappy-java jackson-core jackson-databind jackson-annotations; do
+    for jar in "$tree/usr/share/java/"$jar.jar /usr/share/java/$jar.jar; do [ ! -e "$jar" ] || path+=:$jar; done
+  done
+  echo "127.0.0.1:$port" >"$DIR/url"
+  daemon_with_pid "$tree" "$(java_of "$tree")" -Xmx512m "-Dzookeeper.forceSync=$sync" -cp "$path" \
+    org.apache.zookeeper.server.quorum.QuorumPeerMain "$DIR/conf/zoo.cfg" || failed zookeeper
+  wait_for 30 is_ok "$port" || failed zookeeper
+}
+
+is_ok() { # is_ok PORT: ZooKeeper serves
+  [ "$( (exec 3<>"/dev/tcp/127.0.0.1/$1" && printf ruok >&3 && timeout 2 cat <&3) 2>/dev/null)" = imok ]
 }
 
 # --- Galera: three nodes of MariaDB ---------------------------------------------------------------
@@ -413,7 +507,9 @@ stop() {
 gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/null) || true; [ -z "$state" ] || [ "$state" = Z ]; }
 
 case ${1:-} in
-  fetch) for engine in postgres mariadb mysql pgbouncer; do fetch $engine; done; fetch_galera ;;
+  fetch)
+    if [ $# -gt 1 ]; then for engine in "${@:2}"; do fetch "$engine"; done
+    else for engine in postgres mariadb mysql pgbouncer; do fetch $engine; done; fetch_galera; fi ;;
   start)
     case ${2:-} in
       standby) [ $# = 4 ] || die "usage: servers.sh start standby DIR PRIMARY" ;;
@@ -425,5 +521,5 @@ case ${1:-} in
   stop)
     [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
     if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;
-  *) sed -n '2,19p' "$here/servers.sh" >&2; exit 64 ;;
+  *) sed -n '2,21p' "$here/servers.sh" >&2; exit 64 ;;
 esac
