@@ -1,0 +1,87 @@
+//! The rows that are in the tables before a run, and the transaction beside which a run may happen.
+
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection, SqliteConnection};
+
+use crate::Failure;
+use crate::servers::Place;
+use crate::workload::Workload;
+
+/// The numbers from 0 to 9,999,999, on every engine.
+const DIGIT: &str = "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4
+    UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)";
+
+fn numbers() -> String {
+    let powers = [1_u32, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
+    let tables = (0..powers.len()).map(|place| format!("{DIGIT} AS d{place}"));
+    let sum = (0..powers.len()).map(|place| format!("{} * d{place}.d", powers[place]));
+    let (tables, sum): (Vec<_>, Vec<_>) = (tables.collect(), sum.collect());
+    format!(
+        "SELECT {} AS n FROM {}",
+        sum.join(" + "),
+        tables.join(" CROSS JOIN ")
+    )
+}
+
+/// Puts the names of the workload into `table`, free. Names that are there stay.
+pub(crate) async fn fill(
+    place: Place,
+    url: &str,
+    table: &str,
+    workload: Workload,
+    tasks: u32,
+) -> Result<(), Failure> {
+    let (prefix, count, numbers) = (workload.prefix(), workload.names(tasks), numbers());
+    let rows =
+        |name: String| format!("SELECT {name}, 1 FROM ({numbers}) AS numbers WHERE n < {count}");
+    match place {
+        Place::Postgres => {
+            let rows = rows(format!("convert_to('{prefix}' || n, 'UTF8')"));
+            let sql = format!("INSERT INTO {table} (name, fence) {rows} ON CONFLICT DO NOTHING");
+            let mut conn = PgConnection::connect(url).await?;
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await?;
+        }
+        Place::Sqlite => {
+            let rows = rows(format!("CAST('{prefix}' || n AS BLOB)"));
+            let sql = format!("INSERT OR IGNORE INTO {table} (name, fence) {rows}");
+            let mut conn = SqliteConnection::connect(url).await?;
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await?;
+            conn.close().await?;
+        }
+        _ => {
+            let rows = rows(format!("CONCAT('{prefix}', n)"));
+            let sql = format!("INSERT IGNORE INTO {table} (name, fence) {rows}");
+            let mut conn = MySqlConnection::connect(url).await?;
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await?;
+        }
+    }
+    tidy(place, url, table).await
+}
+
+/// Has the database do now what it might otherwise do during a run: remove old row versions, collect statistics.
+pub(crate) async fn tidy(place: Place, url: &str, table: &str) -> Result<(), Failure> {
+    match place {
+        Place::Postgres => {
+            let mut conn = PgConnection::connect(url).await?;
+            let sql = AssertSqlSafe(format!("VACUUM (ANALYZE) {table}"));
+            sqlx::raw_sql(sql).execute(&mut conn).await?;
+            sqlx::raw_sql("CHECKPOINT").execute(&mut conn).await?;
+        }
+        Place::MariaDb | Place::MySql => {
+            let mut conn = MySqlConnection::connect(url).await?;
+            let sql = AssertSqlSafe(format!("ANALYZE TABLE {table}"));
+            sqlx::raw_sql(sql).execute(&mut conn).await?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Opens a transaction with a snapshot of `table`, as that of a dump. It ends when the connection is dropped.
+pub(crate) async fn snapshot(url: &str, table: &str) -> Result<PgConnection, Failure> {
+    let mut conn = PgConnection::connect(url).await?;
+    let begin = sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ");
+    begin.execute(&mut conn).await?;
+    let look = sqlx::raw_sql(AssertSqlSafe(format!("SELECT count(*) FROM {table}")));
+    look.execute(&mut conn).await?;
+    Ok(conn)
+}
