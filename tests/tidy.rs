@@ -40,10 +40,11 @@ const ALL: [&str; 7] = [
 const PUBLISHED: [&str; 3] = ["src", "rowlock-http/src", "rowlock-cli/src"];
 
 /// All their tests.
-const TESTS: [&str; 4] = [
+const TESTS: [&str; 5] = [
     "tests",
     "rowlock-http/tests",
     "rowlock-cli/tests",
+    "benches/tests",
     "examples/payments/tests",
 ];
 

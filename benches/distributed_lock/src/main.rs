@@ -22,11 +22,15 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 async fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let (Some("--child"), Some(orders)) = (arguments.next().as_deref(), arguments.next()) else {
-        return Err("the benchmark race starts this program: give it the path in --distributed-lock".into());
+        return Err(
+            "the benchmark race starts this program: give it the path in --distributed-lock".into(),
+        );
     };
     runner::child(&orders, connect).await
 }
 
 async fn connect(orders: &Orders) -> Result<Arc<dyn Contender>, Failure> {
-    Ok(Arc::new(client::Client::connect(&orders.url, orders.connections()).await?))
+    Ok(Arc::new(
+        client::Client::connect(&orders.url, orders.connections()).await?,
+    ))
 }

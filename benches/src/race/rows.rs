@@ -6,14 +6,14 @@ use crate::Failure;
 use crate::servers::Place;
 use crate::workload::Workload;
 
-/// The numbers from 0 to 9,999,999, on every engine.
 const DIGIT: &str = "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4
     UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)";
 
-fn numbers() -> String {
-    let powers = [1_u32, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
-    let tables = (0..powers.len()).map(|place| format!("{DIGIT} AS d{place}"));
-    let sum = (0..powers.len()).map(|place| format!("{} * d{place}.d", powers[place]));
+/// The numbers from 0 on, at least `count`, on every engine.
+fn numbers(count: u32) -> String {
+    let digits = 0..=count.checked_ilog10().unwrap_or(0);
+    let tables = digits.clone().map(|digit| format!("{DIGIT} AS d{digit}"));
+    let sum = digits.map(|digit| format!("{} * d{digit}.d", 10_u32.pow(digit)));
     let (tables, sum): (Vec<_>, Vec<_>) = (tables.collect(), sum.collect());
     format!(
         "SELECT {} AS n FROM {}",
@@ -30,7 +30,8 @@ pub(crate) async fn fill(
     workload: Workload,
     tasks: u32,
 ) -> Result<(), Failure> {
-    let (prefix, count, numbers) = (workload.prefix(), workload.names(tasks), numbers());
+    let (prefix, count) = (workload.prefix(), workload.names(tasks));
+    let numbers = numbers(count);
     let rows =
         |name: String| format!("SELECT {name}, 1 FROM ({numbers}) AS numbers WHERE n < {count}");
     match place {

@@ -48,12 +48,16 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Starts the servers of `places`, all at the same time.
+    /// Starts the servers of `places`, all at the same time. If they are not `durable`, they do not wait for the disk, except for
+    /// Redis with `appendfsync always`.
     ///
     /// # Panics
     ///
     /// A server does not start. The message has its log.
-    pub(crate) fn start(places: impl IntoIterator<Item = Place>) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        places: impl IntoIterator<Item = Place>,
+        durable: bool,
+    ) -> Result<Self, Failure> {
         let places: BTreeSet<_> = places.into_iter().collect();
         let folder = tempfile::Builder::new().prefix("rowlock-race-").tempdir()?;
         let starts: Vec<_> = places
@@ -61,8 +65,10 @@ impl Servers {
             .filter_map(|place| Some((place, place.server()?)))
             .map(|(place, kind)| {
                 let start = move || match place {
+                    Place::RedisAlways => Own::durable(kind),
                     Place::Redis => Own::start(kind, &[]),
-                    _ => Own::durable(kind),
+                    _ if durable => Own::durable(kind),
+                    _ => Own::start(kind, &[]),
                 };
                 (place, std::thread::spawn(start))
             })
