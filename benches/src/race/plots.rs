@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use plotters::prelude::*;
 
 use crate::Failure;
+use crate::contender::ENTRIES;
 use crate::plan::Heat;
 use crate::report::{Score, micros, to_float};
 use crate::runner::latencies;
@@ -192,12 +193,12 @@ impl Plot {
         let ((left, right), (low, high)) = (ends(|point| point.0), ends(|point| point.1));
         let root = SVGBackend::new(path, (960, 600)).into_drawing_area();
         root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&root)
+        let (plot, legend) = root.split_horizontally(790);
+        let mut chart = ChartBuilder::on(&plot)
             .caption(&self.title, ("sans-serif", 20))
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(80)
-            .right_y_label_area_size(170)
             .build_cartesian_2d(
                 (left..(right * 1.05).max(left * 2.0)).log_scale(),
                 (low / 1.5..high * 1.5).log_scale(),
@@ -210,8 +211,8 @@ impl Plot {
             .y_label_formatter(&|y| format!("{y:.0}"))
             .light_line_style(WHITE)
             .draw()?;
-        for (number, (name, points)) in lines.iter().enumerate() {
-            let color = Palette99::pick(number).to_rgba();
+        for (row, (name, points)) in (0..).zip(lines) {
+            let color = color_of(name);
             let points: Vec<_> = points
                 .iter()
                 .copied()
@@ -220,23 +221,21 @@ impl Plot {
             let dots = points
                 .iter()
                 .map(|point| Circle::new(*point, 3, color.filled()));
-            chart
-                .draw_series(LineSeries::new(
-                    points.iter().copied(),
-                    color.stroke_width(2),
-                ))?
-                .label(*name)
-                .legend(move |(x, y)| {
-                    Rectangle::new([(x, y - 4), (x + 12, y + 4)], color.filled())
-                });
+            chart.draw_series(LineSeries::new(
+                points.iter().copied(),
+                color.stroke_width(2),
+            ))?;
             chart.draw_series(dots)?;
+            let top = 48 + 20 * row;
+            legend.draw(&Rectangle::new([(4, top), (16, top + 10)], color.filled()))?;
+            legend.draw(&Text::new(*name, (24, top - 1), ("sans-serif", 15)))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::Coordinate(695, 0))
-            .border_style(BLACK)
-            .background_style(WHITE.mix(0.8))
-            .draw()?;
         Ok(root.present()?)
     }
+}
+
+/// A contender has the same colour in all plots.
+fn color_of(name: &str) -> RGBAColor {
+    let number = ENTRIES.iter().position(|entry| entry.name == name);
+    Palette99::pick(number.unwrap_or(ENTRIES.len())).to_rgba()
 }
