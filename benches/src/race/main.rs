@@ -101,7 +101,7 @@ async fn race(arguments: &Arguments) -> Result<(), Failure> {
 async fn prepare(servers: &mut Servers, start: Start) -> Result<(), Failure> {
     let Start { entry, heat } = start;
     let url = servers
-        .url(entry.place, heat.workload.database().as_deref())
+        .url(entry.place, entry.database(heat.workload).as_deref())
         .await?;
     entry.prepare(&url).await?;
     if let Some(table) = entry.table() {
@@ -119,7 +119,7 @@ async fn run(
 ) -> Result<Run, Failure> {
     let Start { entry, heat } = start;
     let url = servers
-        .url(entry.place, heat.workload.database().as_deref())
+        .url(entry.place, entry.database(heat.workload).as_deref())
         .await?;
     let mut snapshot = None;
     if let Some(table) = entry.table() {
@@ -132,7 +132,7 @@ async fn run(
         .then(|| servers.referee())
         .transpose()?;
     let orders = Orders {
-        contender: entry.name.to_owned(),
+        contender: entry.name_in_program().to_owned(),
         url,
         workload: heat.workload,
         process: 0,

@@ -48,6 +48,9 @@ pub(crate) struct Arguments {
     /// The program of the contender distributed-lock. It takes part only with it. docs/RACE.md says how to build it.
     #[arg(long)]
     pub(crate) distributed_lock: Option<PathBuf>,
+    /// The program `race` of an earlier commit, for the contender rowlock-before. It takes part only with it.
+    #[arg(long)]
+    pub(crate) before: Option<PathBuf>,
     /// The folder for the CSV files and the plots. It is made if it is missing.
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
@@ -128,13 +131,16 @@ impl Arguments {
 
     /// The program whose processes run a contender: this one, or its own.
     pub(crate) fn program(&self, entry: &Entry) -> Result<PathBuf, Failure> {
-        if entry.means == Means::DistributedLock {
-            let given = self.distributed_lock.clone();
-            return given.ok_or_else(|| {
-                "distributed-lock is another program: give its path in --distributed-lock, see docs/RACE.md".into()
-            });
-        }
-        Ok(std::env::current_exe()?)
+        let (given, option) = match entry.means {
+            Means::DistributedLock => (&self.distributed_lock, "--distributed-lock"),
+            Means::Before => (&self.before, "--before"),
+            _ => return Ok(std::env::current_exe()?),
+        };
+        let name = entry.name;
+        let given = given.clone();
+        given.ok_or_else(|| {
+            format!("{name} is another program: give its path in {option}, see docs/RACE.md").into()
+        })
     }
 
     /// The measured time of a run in this group.

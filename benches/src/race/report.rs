@@ -123,7 +123,6 @@ impl<'a> Line<'a> {
     fn new(score: &'a Score, base: &str, all: &[Score]) -> Self {
         let Start { entry, heat } = score.start;
         let is_base = |other: &&Score| other.start.entry.name == base && other.start.heat == heat;
-        // The same heat may stand twice, in two groups. The base of the same group has as many rounds beside it.
         let base = all.iter().find(is_base);
         Self {
             workload: heat.workload.kind(),
@@ -162,7 +161,7 @@ pub(crate) fn print(base: &str, group: &[Heat], scores: &[Score]) {
     };
     let names: Vec<_> = group.iter().map(|heat| heat.workload.to_string()).collect();
     println!(
-        "\n{}: {tasks} tasks in {processes} processes\n",
+        "\n{}: tasks {tasks}, processes {processes}\n",
         names.join(" and ")
     );
     let ratio = format!("{base} ÷ it");

@@ -26,6 +26,8 @@ const TTL: Duration = Duration::from_mins(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Means {
     Rowlock,
+    /// An earlier rowlock, in a program whose path is given.
+    Before,
     Bare,
     Advisory,
     Redis,
@@ -67,6 +69,7 @@ const ALWAYS: &str = "appendfsync always";
 /// All contenders.
 pub(crate) const ENTRIES: &[Entry] = &[
     entry("rowlock-postgres", Means::Rowlock, Place::Postgres, GRANT),
+    entry("rowlock-before", Means::Before, Place::Postgres, GRANT),
     entry("rowlock-mariadb", Means::Rowlock, Place::MariaDb, COMMIT),
     entry("rowlock-mysql", Means::Rowlock, Place::MySql, COMMIT),
     entry("rowlock-sqlite", Means::Rowlock, Place::Sqlite, WAL),
@@ -114,6 +117,22 @@ impl Entry {
         })
     }
 
+    /// The database with its locks on the server; none for the server's usual one.
+    pub(crate) fn database(&self, workload: Workload) -> Option<String> {
+        // An earlier rowlock may have other tables.
+        let before = (self.means == Means::Before).then(|| "race_before".to_owned());
+        before.or_else(|| workload.database())
+    }
+
+    /// What the program that runs the contender calls it.
+    pub(crate) fn name_in_program(&self) -> &'static str {
+        if self.means == Means::Before {
+            "rowlock-postgres"
+        } else {
+            self.name
+        }
+    }
+
     /// Whether the contender runs `workload`. Growth and the snapshot matter only where released locks leave rows.
     pub(crate) fn runs(&self, workload: Workload) -> bool {
         let has_rows = matches!(self.means, Means::Rowlock | Means::Bare);
@@ -155,8 +174,8 @@ pub(crate) async fn connect(orders: &Orders) -> Result<Arc<dyn Contender>, Failu
         Means::Rslock => Arc::new(redis::Rslock::connect(url)?),
         Means::Etcd => Arc::new(etcd::Client::connect(url, orders.process).await?),
         Means::ZooKeeper => Arc::new(zookeeper::Client::connect(url).await?),
-        Means::DistributedLock => {
-            return Err("distributed-lock is a program of its own".into());
+        Means::Before | Means::DistributedLock => {
+            return Err(format!("{} is another program", entry.name).into());
         }
         Means::Broken => Arc::new(broken::Client),
     })
