@@ -8,6 +8,7 @@
 #   docker/servers.sh start pgbouncer DIR URL [LINE…]  start PgBouncer in front of the server URL; LINEs are its settings
 #   docker/servers.sh start galera DIR       start three MariaDB nodes, and print a URL for each; DIR/n1, DIR/n2 and
 #                                            DIR/n3 have their pid, port, url and log
+#   docker/servers.sh run postgres PROGRAM ARG…  run a program of PostgreSQL, such as pgbench
 #   docker/servers.sh stop DIR               stop the server in DIR; its data stays
 #
 # ENGINE is postgres, mariadb or mysql; or, for the benchmark `race`, redis, etcd or zookeeper. A server listens on a
@@ -518,8 +519,12 @@ case ${1:-} in
     esac
     DIR=$3
     if [ "$2" = galera ]; then start_galera; else start "$2" "${@:4}"; fi ;;
+  run)
+    [ $# -ge 3 ] && [ "$2" = postgres ] || die "usage: servers.sh run postgres PROGRAM ARG…"
+    fetch postgres; from=$(tree postgres)
+    run_in "$from" "$(pg_bin "$from")/$3" "${@:4}" ;;
   stop)
     [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
     if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;
-  *) sed -n '2,21p' "$here/servers.sh" >&2; exit 64 ;;
+  *) sed -n '2,22p' "$here/servers.sh" >&2; exit 64 ;;
 esac

@@ -5,6 +5,7 @@ mod contender;
 #[path = "../figures.rs"]
 #[allow(dead_code, reason = "it also serves the other benchmarks")]
 mod figures;
+mod floor;
 mod locking;
 mod plan;
 mod plots;
@@ -18,7 +19,7 @@ mod workload;
 
 use clap::Parser;
 
-use contender::ENTRIES;
+use contender::{ENTRIES, Means};
 use plan::{Arguments, Start};
 use processes::Run;
 use report::Score;
@@ -53,8 +54,11 @@ async fn race(arguments: &Arguments) -> Result<(), Failure> {
     }
     let mut all = Vec::new();
     for group in arguments.groups() {
-        let takes_part =
-            |entry: &contender::Entry| group.iter().all(|heat| entry.runs(heat.workload));
+        let takes_part = |entry: &contender::Entry| {
+            group
+                .iter()
+                .all(|heat| entry.runs(heat.workload) && entry.can_have(heat.tasks, heat.processes))
+        };
         let mut scores = Vec::new();
         for heat in &group {
             let entries = entries.iter().filter(|entry| takes_part(entry));
@@ -142,7 +146,11 @@ async fn run(
         seconds,
         referee,
     };
-    let run = processes::run(&orders, &arguments.program(entry)?).await;
+    let run = if entry.means == Means::Floor {
+        floor::run(servers, &orders).await
+    } else {
+        processes::run(&orders, &arguments.program(entry)?).await
+    };
     // Until here, the transaction was open.
     drop(snapshot);
     run

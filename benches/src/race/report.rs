@@ -50,7 +50,13 @@ impl Score {
 
     /// The latency at a quantile, in microseconds.
     fn latency(&self, quantile: f64) -> Option<f64> {
-        self.median(|run| micros(run.latencies.value_at_quantile(quantile)))
+        let has_latencies = self
+            .runs
+            .iter()
+            .flatten()
+            .any(|run| !run.latencies.is_empty());
+        let median = self.median(|run| micros(run.latencies.value_at_quantile(quantile)));
+        median.filter(|_| has_latencies)
     }
 
     /// How many times the pairs of this one `other` has: the median of the ratios within the rounds.
@@ -196,8 +202,9 @@ pub(crate) fn print(base: &str, group: &[Heat], scores: &[Score]) {
             row.push(score.start.heat.workload.to_string());
         }
         row.push(text(line.pairs_per_second, 0));
-        row.push(text(line.p50_us, 0));
-        row.push(text(line.p99_us, 0));
+        for latency in [line.p50_us, line.p99_us] {
+            row.push(latency.map_or_else(String::new, |latency| format!("{latency:.0}")));
+        }
         row.push(
             line.base_ratio
                 .map_or_else(String::new, |ratio| format!("{ratio:.2}")),

@@ -93,6 +93,12 @@ impl Servers {
         Err(format!("{} did not start; the reason is above", failed.join(", ")).into())
     }
 
+    /// The folder of a server, which has its log.
+    pub(crate) fn home(&self, place: Place) -> Result<&std::path::Path, Failure> {
+        let server = self.started.get(&place).ok_or("this place has no server")?;
+        Ok(server.dir.path())
+    }
+
     /// The file of the referee, empty.
     pub(crate) fn referee(&self) -> Result<std::path::PathBuf, Failure> {
         let path = self.folder.path().join("referee");

@@ -28,6 +28,8 @@ pub(crate) enum Means {
     Rowlock,
     /// An earlier rowlock, in a program whose path is given.
     Before,
+    /// rowlock's statements through pgbench.
+    Floor,
     Bare,
     Advisory,
     Redis,
@@ -69,6 +71,7 @@ const ALWAYS: &str = "appendfsync always";
 /// All contenders.
 pub(crate) const ENTRIES: &[Entry] = &[
     entry("rowlock-postgres", Means::Rowlock, Place::Postgres, GRANT),
+    entry("floor", Means::Floor, Place::Postgres, GRANT),
     entry("rowlock-before", Means::Before, Place::Postgres, GRANT),
     entry("rowlock-mariadb", Means::Rowlock, Place::MariaDb, COMMIT),
     entry("rowlock-mysql", Means::Rowlock, Place::MySql, COMMIT),
@@ -121,7 +124,9 @@ impl Entry {
     pub(crate) fn database(&self, workload: Workload) -> Option<String> {
         // An earlier rowlock may have other tables.
         let before = (self.means == Means::Before).then(|| "race_before".to_owned());
-        before.or_else(|| workload.database())
+        // The floor switches the log of its database on.
+        let floor = (self.means == Means::Floor).then(|| "race_floor".to_owned());
+        before.or(floor).or_else(|| workload.database())
     }
 
     /// What the program that runs the contender calls it.
@@ -137,16 +142,22 @@ impl Entry {
     pub(crate) fn runs(&self, workload: Workload) -> bool {
         let has_rows = matches!(self.means, Means::Rowlock | Means::Bare);
         match workload {
-            Workload::Spread | Workload::Hot | Workload::Mixed => true,
+            Workload::Spread => true,
+            Workload::Hot | Workload::Mixed => self.means != Means::Floor,
             Workload::Growth(_) => has_rows,
             Workload::Snapshot => has_rows && self.place == Place::Postgres,
         }
     }
 
+    /// Whether the contender runs with so many tasks. The floor is one process, and few tasks send no batches.
+    pub(crate) fn can_have(&self, tasks: u32, processes: u32) -> bool {
+        self.means != Means::Floor || (processes == 1 && tasks >= 64)
+    }
+
     /// The table with its locks, if they are rows.
     pub(crate) fn table(&self) -> Option<&'static str> {
         match self.means {
-            Means::Rowlock => Some("rowlock_lock"),
+            Means::Rowlock | Means::Floor => Some("rowlock_lock"),
             Means::Bare => Some(bare::TABLE),
             _ => None,
         }
@@ -155,7 +166,7 @@ impl Entry {
     /// Makes the tables.
     pub(crate) async fn prepare(&self, url: &str) -> Result<(), Failure> {
         match self.means {
-            Means::Rowlock => rowlock::prepare(url).await,
+            Means::Rowlock | Means::Floor => rowlock::prepare(url).await,
             Means::Bare => bare::prepare(self.place, url).await,
             _ => Ok(()),
         }
@@ -174,7 +185,7 @@ pub(crate) async fn connect(orders: &Orders) -> Result<Arc<dyn Contender>, Failu
         Means::Rslock => Arc::new(redis::Rslock::connect(url)?),
         Means::Etcd => Arc::new(etcd::Client::connect(url, orders.process).await?),
         Means::ZooKeeper => Arc::new(zookeeper::Client::connect(url).await?),
-        Means::Before | Means::DistributedLock => {
+        Means::Before | Means::Floor | Means::DistributedLock => {
             return Err(format!("{} is another program", entry.name).into());
         }
         Means::Broken => Arc::new(broken::Client),
