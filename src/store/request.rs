@@ -5,7 +5,7 @@
 //! before, which Linux delays by 40 ms. A statement for 256 leases took 54 ms on an idle server.
 
 /// The most bytes of one record.
-const RECORD: usize = 16 * 1024;
+pub(super) const RECORD: usize = 16 * 1024;
 
 /// The room in a request. The figures are those of a brand's largest statement, rounded up.
 #[derive(Debug, Clone, Copy)]

@@ -17,6 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
+use super::exchange::exchange;
 use super::lock_row::{Rows, found, is_duplicate, read, read_text, row_columns, row_ends};
 use super::statement::{fill, hex, quoted, text, write_and_read};
 use crate::model::Name;
@@ -146,7 +147,7 @@ WHERE name = ?";
 const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = ?";
 
 /// The statement that takes, and the statement that reads back.
-fn take_text(asks: &[TakeAsk]) -> (String, String) {
+pub(super) fn take_text(asks: &[TakeAsk]) -> (String, String) {
     let take = match asks {
         [ask] => fill(
             TAKE_ONE,
@@ -173,23 +174,8 @@ fn renew_text(asks: &[RenewAsk]) -> String {
 impl LeaseStore for MySqlConnection {
     async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         let (take, read) = take_text(asks);
-        let mut rows = found(&write_and_read(self, &take, &read).await?)?;
-
-        let missing: Vec<&TakeAsk> = asks
-            .iter()
-            .filter(|ask| !rows.contains_key(ask.name.as_bytes()))
-            .collect();
-        if !missing.is_empty() {
-            rows.extend(make(self, &missing).await?);
-        }
-
-        Ok(asks
-            .iter()
-            .map(|ask| match rows.remove(ask.name.as_bytes()) {
-                Some(row) if row.is_of(ask.grant_id) => Taken::Granted { fence: row.fence },
-                row => Taken::busy(row),
-            })
-            .collect())
+        let rows = found(&write_and_read(self, &take, &read).await?)?;
+        Ok(taken(self, asks, rows).await?)
     }
 
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
@@ -209,6 +195,40 @@ impl LeaseStore for MySqlConnection {
                 _ => Renewed::Gone,
             })
             .collect())
+    }
+
+    async fn lease_exchange(
+        &mut self,
+        releases: &[ReleaseAsk],
+        takes: &[TakeAsk],
+    ) -> Result<(Vec<Freed>, Vec<Taken>), Fault> {
+        let is_lean = |ask: &ReleaseAsk| ask.name.of_permit().is_none() && !ask.was_queued;
+        let lean: Vec<&ReleaseAsk> = releases.iter().filter(|ask| is_lean(ask)).collect();
+        let Some(done) = exchange(self, &lean, takes).await? else {
+            let freed = self.lease_release(releases).await?;
+            return Ok((freed, self.lease_take(takes).await?));
+        };
+
+        let is_freed = |ask: &ReleaseAsk| done.freed && is_lean(ask);
+        let left: Vec<ReleaseAsk> = releases
+            .iter()
+            .filter(|ask| !is_freed(ask))
+            .cloned()
+            .collect();
+        let mut others = if left.is_empty() {
+            Vec::new()
+        } else {
+            self.lease_release(&left).await?
+        }
+        .into_iter();
+        let freed = releases.iter().map(|ask| match is_freed(ask) {
+            true => Freed::Released,
+            false => others.next().unwrap_or(Freed::Superseded),
+        });
+        let freed = freed.collect();
+
+        let taken = taken(self, takes, done.rows).await?;
+        Ok((freed, self.lease_take_freed(takes, taken).await?))
     }
 
     async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
@@ -276,6 +296,28 @@ impl LeaseStore for MySqlConnection {
         tx.commit().await?;
         Ok(held)
     }
+}
+
+/// The outcomes of asks, by the rows that were read after the statement that takes. Makes the rows that are missing.
+async fn taken(
+    conn: &mut MySqlConnection,
+    asks: &[TakeAsk],
+    mut rows: Rows,
+) -> Result<Vec<Taken>, sqlx::Error> {
+    let missing: Vec<&TakeAsk> = asks
+        .iter()
+        .filter(|ask| !rows.contains_key(ask.name.as_bytes()))
+        .collect();
+    if !missing.is_empty() {
+        rows.extend(make(conn, &missing).await?);
+    }
+    let taken = asks
+        .iter()
+        .map(|ask| match rows.remove(ask.name.as_bytes()) {
+            Some(row) if row.is_of(ask.grant_id) => Taken::Granted { fence: row.fence },
+            row => Taken::busy(row),
+        });
+    Ok(taken.collect())
 }
 
 /// Inserts all rows at once; one by one, when another session inserts one of them at the same time.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::super::connect::MySql;
+use super::super::exchange::exchange_text;
 use super::*;
 use crate::store::lease::FOR_EVER;
 use crate::store::{Connector, RequestLimit};
@@ -62,5 +63,38 @@ fn a_batch_that_is_admitted_leaves_in_one_record() {
             // The size comes close to the limit, too.
             assert!((12_000..RECORD - HEADER).contains(&size), "{size}");
         }
+    }
+}
+
+/// (Names with other letters are written in hexadecimal. A text of long ones may be longer, and is not sent then.)
+#[test]
+fn an_exchange_that_is_admitted_leaves_in_one_record() {
+    let holder: Arc<str> = "program 12345 on host".into();
+    for (name, least) in [("n".repeat(20), 9_000), ("é".repeat(10), 9_000)] {
+        let pair = holder.len() + 66 + 4 * name.len();
+        let names = batch(MySql::REQUEST, &name, pair, |name| name);
+        let releases: Vec<ReleaseAsk> = names
+            .iter()
+            .map(|name| ReleaseAsk {
+                name: name.clone(),
+                grant_id: Uuid::max(),
+                fence: i64::MAX,
+                was_queued: false,
+            })
+            .collect();
+        let takes: Vec<TakeAsk> = names
+            .iter()
+            .map(|name| TakeAsk {
+                name: name.clone(),
+                grant_id: Uuid::max(),
+                ttl: FOR_EVER,
+                holder: Arc::clone(&holder),
+                session: Some(Uuid::max()),
+                barging: false,
+            })
+            .collect();
+        let text = exchange_text(&releases.iter().collect::<Vec<_>>(), &takes);
+        let size = text.len();
+        assert!((least..RECORD - HEADER - 64).contains(&size), "{size}");
     }
 }

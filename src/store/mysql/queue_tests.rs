@@ -9,6 +9,8 @@ use crate::store::queue_cases::{Client, Place, TTL, named, queue_cases};
 use crate::store::schema::SchemaStore;
 use crate::store::{Connector, micros};
 
+#[path = "exchange_tests.rs"]
+mod exchange;
 #[path = "permit_tests.rs"]
 mod permits;
 #[path = "queue_stress_tests.rs"]

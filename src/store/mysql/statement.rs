@@ -25,9 +25,13 @@ pub(super) fn found_cluster() {
     IN_CLUSTER.store(true, Ordering::Relaxed);
 }
 
+pub(super) fn is_in_cluster() -> bool {
+    IN_CLUSTER.load(Ordering::Relaxed)
+}
+
 /// The requests for a text of statements in a transaction.
 fn requests(text: String) -> Vec<String> {
-    if IN_CLUSTER.load(Ordering::Relaxed) {
+    if is_in_cluster() {
         statements(&text)
     } else {
         vec![text]

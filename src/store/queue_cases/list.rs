@@ -38,6 +38,10 @@ macro_rules! queue_cases {
             }
             exchange {
                 an_exchange_is_releases_and_takes
+                an_exchange_keeps_its_asks_apart
+                an_exchange_waits_for_no_transaction
+                an_exchange_that_fails_leaves_nothing_open
+                clients_exchange_names_at_random
             }
             permit_granting {
                 permits_are_granted_up_to_the_capacity

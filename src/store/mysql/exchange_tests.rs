@@ -1,0 +1,118 @@
+//! Exchanges on both servers.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::store::lease::{LeaseStore, TakeAsk, Taken};
+use crate::store::release::{Freed, ReleaseAsk};
+
+async fn on_both(test: impl AsyncFn(Database)) {
+    for variable in ["ROWLOCK_TEST_MYSQL_URL", "ROWLOCK_TEST_MARIADB_URL"] {
+        test(Database::new(variable).await).await;
+    }
+}
+
+fn take(name: &str) -> TakeAsk {
+    TakeAsk {
+        name: named(name),
+        grant_id: Uuid::new_v4(),
+        ttl: TTL,
+        holder: "taker".into(),
+        session: None,
+        barging: false,
+    }
+}
+
+async fn held(client: &mut Client<Database>, names: &[&str]) -> Vec<ReleaseAsk> {
+    let mut releases = Vec::new();
+    for name in names {
+        let held = client.hold(name).await;
+        releases.push(ReleaseAsk {
+            name: held.ask.name,
+            grant_id: held.ask.grant_id,
+            fence: held.fence,
+            was_queued: false,
+        });
+    }
+    releases
+}
+
+/// The plain UPDATE must not look at a row that another transaction has locked: it would wait.
+#[tokio::test]
+async fn a_locked_row_holds_up_no_other_row_of_its_exchange() {
+    on_both(async |place| {
+        let mut client = Client::new(&place).await;
+        let mut other = Client::new(&place).await;
+        let releases = held(&mut client, &["a", "b", "c"]).await;
+        let free = held(&mut client, &["d", "e", "f"]).await;
+        let freed = client.conn.lease_release(&free).await.unwrap();
+        assert_eq!(freed, vec![Freed::Released; 3]);
+        let takes = ["d", "e", "f"].map(take);
+        for lock in ["b", "e"] {
+            other
+                .run(&format!(
+                    "{}SELECT * FROM rowlock_lock WHERE name = '{lock}' FOR UPDATE",
+                    if lock == "b" {
+                        "START TRANSACTION; "
+                    } else {
+                        ""
+                    }
+                ))
+                .await;
+        }
+        let began = Instant::now();
+        let exchanged = client.conn.lease_exchange(&releases, &takes).await;
+        assert!(began.elapsed() < Duration::from_millis(500));
+        let (freed, taken) = exchanged.unwrap();
+        assert_eq!(freed, [Freed::Released, Freed::Locked, Freed::Released]);
+        assert!(
+            matches!(
+                taken[..],
+                [
+                    Taken::Granted { .. },
+                    Taken::Busy(None),
+                    Taken::Granted { .. }
+                ]
+            ),
+            "{taken:?}"
+        );
+
+        other.run("COMMIT").await;
+        let exchanged = client.conn.lease_exchange(&releases[1..2], &takes[1..2]);
+        let (freed, taken) = exchanged.await.unwrap();
+        assert_eq!(freed, [Freed::Released]);
+        assert!(matches!(taken[..], [Taken::Granted { .. }]), "{taken:?}");
+    })
+    .await;
+}
+
+/// All of it is one transaction: what was freed before the error is held again.
+#[tokio::test]
+async fn an_exchange_is_one_transaction() {
+    on_both(async |place| {
+        let mut client = Client::new(&place).await;
+        let mut other = Client::new(&place).await;
+        let releases = held(&mut client, &["a", "b"]).await;
+        other
+            .run("INSERT INTO rowlock_lock (name, fence) VALUES ('c', 4611686018427387903), ('d', 1)")
+            .await;
+        let takes = ["c", "d"].map(take);
+        let failed = client.conn.lease_exchange(&releases, &takes).await;
+        failed.unwrap_err();
+        for release in &releases {
+            let row = other.row(release.name.as_str()).await;
+            assert!(row.is_of(release.grant_id), "{row:?}");
+        }
+        let open = "SELECT COUNT(*) FROM information_schema.innodb_trx
+                    WHERE trx_mysql_thread_id = CONNECTION_ID()";
+        assert_eq!(Database::numbers(&mut client.conn, open).await, [0]);
+        let (freed, taken) = client
+            .conn
+            .lease_exchange(&releases, &takes[1..])
+            .await
+            .unwrap();
+        assert_eq!(freed, vec![Freed::Released; 2]);
+        assert!(matches!(taken[..], [Taken::Granted { .. }]), "{taken:?}");
+    })
+    .await;
+}
