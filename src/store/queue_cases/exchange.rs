@@ -100,7 +100,7 @@ pub(crate) async fn an_exchange_is_releases_and_takes<P: Place>(place: &P) {
 }
 
 /// The longest time that a verb may wait.
-const SOON: Duration = Duration::from_millis(100);
+const SOON: Duration = Duration::from_secs(1);
 
 /// A name that has a row, and is free.
 async fn freed<P: Place>(client: &mut Client<P>, name: &str) {
@@ -159,6 +159,41 @@ pub(crate) async fn an_exchange_keeps_its_asks_apart<P: Place>(place: &P) {
             assert_eq!(freed, Freed::Released);
         }
     }
+}
+
+/// One name with waiters, or with an expired lease, is what keeps the releases and takes from being granted all at once.
+pub(crate) async fn an_exchange_leaves_waiters_alone<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    client.hold("stuck").await;
+    let turn = client.wait("stuck").await;
+    let expired = freed_by(&client.hold("expired").await);
+    client.expire_grants().await;
+    for name in ["x", "y"] {
+        freed(&mut client, name).await;
+    }
+    let mut releases = vec![freed_by(&client.hold("a").await)];
+    releases.push(freed_by(&client.hold("b").await));
+    let next = client.wait("b").await;
+    let mut takes = ["stuck", "x"].map(take);
+    for ask in &mut takes {
+        ask.holder = "taker".into();
+    }
+
+    let exchanged = client.conn.lease_exchange(&releases, &takes).await;
+    let (freed, taken) = exchanged.unwrap();
+    let passed = Freed::Passed(vec![next.ask.grant_id]);
+    assert_eq!(freed, [Freed::Released, passed]);
+    let is_passed_on = matches!(&taken[0], Taken::Busy(Some(row)) if row.is_of(turn.ask.grant_id));
+    assert!(is_passed_on && is_granted(&taken[1]), "{taken:?}");
+    client.check().await;
+
+    let mut late = vec![freed_by(&client.hold("c").await)];
+    late.push(expired.clone());
+    let exchanged = client.conn.lease_exchange(&late, &[take("y")]).await;
+    let (freed, taken) = exchanged.unwrap();
+    assert_eq!(freed, [Freed::Released, Freed::Expired]);
+    assert!(taken.iter().all(is_granted), "{taken:?}");
+    assert!(client.row("expired").await.is_of(expired.grant_id));
 }
 
 /// A locked row is told of at once, and is exchanged when the transaction is over. (SQLite: the whole file is locked.)

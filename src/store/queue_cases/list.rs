@@ -39,6 +39,7 @@ macro_rules! queue_cases {
             exchange {
                 an_exchange_is_releases_and_takes
                 an_exchange_keeps_its_asks_apart
+                an_exchange_leaves_waiters_alone
                 an_exchange_waits_for_no_transaction
                 an_exchange_that_fails_leaves_nothing_open
                 clients_exchange_names_at_random
