@@ -146,9 +146,12 @@ fn names<'a>(names: impl Iterator<Item = &'a Name> + Clone) -> String {
     let are_plain = names
         .clone()
         .all(|name| name.as_bytes().iter().all(is_plain));
-    let literals = names.map(|name| match are_plain {
-        true => format!("'{}'", name.as_str()),
-        false => hex(name.as_bytes()),
+    let literals = names.map(|name| {
+        if are_plain {
+            format!("'{}'", name.as_str())
+        } else {
+            hex(name.as_bytes())
+        }
     });
     literals.collect::<Vec<_>>().join(",")
 }

@@ -221,9 +221,12 @@ impl LeaseStore for MySqlConnection {
             self.lease_release(&left).await?
         }
         .into_iter();
-        let freed = releases.iter().map(|ask| match is_freed(ask) {
-            true => Freed::Released,
-            false => others.next().unwrap_or(Freed::Superseded),
+        let freed = releases.iter().map(|ask| {
+            if is_freed(ask) {
+                Freed::Released
+            } else {
+                others.next().unwrap_or(Freed::Superseded)
+            }
         });
         let freed = freed.collect();
 
