@@ -1,15 +1,10 @@
 //! Releases and acquires that go together.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use tokio::task::JoinSet;
-
 use super::*;
-use crate::store::fault::Fault;
 
-fn freed_by(held: &Held) -> ReleaseAsk {
+pub(super) fn freed_by(held: &Held) -> ReleaseAsk {
     ReleaseAsk {
         name: held.ask.name.clone(),
         grant_id: held.ask.grant_id,
@@ -18,7 +13,7 @@ fn freed_by(held: &Held) -> ReleaseAsk {
     }
 }
 
-fn take(name: &str) -> TakeAsk {
+pub(super) fn take(name: &str) -> TakeAsk {
     TakeAsk {
         name: named(name),
         grant_id: Uuid::new_v4(),
@@ -109,7 +104,7 @@ async fn freed<P: Place>(client: &mut Client<P>, name: &str) {
     assert_eq!(freed, Freed::Released);
 }
 
-fn is_granted(taken: &Taken) -> bool {
+pub(super) fn is_granted(taken: &Taken) -> bool {
     matches!(taken, Taken::Granted { .. })
 }
 
@@ -255,91 +250,62 @@ pub(crate) async fn an_exchange_that_fails_leaves_nothing_open<P: Place>(place: 
     }
 }
 
-const STRESSED: usize = 8;
-
-/// The client that holds each name (0: none), and its last fence.
-type Seen = [(AtomicU64, AtomicU64); STRESSED];
-
-/// Connections give back all that they hold, and ask for other names. No name has two holders, and no client fails.
-pub(crate) async fn clients_exchange_names_at_random<P: Place>(place: &P) {
-    let seen: Arc<Seen> = Arc::default();
-    let mut clients = JoinSet::new();
-    for number in 1..=4 {
-        clients.spawn(swap(place.clone(), Arc::clone(&seen), number));
-    }
-    let granted: Vec<u64> = clients.join_all().await;
-    assert!(granted.iter().all(|granted| *granted > 20), "{granted:?}");
-}
-
-async fn swap<P: Place>(place: P, seen: Arc<Seen>, number: u64) -> u64 {
-    let mut client = Client::new(&place).await;
-    let (mut held, mut granted) = (Vec::<(usize, ReleaseAsk)>::new(), 0);
-    let until = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < until {
-        let mut wanted: Vec<usize> = (0..STRESSED).collect();
-        fastrand::shuffle(&mut wanted);
-        wanted.retain(|at| held.iter().all(|(other, _)| other != at));
-        wanted.truncate(3);
-        let takes: Vec<TakeAsk> = wanted.iter().map(|at| take(&format!("n{at}"))).collect();
-        for (at, _) in &held {
-            let holder = seen[*at].0.swap(0, Ordering::SeqCst);
-            assert_eq!(holder, number, "n{at} had another holder");
-        }
-        let mut releases: Vec<ReleaseAsk> = held.drain(..).map(|(_, ask)| ask).collect();
-        fastrand::shuffle(&mut releases);
-        let taken = exchanged(&mut client, &releases, &takes).await;
-        for ((at, ask), taken) in wanted.into_iter().zip(takes).zip(taken) {
-            let fence = match taken {
-                Taken::Granted { fence } => fence,
-                // An earlier sending.
-                Taken::Busy(Some(row)) if row.is_of(ask.grant_id) => row.fence,
-                Taken::Busy(_) => continue,
-            };
-            let before = seen[at].0.swap(number, Ordering::SeqCst);
-            assert_eq!(before, 0, "{} has two holders", ask.name);
-            let last = seen[at].1.swap(fence.unsigned_abs(), Ordering::SeqCst);
-            assert!(last < fence.unsigned_abs(), "{last} {fence}");
-            granted += 1;
-            let (name, grant_id) = (ask.name, ask.grant_id);
-            held.push((
-                at,
-                ReleaseAsk {
-                    name,
-                    grant_id,
-                    fence,
-                    was_queued: false,
-                },
-            ));
-        }
-    }
-    granted
-}
-
-/// Sends an exchange until all is released. (SQLite's file may be locked.)
-async fn exchanged<P: Place>(
-    client: &mut Client<P>,
-    releases: &[ReleaseAsk],
-    takes: &[TakeAsk],
-) -> Vec<Taken> {
-    let done = loop {
-        match client.conn.lease_exchange(releases, takes).await {
-            Err(Fault {
-                kind: FaultKind::LockTimeout,
-                ..
-            }) => {}
-            done => break done,
-        }
+/// Takes that a lean statement leaves to others: a lock that a session has left behind, and a barging take of an awaited name.
+pub(crate) async fn an_exchange_takes_what_the_dead_left_and_barges<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let mut dead = Client::new(place).await;
+    let left = JoinAsk {
+        in_session: true,
+        ..dead.ask("left")
     };
-    let (mut freed, taken) = done.unwrap();
-    while freed.contains(&Freed::Locked) {
-        match client.conn.lease_release(releases).await {
-            Err(fault) => assert_eq!(fault.kind, FaultKind::LockTimeout, "{fault:?}"),
-            Ok(again) => freed = again,
-        }
+    let joined = dead.join(&left).await;
+    assert!(matches!(joined, Joined::Granted { .. }), "{joined:?}");
+    dead.expire().await;
+    let first = client.hold("awaited").await;
+    client.wait("awaited").await;
+    client.expire_grants().await;
+    drop(first);
+    let held = freed_by(&client.hold("held").await);
+    let barging = TakeAsk {
+        barging: true,
+        ..take("awaited")
+    };
+    let mut takes = [barging, take("left")];
+    takes.sort_by(|a, b| a.name.cmp(&b.name));
+    let exchanged = client.conn.lease_exchange(&[held], &takes).await;
+    let (freed, taken) = exchanged.unwrap();
+    assert_eq!(freed, [Freed::Released]);
+    for (ask, taken) in takes.iter().zip(&taken) {
+        assert!(
+            matches!(taken, Taken::Granted { .. }),
+            "{}: {taken:?}",
+            ask.name
+        );
+        assert!(client.row(ask.name.as_str()).await.is_of(ask.grant_id));
     }
-    for freed in freed {
-        let is_free = matches!(freed, Freed::Released | Freed::WasFree | Freed::Superseded);
-        assert!(is_free, "{freed:?}");
-    }
-    taken
+    assert_eq!(client.row("awaited").await.waiters, 1, "its waiter waits");
+    client.check().await;
+}
+
+/// The release of a grant that was passed on, beside a take.
+pub(crate) async fn an_exchange_passes_on_what_was_passed_on<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let first = client.hold("a").await;
+    let (second, third) = (client.wait("a").await, client.wait("a").await);
+    client.release(first.ask.grant_id, "a", first.fence).await;
+    let confirmed = client.confirm(&second).await;
+    let Confirmed::Held { fence } = confirmed else {
+        panic!("{confirmed:?}");
+    };
+    let release = ReleaseAsk {
+        name: named("a"),
+        grant_id: second.ask.grant_id,
+        fence,
+        was_queued: true,
+    };
+    let exchanged = client.conn.lease_exchange(&[release], &[take("b")]).await;
+    let (freed, taken) = exchanged.unwrap();
+    assert_eq!(freed, [Freed::Passed(vec![third.ask.grant_id])]);
+    assert!(matches!(taken[..], [Taken::Granted { .. }]), "{taken:?}");
+    client.check().await;
 }

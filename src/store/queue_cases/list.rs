@@ -42,6 +42,10 @@ macro_rules! queue_cases {
                 an_exchange_leaves_waiters_alone
                 an_exchange_waits_for_no_transaction
                 an_exchange_that_fails_leaves_nothing_open
+                an_exchange_takes_what_the_dead_left_and_barges
+                an_exchange_passes_on_what_was_passed_on
+            }
+            exchange_stress {
                 clients_exchange_names_at_random
             }
             permit_granting {

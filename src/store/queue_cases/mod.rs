@@ -2,6 +2,7 @@
 
 pub(crate) mod deadlocks;
 pub(crate) mod exchange;
+pub(crate) mod exchange_stress;
 pub(crate) mod joining;
 mod list;
 pub(crate) mod locked;

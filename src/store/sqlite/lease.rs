@@ -14,6 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
+use super::exchange::exchange;
 use super::lock_row::{Rows, read, row_columns, row_ends};
 use crate::model::Name;
 use crate::store::fault::Fault;
@@ -23,11 +24,14 @@ use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, to_micros};
 
-const TAKE: &str = "
+/// Grants the asks in `?2`. Its rows have the names and the fences.
+macro_rules! take_all {
+    () => {
+        "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
 SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us + 1000, a.value ->> 3,
        now.us, now.us + (a.value ->> 2) + 1000, unhex(a.value ->> 4)
-FROM json_each(?1) a,
+FROM json_each(?2) a,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE true
 ON CONFLICT (name) DO UPDATE
@@ -38,8 +42,16 @@ SET grant_id = excluded.grant_id,
     expires_at = excluded.expires_at,
     session_id = excluded.session_id
 WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at) AND capacity = 0
-  AND (waiters = 0 OR EXISTS (SELECT 1 FROM json_each(?1) a WHERE a.value ->> 5 AND unhex(a.value ->> 0) = excluded.name))
-RETURNING name, fence";
+  AND (waiters = 0 OR EXISTS (SELECT 1 FROM json_each(?2) a WHERE a.value ->> 5 AND unhex(a.value ->> 0) = excluded.name))
+RETURNING name, fence"
+    };
+}
+pub(super) use take_all;
+
+const TAKE: &str = take_all!();
+
+/// Where an exchange has its releases, TAKE alone has nothing.
+const NONE: Option<&str> = None;
 
 /// [`TAKE`] for a single ask.
 const TAKE_ONE: &str = "
@@ -70,7 +82,10 @@ WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
   AND rowlock_lock.expires_at > ask.us
 RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
-const RELEASE: &str = "
+/// Frees the asks in `?1` whose names have no waiters. Its rows have the names, and no fences.
+macro_rules! release_all {
+    () => {
+        "
 UPDATE rowlock_lock
 SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
 FROM (
@@ -79,7 +94,12 @@ FROM (
 WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
   AND rowlock_lock.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
   AND rowlock_lock.waiters = 0
-RETURNING name";
+RETURNING name, NULL"
+    };
+}
+pub(super) use release_all;
+
+const RELEASE: &str = release_all!();
 
 /// [`RELEASE`] for a single ask.
 const RELEASE_ONE: &str = "
@@ -110,19 +130,9 @@ const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = 
 #[async_trait]
 impl LeaseStore for SqliteConnection {
     async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
-        let granted = grant(self, asks).await?;
-        let mut rows = if granted.len() == asks.len() {
-            Rows::new()
-        } else {
-            read(self, asks.iter().map(|ask| &ask.name)).await?
-        };
-        Ok(asks
-            .iter()
-            .map(|ask| match granted.get(ask.name.as_bytes()) {
-                Some(&fence) => Taken::Granted { fence },
-                None => Taken::busy(rows.remove(ask.name.as_bytes())),
-            })
-            .collect())
+        let done = grant(self, asks).await?;
+        let mut rows = rest(self, asks.iter().map(|ask| &ask.name), &done).await?;
+        Ok(taken(asks, &done, &mut rows))
     }
 
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
@@ -148,34 +158,28 @@ impl LeaseStore for SqliteConnection {
         {
             return Ok(vec![release::pass_on(self, ask).await?]);
         }
-        if let [ask] = asks {
-            let one = sqlx::query(RELEASE_ONE)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id);
-            if one.execute(&mut *self).await?.rows_affected() == 1 {
-                return Ok(vec![Freed::Released]);
-            }
+        let done = free(self, asks).await?;
+        let rows = rest(self, asks.iter().map(|ask| &ask.name), &done).await?;
+        freed(self, asks, &done, &rows).await
+    }
+
+    async fn lease_exchange(
+        &mut self,
+        releases: &[ReleaseAsk],
+        takes: &[TakeAsk],
+    ) -> Result<(Vec<Freed>, Vec<Taken>), Fault> {
+        if releases.iter().any(|ask| ask.name.of_permit().is_some()) {
+            // A permit is released in a transaction of its own.
+            let freed = self.lease_release(releases).await?;
+            return Ok((freed, self.lease_take(takes).await?));
         }
-        let freed: Vec<Vec<u8>> = sqlx::query_scalar(RELEASE)
-            .bind(json::releases(asks))
-            .fetch_all(&mut *self)
-            .await?;
-        if freed.len() == asks.len() {
-            return Ok(vec![Freed::Released; asks.len()]);
-        }
-        let rows = read(self, asks.iter().map(|ask| &ask.name)).await?;
-        let mut outcomes = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let row = rows.get(ask.name.as_bytes());
-            outcomes.push(if freed.iter().any(|name| name == ask.name.as_bytes()) {
-                Freed::Released
-            } else if row.is_some_and(|row| ask.is_awaited(row)) {
-                release::pass_on(self, ask).await?
-            } else {
-                ask.freed(row)
-            });
-        }
-        Ok(outcomes)
+        let done = exchange(self, releases, takes).await?;
+        let names = releases.iter().map(|ask| &ask.name);
+        let names = names.chain(takes.iter().map(|ask| &ask.name));
+        let mut rows = rest(self, names, &done).await?;
+        let taken = taken(takes, &done, &mut rows);
+        let freed = freed(self, releases, &done, &rows).await?;
+        Ok((freed, self.lease_take_freed(takes, taken).await?))
     }
 
     async fn lease_force_release(
@@ -202,30 +206,81 @@ impl LeaseStore for SqliteConnection {
     }
 }
 
-/// Grants the names, and returns the fences of the granted ones.
-async fn grant(
-    conn: &mut SqliteConnection,
-    asks: &[TakeAsk],
-) -> Result<HashMap<Vec<u8>, i64>, sqlx::Error> {
-    if let [ask] = asks {
-        let fence: Vec<i64> = sqlx::query_scalar(TAKE_ONE)
-            .bind(ask.name.as_bytes())
-            .bind(ask.grant_id)
-            .bind(to_micros(ask.ttl))
-            .bind(&*ask.holder)
-            .bind(ask.session)
-            .bind(ask.barging)
-            .fetch_all(conn)
-            .await?;
-        let name = ask.name.as_bytes();
-        return Ok(fence
-            .into_iter()
-            .map(|fence| (name.to_vec(), fence))
-            .collect());
-    }
-    let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(TAKE)
-        .bind(json::takes(asks))
+/// The names that a statement has granted, with their fences, and those that it has freed.
+pub(super) type Done = HashMap<Vec<u8>, Option<i64>>;
+
+async fn grant(conn: &mut SqliteConnection, asks: &[TakeAsk]) -> Result<Done, sqlx::Error> {
+    let [ask] = asks else {
+        let granted = sqlx::query_as(TAKE).bind(NONE).bind(json::takes(asks));
+        return Ok(granted.fetch_all(conn).await?.into_iter().collect());
+    };
+    let fence: Vec<i64> = sqlx::query_scalar(TAKE_ONE)
+        .bind(ask.name.as_bytes())
+        .bind(ask.grant_id)
+        .bind(to_micros(ask.ttl))
+        .bind(&*ask.holder)
+        .bind(ask.session)
+        .bind(ask.barging)
         .fetch_all(conn)
         .await?;
-    Ok(granted.into_iter().collect())
+    let name = ask.name.as_bytes();
+    let granted = fence.into_iter().map(|fence| (name.to_vec(), Some(fence)));
+    Ok(granted.collect())
+}
+
+async fn free(conn: &mut SqliteConnection, asks: &[ReleaseAsk]) -> Result<Done, sqlx::Error> {
+    let [ask] = asks else {
+        let freed = sqlx::query_as(RELEASE).bind(json::releases(asks));
+        return Ok(freed.fetch_all(conn).await?.into_iter().collect());
+    };
+    let name = ask.name.as_bytes();
+    let one = sqlx::query(RELEASE_ONE).bind(name).bind(ask.grant_id);
+    let freed = one.execute(conn).await?.rows_affected();
+    let freed = (freed > 0).then(|| (name.to_vec(), None));
+    Ok(freed.into_iter().collect())
+}
+
+/// The rows of the names with which nothing was done.
+async fn rest<'a>(
+    conn: &mut SqliteConnection,
+    names: impl Iterator<Item = &'a Name>,
+    done: &Done,
+) -> Result<Rows, sqlx::Error> {
+    let rest: Vec<&Name> = names
+        .filter(|name| !done.contains_key(name.as_bytes()))
+        .collect();
+    if rest.is_empty() {
+        return Ok(Rows::new());
+    }
+    read(conn, rest.into_iter()).await
+}
+
+fn taken(asks: &[TakeAsk], done: &Done, rows: &mut Rows) -> Vec<Taken> {
+    let taken = |ask: &TakeAsk| match done.get(ask.name.as_bytes()) {
+        Some(&Some(fence)) => Taken::Granted { fence },
+        _ => Taken::busy(rows.remove(ask.name.as_bytes())),
+    };
+    asks.iter().map(taken).collect()
+}
+
+/// The outcomes of releases. Passes on the names that have waiters.
+async fn freed(
+    conn: &mut SqliteConnection,
+    asks: &[ReleaseAsk],
+    done: &Done,
+    rows: &Rows,
+) -> Result<Vec<Freed>, Fault> {
+    let mut outcomes = Vec::with_capacity(asks.len());
+    for ask in asks {
+        let name = ask.name.as_bytes();
+        let row = rows.get(name);
+        outcomes.push(if done.contains_key(name) {
+            Freed::Released
+        } else if row.is_some_and(|row| ask.is_awaited(row)) {
+            release::pass_on(conn, ask).await?
+        } else {
+            ask.freed(row)
+        });
+    }
+    Ok(outcomes)
 }

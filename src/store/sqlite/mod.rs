@@ -3,6 +3,7 @@
 mod clean;
 mod connect;
 mod deadlock;
+mod exchange;
 mod fault;
 mod form_token;
 mod in_tx;

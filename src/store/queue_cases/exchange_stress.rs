@@ -1,0 +1,98 @@
+//! Clients that exchange the same names at random.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::task::JoinSet;
+
+use super::exchange::{freed_by, is_granted, take};
+use super::*;
+use crate::store::fault::Fault;
+
+const STRESSED: usize = 8;
+
+/// The client that holds each name (0: none), and its last fence.
+type Seen = [(AtomicU64, AtomicU64); STRESSED];
+
+/// Connections give back all that they hold, and ask for other names. No name has two holders, and no client fails.
+pub(crate) async fn clients_exchange_names_at_random<P: Place>(place: &P) {
+    let seen: Arc<Seen> = Arc::default();
+    let mut clients = JoinSet::new();
+    for number in 1..=4 {
+        clients.spawn(swap(place.clone(), Arc::clone(&seen), number));
+    }
+    let granted: Vec<u64> = clients.join_all().await;
+    assert!(granted.iter().all(|granted| *granted > 20), "{granted:?}");
+}
+
+async fn swap<P: Place>(place: P, seen: Arc<Seen>, number: u64) -> u64 {
+    let mut client = Client::new(&place).await;
+    let (mut held, mut granted) = (Vec::<(usize, ReleaseAsk)>::new(), 0);
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        let mut wanted: Vec<usize> = (0..STRESSED).collect();
+        fastrand::shuffle(&mut wanted);
+        wanted.retain(|at| held.iter().all(|(other, _)| other != at));
+        wanted.truncate(3);
+        let takes: Vec<TakeAsk> = wanted.iter().map(|at| take(&format!("n{at}"))).collect();
+        for (at, _) in &held {
+            let holder = seen[*at].0.swap(0, Ordering::SeqCst);
+            assert_eq!(holder, number, "n{at} had another holder");
+        }
+        let mut releases: Vec<ReleaseAsk> = held.drain(..).map(|(_, ask)| ask).collect();
+        fastrand::shuffle(&mut releases);
+        let taken = exchanged(&mut client, &releases, &takes).await;
+        for ((at, ask), taken) in wanted.into_iter().zip(takes).zip(taken) {
+            let fence = match taken {
+                Taken::Granted { fence } => fence,
+                // An earlier sending.
+                Taken::Busy(Some(row)) if row.is_of(ask.grant_id) => row.fence,
+                Taken::Busy(_) => continue,
+            };
+            let before = seen[at].0.swap(number, Ordering::SeqCst);
+            assert_eq!(before, 0, "{} has two holders", ask.name);
+            let last = seen[at].1.swap(fence.unsigned_abs(), Ordering::SeqCst);
+            assert!(last < fence.unsigned_abs(), "{last} {fence}");
+            granted += 1;
+            let (name, grant_id) = (ask.name, ask.grant_id);
+            held.push((
+                at,
+                ReleaseAsk {
+                    name,
+                    grant_id,
+                    fence,
+                    was_queued: false,
+                },
+            ));
+        }
+    }
+    granted
+}
+
+/// Sends an exchange until all is released. (SQLite's file may be locked.)
+async fn exchanged<P: Place>(
+    client: &mut Client<P>,
+    releases: &[ReleaseAsk],
+    takes: &[TakeAsk],
+) -> Vec<Taken> {
+    let done = loop {
+        match client.conn.lease_exchange(releases, takes).await {
+            Err(Fault {
+                kind: FaultKind::LockTimeout,
+                ..
+            }) => {}
+            done => break done,
+        }
+    };
+    let (mut freed, taken) = done.unwrap();
+    while freed.contains(&Freed::Locked) {
+        match client.conn.lease_release(releases).await {
+            Err(fault) => assert_eq!(fault.kind, FaultKind::LockTimeout, "{fault:?}"),
+            Ok(again) => freed = again,
+        }
+    }
+    for freed in freed {
+        let is_free = matches!(freed, Freed::Released | Freed::WasFree | Freed::Superseded);
+        assert!(is_free, "{freed:?}");
+    }
+    taken
