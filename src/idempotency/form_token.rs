@@ -39,7 +39,7 @@ use crate::store::record::{ClaimAsk, Claimed};
 use crate::transaction::Context;
 use crate::transaction::Pool;
 use crate::transaction::Transaction;
-use crate::transaction::{Open, Run};
+use crate::transaction::{Open, Run, Uncommitted};
 use crate::transaction::{RetryTx, Retryable};
 
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
@@ -297,7 +297,8 @@ impl FormTokens {
         F: Future<Output = Result<Outcome, E>>,
     {
         let claim = self.outcomes.ask(&record(ask)?, form, None);
-        let open = Open::begin(pool, run).await?;
+        let open = Open::begin(pool, run).await;
+        let open = open.map_err(Uncommitted::into_error::<E>)?;
         let (it, token, key) = (self.clone(), ask.clone(), claim.clone());
         // A task finishes the statements, as in `run_in_tx`: no statement is cut off.
         let claimed = self

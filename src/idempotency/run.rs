@@ -149,7 +149,8 @@ impl Idempotency {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<Outcome, E>>,
     {
-        let open = Open::begin(pool, run).await?;
+        let open = Open::begin(pool, run).await;
+        let open = open.map_err(Uncommitted::into_error::<E>)?;
         match self.claim_in::<P>(open, ask).await? {
             Ok(open) => self.work_in::<P, E, F>(open, ask, work).await,
             Err(refused) => Ok(refused),

@@ -167,7 +167,6 @@ mod tests {
 
     use super::*;
     use crate::model::{Fingerprint, Name};
-    use crate::store::Connector;
     use crate::store::clean::CleanStore;
     use crate::store::form_token::{FormTokenStore, TokenAsk};
     use crate::store::lock_row::{LockRowStore, RowAsk};
@@ -179,7 +178,7 @@ mod tests {
     async fn new(dir: &tempfile::TempDir) -> (Link, sqlx::SqliteConnection, Shared) {
         let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
         let sqlite = Sqlite::from_url(&url).unwrap();
-        let mut conn = sqlite.connect(0, PATIENCE).await.unwrap();
+        let mut conn = sqlite.open(PATIENCE).await.unwrap();
         conn.migrate().await.unwrap();
         let shared = Shared::default();
         shared.wanted.store(true, Ordering::Release);

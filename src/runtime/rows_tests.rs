@@ -7,7 +7,6 @@ use uuid::Uuid;
 use super::*;
 use crate::model::{ClockError, Mode};
 use crate::runtime::Settings;
-use crate::store::Connector;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::sqlite::Sqlite;
 
@@ -96,7 +95,7 @@ async fn rows_that_are_to_be_made_before_a_transaction_are_made_and_known() {
         assert!(core.committed_fence(name).await.unwrap().is_some());
     }
     let other = Sqlite::from_url(&url(&dir)).unwrap();
-    let mut other = other.connect(0, Duration::from_secs(20)).await.unwrap();
+    let mut other = other.open(Duration::from_secs(20)).await.unwrap();
     let ask = TakeAsk {
         name: names[0].clone(),
         grant_id: Uuid::new_v4(),

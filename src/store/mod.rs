@@ -51,9 +51,11 @@ pub(crate) mod session;
 pub(crate) mod sqlite;
 pub(crate) mod step;
 mod url;
+pub(crate) mod writers;
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -78,6 +80,7 @@ pub(crate) use request::RequestLimit;
 use schema::SchemaStore;
 use session::SessionStore;
 use step::StepStore;
+use writers::Writers;
 
 use crate::model::Error;
 
@@ -109,6 +112,11 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
 
     /// The database, for messages: always without its password.
     fn target(&self) -> String;
+
+    /// The writers of this process, where the database has one writer at a time.
+    fn writers(&self) -> Option<Arc<Writers>> {
+        None
+    }
 
     /// How many servers the connector may dial.
     fn servers(&self) -> usize {

@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::SqlSafeStr;
+use sqlx::pool::PoolConnection;
+use tokio::time::timeout;
 
 use super::sealed::{self, AtEnd};
 use super::{Pool, Transaction};
@@ -13,6 +15,7 @@ use crate::runtime::Core;
 use crate::runtime::tasks::{Finish, Tasks};
 use crate::store::brands::{Brand, Supported};
 use crate::store::fault_error::commit_unknown;
+use crate::store::writers::{Turn, Writers};
 use crate::store::{Connector, TxStore};
 
 /// The state that all transactions of one [`Retry::run`](super::Retry::run) share.
@@ -45,6 +48,8 @@ pub struct RetryTx<T> {
 /// An open transaction, and the actions to run after its end.
 pub(crate) struct Open<T> {
     pub(crate) tx: T,
+    /// Until the transaction has ended. (Dropped after it.)
+    turn: Option<Turn>,
     at_end: Vec<AtEnd>,
     run: Arc<Run>,
     /// Where a transaction has the whole database: its address.
@@ -79,27 +84,34 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     }
 
     /// Begins a transaction that may write. Dropping the future leaves no open transaction in the pool.
+    ///
+    /// Where the database has one writer at a time, the task first waits for those before it, without a connection.
     pub(crate) async fn begin<P: Pool<Brand = B>>(
         pool: &P,
         run: &Arc<Run>,
-    ) -> Result<Self, sqlx::Error> {
-        let conn = pool.pool().acquire().await?;
-        let statement = <B::Connector as Connector>::BEGIN.map(SqlSafeStr::into_sql_str);
-        let begin = sqlx::Transaction::begin(conn, statement);
-        let tx = run.tasks.finish(BEGIN, begin).await?;
-        let alone_in = if B::Connector::CAPABILITIES.one_writer {
-            let options = pool.pool().connect_options();
-            let connector = B::Connector::from_options(options.as_ref().clone());
-            connector.ok().map(|connector| connector.target().into())
-        } else {
-            None
+    ) -> Result<Self, Uncommitted> {
+        let pool = pool.pool();
+        let (alone_in, writers) = alone::<B>(pool);
+        let (conn, turn) = match (&alone_in, writers) {
+            (Some(target), Some(writers)) => {
+                let (conn, turn) = in_turn(pool, &writers, target).await?;
+                (conn, Some(turn))
+            }
+            _ => (pool.acquire().await?, None),
         };
-        Ok(Self {
-            tx,
-            at_end: Vec::new(),
-            run: Arc::clone(run),
-            alone_in,
-        })
+        let run_of_it = Arc::clone(run);
+        let begin = async move {
+            let statement = <B::Connector as Connector>::BEGIN.map(SqlSafeStr::into_sql_str);
+            let tx = sqlx::Transaction::begin(conn, statement).await?;
+            Ok(Self {
+                tx,
+                turn,
+                at_end: Vec::new(),
+                run: run_of_it,
+                alone_in,
+            })
+        };
+        run.tasks.finish(BEGIN, begin).await
     }
 
     /// Commits. If the future is dropped, a task goes on with it.
@@ -110,6 +122,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
 
     pub(crate) async fn commit(self) -> Result<(), Uncommitted> {
         let committed = self.tx.commit().await;
+        drop(self.turn);
         for then in self.at_end {
             then();
         }
@@ -139,15 +152,16 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         // A rollback fails when the connection is broken, and the server then ends the transaction. A node of a cluster refuses it when it has rolled
         // the transaction back by itself.
         let _ = self.tx.rollback().await;
+        drop(self.turn);
         for then in self.at_end {
             then();
         }
     }
 }
 
-/// Why a commit failed, independent of the caller's error type.
+/// Why a transaction did not begin or commit, independent of the caller's error type.
 pub(crate) enum Uncommitted {
-    /// Whether the commit happened is unknown, or there was nothing to commit.
+    /// It could not have its turn; whether the commit happened is unknown; or there was nothing to commit.
     Ours(Error),
     Driver(sqlx::Error),
 }
@@ -159,6 +173,52 @@ impl Uncommitted {
             Self::Driver(error) => error.into(),
         }
     }
+}
+
+impl From<sqlx::Error> for Uncommitted {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+/// The address and the writers of a database that has one writer at a time.
+fn alone<B: Supported>(pool: &sqlx::Pool<B>) -> (Option<Arc<str>>, Option<Arc<Writers>>) {
+    if !B::Connector::CAPABILITIES.one_writer {
+        return (None, None);
+    }
+    let options = pool.connect_options();
+    let Ok(connector) = B::Connector::from_options(options.as_ref().clone()) else {
+        return (None, None);
+    };
+    (Some(connector.target().into()), connector.writers())
+}
+
+/// Waits for the turn, and for a connection of the pool, which only the head of the line takes. Both together take no longer than
+/// the pool allows for a connection.
+async fn in_turn<B: Supported>(
+    pool: &sqlx::Pool<B>,
+    writers: &Arc<Writers>,
+    target: &str,
+) -> Result<(PoolConnection<B>, Turn), Uncommitted> {
+    if is_alone_in(target) {
+        return Err(Uncommitted::Ours(Error::InvalidSetting {
+            setting: "work",
+            reason: "the closure begins another transaction in the same file, which would wait for the closure's own \
+                     transaction: use that one, or begin the other one after it",
+        }));
+    }
+    let limit = pool.options().get_acquire_timeout();
+    let turn = async {
+        let head = writers.line_up().await;
+        let conn = pool.acquire().await?;
+        Ok((conn, head.turn().await))
+    };
+    timeout(limit, turn).await.unwrap_or_else(|_| {
+        Err(Uncommitted::Ours(Error::Unreachable {
+            target: target.to_owned(),
+            detail: format!("transactions of this process had the file for {limit:?}"),
+        }))
+    })
 }
 
 /// The result of a commit. It is unknown when the connection broke before the answer.
@@ -276,6 +336,10 @@ impl<T: Transaction> Transaction for RetryTx<T> {}
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+#[path = "turn_tests.rs"]
+mod turns;
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::open::{Open, RetryTx, Run, lock};
+use super::open::{Open, RetryTx, Run, Uncommitted, lock};
 use super::{Pool, Retryable};
 use crate::model::{Error, Moment};
 use crate::runtime::tasks::Tasks;
@@ -145,7 +145,9 @@ impl Retry {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<T, E>>,
     {
-        let (result, lent) = Open::begin(pool, run).await?.lend(work).await;
+        let open = Open::begin(pool, run).await;
+        let open = open.map_err(Uncommitted::into_error::<E>)?;
+        let (result, lent) = open.lend(work).await;
         let open = lent.back()?;
         match result {
             Ok(done) => match open.done().await {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +15,7 @@ use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::migrate::MigrateFault;
 use crate::store::schema::SchemaStore;
+use crate::store::writers::{self, Writers};
 use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, url};
 
 /// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the connection that
@@ -80,7 +82,7 @@ impl Sqlite {
     /// The full path of the file; `None` for a database in memory, whose name is no path.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let name = self.options.get_filename();
-        if name.to_string_lossy().starts_with("file:") {
+        if name.to_string_lossy().starts_with("file:") || name.as_os_str() == ":memory:" {
             return None;
         }
         std::path::absolute(name).ok()
@@ -95,7 +97,7 @@ fn mode(url: &str) -> Option<&str> {
 }
 
 impl Connector for Sqlite {
-    type Connection = SqliteConnection;
+    type Connection = OwnConnection;
     type Options = SqliteConnectOptions;
 
     const BRAND: Brand = Brand::Sqlite;
@@ -126,9 +128,25 @@ impl Connector for Sqlite {
         format!("sqlite:{}", path.display())
     }
 
+    fn writers(&self) -> Option<Arc<Writers>> {
+        self.path().map(|path| Writers::of_file(&path))
+    }
+
     async fn connect(
         &self,
         _server: usize,
+        operation_timeout: Duration,
+    ) -> Result<OwnConnection, Fault> {
+        let conn = self.open(operation_timeout).await?;
+        // The file is there now.
+        let writers = self.writers();
+        Ok(OwnConnection { conn, writers })
+    }
+}
+
+impl Sqlite {
+    pub(crate) async fn open(
+        &self,
         operation_timeout: Duration,
     ) -> Result<SqliteConnection, Fault> {
         // A little less than the bound on the statement, so that SQLite itself reports "busy" first.
@@ -146,6 +164,30 @@ impl Connector for Sqlite {
     }
 }
 
+/// A connection of rowlock's own, whose verbs take turns with the other writers of this process.
+#[derive(Debug)]
+pub(crate) struct OwnConnection {
+    conn: SqliteConnection,
+    /// `None` for a database in memory.
+    writers: Option<Arc<Writers>>,
+}
+
+#[async_trait(?Send)]
+impl Connection for OwnConnection {
+    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
+        let verb = self.conn.run(call);
+        match &self.writers {
+            Some(writers) => writers.lend(verb).await,
+            None => verb.await,
+        }
+    }
+
+    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+        Connection::migrate(&mut self.conn).await
+    }
+}
+
+/// Without turns.
 #[async_trait(?Send)]
 impl Connection for SqliteConnection {
     async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
@@ -162,6 +204,7 @@ pub(super) async fn in_a_transaction<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, Fault> {
+    let _turn = writers::turn().await;
     let mut tx = conn.begin_with(BEGIN_TO_WRITE).await?;
     match work(&mut tx).await {
         Ok(done) => {
@@ -233,7 +276,7 @@ mod tests {
         let begin = sqlx::raw_sql("BEGIN IMMEDIATE");
         begin.execute(&mut other).await.unwrap();
         let sqlite = Sqlite::from_url(&url).unwrap();
-        let mut conn = sqlite.connect(0, PATIENCE).await.unwrap();
+        let mut conn = sqlite.open(PATIENCE).await.unwrap();
         assert!(!use_wal(&mut conn).await.unwrap());
         // When no other connection uses the file, it is switched to a mode that readers and a writer can share.
         sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();

@@ -11,6 +11,7 @@ use crate::store::fault::Fault;
 use crate::store::json;
 use crate::store::lease::TakeAsk;
 use crate::store::release::ReleaseAsk;
+use crate::store::writers;
 
 /// BEGIN takes the write lock, and each statement reads the clock after that.
 const EXCHANGE: &str = concat!(
@@ -30,6 +31,7 @@ pub(super) async fn exchange(
     releases: &[ReleaseAsk],
     takes: &[TakeAsk],
 ) -> Result<Done, Fault> {
+    let _turn = writers::turn().await;
     let exchanged = sqlx::query_as(EXCHANGE)
         .bind(json::releases(releases))
         .bind(json::takes(takes))

@@ -7,7 +7,6 @@ use uuid::Uuid;
 
 use super::*;
 use crate::model::Name;
-use crate::store::Connector;
 use crate::store::lease::{LeaseStore, Taken};
 use crate::store::release::Freed;
 use crate::store::schema::SchemaStore;
@@ -18,7 +17,7 @@ const TTL: Duration = Duration::from_secs(30);
 async fn connect(dir: &TempDir) -> SqliteConnection {
     let url = format!("sqlite:{}", dir.path().join("a.db").display());
     let sqlite = Sqlite::from_url(&url).unwrap();
-    sqlite.connect(0, TTL).await.unwrap()
+    sqlite.open(TTL).await.unwrap()
 }
 
 async fn run(conn: &mut SqliteConnection, sql: &'static str) {

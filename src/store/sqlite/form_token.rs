@@ -7,7 +7,7 @@ use super::in_tx::{database, in_transaction};
 use crate::store::fault::Fault;
 use crate::store::form_token::{FormTokenStore, TokenAsk};
 use crate::store::in_tx::Told;
-use crate::store::to_micros;
+use crate::store::{to_micros, writers};
 
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
@@ -25,6 +25,7 @@ impl FormTokenStore for SqliteConnection {
             .bind(&*ask.scope)
             .bind(&ask.digest.as_bytes()[..])
             .bind(to_micros(ask.ttl));
+        let _turn = writers::turn().await;
         issue.execute(self).await?;
         Ok(())
     }

@@ -206,7 +206,6 @@ mod tests {
     use sqlx::Connection;
 
     use super::*;
-    use crate::store::Connector;
     use crate::store::schema::SchemaStore;
     use crate::store::sqlite::Sqlite;
 
@@ -214,7 +213,7 @@ mod tests {
         let url = format!("sqlite:{}?mode=rwc", file.display());
         let sqlite = Sqlite::from_url(&url).unwrap();
         let timeout = Duration::from_millis(100);
-        sqlite.connect(0, timeout).await.unwrap()
+        sqlite.open(timeout).await.unwrap()
     }
 
     #[tokio::test]

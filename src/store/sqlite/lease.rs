@@ -22,7 +22,7 @@ use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::release;
 use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::row::{LockColumns, LockRow};
-use crate::store::{json, micros, to_micros};
+use crate::store::{json, micros, to_micros, writers};
 
 /// Grants the asks in `?2`. Its rows have the names and the fences.
 macro_rules! take_all {
@@ -136,6 +136,7 @@ impl LeaseStore for SqliteConnection {
     }
 
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
+        let _turn = writers::turn().await;
         let kept: Vec<(Vec<u8>, i64)> = sqlx::query_as(RENEW)
             .bind(json::renewals(asks))
             .fetch_all(self)
@@ -187,6 +188,7 @@ impl LeaseStore for SqliteConnection {
         name: &Name,
         _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
+        let _turn = writers::turn().await;
         let mut tx = sqlx::Connection::begin_with(self, "BEGIN IMMEDIATE").await?;
         let held: Option<LockColumns> = sqlx::query_as(HELD)
             .bind(name.as_bytes())
@@ -210,6 +212,7 @@ impl LeaseStore for SqliteConnection {
 pub(super) type Done = HashMap<Vec<u8>, Option<i64>>;
 
 async fn grant(conn: &mut SqliteConnection, asks: &[TakeAsk]) -> Result<Done, sqlx::Error> {
+    let _turn = writers::turn().await;
     let [ask] = asks else {
         let granted = sqlx::query_as(TAKE).bind(NONE).bind(json::takes(asks));
         return Ok(granted.fetch_all(conn).await?.into_iter().collect());
@@ -229,6 +232,7 @@ async fn grant(conn: &mut SqliteConnection, asks: &[TakeAsk]) -> Result<Done, sq
 }
 
 async fn free(conn: &mut SqliteConnection, asks: &[ReleaseAsk]) -> Result<Done, sqlx::Error> {
+    let _turn = writers::turn().await;
     let [ask] = asks else {
         let freed = sqlx::query_as(RELEASE).bind(json::releases(asks));
         return Ok(freed.fetch_all(conn).await?.into_iter().collect());

@@ -10,6 +10,7 @@ use crate::store::fault::Fault;
 use crate::store::json;
 use crate::store::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
 use crate::store::row::{LockColumns, LockRow};
+use crate::store::writers;
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
 macro_rules! row_ends {
@@ -127,6 +128,7 @@ impl LockRowStore for SqliteConnection {
     }
 
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {
+        let _turn = writers::turn().await;
         let forget = sqlx::query(FORGET).bind(name.as_bytes());
         let removed = forget.execute(&mut *self).await?.rows_affected();
         let found = read(self, std::iter::once(name)).await?;
@@ -141,10 +143,12 @@ impl LockRowStore for SqliteConnection {
         let make = ask == RowAsk::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
+            let _turn = writers::turn().await;
             make_row(self, name, Kind::Lock).await?;
             found = read(self, std::iter::once(name)).await?;
         }
         if make && found.values().any(LockRow::has_lapsed) {
+            let _turn = writers::turn().await;
             sqlx::query(FREE_LAPSED)
                 .bind(name.as_bytes())
                 .execute(&mut *self)

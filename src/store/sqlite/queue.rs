@@ -17,7 +17,7 @@ use crate::store::queue::{
     Ticket, WaiterColumns, WaiterRow,
 };
 use crate::store::session::{LeftBehind, SessionStore};
-use crate::store::to_micros;
+use crate::store::{to_micros, writers};
 
 const STATE: &str = "
 SELECT l.grant_id, l.fence, coalesce(l.expires_at > now.us, FALSE), l.session_id,
@@ -109,6 +109,7 @@ impl QueueStore for SqliteConnection {
     }
 
     async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
+        let _turn = writers::turn().await;
         let fence: Result<Vec<i64>, sqlx::Error> = sqlx::query_scalar(CONFIRM)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)

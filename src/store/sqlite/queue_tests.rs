@@ -6,10 +6,10 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use tempfile::TempDir;
 
+use crate::store::queue_cases::TTL;
 use crate::store::queue_cases::{Place, queue_cases};
 use crate::store::schema::SchemaStore;
 use crate::store::sqlite::Sqlite;
-use crate::store::{Connector, queue_cases::TTL};
 
 #[derive(Clone)]
 struct File(Arc<TempDir>);
@@ -35,11 +35,7 @@ impl Place for File {
 
     async fn connect(&self) -> SqliteConnection {
         let url = format!("sqlite:{}", self.0.path().join("queue.db").display());
-        Sqlite::from_url(&url)
-            .unwrap()
-            .connect(0, TTL)
-            .await
-            .unwrap()
+        Sqlite::from_url(&url).unwrap().open(TTL).await.unwrap()
     }
 
     async fn run(conn: &mut SqliteConnection, sql: &str) {

@@ -119,7 +119,6 @@ mod tests {
 
     use super::*;
     use crate::model::RecordKey;
-    use crate::store::Connector;
     use crate::store::schema::SchemaStore;
     use crate::store::sqlite::Sqlite;
 
@@ -129,7 +128,7 @@ mod tests {
         let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
         let sqlite = Sqlite::from_url(&url).unwrap();
         let minute = Duration::from_mins(1);
-        let mut conn = sqlite.connect(0, minute).await.unwrap();
+        let mut conn = sqlite.open(minute).await.unwrap();
         conn.migrate().await.unwrap();
         let happened = Outcome::new("text/plain", "done").unwrap();
         for decision in [

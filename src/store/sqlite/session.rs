@@ -11,7 +11,7 @@ use crate::store::fault::Fault;
 use crate::store::session::{
     LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
 };
-use crate::store::{json, to_micros};
+use crate::store::{json, to_micros, writers};
 
 const OPEN: &str = "
 INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
@@ -83,6 +83,7 @@ RETURNING id";
 #[async_trait]
 impl SessionStore for SqliteConnection {
     async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault> {
+        let _turn = writers::turn().await;
         sqlx::query(OPEN)
             .bind(ask.id)
             .bind(&*ask.holder)
@@ -97,6 +98,7 @@ impl SessionStore for SqliteConnection {
         id: Uuid,
         ttl: Duration,
     ) -> Result<Option<SessionRenewed>, Fault> {
+        let _turn = writers::turn().await;
         let rows: Vec<(i64, i64)> = sqlx::query_as(RENEW)
             .bind(id)
             .bind(to_micros(ttl))
@@ -120,6 +122,7 @@ impl SessionStore for SqliteConnection {
     }
 
     async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
+        let _turn = writers::turn().await;
         let left = json::left_behind(left);
         for step in [EXPIRE, FREE_NAMES] {
             sqlx::query(step).bind(&left).execute(&mut *self).await?;
@@ -142,6 +145,7 @@ impl SessionStore for SqliteConnection {
     }
 
     async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {
+        let _turn = writers::turn().await;
         let due: Vec<Uuid> = sqlx::query_scalar(DUE)
             .bind(most)
             .fetch_all(&mut *self)

@@ -1,0 +1,216 @@
+//! Transactions that wait for their turns, in a file of SQLite.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use tempfile::TempDir;
+use tokio::sync::Notify;
+
+use super::*;
+use crate::client::Rowlock;
+use crate::transaction::{Retry, Retryable};
+
+const ONCE: Retry = Retry::new().attempts(1);
+
+/// Far more than anything here takes.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn pool(dir: &TempDir, connections: u32) -> SqlitePool {
+    let file = dir.path().join("a.db");
+    let options = SqliteConnectOptions::new().filename(file);
+    let options = options.create_if_missing(true).busy_timeout(SOON);
+    let pool = SqlitePoolOptions::new().max_connections(connections);
+    pool.acquire_timeout(SOON)
+        .connect_with(options)
+        .await
+        .unwrap()
+}
+
+async fn run(pool: &SqlitePool) -> Result<(), Error> {
+    ONCE.run(pool, |tx| async move {
+        drop(tx);
+        Ok(())
+    })
+    .await
+}
+
+/// Begins a transaction in a task of its own, which ends it when it is told to.
+async fn busy(pool: &SqlitePool) -> (tokio::task::JoinHandle<()>, Arc<Notify>) {
+    let (begun, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (pool, told, until) = (pool.clone(), Arc::clone(&begun), Arc::clone(&end));
+    let task = tokio::spawn(async move {
+        let (told, until) = (&told, &until);
+        let work = |tx| async move {
+            told.notify_one();
+            until.notified().await;
+            drop(tx);
+            Ok::<(), Error>(())
+        };
+        ONCE.run(&pool, work).await.unwrap();
+    });
+    begun.notified().await;
+    (task, end)
+}
+
+#[tokio::test]
+async fn a_transaction_in_the_closure_of_another_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, there) = (&pool(&dir, 4).await, &pool(&dir, 4).await);
+    let once = ONCE;
+    let nested = once.run(here, |tx| async move {
+        let error = run(there).await.unwrap_err();
+        drop(tx);
+        Err::<(), _>(error)
+    });
+    let error = tokio::time::timeout(SOON / 2, nested).await;
+    let error = error.expect("it waits for itself").unwrap_err();
+    assert!(
+        error.to_string().contains("begins another transaction"),
+        "{error}"
+    );
+    assert!(!Retryable::is_retryable(&error));
+    run(here).await.unwrap();
+}
+
+#[tokio::test]
+async fn waiting_transactions_keep_one_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir, 3).await;
+    let (first, end) = busy(&pool).await;
+    let waiting: Vec<_> = (0..10)
+        .map(|_| {
+            let pool = pool.clone();
+            tokio::spawn(async move { run(&pool).await })
+        })
+        .collect();
+    while pool.size() < 2 {
+        tokio::task::yield_now().await;
+    }
+    // The transaction has one, and the head of the line another.
+    let other = tokio::time::timeout(SOON / 2, pool.acquire()).await;
+    drop(other.expect("the line has all connections").unwrap());
+    end.notify_one();
+    first.await.unwrap();
+    for waits in waiting {
+        waits.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_wait_ends_with_the_patience_of_the_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, end) = busy(&pool(&dir, 1).await).await;
+    let file = SqliteConnectOptions::new().filename(dir.path().join("a.db"));
+    let short = SqlitePoolOptions::new().acquire_timeout(Duration::from_millis(50));
+    let short = short.connect_with(file).await.unwrap();
+    let error = run(&short).await.unwrap_err();
+    assert!(
+        error.to_string().contains("had the file for 50ms"),
+        "{error}"
+    );
+    end.notify_one();
+    first.await.unwrap();
+    run(&short).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_transaction_that_panics_or_is_cancelled_gives_up_its_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir, 2).await;
+    let panics = {
+        let pool = pool.clone();
+        tokio::spawn(async move {
+            let work = |tx: RetryTx<_>| async move {
+                assert!(tx.open.is_none(), "on purpose");
+                Ok::<(), Error>(())
+            };
+            ONCE.run(&pool, work).await
+        })
+    };
+    assert!(panics.await.unwrap_err().is_panic());
+    tokio::time::timeout(SOON / 2, run(&pool))
+        .await
+        .unwrap()
+        .unwrap();
+    let (cancelled, _end) = busy(&pool).await;
+    let next = {
+        let pool = pool.clone();
+        tokio::spawn(async move { run(&pool).await })
+    };
+    cancelled.abort();
+    assert!(cancelled.await.unwrap_err().is_cancelled());
+    let next = tokio::time::timeout(SOON / 2, next).await;
+    next.unwrap().unwrap().unwrap();
+}
+
+/// At each of its steps: in the line, at the begin, in the work, at the commit.
+#[tokio::test]
+async fn a_transaction_that_is_cut_off_anywhere_gives_up_its_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir, 2).await;
+    for steps in 0..40 {
+        let (first, end) = busy(&pool).await;
+        let mut cut = Box::pin(run(&pool));
+        for step in 0..steps {
+            let mut done = false;
+            std::future::poll_fn(|cx| {
+                done = cut.as_mut().poll(cx).is_ready();
+                std::task::Poll::Ready(())
+            })
+            .await;
+            if done {
+                cut = Box::pin(run(&pool));
+            }
+            if step == 3 {
+                end.notify_one();
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(cut);
+        end.notify_one();
+        first.await.unwrap();
+        let next = tokio::time::timeout(SOON / 2, run(&pool)).await;
+        next.expect("the turn was given up").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lane_waits_for_few_of_many_transactions() {
+    const LINE: u32 = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir, 4).await;
+    let rowlock = Rowlock::from_pool(&pool).await.unwrap();
+    drop(rowlock.lock("a").acquire().await.unwrap());
+    rowlock.flush().await;
+    let done = Arc::new(AtomicU32::new(0));
+    let (first, end) = busy(&pool).await;
+    let waiting: Vec<_> = (0..LINE)
+        .map(|_| {
+            let (pool, done) = (pool.clone(), Arc::clone(&done));
+            tokio::spawn(async move {
+                let done = &done;
+                let work = |tx| async move {
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    done.fetch_add(1, Ordering::Relaxed);
+                    drop(tx);
+                    Ok::<(), Error>(())
+                };
+                ONCE.run(&pool, work).await.unwrap();
+            })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    end.notify_one();
+    first.await.unwrap();
+    for _ in 0..4 {
+        let held = rowlock.lock("a").acquire().await.unwrap();
+        assert!(held.release().await.is_ok());
+    }
+    let done = done.load(Ordering::Relaxed);
+    assert!(done < LINE / 2, "{done} of {LINE} transactions went first");
+    for waits in waiting {
+        waits.await.unwrap();
+    }
+}
