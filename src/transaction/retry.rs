@@ -107,10 +107,15 @@ impl Retry {
     /// has written: acquire locks before the transaction, [pin](crate::Held::pin) them in it, or hand their guards to [`RetryTx::keep`]. On SQLite the transaction begins with BEGIN IMMEDIATE, so that
     /// SQLite cannot refuse a later write.
     ///
+    ///
+    /// On SQLite, the transactions of this process wait for each other in memory, in order. `work` must not begin another transaction in the
+    /// same file by rowlock: that is [`Error::InvalidSetting`].
+    ///
     /// # Errors
     ///
     /// The last error of `work`, after a rollback; the driver's error, when a transaction could not begin or
-    /// commit; [`Error::CommitUnknown`]; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for an invalid
+    /// commit; [`Error::CommitUnknown`]; [`Error::Unreachable`], when earlier transactions of this process had the SQLite file for the pool's
+    /// `acquire_timeout`; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for an invalid
     /// policy.
     ///
     /// # Cancel safety

@@ -22,6 +22,9 @@ use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, url}
 /// retries often gets the file.
 pub(super) const ASK_AGAIN: &str = "PRAGMA busy_timeout = 50";
 
+/// As many rows as a large batch has.
+const ROWS: usize = 1024;
+
 const FORM: &str = "sqlite:PATH or sqlite://PATH?mode=rw";
 
 #[derive(Debug, Clone)]
@@ -151,6 +154,8 @@ impl Sqlite {
     ) -> Result<SqliteConnection, Fault> {
         // A little less than the bound on the statement, so that SQLite itself reports "busy" first.
         let options = self.options.clone().busy_timeout(operation_timeout * 4 / 5);
+        // SQLite's thread need not wait for us between the rows of a batch.
+        let options = options.row_buffer_size(ROWS);
         let mut conn = options.connect().await?;
         if use_wal(&mut conn).await? {
             // No fsync per commit. All users of the file are on this machine and die with it. In WAL mode a power cut loses the last

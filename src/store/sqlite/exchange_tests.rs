@@ -103,7 +103,7 @@ async fn an_exchange_that_cannot_commit_does_nothing_and_may_be_sent_again() {
     let (mut conn, mut other) = (connect(&dir).await, connect(&dir).await);
     conn.migrate().await.unwrap();
     let held = hold(&mut conn, "held").await;
-    drop(other);
+    sqlx::Connection::close(other).await.unwrap();
     run(&mut conn, "PRAGMA journal_mode = DELETE").await;
     other = connect(&dir).await;
     run(&mut other, "BEGIN; SELECT * FROM rowlock_lock").await;
