@@ -107,7 +107,6 @@ impl Retry {
     /// has written: acquire locks before the transaction, [pin](crate::Held::pin) them in it, or hand their guards to [`RetryTx::keep`]. On SQLite the transaction begins with BEGIN IMMEDIATE, so that
     /// SQLite cannot refuse a later write.
     ///
-    ///
     /// On SQLite, the transactions of this process wait for each other in memory, in order. `work` must not begin another transaction in the
     /// same file by rowlock: that is [`Error::InvalidSetting`].
     ///

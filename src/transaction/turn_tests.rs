@@ -7,9 +7,12 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use tempfile::TempDir;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use super::*;
 use crate::client::Rowlock;
+use crate::model::Moment;
+use crate::runtime::timer::sleep_until;
 use crate::transaction::{Retry, Retryable};
 
 const ONCE: Retry = Retry::new().attempts(1);
@@ -28,6 +31,10 @@ async fn pool(dir: &TempDir, connections: u32) -> SqlitePool {
         .unwrap()
 }
 
+fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    Tasks::default().spawn("a transaction", work)
+}
+
 async fn run(pool: &SqlitePool) -> Result<(), Error> {
     ONCE.run(pool, |tx| async move {
         drop(tx);
@@ -37,10 +44,10 @@ async fn run(pool: &SqlitePool) -> Result<(), Error> {
 }
 
 /// Begins a transaction in a task of its own, which ends it when it is told to.
-async fn busy(pool: &SqlitePool) -> (tokio::task::JoinHandle<()>, Arc<Notify>) {
+async fn busy(pool: &SqlitePool) -> (JoinHandle<()>, Arc<Notify>) {
     let (begun, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (pool, told, until) = (pool.clone(), Arc::clone(&begun), Arc::clone(&end));
-    let task = tokio::spawn(async move {
+    let task = spawn(async move {
         let (told, until) = (&told, &until);
         let work = |tx| async move {
             told.notify_one();
@@ -82,7 +89,7 @@ async fn waiting_transactions_keep_one_connection() {
     let waiting: Vec<_> = (0..10)
         .map(|_| {
             let pool = pool.clone();
-            tokio::spawn(async move { run(&pool).await })
+            spawn(async move { run(&pool).await })
         })
         .collect();
     while pool.size() < 2 {
@@ -121,7 +128,7 @@ async fn a_transaction_that_panics_or_is_cancelled_gives_up_its_turn() {
     let pool = pool(&dir, 2).await;
     let panics = {
         let pool = pool.clone();
-        tokio::spawn(async move {
+        spawn(async move {
             let work = |tx: RetryTx<_>| async move {
                 assert!(tx.open.is_none(), "on purpose");
                 Ok::<(), Error>(())
@@ -137,7 +144,7 @@ async fn a_transaction_that_panics_or_is_cancelled_gives_up_its_turn() {
     let (cancelled, _end) = busy(&pool).await;
     let next = {
         let pool = pool.clone();
-        tokio::spawn(async move { run(&pool).await })
+        spawn(async move { run(&pool).await })
     };
     cancelled.abort();
     assert!(cancelled.await.unwrap_err().is_cancelled());
@@ -189,10 +196,10 @@ async fn a_lane_waits_for_few_of_many_transactions() {
     let waiting: Vec<_> = (0..LINE)
         .map(|_| {
             let (pool, done) = (pool.clone(), Arc::clone(&done));
-            tokio::spawn(async move {
+            spawn(async move {
                 let done = &done;
                 let work = |tx| async move {
-                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    sleep_until(Moment::now() + Duration::from_millis(3)).await;
                     done.fetch_add(1, Ordering::Relaxed);
                     drop(tx);
                     Ok::<(), Error>(())
