@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 
-pub(super) fn freed_by(held: &Held) -> ReleaseAsk {
+fn freed_by(held: &Held) -> ReleaseAsk {
     ReleaseAsk {
         name: held.ask.name.clone(),
         grant_id: held.ask.grant_id,
@@ -104,7 +104,7 @@ async fn freed<P: Place>(client: &mut Client<P>, name: &str) {
     assert_eq!(freed, Freed::Released);
 }
 
-pub(super) fn is_granted(taken: &Taken) -> bool {
+fn is_granted(taken: &Taken) -> bool {
     matches!(taken, Taken::Granted { .. })
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use tokio::task::JoinSet;
 
-use super::exchange::{freed_by, is_granted, take};
+use super::exchange::take;
 use super::*;
 use crate::store::fault::Fault;
 
@@ -96,3 +97,4 @@ async fn exchanged<P: Place>(
         assert!(is_free, "{freed:?}");
     }
     taken
+}
