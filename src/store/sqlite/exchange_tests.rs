@@ -72,7 +72,9 @@ async fn an_exchange_that_fails_does_nothing_and_leaves_no_transaction() {
     .await;
     let held = hold(&mut conn, "held").await;
     let takes = [take("next"), take("refused")];
-    let exchanged = conn.lease_exchange(&[held.clone()], &takes).await;
+    let exchanged = conn
+        .lease_exchange(std::slice::from_ref(&held), &takes)
+        .await;
     let fault = exchanged.unwrap_err();
     assert!(!fault.kind.ends_connection(), "{fault}");
     assert!(fault.to_string().contains("refused"), "{fault}");
@@ -90,7 +92,9 @@ async fn an_exchange_with_a_busy_file_does_nothing_and_may_be_sent_again() {
     conn.migrate().await.unwrap();
     let held = hold(&mut conn, "held").await;
     run(&mut other, "BEGIN IMMEDIATE").await;
-    let exchanged = conn.lease_exchange(&[held.clone()], &[take("next")]).await;
+    let exchanged = conn
+        .lease_exchange(std::slice::from_ref(&held), &[take("next")])
+        .await;
     assert_eq!(exchanged.unwrap_err().kind, FaultKind::LockTimeout);
     run(&mut other, "COMMIT").await;
     exchanges(&mut conn, held).await;
@@ -107,7 +111,9 @@ async fn an_exchange_that_cannot_commit_does_nothing_and_may_be_sent_again() {
     run(&mut conn, "PRAGMA journal_mode = DELETE").await;
     other = connect(&dir).await;
     run(&mut other, "BEGIN; SELECT * FROM rowlock_lock").await;
-    let exchanged = conn.lease_exchange(&[held.clone()], &[take("next")]).await;
+    let exchanged = conn
+        .lease_exchange(std::slice::from_ref(&held), &[take("next")])
+        .await;
     assert_eq!(exchanged.unwrap_err().kind, FaultKind::LockTimeout);
     run(&mut other, "COMMIT").await;
     hold(&mut other, "other").await;
