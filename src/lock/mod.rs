@@ -226,7 +226,7 @@ impl Lock {
     }
 
     /// The longest queue that [`acquire`](Self::acquire) joins: 10,000 when not set. When so many wait already, it fails with
-    /// [`Error::QueueFull`]. With 0, it never waits in a queue.
+    /// [`Error::QueueFull`]. Tasks of this client that wait together are one waiter in the queue; so many of them may wait, too. With 0, it never waits in a queue.
     pub fn queue_limit(mut self, waiters: u32) -> Self {
         self.queue_limit = waiters;
         self

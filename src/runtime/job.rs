@@ -61,6 +61,7 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
     }
 
     /// A batch with only this task, which tasks of another verb may join. `Err`: its batches have tasks of one verb.
+    #[allow(clippy::result_large_err, reason = "the task goes on, in any case")]
     fn mixed(task: Task<Self>) -> Result<Box<dyn Batch>, Task<Self>> {
         Err(task)
     }

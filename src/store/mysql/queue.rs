@@ -107,8 +107,7 @@ UPDATE rowlock_lock
   SET expires_at = IF(expires_at <= acquired_at + INTERVAL {window} MICROSECOND,
           SYSDATE(6) + INTERVAL {ttl} MICROSECOND,
           GREATEST(expires_at, SYSDATE(6) + INTERVAL {ttl} MICROSECOND)),
-      session_id = {lock_session},
-      fence = fence + {fences}
+      session_id = {lock_session}, fence = fence + {fences}
   WHERE name = {name} AND @rl_mine;
 SELECT fence FROM rowlock_lock WHERE name = {name} AND @rl_mine"
 );
@@ -225,8 +224,9 @@ impl QueueStore for MySqlConnection {
             return Ok(None);
         };
         let fence = rows.first().map(|row| row.try_get(0)).transpose()?;
-        let confirmed = fence.map_or(Confirmed::Gone, |fence| Confirmed::Held { fence });
-        Ok(Some(confirmed))
+        Ok(Some(fence.map_or(Confirmed::Gone, |fence| {
+            Confirmed::Held { fence }
+        })))
     }
 
     async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {

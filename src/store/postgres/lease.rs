@@ -265,9 +265,12 @@ impl LeaseStore for PgConnection {
             self.lease_release(&held).await?
         }
         .into_iter();
-        let freed = freed.into_iter().map(|freed| match freed {
-            true => Freed::Released,
-            false => others.next().unwrap_or(Freed::Superseded),
+        let freed = freed.into_iter().map(|freed| {
+            if freed {
+                Freed::Released
+            } else {
+                others.next().unwrap_or(Freed::Superseded)
+            }
         });
         let freed = freed.collect();
 
