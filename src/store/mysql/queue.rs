@@ -31,8 +31,7 @@ use crate::store::row::{LockColumns, LockRow};
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
-/// The SELECT that locks the row: it waits for 20 ms. MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix,
-/// in seconds. (The limit of `innodb_lock_wait_timeout` is a whole second at least, on MySQL.)
+/// The SELECT that locks the row: it waits for 20 ms, by the hint on MySQL (ms), by the prefix on MariaDB (s). (`innodb_lock_wait_timeout` is 1 s at least on MySQL.)
 macro_rules! wait {
     () => {
         "/*M! SET STATEMENT max_statement_time = 0.020 FOR */ SELECT /*+ MAX_EXECUTION_TIME(20) */"
@@ -224,9 +223,8 @@ impl QueueStore for MySqlConnection {
             return Ok(None);
         };
         let fence = rows.first().map(|row| row.try_get(0)).transpose()?;
-        Ok(Some(fence.map_or(Confirmed::Gone, |fence| {
-            Confirmed::Held { fence }
-        })))
+        let held = |fence| Confirmed::Held { fence };
+        Ok(Some(fence.map_or(Confirmed::Gone, held)))
     }
 
     async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
