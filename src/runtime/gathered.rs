@@ -52,8 +52,11 @@ impl<V: Verb> AnyTask for Task<V> {
         self.verb.fail(error);
     }
 
-    fn into_batch(self: Box<Self>) -> Box<dyn Batch> {
-        V::mixed(*self).unwrap_or_else(|task| Box::new(Gathered::of(task)))
+    fn into_batch(self: Box<Self>, is_shared: bool) -> Box<dyn Batch> {
+        if is_shared {
+            return V::mixed(*self).unwrap_or_else(|task| Box::new(Gathered::of(task)));
+        }
+        Box::new(Gathered::of(*self))
     }
 }
 

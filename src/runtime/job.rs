@@ -182,8 +182,8 @@ pub(crate) trait AnyTask: Any + fmt::Debug + Send {
     /// See [`Verb::fail`].
     fn fail(self: Box<Self>, error: Error);
 
-    /// A batch with only this task.
-    fn into_batch(self: Box<Self>) -> Box<dyn Batch>;
+    /// A batch with only this task. `is_shared`: tasks of another verb may join it ([`Verb::mixed`]).
+    fn into_batch(self: Box<Self>, is_shared: bool) -> Box<dyn Batch>;
 }
 
 impl dyn AnyTask {

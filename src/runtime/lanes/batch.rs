@@ -1,5 +1,7 @@
 //! A lane executes a batch: one statement for each verb, one answer for each caller.
 
+use std::cmp::Ordering;
+
 use super::Lane;
 use super::room::BESIDE_OUTCOME;
 use crate::model::{Error, Moment};
@@ -26,8 +28,13 @@ impl Lane {
     /// Groups the jobs into statements: in the order of their turns, sorted by subject, as many in a statement as fit. A job that fits
     /// into no statement fails here: the server would end the connection, with all the other jobs on it.
     pub(super) fn statements(&self, mut jobs: Vec<Job>) -> Vec<Box<dyn Batch>> {
+        let exchanged = jobs.iter().filter(|job| job.turn() == Turn::Exchange);
+        let is_shared = self.limit.is_shared(exchanged.count());
         jobs.sort_by(|a, b| {
+            // What frees something comes first.
+            let by_verb = || (!is_shared).then(|| a.may_grant().cmp(&b.may_grant()));
             let by_turn = a.turn().cmp(&b.turn());
+            let by_turn = by_turn.then_with(|| by_verb().unwrap_or(Ordering::Equal));
             by_turn.then_with(|| a.head().subject.cmp(&b.head().subject))
         });
         let mut statements: Vec<Box<dyn Batch>> = Vec::new();
@@ -56,7 +63,7 @@ impl Lane {
                 None => Some(job),
             };
             if let Some(job) = left {
-                statements.push(job.into_batch());
+                statements.push(job.into_batch(is_shared));
                 bytes = 0;
             }
             bytes += its;

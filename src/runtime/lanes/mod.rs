@@ -78,6 +78,7 @@ pub(crate) struct Lane {
     pub(crate) target: Arc<str>,
     queue: mpsc::UnboundedReceiver<Message>,
     pending: Pending,
+    limit: RequestLimit,
     trouble: Trouble,
     /// The largest outcome that the server accepts, in bytes.
     largest: usize,
@@ -106,6 +107,7 @@ impl Lane {
             target,
             queue,
             pending: Pending::within(limit),
+            limit,
             trouble: Trouble::none(Moment::now()),
             largest: usize::MAX,
             refused: false,

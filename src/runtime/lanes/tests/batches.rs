@@ -53,3 +53,21 @@ async fn an_acquire_waits_for_a_server_that_is_away() {
     }
     assert!(answer(&mut outcome).is_none(), "it is refused");
 }
+
+#[tokio::test]
+async fn many_releases_and_acquires_share_a_statement_and_few_do_not() {
+    let mut bench = Bench::new().await;
+    bench.lane.limit = Sqlite::REQUEST.shared_from(4);
+    let take = bench.take("held");
+    let guard = bench.granted(take).await;
+    for (acquires, expected) in [(2, 2), (3, 1)] {
+        let (release, _released) = release_of(&guard);
+        // The name of the first one comes before that of the release.
+        let mut jobs: Vec<Job> = vec![release.into()];
+        jobs.extend((0..acquires).map(|n| bench.take(&format!("a{n}")).0.into()));
+        let statements = bench.lane.statements(jobs);
+        assert_eq!(statements.len(), expected);
+        let (first, _) = statements.into_iter().next().unwrap().into_jobs();
+        assert!(as_release(&first[0]).is_some(), "what frees comes first");
+    }
+}
