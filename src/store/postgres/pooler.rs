@@ -25,7 +25,8 @@ use crate::store::fault::Fault;
 /// sends its statement again. `SET LOCAL` ends with the transaction.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      SET LOCAL idle_in_transaction_session_timeout = '1s'; \
-                     SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
+                     SET LOCAL enable_seqscan = off; SET LOCAL jit = off; \
+                     SET LOCAL plan_cache_mode = force_generic_plan";
 
 /// The parameter of a URL that states the pooler's mode, so that rowlock need not find it out.
 pub(super) const POOLER: &str = "rowlock_pooler";
