@@ -8,7 +8,6 @@ use tokio::task::JoinSet;
 
 use super::exchange::take;
 use super::*;
-use crate::store::fault::Fault;
 
 const STRESSED: usize = 8;
 
@@ -70,7 +69,8 @@ async fn swap<P: Place>(place: P, seen: Arc<Seen>, number: u64) -> u64 {
     granted
 }
 
-/// Sends an exchange until all is released. (SQLite's file may be locked.)
+/// Sends an exchange until all is released, as a lane does. (SQLite's file may be locked. On PostgreSQL a client that makes rows may meet one that changes
+/// them, and be the victim of a deadlock.)
 async fn exchanged<P: Place>(
     client: &mut Client<P>,
     releases: &[ReleaseAsk],
@@ -78,10 +78,7 @@ async fn exchanged<P: Place>(
 ) -> Vec<Taken> {
     let done = loop {
         match client.conn.lease_exchange(releases, takes).await {
-            Err(Fault {
-                kind: FaultKind::LockTimeout,
-                ..
-            }) => {}
+            Err(fault) if fault.kind.may_be_sent_again() => {}
             done => break done,
         }
     };
