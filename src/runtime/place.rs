@@ -47,10 +47,6 @@ impl Place {
         }
     }
 
-    pub(crate) fn seat(&self) -> &Arc<Seat> {
-        &self.seat
-    }
-
     pub(crate) fn ticket(&self) -> &Ticket {
         &self.seat.ticket
     }
@@ -104,7 +100,7 @@ impl Drop for Place {
 
 impl Core {
     /// Leaves a queue in the background.
-    pub(super) fn leave(&self, ticket: Ticket, position: i64, late: (u32, Duration)) {
+    fn leave(&self, ticket: Ticket, position: i64, late: (u32, Duration)) {
         let limit = self.settings.operation_timeout;
         self.send(leave::of(
             ticket,

@@ -78,7 +78,6 @@ impl Core {
             renewals,
             cleaner,
             queue: Arc::clone(&waiters.queue),
-            cohorts: Arc::default(),
             waiters,
             way,
             settings,

@@ -48,7 +48,6 @@ impl Accept {
             grant_id: wanted.grant_id,
             ttl: wanted.ttl,
             session: session.map(|asked| asked.session.grant.id),
-            fences: wanted.fences,
         };
         let verb = Self {
             ask,

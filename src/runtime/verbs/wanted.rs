@@ -27,8 +27,6 @@ pub(crate) struct Wanted {
     pub(crate) ticket: Option<Ticket>,
     /// The name is to be passed on to it.
     pub(crate) is_queued: bool,
-    /// How many fences to reserve for its cohort.
-    pub(crate) fences: i64,
 }
 
 impl Wanted {
@@ -49,7 +47,6 @@ impl Wanted {
             session: session.map(|session| session.ask(grant_id)),
             ticket: None,
             is_queued: false,
-            fences: 0,
         }
     }
 
@@ -71,7 +68,6 @@ impl Wanted {
             session,
             ticket,
             is_queued,
-            fences,
         } = self;
         let clock_error = core.settings.clock_error;
         let deadline = sent + clock_error.trusted(left);
@@ -84,7 +80,6 @@ impl Wanted {
         grant.shown = grant.name.of_permit().unwrap_or_else(|| grant.name.clone());
         grant.ticket = ticket.filter(|_| late > 0);
         grant.was_queued = is_queued;
-        grant.reserved = fences;
         let grant = match session {
             Some(session) => {
                 let grant = Arc::new(grant.in_session(&session.grant));

@@ -210,7 +210,6 @@ impl<P: Place> Client<P> {
             grant_id: waits.ask.grant_id,
             ttl: TTL,
             session: None,
-            fences: 0,
         };
         self.conn.queue_confirm(&ask).await.unwrap()
     }
