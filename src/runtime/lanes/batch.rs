@@ -1,4 +1,4 @@
-//! A lane executes a batch: one statement for each verb, one answer for each caller.
+//! A lane executes a batch: one statement for each verb (releases and acquires may share one), one answer for each caller.
 
 use std::cmp::Ordering;
 
