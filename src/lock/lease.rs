@@ -98,7 +98,7 @@ impl Held {
     /// than it has seen. For writes to the database, see [`pin`](Self::pin).
     #[must_use]
     pub fn fence(&self) -> i64 {
-        self.guard.grant().fence()
+        self.guard.fence()
     }
 
     /// The moment until which this process trusts the lease without another renewal. Renewals move it. After a release or

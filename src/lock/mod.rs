@@ -44,6 +44,7 @@ macro_rules! as_lock_settings {
 mod acquire;
 mod barging;
 mod call;
+mod cohort;
 mod lease;
 mod multi;
 mod optimistic;
@@ -71,6 +72,7 @@ pub use semaphore::Semaphore;
 use crate::model::bounds::{check_ttl, check_wait};
 use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
+use crate::runtime::cohort::Cohort;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
@@ -144,6 +146,8 @@ pub struct Lock {
     queue_limit: u32,
     /// The part of the name that is asked for; `None`: all of a lock.
     share: Option<Share>,
+    /// The cohort for which it waits.
+    scouts_for: Option<Arc<Cohort>>,
 }
 
 impl Lock {
@@ -160,6 +164,7 @@ impl Lock {
             barging: false,
             queue_limit: QUEUE_LIMIT,
             share: None,
+            scouts_for: None,
         }
     }
 
@@ -221,7 +226,7 @@ impl Lock {
     }
 
     /// The longest queue that [`acquire`](Self::acquire) joins: 10,000 when not set. When so many wait already, it fails with
-    /// [`Error::QueueFull`]. With 0, it never waits in a queue.
+    /// [`Error::QueueFull`]. Tasks of this client that wait together are one waiter in the queue; so many of them may wait, too. With 0, it never waits in a queue.
     pub fn queue_limit(mut self, waiters: u32) -> Self {
         self.queue_limit = waiters;
         self

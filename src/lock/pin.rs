@@ -30,6 +30,8 @@
 //! - *The connection breaks*: nothing is committed.
 //! - *Another server of a cluster grants the name* after the lease ran out (Galera): the transaction cannot commit.
 
+use std::sync::atomic::Ordering;
+
 use crate::lock::Held;
 use crate::lock::call::InTransaction;
 use crate::model::{Error, Loss, Moment, Subject};
@@ -119,6 +121,8 @@ impl Held {
                 PinBy::Lock
             },
         };
+        // Before it is sent: a pin whose future is dropped may still have happened.
+        grant.may_be_pinned.store(true, Ordering::Release);
         let mut backoff = backoff::poll();
         loop {
             if self.guard.is_released() {

@@ -39,8 +39,18 @@ impl Lock {
         let patience = Patience::new(self);
         // While other tasks of this client wait for the name, it is not free.
         // For a permit, joining asks.
-        let mut is_asking =
+        let is_asking =
             self.share.is_none() && (!self.core.queue.waits_for(name) || patience.is_over());
+        self.queue_up(name, patience, is_asking).await
+    }
+
+    /// Waits in the queue of the name. `is_asking`: asks for it first.
+    pub(super) async fn queue_up(
+        &self,
+        name: &Name,
+        patience: Patience,
+        mut is_asking: bool,
+    ) -> Result<Guard, Error> {
         let mut backoff = backoff::poll();
         loop {
             let waited = async {
@@ -70,6 +80,7 @@ impl Lock {
                 }
                 Err(error) if error.is_transient() && !patience.is_over() => {
                     tracing::debug!(%name, %error, "trying again");
+                    self.set_trouble(Some(&error));
                 }
                 Err(error) => return Err(error),
             }
@@ -95,9 +106,14 @@ impl Lock {
                 },
             )
         });
-        match joined.await? {
+        let joined = joined.await?;
+        self.set_trouble(None);
+        match joined {
             Asked::Held(guard) => Ok(Waited::Held(guard)),
             Asked::Not(Some(place)) => {
+                if let Some(cohort) = self.scouts_for.as_ref().filter(|_| place.late == 0) {
+                    cohort.sits(place.seat());
+                }
                 let telling = self.tell_owner(&place);
                 let mut standing = pin!(self.stand(place, limit));
                 if let Some(telling) = telling {
@@ -204,7 +220,8 @@ impl Lock {
         loop {
             let name = place.ticket().name.clone();
             let accepted = self.as_owner(&name, async |give_up| {
-                let wanted = self.wanted(&place);
+                let mut wanted = self.wanted(&place);
+                wanted.fences = self.scouts_for.as_ref().map_or(0, |cohort| cohort.block());
                 let accept = |reply| Accept::task(wanted, place, reply, give_up);
                 Ok(match core.answer(accept).await? {
                     Accepted::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
@@ -222,6 +239,13 @@ impl Lock {
                 return Ok(Waited::TooLong);
             }
             sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+        }
+    }
+
+    /// For the tasks for which this is a scout.
+    fn set_trouble(&self, trouble: Option<&Error>) {
+        if let Some(cohort) = &self.scouts_for {
+            cohort.set_trouble(trouble);
         }
     }
 

@@ -17,7 +17,7 @@ pub struct LockInfo {
     /// The id of the grant. Every grant has a new id.
     pub grant_id: Uuid,
     /// The fence of the grant: greater than the fence of every earlier grant of this name. Readers of a read/write lock share the
-    /// fence of the last write.
+    /// fence of the last write. While tasks of one client hand the lease on ([`Lock::acquire`](crate::Lock::acquire)), it is the last one of the fences that they may have.
     pub fence: i64,
     /// Who holds it, for people to read.
     pub holder: String,
@@ -33,7 +33,7 @@ pub struct LockInfo {
     pub mode: Mode,
 }
 
-/// A waiter in the queue of a lock, as its row in the database describes it.
+/// A waiter in the queue of a lock, as its row in the database describes it. Tasks of one client that wait together have one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaiterInfo {

@@ -31,6 +31,8 @@ pub(crate) struct Grant<K = Name> {
     pub(crate) ticket: Option<Ticket>,
     /// The name was passed on to it: there may be more waiters.
     pub(crate) was_queued: bool,
+    /// How many fences before the row's fence are its own, too.
+    pub(crate) reserved: i64,
     clock_error: ClockError,
     /// The grant is never renewed beyond this moment.
     cap: Option<Moment>,
@@ -38,6 +40,8 @@ pub(crate) struct Grant<K = Name> {
     closing: AtomicBool,
     /// How many transactions have pinned it.
     pins: AtomicU64,
+    /// A transaction has pinned it, or has tried to: that may still be open.
+    pub(crate) may_be_pinned: AtomicBool,
     status: Mutex<Status>,
     /// Notified when the status has changed. (A watch channel would take four times as much memory as all the rest.)
     changed: Notify,
@@ -103,10 +107,12 @@ impl<K> Grant<K> {
             late: 0,
             ticket: None,
             was_queued: false,
+            reserved: 0,
             clock_error,
             cap,
             closing: AtomicBool::new(false),
             pins: AtomicU64::new(0),
+            may_be_pinned: AtomicBool::new(false),
             status: Mutex::new(status),
             changed: Notify::new(),
             session: None,
@@ -304,6 +310,11 @@ impl<K> Grant<K> {
             }
             open
         });
+    }
+
+    /// How long a lease of its TTL is trusted.
+    pub(crate) fn trusted(&self) -> Duration {
+        self.clock_error.trusted(self.ttl)
     }
 
     /// A transaction has pinned the grant, and may commit even after its deadline.

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::{Mutex, oneshot};
 
 use super::Core;
+use super::cohort::Cohort;
 use super::grant::Grant;
 use super::head::Fate;
 use super::job::Reply;
@@ -18,6 +19,8 @@ use crate::model::{Error, Loss, ReleaseOutcome};
 pub(crate) struct Guard {
     grant: Arc<Grant>,
     core: Arc<Core>,
+    /// The cohort that it is of, and its fence there.
+    cohort: OnceLock<(Arc<Cohort>, i64)>,
     /// Set when this guard is released: how the grant had been lost by then, if it had.
     released: OnceLock<Option<Loss>>,
     /// The last release failed: the caller may release again.
@@ -32,10 +35,42 @@ impl Guard {
         grant.add_guard().then(|| Self {
             grant,
             core,
+            cohort: OnceLock::new(),
             released: OnceLock::new(),
             failed: AtomicBool::new(false),
             answer: Mutex::default(),
         })
+    }
+
+    /// The next guard of a cohort's grant.
+    pub(super) fn of(
+        grant: &Arc<Grant>,
+        core: &Arc<Core>,
+        of: (&Arc<Cohort>, i64),
+    ) -> Option<Self> {
+        let guard = Self::new(Arc::clone(grant), Arc::clone(core))?;
+        let (cohort, fence) = of;
+        let _ = guard.cohort.set((Arc::clone(cohort), fence));
+        Some(guard)
+    }
+
+    /// It is the first guard of a cohort's turn.
+    pub(super) fn join(&self, cohort: &Arc<Cohort>) {
+        let fence = self.grant.fence() - self.grant.reserved;
+        let _ = self.cohort.set((Arc::clone(cohort), fence));
+    }
+
+    /// Nobody has received it, and another guard of the grant remains.
+    pub(super) fn withdraw(self) {
+        if self.released.set(None).is_ok() {
+            self.grant.drop_guard(Moment::now());
+        }
+    }
+
+    /// The fence under which its task works.
+    pub(crate) fn fence(&self) -> i64 {
+        let own = self.cohort.get().map(|(_, fence)| *fence);
+        own.unwrap_or_else(|| self.grant.fence())
     }
 
     pub(crate) fn grant(&self) -> &Arc<Grant> {
@@ -89,6 +124,12 @@ impl Guard {
         let (grant, now) = (&self.grant, Moment::now());
         if self.released.set(grant.loss_at(now)).is_err() {
             return false;
+        }
+        let cohort = self.cohort.get();
+        if cohort.is_some_and(|(cohort, _)| cohort.hand_on(grant, &self.core, now)) {
+            grant.drop_guard(now);
+            let _ = reply.map(|reply| reply.send(Ok(ReleaseOutcome::Released)));
+            return true;
         }
         if !grant.drop_guard(now) {
             let outcome = grant

@@ -16,6 +16,7 @@
 
 pub(crate) mod backoff;
 pub(crate) mod clean;
+pub(crate) mod cohort;
 pub(crate) mod errands;
 mod gathered;
 pub(crate) mod grant;
@@ -59,6 +60,7 @@ use crate::store::fault::Fault;
 use crate::store::record::RecordRow;
 use crate::store::{Capabilities, Store};
 use clean::Cleaner;
+use cohort::Cohorts;
 use errands::{Errand, ErrandKind, Order};
 use guards::Guards;
 use head::{Fate, Head, Manner};
@@ -97,6 +99,7 @@ pub(crate) struct Core {
     cleaner: Cleaner,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) queue: Arc<Queue>,
+    pub(crate) cohorts: Arc<Cohorts>,
     way: Arc<Way>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,
@@ -182,6 +185,11 @@ impl Core {
             return Err(self.stopped());
         }
         Ok(())
+    }
+
+    /// Whether this client shuts down.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing().is_some()
     }
 
     /// Whether the caller is granted nothing any more. (A task that was spawned before may need a lock to come to its end.)

@@ -47,6 +47,10 @@ impl Place {
         }
     }
 
+    pub(crate) fn seat(&self) -> &Arc<Seat> {
+        &self.seat
+    }
+
     pub(crate) fn ticket(&self) -> &Ticket {
         &self.seat.ticket
     }
@@ -100,7 +104,7 @@ impl Drop for Place {
 
 impl Core {
     /// Leaves a queue in the background.
-    fn leave(&self, ticket: Ticket, position: i64, late: (u32, Duration)) {
+    pub(super) fn leave(&self, ticket: Ticket, position: i64, late: (u32, Duration)) {
         let limit = self.settings.operation_timeout;
         self.send(leave::of(
             ticket,

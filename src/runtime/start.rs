@@ -78,6 +78,7 @@ impl Core {
             renewals,
             cleaner,
             queue: Arc::clone(&waiters.queue),
+            cohorts: Arc::default(),
             waiters,
             way,
             settings,

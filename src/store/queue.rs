@@ -111,11 +111,14 @@ pub(crate) struct ConfirmAsk {
     pub(crate) ttl: Duration,
     /// The session that the lock belongs to from now on, if it belongs to one.
     pub(crate) session: Option<Uuid>,
+    /// How many fences to reserve: the fence of the row rises by so many. The grant has all of them.
+    pub(crate) fences: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Confirmed {
     Held {
+        /// The last one of those that were reserved.
         fence: i64,
     },
     /// The window is over, or the name was never passed on to this waiter.

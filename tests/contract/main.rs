@@ -5,6 +5,7 @@ mod attempts;
 mod bad_input;
 mod bounded_trust;
 mod cleaner;
+mod cohort;
 mod complete_in;
 mod deadlocks;
 mod ended_by_hand;

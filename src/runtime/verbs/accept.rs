@@ -48,6 +48,7 @@ impl Accept {
             grant_id: wanted.grant_id,
             ttl: wanted.ttl,
             session: session.map(|asked| asked.session.grant.id),
+            fences: wanted.fences,
         };
         let verb = Self {
             ask,

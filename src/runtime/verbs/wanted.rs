@@ -27,6 +27,8 @@ pub(crate) struct Wanted {
     pub(crate) ticket: Option<Ticket>,
     /// The name is to be passed on to it.
     pub(crate) is_queued: bool,
+    /// How many fences to reserve for its cohort.
+    pub(crate) fences: i64,
 }
 
 impl Wanted {
@@ -47,6 +49,7 @@ impl Wanted {
             session: session.map(|session| session.ask(grant_id)),
             ticket: None,
             is_queued: false,
+            fences: 0,
         }
     }
 
@@ -68,6 +71,7 @@ impl Wanted {
             session,
             ticket,
             is_queued,
+            fences,
         } = self;
         let clock_error = core.settings.clock_error;
         let deadline = sent + clock_error.trusted(left);
@@ -80,6 +84,7 @@ impl Wanted {
         grant.shown = grant.name.of_permit().unwrap_or_else(|| grant.name.clone());
         grant.ticket = ticket.filter(|_| late > 0);
         grant.was_queued = is_queued;
+        grant.reserved = fences;
         let grant = match session {
             Some(session) => {
                 let grant = Arc::new(grant.in_session(&session.grant));

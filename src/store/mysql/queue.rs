@@ -106,7 +106,7 @@ UPDATE rowlock_lock
   SET expires_at = IF(expires_at <= acquired_at + INTERVAL {window} MICROSECOND,
           SYSDATE(6) + INTERVAL {ttl} MICROSECOND,
           GREATEST(expires_at, SYSDATE(6) + INTERVAL {ttl} MICROSECOND)),
-      session_id = {lock_session}
+      session_id = {lock_session}, fence = fence + {fences}
   WHERE name = {name} AND @rl_mine;
 SELECT fence FROM rowlock_lock WHERE name = {name} AND @rl_mine"
 );
@@ -344,6 +344,7 @@ fn confirm_text(ask: &ConfirmAsk) -> String {
             ("ttl", to_micros(ask.ttl).to_string()),
             ("window", to_micros(WINDOW).to_string()),
             ("lock_session", session.unwrap_or_else(|| "NULL".into())),
+            ("fences", ask.fences.to_string()),
         ],
     )
 }

@@ -29,7 +29,7 @@ SELECT ended, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
 /// it looks for the row.
 const CONFIRM: &str = "
 UPDATE rowlock_lock
-SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4
+SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4, fence = fence + $5
 WHERE (SELECT set_config('lock_timeout', '20', true)) IS NOT NULL
   AND name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()
 RETURNING fence";
@@ -91,6 +91,7 @@ impl QueueStore for PgConnection {
             .bind(ask.grant_id)
             .bind(to_micros(ask.ttl))
             .bind(ask.session)
+            .bind(ask.fences)
             .fetch_optional(self)
             .await;
         let confirmed = |fence: Option<i64>| match fence {

@@ -210,6 +210,7 @@ impl<P: Place> Client<P> {
             grant_id: waits.ask.grant_id,
             ttl: TTL,
             session: None,
+            fences: 0,
         };
         self.conn.queue_confirm(&ask).await.unwrap()
     }

@@ -163,6 +163,7 @@ pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
         grant_id: waits.ask.grant_id,
         ttl: TTL,
         session: Some(client.session),
+        fences: 0,
     };
     for _ in 0..2 {
         let confirmed = client.conn.queue_confirm(&ask).await.unwrap();

@@ -41,7 +41,8 @@ UPDATE rowlock_lock SET expires_at = max(expires_at, ?2 + ?3 + 1000), session_id
 
 const CONFIRM: &str = "
 UPDATE rowlock_lock
-SET expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 + 1000, session_id = ?4
+SET expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 + 1000, session_id = ?4,
+    fence = fence + ?5
 WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 RETURNING fence";
@@ -114,6 +115,7 @@ impl QueueStore for SqliteConnection {
             .bind(ask.grant_id)
             .bind(to_micros(ask.ttl))
             .bind(ask.session)
+            .bind(ask.fences)
             .fetch_all(self)
             .await;
         let confirmed = |fences: Vec<i64>| match fences[..] {

@@ -107,6 +107,7 @@ impl<P: Place> Client<P> {
             grant_id: waits.ask.join.grant_id,
             ttl: TTL,
             session: None,
+            fences: 0,
         };
         let confirmed = self.conn.queue_confirm(&ask).await.unwrap();
         confirmed.expect(LOCKED)

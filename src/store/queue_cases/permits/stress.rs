@@ -296,6 +296,7 @@ impl<P: Place> Client<P> {
             grant_id: join.grant_id,
             ttl: join.ttl,
             session: join.in_session.then_some(join.session),
+            fences: 0,
         };
         self.conn.queue_confirm(&ask).await.unwrap()
     }

@@ -1,0 +1,230 @@
+//! Tasks of one client hand a lease on in memory: one at a time, in their order, under rising fences, for a short time, and never after a pin.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::time::Duration;
+
+use rowlock::{Error, Held, Lock, Rowlock};
+use rowlock_test::{Db, eventually, on_every_engine, queue_is, release, take, waiters};
+use tokio::task::JoinSet;
+
+const TTL: Duration = Duration::from_secs(30);
+
+type Acquiring = Pin<Box<dyn Future<Output = Result<Held, Error>> + Send>>;
+
+/// A task that waits. It has arrived when this returns.
+async fn arrive(lock: Lock) -> Acquiring {
+    let mut acquiring: Acquiring = Box::pin(async move { lock.acquire().await });
+    let polled =
+        std::future::poll_fn(|cx| std::task::Poll::Ready(acquiring.as_mut().poll(cx))).await;
+    assert!(polled.is_pending(), "it is held");
+    acquiring
+}
+
+/// Tasks of a client that wait for a name which another client holds. They have one place in the queue.
+async fn all_wait(rowlock: &Rowlock, lock: &Lock, count: usize) -> Vec<Acquiring> {
+    let mut waiting = vec![arrive(lock.clone()).await];
+    // The first one asks before it waits.
+    let first = waiting.remove(0);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(first);
+    waiting.push(Box::pin(async move {
+        tasks.join_next().await.unwrap().unwrap()
+    }));
+    eventually("it waits", async || waiters(rowlock, "a").await.len() == 1).await;
+    for _ in 1..count {
+        waiting.push(arrive(lock.clone()).await);
+    }
+    assert_eq!(waiters(rowlock, "a").await.len(), 1);
+    waiting
+}
+
+async fn grant_of(rowlock: &Rowlock) -> uuid::Uuid {
+    let info = rowlock.inspect("a").await.unwrap();
+    info.expect("it is held").grant_id
+}
+
+on_every_engine! {
+    async fn a_lease_is_handed_on_in_order_under_rising_fences(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        // The clock decides no fence here.
+        let held = take(&two, "a", TTL).await;
+        db.execute("UPDATE rowlock_lock SET fence = fence + 1000000000000").await;
+        let before = one.inspect("a").await.unwrap().unwrap().fence;
+        let waiting = all_wait(&one, &one.lock("a"), 5).await;
+        release(&held).await;
+        let (mut fences, mut grants) = (Vec::new(), Vec::new());
+        for acquiring in waiting {
+            let held = acquiring.await.unwrap();
+            assert!(held.is_held() && held.remaining() > TTL / 3);
+            fences.push(held.fence());
+            grants.push(grant_of(&two).await);
+            release(&held).await;
+            assert!(!held.is_held());
+        }
+        assert!(before < fences[0] && fences.is_sorted_by(|a, b| a < b), "{before} {fences:?}");
+        let handed_on = grants.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        assert!(handed_on > 0, "{grants:?}");
+        // It is free again, and a later grant is above all of them.
+        let after = two.lock("a").acquire().await.unwrap();
+        assert!(after.fence() > fences[4], "{} {fences:?}", after.fence());
+        assert_eq!(waiters(&one, "a").await, []);
+    }
+
+    async fn one_task_at_a_time_has_the_lease(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let (inside, last) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicI64::new(0)));
+        let mut tasks = JoinSet::new();
+        for n in 0..24 {
+            let lock = if n % 3 == 0 { two.lock("a") } else { one.lock("a") };
+            let (inside, last) = (Arc::clone(&inside), Arc::clone(&last));
+            tasks.spawn(async move {
+                for _ in 0..20 {
+                    let held = lock.acquire().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two tasks have it");
+                    let before = last.swap(held.fence(), Ordering::SeqCst);
+                    assert!(before < held.fence(), "{before} {}", held.fence());
+                    tokio::task::yield_now().await;
+                    assert!(held.is_held());
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    if n % 2 == 0 {
+                        release(&held).await;
+                    }
+                }
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+        eventually("it is free", async || one.inspect("a").await.unwrap().is_none()).await;
+        eventually("nobody waits", async || waiters(&one, "a").await.is_empty()).await;
+    }
+
+    async fn a_lease_that_a_transaction_has_pinned_is_not_handed_on(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let mut waiting = all_wait(&one, &one.lock("a"), 2).await.into_iter();
+        release(&held).await;
+        let first = waiting.next().unwrap().await.unwrap();
+        let mut next = waiting.next().unwrap();
+        let mut tx = db.begin().await;
+        tx.pin(&first).await.unwrap();
+        let fence = first.fence();
+        drop(first);
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut next).await;
+        assert!(early.is_err(), "the transaction is open");
+        tx.commit().await.unwrap();
+        assert!(next.await.unwrap().fence() > fence);
+    }
+
+    /// Its statement may have pinned the lease all the same.
+    async fn a_lease_that_may_be_pinned_is_not_handed_on(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let mut waiting = all_wait(&one, &one.lock("a"), 2).await.into_iter();
+        release(&held).await;
+        let first = waiting.next().unwrap().await.unwrap();
+        let grant = grant_of(&two).await;
+        let mut tx = db.begin().await;
+        {
+            let mut pinning = Box::pin(tx.pin(&first));
+            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(pinning.as_mut().poll(cx))).await;
+            drop(polled);
+        }
+        drop(tx);
+        drop(first);
+        let next = waiting.next().unwrap().await.unwrap();
+        assert_ne!(grant_of(&two).await, grant);
+        release(&next).await;
+    }
+
+    async fn other_clients_have_their_turns(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let mut busy = JoinSet::new();
+        for _ in 0..6 {
+            let lock = one.lock("a");
+            busy.spawn(async move {
+                loop {
+                    let held = lock.acquire().await.unwrap();
+                    // Work. (Without the end of a turn, its fences would last for eight seconds.)
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    drop(held);
+                }
+            });
+        }
+        let other = two.lock("a").wait(Duration::from_secs(5));
+        for _ in 0..10 {
+            let held = other.acquire().await.unwrap();
+            release(&held).await;
+        }
+        busy.shutdown().await;
+        eventually("it is free", async || two.lock("a").try_acquire().await.unwrap().held().is_some()).await;
+    }
+
+    async fn a_task_that_leaves_takes_nothing_with_it(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let waiting = all_wait(&one, &one.lock("a"), 6).await;
+        let mut waiting: Vec<_> = waiting.into_iter().map(|waits| tokio::spawn(waits)).collect();
+        // The first, one in the middle, and the last.
+        for n in [5, 2, 0] {
+            waiting.remove(n).abort();
+        }
+        release(&held).await;
+        let mut fences = Vec::new();
+        for waits in waiting {
+            let held = waits.await.unwrap().unwrap();
+            fences.push(held.fence());
+            // Dropped while the next one is cancelled, or handed on.
+            drop(held);
+        }
+        assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+        // All leave, and so does their place in the queue.
+        let held = two.lock("a").acquire().await.unwrap();
+        drop(all_wait(&one, &one.lock("a"), 3).await);
+        queue_is(&two, "a", &[]).await;
+        release(&held).await;
+        drop(take(&two, "a", TTL).await);
+    }
+
+    async fn waits_have_limits_and_queues_too(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let lock = || one.lock("a").queue_limit(2);
+        let mut waiting = JoinSet::new();
+        for wait in all_wait(&two, &lock(), 2).await {
+            waiting.spawn(wait);
+        }
+        let full = lock().acquire().await.unwrap_err();
+        assert!(matches!(full, Error::QueueFull { .. }), "{full}");
+        let short = one.lock("a").wait(Duration::from_millis(50));
+        let (first, second) = tokio::join!(short.acquire(), short.acquire());
+        for error in [first.unwrap_err(), second.unwrap_err()] {
+            let Error::WaitTimeout { busy, .. } = error else { panic!("{error}") };
+            assert_eq!(busy.holder.map(|holder| holder.fence), Some(held.fence()));
+        }
+        release(&held).await;
+        while let Some(acquired) = waiting.join_next().await {
+            release(&acquired.unwrap().unwrap()).await;
+        }
+    }
+
+    async fn a_client_that_shuts_down_hands_nothing_on(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        release(&held).await;
+        let first = waiting.next().unwrap().await.unwrap();
+        let others: Vec<_> = waiting.map(|waits| tokio::spawn(waits)).collect();
+        let left = one.shutdown(Duration::from_secs(10)).await;
+        assert_eq!(left.len(), 1, "the lock is held: {left:?}");
+        for other in others {
+            let error = other.await.unwrap().unwrap_err();
+            assert!(matches!(error, Error::ShutDown { .. }), "{error}");
+        }
+        drop(first);
+        assert_eq!(one.shutdown(Duration::from_secs(10)).await, []);
+        release(&two.lock("a").acquire().await.unwrap()).await;
+    }
+}
