@@ -72,7 +72,7 @@ pub use semaphore::Semaphore;
 use crate::model::bounds::{check_ttl, check_wait};
 use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
-use crate::runtime::cohort::Cohort;
+use crate::runtime::cohort::scout::Scouting;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
@@ -146,8 +146,8 @@ pub struct Lock {
     queue_limit: u32,
     /// The part of the name that is asked for; `None`: all of a lock.
     share: Option<Share>,
-    /// The cohort for which it waits.
-    scouts_for: Option<Arc<Cohort>>,
+    /// For the tasks of a cohort; `None`: for itself.
+    scouting: Option<Arc<Scouting>>,
 }
 
 impl Lock {
@@ -164,7 +164,7 @@ impl Lock {
             barging: false,
             queue_limit: QUEUE_LIMIT,
             share: None,
-            scouts_for: None,
+            scouting: None,
         }
     }
 

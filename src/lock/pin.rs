@@ -30,7 +30,7 @@
 //! - *The connection breaks*: nothing is committed.
 //! - *Another server of a cluster grants the name* after the lease ran out (Galera): the transaction cannot commit.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::lock::Held;
 use crate::lock::call::InTransaction;
@@ -121,8 +121,9 @@ impl Held {
                 PinBy::Lock
             },
         };
-        // Before it is sent: a pin whose future is dropped may still have happened.
-        grant.may_be_pinned.store(true, Ordering::Release);
+        // Before it is sent: a pin whose future is dropped may still have happened. And before it looks for a release, which looks for pins.
+        grant.may_be_pinned.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         let mut backoff = backoff::poll();
         loop {
             if self.guard.is_released() {

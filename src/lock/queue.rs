@@ -35,8 +35,11 @@ enum Waited {
 
 impl Lock {
     /// Waits in the queue of the name. Asks at least once, however short the wait.
-    pub(super) async fn wait_in_queue(&self, name: &Name) -> Result<Guard, Error> {
-        let patience = Patience::new(self);
+    pub(super) async fn wait_in_queue(
+        &self,
+        name: &Name,
+        patience: Patience,
+    ) -> Result<Guard, Error> {
         // While other tasks of this client wait for the name, it is not free.
         // For a permit, joining asks.
         let is_asking =
@@ -111,8 +114,8 @@ impl Lock {
         match joined {
             Asked::Held(guard) => Ok(Waited::Held(guard)),
             Asked::Not(Some(place)) => {
-                if let Some(cohort) = self.scouts_for.as_ref().filter(|_| place.late == 0) {
-                    cohort.sits(place.seat());
+                if let Some(scouting) = self.scouting.as_ref().filter(|_| place.late == 0) {
+                    scouting.sits(place.seat());
                 }
                 let telling = self.tell_owner(&place);
                 let mut standing = pin!(self.stand(place, limit));
@@ -220,9 +223,10 @@ impl Lock {
         loop {
             let name = place.ticket().name.clone();
             let accepted = self.as_owner(&name, async |give_up| {
-                let mut wanted = self.wanted(&place);
-                wanted.fences = self.scouts_for.as_ref().map_or(0, |cohort| cohort.block());
-                let accept = |reply| Accept::task(wanted, place, reply, give_up);
+                let wanted = self.wanted(&place);
+                let scouting = self.scouting.as_ref();
+                let fences = scouting.map_or(0, |scouting| scouting.block());
+                let accept = |reply| Accept::task((wanted, fences), place, reply, give_up);
                 Ok(match core.answer(accept).await? {
                     Accepted::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
                     Accepted::Held(_) | Accepted::Gone => Asked::Not(None),
@@ -244,8 +248,8 @@ impl Lock {
 
     /// For the tasks for which this is a scout.
     fn set_trouble(&self, trouble: Option<&Error>) {
-        if let Some(cohort) = &self.scouts_for {
-            cohort.set_trouble(trouble);
+        if let Some(scouting) = &self.scouting {
+            scouting.set_trouble(trouble);
         }
     }
 

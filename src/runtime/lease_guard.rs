@@ -42,29 +42,22 @@ impl Guard {
         })
     }
 
-    /// The next guard of a cohort's grant.
-    pub(super) fn of(
-        grant: &Arc<Grant>,
-        core: &Arc<Core>,
-        of: (&Arc<Cohort>, i64),
-    ) -> Option<Self> {
-        let guard = Self::new(Arc::clone(grant), Arc::clone(core))?;
-        let (cohort, fence) = of;
-        let _ = guard.cohort.set((Arc::clone(cohort), fence));
-        Some(guard)
+    /// The guard that takes the place of this one, which is released.
+    pub(super) fn successor(&self, cohort: &Arc<Cohort>, fence: i64) -> Self {
+        Self {
+            grant: Arc::clone(&self.grant),
+            core: Arc::clone(&self.core),
+            cohort: OnceLock::from((Arc::clone(cohort), fence)),
+            released: OnceLock::new(),
+            failed: AtomicBool::new(false),
+            answer: Mutex::default(),
+        }
     }
 
     /// It is the first guard of a cohort's turn.
     pub(super) fn join(&self, cohort: &Arc<Cohort>) {
         let fence = self.grant.fence() - self.grant.reserved;
         let _ = self.cohort.set((Arc::clone(cohort), fence));
-    }
-
-    /// Nobody has received it, and another guard of the grant remains.
-    pub(super) fn withdraw(self) {
-        if self.released.set(None).is_ok() {
-            self.grant.drop_guard(Moment::now());
-        }
     }
 
     /// The fence under which its task works.
@@ -126,8 +119,7 @@ impl Guard {
             return false;
         }
         let cohort = self.cohort.get();
-        if cohort.is_some_and(|(cohort, _)| cohort.hand_on(grant, &self.core, now)) {
-            grant.drop_guard(now);
+        if cohort.is_some_and(|(cohort, _)| cohort.hand_on(self, now)) {
             let _ = reply.map(|reply| reply.send(Ok(ReleaseOutcome::Released)));
             return true;
         }

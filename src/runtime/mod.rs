@@ -51,6 +51,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -99,7 +100,9 @@ pub(crate) struct Core {
     cleaner: Cleaner,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) cohorts: Arc<Cohorts>,
+    cohorts: Cohorts,
+    /// The runtime of the lanes' thread.
+    pub(crate) own: Handle,
     way: Arc<Way>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,

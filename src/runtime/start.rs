@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::clean::Cleaner;
+use super::cohort::Cohorts;
 use super::guards::Guards;
 use super::lanes::Lane;
 use super::link::{Link, Way};
@@ -60,6 +62,7 @@ impl Core {
             largest_outcome,
             database,
             applied,
+            own,
         } = started.await.map_err(|_| no_thread(&target))??;
 
         let link = Link::new(connector.clone(), settings.operation_timeout, &way);
@@ -78,7 +81,8 @@ impl Core {
             renewals,
             cleaner,
             queue: Arc::clone(&waiters.queue),
-            cohorts: Arc::default(),
+            cohorts: Cohorts::default(),
+            own,
             waiters,
             way,
             settings,
@@ -116,6 +120,7 @@ struct FirstConnection {
     largest_outcome: usize,
     database: Uuid,
     applied: Vec<String>,
+    own: Handle,
 }
 
 fn run_lanes(
@@ -194,5 +199,6 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Result<FirstConn
         largest_outcome,
         database,
         applied,
+        own: Handle::current(),
     })
 }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use tokio::runtime;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -141,11 +141,6 @@ impl Tasks {
             drop(member);
             done
         }))
-    }
-
-    /// Spawns `work` in the name of the calling task. It is no member: nothing waits for it.
-    pub(crate) fn spawn_apart(work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        tokio::spawn(CHAIN.scope(chain(), work)).abort_handle()
     }
 
     /// Runs `work`, which is never dropped in the middle. When this future is dropped, a task of the caller's runtime finishes the

@@ -111,15 +111,18 @@ pub(crate) struct ConfirmAsk {
     pub(crate) ttl: Duration,
     /// The session that the lock belongs to from now on, if it belongs to one.
     pub(crate) session: Option<Uuid>,
-    /// How many fences to reserve: the fence of the row rises by so many. The grant has all of them.
+    /// How many fences to reserve: the fence of the row rises by so many, and the grant has all of them. None is reserved while the fence is
+    /// that far ahead of the clock of the database: when a row is removed, fences go on from there.
     pub(crate) fences: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Confirmed {
     Held {
-        /// The last one of those that were reserved.
+        /// The fence of the row now.
         fence: i64,
+        /// How many fences were reserved: the last one is the fence of the row.
+        reserved: i64,
     },
     /// The window is over, or the name was never passed on to this waiter.
     Gone,

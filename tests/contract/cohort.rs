@@ -48,18 +48,18 @@ async fn grant_of(rowlock: &Rowlock) -> uuid::Uuid {
 on_every_engine! {
     async fn a_lease_is_handed_on_in_order_under_rising_fences(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        // The clock decides no fence here.
         let held = take(&two, "a", TTL).await;
-        db.execute("UPDATE rowlock_lock SET fence = fence + 1000000000000").await;
-        let before = one.inspect("a").await.unwrap().unwrap().fence;
+        let before = held.fence();
         let waiting = all_wait(&one, &one.lock("a"), 5).await;
         release(&held).await;
         let (mut fences, mut grants) = (Vec::new(), Vec::new());
         for acquiring in waiting {
             let held = acquiring.await.unwrap();
             assert!(held.is_held() && held.remaining() > TTL / 3);
+            let row = two.inspect("a").await.unwrap().unwrap();
+            assert!(row.fence >= held.fence(), "{} {}", row.fence, held.fence());
             fences.push(held.fence());
-            grants.push(grant_of(&two).await);
+            grants.push(row.grant_id);
             release(&held).await;
             assert!(!held.is_held());
         }
@@ -186,6 +186,123 @@ on_every_engine! {
         queue_is(&two, "a", &[]).await;
         release(&held).await;
         drop(take(&two, "a", TTL).await);
+    }
+
+    async fn a_task_that_leaves_during_a_turn_takes_its_place_with_it(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        release(&held).await;
+        let first = waiting.next().unwrap().await.unwrap();
+        eventually("it waits for the next turn", async || waiters(&one, "a").await.len() == 1).await;
+        drop(waiting);
+        queue_is(&two, "a", &[]).await;
+        release(&first).await;
+    }
+
+    /// The one that gets the guard of the other drops it on another thread.
+    async fn guards_that_are_dropped_at_once_leave_nothing_behind(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let wait = two.lock("a").wait(TTL / 3);
+        for _ in 0..100 {
+            let held = wait.acquire().await.unwrap();
+            let tasks = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+            let tasks: Vec<_> = tasks.map(|waits| tokio::spawn(async { drop(waits.await.unwrap()) })).collect();
+            release(&held).await;
+            for task in tasks {
+                task.await.unwrap();
+            }
+        }
+        release(&wait.acquire().await.unwrap()).await;
+    }
+
+    async fn a_task_that_is_not_polled_loses_its_turn(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let mut next = || waiting.next().unwrap();
+        let (first, second, third) = (next(), next(), next());
+        release(&held).await;
+        release(&first.await.unwrap()).await;
+        // It is the second one's turn.
+        let third = tokio::time::timeout(TTL / 3, third).await.expect("it is its turn").unwrap();
+        release(&third).await;
+        let other = two.lock("a").wait(TTL / 3).acquire().await.unwrap();
+        let second = tokio::spawn(second);
+        eventually("it waits again", async || waiters(&one, "a").await.len() == 1).await;
+        release(&other).await;
+        release(&second.await.unwrap().unwrap()).await;
+    }
+
+    async fn a_runtime_that_rests_keeps_no_place(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let (lock, (rests, resting), (ends, ended)) = (one.lock("a"), std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let waited = runtime.block_on(lock.wait(Duration::from_millis(100)).acquire());
+            assert!(matches!(waited, Err(Error::WaitTimeout { .. })), "{waited:?}");
+            rests.send(()).unwrap();
+            ended.recv().unwrap();
+        });
+        tokio::task::spawn_blocking(move || resting.recv().unwrap()).await.unwrap();
+        one.flush().await;
+        assert_eq!(waiters(&two, "a").await, []);
+        ends.send(()).unwrap();
+        thread.join().unwrap();
+        release(&held).await;
+    }
+
+    async fn fences_do_not_run_ahead_of_the_clock(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        db.execute("UPDATE rowlock_lock SET fence = fence + 100000000").await;
+        let before = one.inspect("a").await.unwrap().unwrap().fence;
+        let waiting = all_wait(&one, &one.lock("a"), 4).await;
+        release(&held).await;
+        for (acquiring, fence) in waiting.into_iter().zip(before + 1..) {
+            let held = acquiring.await.unwrap();
+            assert_eq!(held.fence(), fence, "a grant of its own");
+            release(&held).await;
+        }
+    }
+
+    async fn a_task_that_a_shutdown_waits_for_still_gets_its_lock(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let others = all_wait(&one, &one.lock("a"), 2).await;
+        let others: Vec<_> = others.into_iter().map(|waits| tokio::spawn(waits)).collect();
+        let lock = one.lock("a");
+        let work = one.spawn("a letter", async move {
+            let held = lock.acquire().await.unwrap();
+            release(&held).await;
+        });
+        let (left, ()) = tokio::join!(one.shutdown(Duration::from_secs(10)), async {
+            for other in others {
+                let error = other.await.unwrap().unwrap_err();
+                assert!(matches!(error, Error::ShutDown { .. }), "{error}");
+            }
+            release(&held).await;
+            work.await.unwrap();
+        });
+        assert_eq!(left, []);
+        assert!(two.inspect("a").await.unwrap().is_none());
+    }
+
+    async fn the_first_task_of_a_cohort_is_not_turned_away(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let lock = || one.lock("a").queue_limit(1);
+        let first = arrive(lock()).await;
+        let second = arrive(lock()).await;
+        let third = lock().acquire().await.unwrap_err();
+        assert!(matches!(third, Error::QueueFull { .. }), "{third}");
+        let tasks = [first, second].map(|waits| tokio::spawn(waits));
+        eventually("they wait", async || waiters(&one, "a").await.len() == 1).await;
+        release(&held).await;
+        for task in tasks {
+            release(&task.await.unwrap().unwrap()).await;
+        }
     }
 
     async fn waits_have_limits_and_queues_too(db: &Db) {

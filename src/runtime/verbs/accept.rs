@@ -32,8 +32,9 @@ pub(crate) struct Accept {
 }
 
 impl Accept {
+    /// `fences`: how many fences to reserve for the cohort of the waiter.
     pub(crate) fn task(
-        mut wanted: Wanted,
+        (mut wanted, fences): (Wanted, i64),
         place: Place,
         reply: Reply<Accepted>,
         give_up: Moment,
@@ -48,7 +49,7 @@ impl Accept {
             grant_id: wanted.grant_id,
             ttl: wanted.ttl,
             session: session.map(|asked| asked.session.grant.id),
-            fences: wanted.fences,
+            fences,
         };
         let verb = Self {
             ask,
@@ -89,13 +90,14 @@ impl Verb for Accept {
         }
         let Self {
             ask,
-            wanted,
+            mut wanted,
             place,
             reply,
             ..
         } = task.verb;
         match outcome {
-            Some(Confirmed::Held { fence }) => {
+            Some(Confirmed::Held { fence, reserved }) => {
+                wanted.reserved = reserved;
                 let late = place.late;
                 place.forget();
                 if let Some(guard) = wanted.guard(fence, late, answered.sent, ask.ttl) {

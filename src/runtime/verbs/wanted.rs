@@ -27,8 +27,8 @@ pub(crate) struct Wanted {
     pub(crate) ticket: Option<Ticket>,
     /// The name is to be passed on to it.
     pub(crate) is_queued: bool,
-    /// How many fences to reserve for its cohort.
-    pub(crate) fences: i64,
+    /// How many fences were reserved for its cohort.
+    pub(crate) reserved: i64,
 }
 
 impl Wanted {
@@ -49,7 +49,7 @@ impl Wanted {
             session: session.map(|session| session.ask(grant_id)),
             ticket: None,
             is_queued: false,
-            fences: 0,
+            reserved: 0,
         }
     }
 
@@ -71,7 +71,7 @@ impl Wanted {
             session,
             ticket,
             is_queued,
-            fences,
+            reserved,
         } = self;
         let clock_error = core.settings.clock_error;
         let deadline = sent + clock_error.trusted(left);
@@ -84,7 +84,7 @@ impl Wanted {
         grant.shown = grant.name.of_permit().unwrap_or_else(|| grant.name.clone());
         grant.ticket = ticket.filter(|_| late > 0);
         grant.was_queued = is_queued;
-        grant.reserved = fences;
+        grant.reserved = reserved;
         let grant = match session {
             Some(session) => {
                 let grant = Arc::new(grant.in_session(&session.grant));

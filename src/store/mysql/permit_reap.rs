@@ -4,8 +4,7 @@
 //! may have been faster. A session that has ended stays so. A permit is removed by its whole name.
 
 use super::lock_row::row_ends;
-use super::queue::with;
-use super::statement::{fill, hex, quoted};
+use super::statement::{fill, hex, quoted, with};
 use crate::model::Name;
 use crate::store::json;
 use crate::store::queue::LookAsk;

@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
 use super::permit_reap::{Literals, REAP, of_name, permits, see_dead};
-use super::queue::{row_with, wait, with};
-use super::statement::{hex, text};
+use super::queue::{row_with, wait};
+use super::statement::{hex, text, with};
 use crate::model::{Name, Share};
 use crate::store::permit::{MOST, WeighAsk};
 use crate::store::queue::{JoinAsk, PassAsk, PassWhy, WINDOW};

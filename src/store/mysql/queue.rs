@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::fault::is_lock_time_out;
 use super::lock_row::{make_row, row_columns, row_ends};
-use super::statement::{fill, hex, in_one_transaction, quoted, read_alone, text};
+use super::statement::{fill, hex, in_one_transaction, quoted, read_alone, text, with};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
@@ -99,16 +99,17 @@ DELETE FROM rowlock_waiter WHERE name = {name} AND position >= @rl_position"
 /// A grant in its window has an expiry of `acquired_at` and the window. Otherwise this is a second sending, and the expiry never moves back.
 const CONFIRM: &str = concat!(
     wait!(),
-    " MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE))
-  INTO @rl_mine
+    " MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
+       MAX(IF(fence <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + {fences}, {fences}, 0))
+  INTO @rl_mine, @rl_block
   FROM rowlock_lock WHERE name = {name} FOR UPDATE;
 UPDATE rowlock_lock
   SET expires_at = IF(expires_at <= acquired_at + INTERVAL {window} MICROSECOND,
           SYSDATE(6) + INTERVAL {ttl} MICROSECOND,
           GREATEST(expires_at, SYSDATE(6) + INTERVAL {ttl} MICROSECOND)),
-      session_id = {lock_session}, fence = fence + {fences}
+      session_id = {lock_session}, fence = fence + @rl_block
   WHERE name = {name} AND @rl_mine;
-SELECT fence FROM rowlock_lock WHERE name = {name} AND @rl_mine"
+SELECT fence, CAST(@rl_block AS SIGNED) FROM rowlock_lock WHERE name = {name} AND @rl_mine"
 );
 
 /// `@rl_ended`: 0 the row did not have the grant of the ask; 1 that grant had expired; 2 it was live. A row that is free and has waiters has no expiry. The waiters of a name of another kind are not for this.
@@ -222,9 +223,9 @@ impl QueueStore for MySqlConnection {
         let Some(rows) = transact(self, &confirm_text(ask)).await? else {
             return Ok(None);
         };
-        let fence = rows.first().map(|row| row.try_get(0)).transpose()?;
-        let held = |fence| Confirmed::Held { fence };
-        Ok(Some(fence.map_or(Confirmed::Gone, held)))
+        let fences = rows.first().map(FromRow::from_row).transpose()?;
+        let held = |(fence, reserved)| Confirmed::Held { fence, reserved };
+        Ok(Some(fences.map_or(Confirmed::Gone, held)))
     }
 
     async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
@@ -385,14 +386,6 @@ fn looked(row: &MySqlRow) -> Result<Looked, sqlx::Error> {
 
 fn waiter(row: &MySqlRow) -> Result<WaiterRow, sqlx::Error> {
     Ok(WaiterRow::from(WaiterColumns::from_row(row)?))
-}
-
-/// `sql` with its names in braces replaced by the literals, which have no braces.
-pub(super) fn with(sql: &str, literals: &[(&str, String)]) -> String {
-    let replace = |sql: String, (name, literal): &(&str, String)| {
-        sql.replace(&format!("{{{name}}}"), literal)
-    };
-    literals.iter().fold(sql.to_owned(), replace)
 }
 
 #[cfg(test)]

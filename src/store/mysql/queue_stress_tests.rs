@@ -88,7 +88,7 @@ async fn turn(client: &mut Client<Database>, at: usize, waits: &Waits) -> Option
         }
         match looked {
             Looked::Granted => match client.try_confirm(waits).await {
-                Some(Confirmed::Held { fence }) => return Some(fence),
+                Some(Confirmed::Held { fence, .. }) => return Some(fence),
                 None => {}
                 Some(Confirmed::Gone) => {
                     assert!(waited.elapsed() > WINDOW, "a turn was lost");

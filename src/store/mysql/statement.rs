@@ -154,6 +154,14 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     hex + "'"
 }
 
+/// `sql` with its names in braces replaced by the literals, which have no braces.
+pub(super) fn with(sql: &str, literals: &[(&str, String)]) -> String {
+    let replace = |sql: String, (name, literal): &(&str, String)| {
+        sql.replace(&format!("{{{name}}}"), literal)
+    };
+    literals.iter().fold(sql.to_owned(), replace)
+}
+
 #[cfg(test)]
 mod tests {
     use sqlx::Connection;

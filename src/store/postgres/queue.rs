@@ -28,11 +28,15 @@ SELECT ended, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
 /// The first condition sets the limit on waiting for the row, for this transaction. It reads no column, so the server evaluates it before
 /// it looks for the row.
 const CONFIRM: &str = "
-UPDATE rowlock_lock
-SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4, fence = fence + $5
+UPDATE rowlock_lock l
+SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4, fence = l.fence + block.fences
+FROM (
+    SELECT CASE WHEN fence <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $5 THEN $5 ELSE 0 END AS fences
+    FROM rowlock_lock WHERE name = $1
+) block
 WHERE (SELECT set_config('lock_timeout', '20', true)) IS NOT NULL
-  AND name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()
-RETURNING fence";
+  AND l.name = $1 AND l.grant_id = $2 AND l.expires_at > clock_timestamp()
+RETURNING l.fence, block.fences";
 
 /// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left.
 const LOOK: &str = concat!(
@@ -86,7 +90,7 @@ impl QueueStore for PgConnection {
     }
 
     async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
-        let fence: Result<Option<i64>, sqlx::Error> = query_scalar(CONFIRM)
+        let fences: Result<Option<(i64, i64)>, sqlx::Error> = query_as(CONFIRM)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
             .bind(to_micros(ask.ttl))
@@ -94,11 +98,9 @@ impl QueueStore for PgConnection {
             .bind(ask.fences)
             .fetch_optional(self)
             .await;
-        let confirmed = |fence: Option<i64>| match fence {
-            Some(fence) => Confirmed::Held { fence },
-            None => Confirmed::Gone,
-        };
-        Ok(unlocked(fence)?.map(confirmed))
+        let held = |(fence, reserved)| Confirmed::Held { fence, reserved };
+        let confirmed = |fences: Option<_>| fences.map_or(Confirmed::Gone, held);
+        Ok(unlocked(fences)?.map(confirmed))
     }
 
     async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {

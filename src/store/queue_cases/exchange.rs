@@ -294,7 +294,7 @@ pub(crate) async fn an_exchange_passes_on_what_was_passed_on<P: Place>(place: &P
     let (second, third) = (client.wait("a").await, client.wait("a").await);
     client.release(first.ask.grant_id, "a", first.fence).await;
     let confirmed = client.confirm(&second).await;
-    let Confirmed::Held { fence } = confirmed else {
+    let Confirmed::Held { fence, .. } = confirmed else {
         panic!("{confirmed:?}");
     };
     let release = ReleaseAsk {

@@ -19,6 +19,7 @@ macro_rules! queue_cases {
                 a_waiter_whose_place_is_unknown_leaves
                 a_waiter_leaves_when_it_was_just_granted_the_name
                 a_confirm_in_time_holds
+                fences_are_reserved_unless_they_are_ahead_of_the_clock
                 a_confirm_that_is_too_late_holds_nothing
                 a_window_that_is_over_is_passed_on
                 a_window_ends_with_the_session_of_its_waiter

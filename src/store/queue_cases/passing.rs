@@ -29,7 +29,7 @@ pub(crate) async fn a_name_is_passed_on_in_order<P: Place>(place: &P) {
         assert_eq!(passed.ended, Ended::Live);
         assert_eq!(client.look(waits).await, Looked::Granted);
         let confirmed = client.confirm(waits).await;
-        let Confirmed::Held { fence: next } = confirmed else {
+        let Confirmed::Held { fence: next, .. } = confirmed else {
             panic!("{confirmed:?}");
         };
         assert!(next > fence);
@@ -167,11 +167,44 @@ pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
     };
     for _ in 0..2 {
         let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
-        assert_eq!(confirmed, Some(Confirmed::Held { fence: row.fence }));
+        assert_eq!(
+            confirmed,
+            Some(Confirmed::Held {
+                fence: row.fence,
+                reserved: 0
+            })
+        );
         let row = client.row("a").await;
         assert!(row.remaining.unwrap() > 20_000_000, "{row:?}");
         assert_eq!(row.session, Some(client.session));
     }
+}
+
+pub(crate) async fn fences_are_reserved_unless_they_are_ahead_of_the_clock<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let held = client.hold("a").await;
+    let waits = client.wait("a").await;
+    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    let mut row = client.row("a").await;
+    let ask = ConfirmAsk {
+        name: named("a"),
+        grant_id: waits.ask.grant_id,
+        ttl: TTL,
+        session: None,
+        fences: 100,
+    };
+    for (ahead, reserved) in [(0, 100), (10_000_000, 0)] {
+        let run_ahead = format!("UPDATE rowlock_lock SET fence = fence + {ahead}");
+        client.run(&run_ahead).await;
+        let fence = row.fence + ahead + reserved;
+        let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
+        assert_eq!(confirmed, Some(Confirmed::Held { fence, reserved }));
+        row = client.row("a").await;
+        assert_eq!(row.fence, fence);
+    }
+    // The next grant is above all of them.
+    client.pass("a", PassWhy::Ended(ask.grant_id)).await;
+    assert!(client.hold("a").await.fence > row.fence);
 }
 
 pub(crate) async fn a_confirm_that_is_too_late_holds_nothing<P: Place>(place: &P) {

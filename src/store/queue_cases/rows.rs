@@ -13,7 +13,7 @@ pub(crate) async fn a_release_passes_on<P: Place>(place: &P) {
     let freed = client.release(held.ask.grant_id, "a", held.fence).await;
     assert_eq!(freed, passed_to(&waits));
     assert_eq!(client.look(&waits).await, Looked::Granted);
-    let Confirmed::Held { fence } = client.confirm(&waits).await else {
+    let Confirmed::Held { fence, .. } = client.confirm(&waits).await else {
         panic!("it was passed on");
     };
     let late = client.release(held.ask.grant_id, "a", held.fence).await;
@@ -125,7 +125,7 @@ pub(crate) async fn a_barging_take_does<P: Place>(place: &P) {
     let freed = client.release(asks[0].grant_id, "a", fence).await;
     assert_eq!(freed, passed_to(&waits));
     assert!(
-        matches!(client.confirm(&waits).await, Confirmed::Held { fence: next } if next > fence)
+        matches!(client.confirm(&waits).await, Confirmed::Held { fence: next, .. } if next > fence)
     );
 }
 

@@ -125,7 +125,7 @@ async fn turn<P: Place>(client: &mut Client<P>, waits: &Waits, leaves: bool) -> 
         }
         match looked {
             Looked::Granted => match client.try_confirm(waits).await {
-                Some(Confirmed::Held { fence }) => return Some(fence),
+                Some(Confirmed::Held { fence, .. }) => return Some(fence),
                 None => {}
                 Some(Confirmed::Gone) => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
             },

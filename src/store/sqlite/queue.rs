@@ -39,6 +39,11 @@ RETURNING fence";
 const KEEP: &str = "
 UPDATE rowlock_lock SET expires_at = max(expires_at, ?2 + ?3 + 1000), session_id = ?4 WHERE name = ?1";
 
+/// How many fences the confirm of a grant may reserve. Only another grant changes the fence before that.
+const BLOCK: &str = "
+SELECT CASE WHEN fence <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 THEN ?3 ELSE 0 END
+FROM rowlock_lock WHERE name = ?1 AND grant_id = ?2";
+
 const CONFIRM: &str = "
 UPDATE rowlock_lock
 SET expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 + 1000, session_id = ?4,
@@ -110,16 +115,25 @@ impl QueueStore for SqliteConnection {
 
     async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
         let _turn = writers::turn().await;
+        let reserved = if ask.fences > 0 {
+            let block = sqlx::query_scalar(BLOCK)
+                .bind(ask.name.as_bytes())
+                .bind(ask.grant_id)
+                .bind(ask.fences);
+            block.fetch_optional(&mut *self).await?.unwrap_or(0)
+        } else {
+            0
+        };
         let fence: Result<Vec<i64>, sqlx::Error> = sqlx::query_scalar(CONFIRM)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
             .bind(to_micros(ask.ttl))
             .bind(ask.session)
-            .bind(ask.fences)
+            .bind(reserved)
             .fetch_all(self)
             .await;
         let confirmed = |fences: Vec<i64>| match fences[..] {
-            [fence] => Confirmed::Held { fence },
+            [fence] => Confirmed::Held { fence, reserved },
             _ => Confirmed::Gone,
         };
         Ok(unlocked(fence.map_err(Fault::from))?.map(confirmed))

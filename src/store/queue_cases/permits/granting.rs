@@ -15,7 +15,7 @@ pub(crate) async fn permits_are_granted_up_to_the_capacity(place: &impl Place) {
     let next = vec![waits.ask.join.grant_id];
     assert_eq!(client.releases(&first).await, Freed::Passed(next));
     assert_eq!(client.looks(&waits).await, Looked::Granted);
-    let Confirmed::Held { fence } = client.confirms(&waits).await else {
+    let Confirmed::Held { fence, .. } = client.confirms(&waits).await else {
         panic!("the window is open");
     };
     assert!(fence > second.number);
@@ -54,14 +54,14 @@ pub(crate) async fn many_readers_or_one_writer(place: &impl Place) {
     assert_eq!(client.releases(&readers[0]).await, Freed::Released);
     let next = vec![writer.ask.join.grant_id];
     assert_eq!(client.releases(&readers[1]).await, Freed::Passed(next));
-    let Confirmed::Held { fence } = client.confirms(&writer).await else {
+    let Confirmed::Held { fence, .. } = client.confirms(&writer).await else {
         panic!("the window is open");
     };
     assert!(fence > readers[0].number);
     let next = behind.iter().map(|waits| waits.ask.join.grant_id).collect();
     assert_eq!(client.releases(&writer).await, Freed::Passed(next));
     for reader in &behind {
-        let Confirmed::Held { fence: read } = client.confirms(reader).await else {
+        let Confirmed::Held { fence: read, .. } = client.confirms(reader).await else {
             panic!("the window is open");
         };
         assert_eq!(read, fence, "readers have the fence of the last write");
@@ -308,7 +308,7 @@ pub(crate) async fn at_most_a_hundred_waiters_are_granted_at_once(place: &impl P
     let next = grants(&readers[MOST..]);
     let ended = Ended::Nothing;
     assert_eq!(client.passes(PassWhy::Stuck).await, Passed { ended, next });
-    let Confirmed::Held { fence } = client.confirms(&readers[MOST + 1]).await else {
+    let Confirmed::Held { fence, .. } = client.confirms(&readers[MOST + 1]).await else {
         panic!("the window is open");
     };
     assert_eq!(fence, writer.number, "the last write's");

@@ -265,7 +265,7 @@ impl<P: Place> Client<P> {
             }
             match looked {
                 Looked::Granted => match self.confirm_permit(ask).await {
-                    Some(Confirmed::Held { fence }) => return Some(fence),
+                    Some(Confirmed::Held { fence, .. }) => return Some(fence),
                     None => {}
                     Some(Confirmed::Gone) => {
                         assert!(waited.elapsed() > WINDOW, "its turn was lost");

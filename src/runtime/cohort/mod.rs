@@ -1,0 +1,215 @@
+//! Cohorts: tasks of this client that want the same lock, and hand its lease on in memory.
+//!
+//! # Overview
+//!
+//! The tasks of one client that ask for a lock under the same settings are a *cohort*. They have one place in the queue of the name, which
+//! their [scout](scout) takes: a task that waits in the database for all of them. When it is granted the lease, the [turn](turn) of the cohort
+//! begins, and the first task of the cohort is offered a guard. When that guard is released, the next task is offered a guard of the same
+//! grant, and no statement is sent. (Dice, Marathe and Shavit call this "lock cohorting", in a paper of 2012.)
+//!
+//! # Turn
+//!
+//! A turn is short, because other clients wait too. After [`TURN`](turn::TURN) the next release goes to the database, which passes the name
+//! on to the first one in the queue. The scout of the next turn takes its place in the queue as soon as a task of the cohort waits. So
+//! cohorts have their turns in the order in which their scouts joined, and the tasks of a cohort in the order in which they arrived.
+//!
+//! # Fences
+//!
+//! Each guard has a fence of its own. The scout reserves a block of fences when it confirms the grant: the row's fence becomes the last one
+//! of the block. So every later grant is above all of them, also when the process crashes. The database grants no block while the fence is
+//! ahead of its clock. A grant without a block is not handed on.
+//!
+//! # Offers
+//!
+//! A task takes its guard when it is polled. A task that is not, because its runtime is blocked or because nobody awaits it, must not
+//! keep the lock. So an offer that nobody has taken [`WINDOW`] after the end of the turn is taken back, and the lease released. A task
+//! that comes later waits again.
+//!
+//! Scouts, and what takes offers back, run on a thread of rowlock's own.
+//!
+//! # What is not handed on
+//!
+//! - A lease that a transaction has pinned: that transaction may still be open, and may commit after the next task has begun.
+//! - A lease with less than half of its trusted time left, or one that is lost.
+//! - Anything while the client shuts down.
+//!
+//! Owners, barging acquires, locks with a `max_hold`, permits and clients of a Galera cluster have no cohort.
+
+pub(crate) mod scout;
+mod turn;
+mod waiting;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+
+use super::Core;
+use crate::model::{Error, Name};
+use crate::store::queue::WINDOW;
+use scout::{Scout, Scouting};
+use turn::{Offer, Turn};
+pub(crate) use waiting::{Asking, Told, Waiting};
+
+/// What the tasks of a cohort have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) name: Name,
+    /// The TTL of the row.
+    pub(crate) ttl: Duration,
+    pub(crate) in_session: bool,
+    pub(crate) holder: Option<Arc<str>>,
+    pub(crate) queue_limit: u32,
+}
+
+/// The cohorts of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Cohorts(Mutex<HashMap<Key, Weak<Cohort>>>);
+
+#[derive(Debug)]
+pub(crate) struct Cohort {
+    key: Key,
+    core: Arc<Core>,
+    state: Mutex<State>,
+    /// Notified when the task that asks has its answer.
+    asked: Notify,
+}
+
+/// What a waiting task is told at last.
+type Word = Result<Offer, Error>;
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many tasks have arrived.
+    arrived: u64,
+    /// By number: first come, first served.
+    waiting: BTreeMap<u64, oneshot::Sender<Word>>,
+    /// A task asks the database, and so the others need not.
+    is_asking: bool,
+    scout: Option<Scout>,
+    turn: Option<Turn>,
+    /// Why the database cannot be asked.
+    trouble: Option<Error>,
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.arrived += 1;
+        self.arrived
+    }
+
+    /// Nobody has the lease, asks for it or waits.
+    fn is_idle(&self) -> bool {
+        let is_held = |turn: &Turn| turn.is_held();
+        !self.is_asking && self.waiting.is_empty() && !self.turn.as_ref().is_some_and(is_held)
+    }
+
+    /// If nobody waits: the scout, which is to be dismissed.
+    fn idle_scout(&mut self) -> Option<Scout> {
+        if !self.waiting.is_empty() {
+            return None;
+        }
+        self.trouble = None;
+        self.scout.take()
+    }
+}
+
+impl Core {
+    pub(crate) fn cohort(self: &Arc<Self>, key: Key) -> Arc<Cohort> {
+        let mut cohorts = self.cohorts.locked();
+        if let Some(cohort) = cohorts.get(&key).and_then(Weak::upgrade) {
+            return cohort;
+        }
+        let cohort = Arc::new(Cohort {
+            key: key.clone(),
+            core: Arc::clone(self),
+            state: Mutex::default(),
+            asked: Notify::new(),
+        });
+        cohorts.insert(key, Arc::downgrade(&cohort));
+        cohort
+    }
+}
+
+impl Cohorts {
+    fn locked(&self) -> MutexGuard<'_, HashMap<Key, Weak<Cohort>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Cohort {
+    fn drop(&mut self) {
+        let mut cohorts = self.core.cohorts.locked();
+        // Another one may have been made meanwhile.
+        if cohorts
+            .get(&self.key)
+            .is_some_and(|known| known.strong_count() == 0)
+        {
+            cohorts.remove(&self.key);
+        }
+    }
+}
+
+/// What a task of a cohort does first.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// Nobody of its cohort has the lease, asks for it or waits: it asks the database.
+    Asks(Asking),
+    Waits(Waiting),
+    /// So many tasks wait already.
+    Full(usize),
+}
+
+impl Cohort {
+    /// A task arrives. `spawn` spawns a scout.
+    pub(crate) fn arrive(self: &Arc<Self>, spawn: impl FnOnce(Scouting) -> AbortHandle) -> Arrived {
+        let mut state = self.state();
+        let waiting = state.waiting.len();
+        if state.is_idle() {
+            state.is_asking = true;
+            let number = state.number();
+            return Arrived::Asks(Asking::new(self, number));
+        }
+        if waiting >= usize::try_from(self.key.queue_limit).unwrap_or(usize::MAX) {
+            return Arrived::Full(waiting);
+        }
+        let number = state.number();
+        Arrived::Waits(self.wait(state, number, spawn))
+    }
+
+    fn wait(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        number: u64,
+        spawn: impl FnOnce(Scouting) -> AbortHandle,
+    ) -> Waiting {
+        let (sender, word) = oneshot::channel();
+        state.waiting.insert(number, sender);
+        let scouting = state.scout.is_none().then(|| {
+            let (scout, scouting) = Scout::new(self, number);
+            state.scout = Some(scout);
+            scouting
+        });
+        drop(state);
+        let waiting = Waiting::new(self, number, word);
+        if let Some(scouting) = scouting {
+            self.send(scouting, spawn);
+        }
+        waiting
+    }
+
+    /// Why the database could not be asked, last time; `None`: it could.
+    pub(crate) fn set_trouble(&self, trouble: Option<&Error>) {
+        self.state().trouble = trouble.cloned();
+    }
+
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        self.state().trouble.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,183 @@
+//! Scouts: a scout waits in the database for the tasks of its cohort, turn by turn, as long as some wait.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::select;
+use tokio::task::AbortHandle;
+
+use super::turn::Offer;
+use super::{Cohort, WINDOW};
+use crate::model::{Error, Moment};
+use crate::runtime::Core;
+use crate::runtime::lease_guard::Guard;
+use crate::runtime::queue::seat::Seat;
+use crate::runtime::tasks::{Kind, Member};
+use crate::runtime::timer::sleep_until;
+
+/// How many fences a turn has.
+const BLOCK: i64 = 4_096;
+
+/// A scout that is out, for its cohort.
+#[derive(Debug)]
+pub(super) struct Scout {
+    /// The number of the task for which it was sent.
+    number: u64,
+    /// `None`: it is about to be spawned.
+    task: Option<AbortHandle>,
+    /// Its place in the queue.
+    seat: Option<Arc<Seat>>,
+    leaving: Leaving,
+}
+
+/// While a scout that was dismissed ends: so a flush waits for it.
+type Leaving = Arc<Mutex<Option<Member>>>;
+
+impl Scout {
+    /// A scout for a cohort that has none. [`Cohort::send`] sends it.
+    pub(super) fn new(cohort: &Arc<Cohort>, number: u64) -> (Self, Scouting) {
+        let leaving = Leaving::default();
+        let scouting = Scouting {
+            cohort: Arc::clone(cohort),
+            number,
+            _leaving: Arc::clone(&leaving),
+        };
+        let scout = Self {
+            number,
+            task: None,
+            seat: None,
+            leaving,
+        };
+        (scout, scouting)
+    }
+
+    /// Nobody waits. The scout leaves the queue, and ends. From here on, a release does not pass the name on to it.
+    pub(super) fn dismiss(self, core: &Core) {
+        let member = core.tasks.enter(Kind::Finish, "a wait in a queue");
+        *self.leaving.lock().unwrap_or_else(PoisonError::into_inner) = Some(member);
+        if let Some(seat) = &self.seat
+            && let Some(position) = seat.give_up()
+        {
+            core.leave(seat.ticket.clone(), position, (0, Duration::ZERO));
+        }
+        if let Some(task) = self.task {
+            task.abort();
+        }
+    }
+}
+
+impl Cohort {
+    /// Spawns a scout. (Not while the state is locked: a runtime that has ended drops it at once.)
+    pub(super) fn send(&self, scouting: Scouting, spawn: impl FnOnce(Scouting) -> AbortHandle) {
+        let number = scouting.number;
+        let task = spawn(scouting);
+        match &mut self.state().scout {
+            Some(scout) if scout.number == number => scout.task = Some(task),
+            // It was dismissed meanwhile, or has ended.
+            _ => task.abort(),
+        }
+    }
+}
+
+/// What a scout knows of its cohort. When it is dropped, the tasks of the cohort no longer wait for this scout.
+#[derive(Debug)]
+pub(crate) struct Scouting {
+    cohort: Arc<Cohort>,
+    number: u64,
+    _leaving: Leaving,
+}
+
+impl Scouting {
+    /// Whether tasks wait, when no other one asks for them. If none does, the scout ends.
+    pub(crate) async fn is_awaited(&self) -> bool {
+        // A task that asks may not be polled any more.
+        let limit = Moment::now() + WINDOW;
+        loop {
+            let asked = self.cohort.asked.notified();
+            {
+                let mut state = self.cohort.state();
+                let Some(scout) = state.scout.take_if(|scout| scout.number == self.number) else {
+                    return false;
+                };
+                if state.waiting.is_empty() {
+                    return false;
+                }
+                state.scout = Some(scout);
+                if !state.is_asking || limit.has_passed() {
+                    return true;
+                }
+            }
+            select! {
+                () = asked => {}
+                () = sleep_until(limit) => {}
+            }
+        }
+    }
+
+    /// How many fences to reserve for the turn, which has come. If only one task waits, nothing will be handed on.
+    pub(crate) fn block(&self) -> i64 {
+        match self.cohort.state().waiting.len() {
+            0 | 1 => 0,
+            _ => BLOCK,
+        }
+    }
+
+    /// The scout has this place.
+    pub(crate) fn sits(&self, seat: &Arc<Seat>) {
+        self.set_seat(Some(seat));
+    }
+
+    fn set_seat(&self, seat: Option<&Arc<Seat>>) {
+        let mut state = self.cohort.state();
+        let own = state.scout.as_mut();
+        if let Some(scout) = own.filter(|scout| scout.number == self.number) {
+            scout.seat = seat.map(Arc::clone);
+        }
+    }
+
+    /// Why the scout does not get through to the database; `None`: it does.
+    pub(crate) fn set_trouble(&self, trouble: Option<&Error>) {
+        self.cohort.set_trouble(trouble);
+    }
+
+    /// The scout has the lease, or an error that ends a wait: the first task gets it.
+    pub(crate) fn scouted(&self, scouted: Result<Guard, Error>) {
+        self.set_seat(None);
+        let mut state = self.cohort.state();
+        state.trouble = None;
+        let Some((_, first)) = state.waiting.pop_first() else {
+            drop(state);
+            // Nobody waits any more. Dropping a guard releases the lease.
+            return drop(scouted);
+        };
+        let word = match scouted {
+            Ok(guard) => {
+                guard.join(&self.cohort);
+                let before = state.begin(&guard);
+                let grant_id = guard.grant().id;
+                let offer = Offer::of(guard);
+                state.offer(&offer);
+                drop(state);
+                drop(before.and_then(|offer| offer.take()));
+                self.cohort.watch(grant_id);
+                Ok(offer)
+            }
+            Err(error) => {
+                drop(state);
+                Err(error)
+            }
+        };
+        Cohort::tell(first, word);
+    }
+}
+
+impl Drop for Scouting {
+    fn drop(&mut self) {
+        let mut state = self.cohort.state();
+        let own = state.scout.take_if(|scout| scout.number == self.number);
+        // It has panicked, or its thread has ended.
+        let waiting = own.map(|_| std::mem::take(&mut state.waiting));
+        drop(state);
+        drop(waiting);
+    }
+}

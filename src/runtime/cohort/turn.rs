@@ -1,0 +1,149 @@
+//! Turns: the time in which a cohort has a grant, and hands it on.
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::{Cohort, State, WINDOW, Word};
+use crate::model::Moment;
+use crate::runtime::grant::Grant;
+use crate::runtime::lease_guard::Guard;
+use crate::runtime::timer::sleep_until;
+
+/// How long a cohort hands a lease on, while others may wait.
+pub(super) const TURN: Duration = Duration::from_millis(50);
+
+/// The time in which a cohort has a grant.
+#[derive(Debug)]
+pub(super) struct Turn {
+    grant: Arc<Grant>,
+    ends: Moment,
+    /// The fences that are left.
+    fences: RangeInclusive<i64>,
+    /// The last one.
+    offer: Option<Offer>,
+}
+
+/// A guard, for the task that takes it first: the one that has waited for it, or the one that takes it back.
+#[derive(Debug, Clone)]
+pub(super) struct Offer(Arc<Mutex<Option<Guard>>>);
+
+impl Offer {
+    pub(super) fn of(guard: Guard) -> Self {
+        Self(Arc::new(Mutex::new(Some(guard))))
+    }
+
+    pub(super) fn take(&self) -> Option<Guard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Turn {
+    pub(super) fn is_held(&self) -> bool {
+        self.grant.is_held()
+    }
+
+    /// Whether the next task may have the lease, without a word to the database.
+    fn may_go_on(&self, now: Moment) -> bool {
+        // A pin that comes now sees that its guard is released.
+        fence(Ordering::SeqCst);
+        let status = self.grant.status();
+        now < self.ends
+            && !self.grant.may_be_pinned.load(Ordering::Relaxed)
+            && status.end.is_none()
+            && now + self.grant.trusted() / 2 <= status.deadline
+    }
+}
+
+impl State {
+    /// A turn begins, with the grant of this guard. Returns the last offer of the turn before, whose grant is lost. Its guard must be dropped
+    /// after the state is unlocked.
+    pub(super) fn begin(&mut self, guard: &Guard) -> Option<Offer> {
+        let grant = Arc::clone(guard.grant());
+        let last = grant.fence();
+        let before = self.turn.replace(Turn {
+            fences: last - grant.reserved + 1..=last,
+            ends: Moment::now() + TURN,
+            offer: None,
+            grant,
+        });
+        before.and_then(|turn| turn.offer)
+    }
+
+    pub(super) fn offer(&mut self, offer: &Offer) {
+        if let Some(turn) = &mut self.turn {
+            turn.offer = Some(offer.clone());
+        }
+    }
+}
+
+impl Cohort {
+    /// A guard is released: offers a guard of the same grant to the next task. False: the turn is over, and the lease goes back to the
+    /// database.
+    ///
+    /// The new guard takes the place of the old one, so that the grant has one guard all the time.
+    pub(in crate::runtime) fn hand_on(self: &Arc<Self>, guard: &Guard, now: Moment) -> bool {
+        let grant = guard.grant();
+        let mut state = self.state();
+        let State { turn, waiting, .. } = &mut *state;
+        let Some(turn) = turn.as_mut().filter(|turn| turn.grant.id == grant.id) else {
+            return false;
+        };
+        let goes_on = !waiting.is_empty() && turn.may_go_on(now) && !self.core.is_closing();
+        if let Some(fence) = goes_on.then(|| turn.fences.next()).flatten()
+            && let Some((_, next)) = waiting.pop_first()
+        {
+            let offer = Offer::of(guard.successor(self, fence));
+            // The guard of the offer before is the one that is released now.
+            turn.offer = Some(offer.clone());
+            drop(state);
+            Self::tell(next, Ok(offer));
+            return true;
+        }
+        let over = state.turn.take();
+        // It leaves before the release: that must not pass the name on to a scout that nobody needs.
+        let scout = state.idle_scout();
+        drop(state);
+        drop(over);
+        if let Some(scout) = scout {
+            scout.dismiss(&self.core);
+        }
+        false
+    }
+
+    /// Tells a task, which may just be leaving. Then dropping the guard hands it on to the next one.
+    pub(super) fn tell(task: oneshot::Sender<Word>, word: Word) {
+        if let Err(Ok(offer)) = task.send(word) {
+            drop(offer.take());
+        }
+    }
+
+    /// Watches the turn that has just begun: some time after its end, the guard that nobody has taken is taken back.
+    pub(super) fn watch(self: &Arc<Self>, grant_id: Uuid) {
+        let cohort = Arc::downgrade(self);
+        let due = Moment::now() + TURN + WINDOW;
+        self.core.own.spawn(async move {
+            sleep_until(due).await;
+            if let Some(cohort) = cohort.upgrade() {
+                cohort.take_back(grant_id);
+            }
+        });
+    }
+
+    fn take_back(&self, grant_id: Uuid) {
+        let offer = {
+            let state = self.state();
+            let turn = state.turn.as_ref();
+            let turn = turn.filter(|turn| turn.grant.id == grant_id);
+            turn.and_then(|turn| turn.offer.clone())
+        };
+        if let Some(guard) = offer.and_then(|offer| offer.take()) {
+            tracing::debug!(name = %self.key.name, "the task whose turn it is has not been polled");
+            drop(guard);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The tasks of a cohort: the first one asks the database, the others wait.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use super::scout::Scouting;
+use super::{Cohort, Word};
+use crate::model::Error;
+use crate::runtime::lease_guard::Guard;
+
+/// A task that asks the database for its cohort. When it is dropped, others may ask.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    cohort: Arc<Cohort>,
+    number: u64,
+}
+
+impl Asking {
+    pub(super) fn new(cohort: &Arc<Cohort>, number: u64) -> Self {
+        let cohort = Arc::clone(cohort);
+        Self { cohort, number }
+    }
+
+    /// It was granted the lease. There are no fences for others.
+    pub(crate) fn granted(self, guard: &Guard) {
+        let before = self.cohort.state().begin(guard);
+        drop(before.and_then(|offer| offer.take()));
+    }
+
+    /// The lease is not free: it waits, before those that have arrived meanwhile. `spawn` spawns a scout.
+    pub(crate) fn waits(self, spawn: impl FnOnce(Scouting) -> AbortHandle) -> Waiting {
+        let state = self.cohort.state();
+        self.cohort.wait(state, self.number, spawn)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.cohort.state().is_asking = false;
+        self.cohort.asked.notify_waiters();
+    }
+}
+
+/// A task that waits in its cohort. Dropping it leaves the cohort.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    cohort: Arc<Cohort>,
+    number: u64,
+    word: oneshot::Receiver<Word>,
+    is_told: bool,
+}
+
+/// What a waiting task is told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// Its turn has come.
+    Held(Guard),
+    /// It was not there when its turn came, or nobody waits for it any more. It has to wait again.
+    Again,
+    Failed(Error),
+}
+
+impl Waiting {
+    pub(super) fn new(cohort: &Arc<Cohort>, number: u64, word: oneshot::Receiver<Word>) -> Self {
+        Self {
+            cohort: Arc::clone(cohort),
+            number,
+            word,
+            is_told: false,
+        }
+    }
+
+    /// Resolves when the waiting is over.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn told(&mut self) -> Told {
+        let word = (&mut self.word).await;
+        self.is_told = true;
+        match word {
+            Ok(Ok(offer)) => match offer.take() {
+                Some(guard) if guard.is_held() => Told::Held(guard),
+                _ => Told::Again,
+            },
+            Ok(Err(error)) => Told::Failed(error),
+            Err(_) => Told::Again,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.is_told {
+            return;
+        }
+        let mut state = self.cohort.state();
+        let sender = state.waiting.remove(&self.number);
+        // If its word is under way, it leaves with it; then the turn of its cohort goes on.
+        let scout = sender.as_ref().and_then(|_| state.idle_scout());
+        drop(state);
+        if let Some(scout) = scout {
+            scout.dismiss(&self.cohort.core);
+        }
+        self.word.close();
+        if let Ok(Ok(offer)) = self.word.try_recv() {
+            // Dropping the guard hands it on, or releases it.
+            drop(offer.take());
+        }
+    }
+}
