@@ -23,8 +23,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 /// How long an own connection waits for its turn. Then it goes without one, and waits in the database: the holder of the turn may be
-/// waiting there too, for a writer of another process.
-const OWN_WAIT: Duration = Duration::from_millis(50);
+/// waiting there too, for a writer of another process. It is shorter than any time that a renewal has.
+const OWN_WAIT: Duration = Duration::from_millis(20);
 
 /// The writers of one database in this process.
 #[derive(Debug)]

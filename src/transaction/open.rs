@@ -52,19 +52,26 @@ pub(crate) struct Open<T> {
     turn: Option<Turn>,
     at_end: Vec<AtEnd>,
     run: Arc<Run>,
-    /// Where a transaction has the whole database: its address.
-    alone_in: Option<Arc<str>>,
+    alone_in: Option<Alone>,
+}
+
+/// A database that a transaction has for itself.
+#[derive(Clone)]
+struct Alone {
+    target: Arc<str>,
+    /// The same for all names of a file.
+    writers: Option<Arc<Writers>>,
 }
 
 tokio::task_local! {
     /// The database that the transaction of this task has for itself.
-    static ALONE_IN: Arc<str>;
+    static ALONE_IN: Alone;
 }
 
 /// Whether this task is in a closure of a transaction that has the whole database for itself: no lane can write before it ends.
 pub(crate) fn is_alone_in(target: &str) -> bool {
     ALONE_IN
-        .try_with(|alone_in| **alone_in == *target)
+        .try_with(|alone_in| *alone_in.target == *target)
         .unwrap_or(false)
 }
 
@@ -91,13 +98,19 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         run: &Arc<Run>,
     ) -> Result<Self, Uncommitted> {
         let pool = pool.pool();
-        let (alone_in, writers) = alone::<B>(pool);
-        let (conn, turn) = match (&alone_in, writers) {
-            (Some(target), Some(writers)) => {
-                let (conn, turn) = in_turn(pool, &writers, target).await?;
+        let alone_in = alone::<B>(pool);
+        let writers = |alone_in: &Alone| {
+            Some((
+                Arc::clone(alone_in.writers.as_ref()?),
+                Arc::clone(&alone_in.target),
+            ))
+        };
+        let (conn, turn) = match alone_in.as_ref().and_then(writers) {
+            Some((writers, target)) => {
+                let (conn, turn) = in_turn(pool, &writers, &target).await?;
                 (conn, Some(turn))
             }
-            _ => (pool.acquire().await?, None),
+            None => (pool.acquire().await?, None),
         };
         let run_of_it = Arc::clone(run);
         let begin = async move {
@@ -181,16 +194,17 @@ impl From<sqlx::Error> for Uncommitted {
     }
 }
 
-/// The address and the writers of a database that has one writer at a time.
-fn alone<B: Supported>(pool: &sqlx::Pool<B>) -> (Option<Arc<str>>, Option<Arc<Writers>>) {
+/// The database, if it has one writer at a time.
+fn alone<B: Supported>(pool: &sqlx::Pool<B>) -> Option<Alone> {
     if !B::Connector::CAPABILITIES.one_writer {
-        return (None, None);
+        return None;
     }
     let options = pool.connect_options();
-    let Ok(connector) = B::Connector::from_options(options.as_ref().clone()) else {
-        return (None, None);
-    };
-    (Some(connector.target().into()), connector.writers())
+    let connector = B::Connector::from_options(options.as_ref().clone()).ok()?;
+    Some(Alone {
+        target: connector.target().into(),
+        writers: connector.writers(),
+    })
 }
 
 /// Waits for the turn, and for a connection of the pool, which only the head of the line takes. Both together take no longer than
@@ -200,7 +214,9 @@ async fn in_turn<B: Supported>(
     writers: &Arc<Writers>,
     target: &str,
 ) -> Result<(PoolConnection<B>, Turn), Uncommitted> {
-    if is_alone_in(target) {
+    let is_own =
+        |alone_in: &Alone| matches!(&alone_in.writers, Some(own) if Arc::ptr_eq(own, writers));
+    if ALONE_IN.try_with(is_own).unwrap_or(false) {
         return Err(Uncommitted::Ours(Error::InvalidSetting {
             setting: "work",
             reason: "the closure begins another transaction in the same file, which would wait for the closure's own \

@@ -1,5 +1,6 @@
 //! Transactions that wait for their turns, in a file of SQLite.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -21,7 +22,10 @@ const ONCE: Retry = Retry::new().attempts(1);
 const SOON: Duration = Duration::from_secs(20);
 
 async fn pool(dir: &TempDir, connections: u32) -> SqlitePool {
-    let file = dir.path().join("a.db");
+    pool_of(dir.path().join("a.db"), connections).await
+}
+
+async fn pool_of(file: PathBuf, connections: u32) -> SqlitePool {
     let options = SqliteConnectOptions::new().filename(file);
     let options = options.create_if_missing(true).busy_timeout(SOON);
     let pool = SqlitePoolOptions::new().max_connections(connections);
@@ -64,7 +68,23 @@ async fn busy(pool: &SqlitePool) -> (JoinHandle<()>, Arc<Notify>) {
 #[tokio::test]
 async fn a_transaction_in_the_closure_of_another_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (here, there) = (&pool(&dir, 4).await, &pool(&dir, 4).await);
+    let (here, there) = (pool(&dir, 4).await, pool(&dir, 4).await);
+    nested_is_refused(&here, &there).await;
+}
+
+/// The file has another name there.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_transaction_in_the_closure_of_another_through_a_link_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = pool(&dir, 4).await;
+    run(&here).await.unwrap();
+    let link = dir.path().join("link.db");
+    std::os::unix::fs::symlink(dir.path().join("a.db"), &link).unwrap();
+    nested_is_refused(&here, &pool_of(link, 4).await).await;
+}
+
+async fn nested_is_refused(here: &SqlitePool, there: &SqlitePool) {
     let once = ONCE;
     let nested = once.run(here, |tx| async move {
         let error = run(there).await.unwrap_err();
