@@ -63,8 +63,9 @@ impl Lock {
     /// Tasks of one client that want the same lock under the same settings wait together, as one waiter. When it is their turn, they hand
     /// the lease on in memory, in the order in which they asked, each under a fence of its own. No statement is sent then. They do so for at most
     /// 50 ms. Then the next waiter in the queue has its turn, which may be they again. A lease that a transaction has [pinned](crate::Held::pin) is not
-    /// handed on, nor is one with less than half of its trusted time left. Locks for an [owner](Self::owner) or with a [`max_hold`](Self::max_hold) wait each by
-    /// itself.
+    /// handed on, nor is one with less than half of its trusted time left. A task that does not take the lease within 2 s after that time, because
+    /// its runtime is blocked or this future is not polled, has to wait again. Locks for an [owner](Self::owner) or with a
+    /// [`max_hold`](Self::max_hold) wait each by itself.
     ///
     /// A waiter loses its place if its process was paused, or could not reach the database, for longer than 2 s after its turn came, or for
     /// longer than the [`session_ttl`](crate::Builder::session_ttl) before. Then it joins again, at the end.

@@ -4,7 +4,8 @@
 //!
 //! A task that waits for a name has a row in the name's queue ([`store::queue`](crate::store::queue)), and a [place](super::place) with a [`Seat`] here. The name is passed
 //! on to its row by whoever releases it; then the task *confirms* the grant, and holds the lock. No thread of
-//! rowlock's confirms for it: a task whose runtime is blocked would hold the lock, and could not know.
+//! rowlock's confirms for it: a task whose runtime is blocked would hold the lock, and could not know. (The scout of a [cohort](super::cohort)
+//! confirms for its tasks, and takes back what none of them takes.)
 //!
 //! How a task learns that its turn has come:
 //!
