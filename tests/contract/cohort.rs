@@ -203,16 +203,37 @@ on_every_engine! {
     /// The one that gets the guard of the other drops it on another thread.
     async fn guards_that_are_dropped_at_once_leave_nothing_behind(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtimes = [runtime(), runtime(), runtime()];
         let wait = two.lock("a").wait(TTL / 3);
         for _ in 0..100 {
             let held = wait.acquire().await.unwrap();
-            let tasks = all_wait(&one, &one.lock("a"), 3).await.into_iter();
-            let tasks: Vec<_> = tasks.map(|waits| tokio::spawn(async { drop(waits.await.unwrap()) })).collect();
+            let tasks = all_wait(&one, &one.lock("a"), 3).await.into_iter().zip(&runtimes);
+            let tasks: Vec<_> = tasks.map(|(waits, on)| on.spawn(async { drop(waits.await.unwrap()) })).collect();
             release(&held).await;
             for task in tasks {
                 task.await.unwrap();
             }
         }
+        release(&wait.acquire().await.unwrap()).await;
+        for runtime in runtimes {
+            runtime.shutdown_background();
+        }
+    }
+
+    async fn a_task_that_is_dropped_with_its_lease_hands_it_on(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let mut next = || waiting.next().unwrap();
+        let (first, second, third) = (next(), next(), next());
+        release(&held).await;
+        release(&first.await.unwrap()).await;
+        // It is the second one's turn.
+        drop(second);
+        let third = tokio::time::timeout(TTL / 3, third).await.expect("it is its turn").unwrap();
+        release(&third).await;
+        let wait = two.lock("a").wait(TTL / 3);
         release(&wait.acquire().await.unwrap()).await;
     }
 

@@ -1,6 +1,6 @@
 //! Scouts: a scout waits in the database for the tasks of its cohort, turn by turn, as long as some wait.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::select;
@@ -12,7 +12,6 @@ use crate::model::{Error, Moment};
 use crate::runtime::Core;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::queue::seat::Seat;
-use crate::runtime::tasks::{Kind, Member};
 use crate::runtime::timer::sleep_until;
 
 /// How many fences a turn has.
@@ -27,34 +26,26 @@ pub(super) struct Scout {
     task: Option<AbortHandle>,
     /// Its place in the queue.
     seat: Option<Arc<Seat>>,
-    leaving: Leaving,
 }
-
-/// While a scout that was dismissed ends: so a flush waits for it.
-type Leaving = Arc<Mutex<Option<Member>>>;
 
 impl Scout {
     /// A scout for a cohort that has none. [`Cohort::send`] sends it.
     pub(super) fn new(cohort: &Arc<Cohort>, number: u64) -> (Self, Scouting) {
-        let leaving = Leaving::default();
         let scouting = Scouting {
             cohort: Arc::clone(cohort),
             number,
-            _leaving: Arc::clone(&leaving),
         };
         let scout = Self {
             number,
             task: None,
             seat: None,
-            leaving,
         };
         (scout, scouting)
     }
 
-    /// Nobody waits. The scout leaves the queue, and ends. From here on, a release does not pass the name on to it.
+    /// Nobody waits. The scout leaves the queue, before any later release or flush, and ends. If its join is still in flight, the lane that has it
+    /// leaves the queue.
     pub(super) fn dismiss(self, core: &Core) {
-        let member = core.tasks.enter(Kind::Finish, "a wait in a queue");
-        *self.leaving.lock().unwrap_or_else(PoisonError::into_inner) = Some(member);
         if let Some(seat) = &self.seat
             && let Some(position) = seat.give_up()
         {
@@ -84,7 +75,6 @@ impl Cohort {
 pub(crate) struct Scouting {
     cohort: Arc<Cohort>,
     number: u64,
-    _leaving: Leaving,
 }
 
 impl Scouting {
