@@ -87,7 +87,7 @@ DECLARE
     at timestamptz;
     is_live boolean;
 BEGIN
-    SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.waiters, k.capacity INTO l
+    SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.recall, k.waiters, k.capacity INTO l
     FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
     IF NOT FOUND THEN
         status := 0;
@@ -125,6 +125,10 @@ BEGIN
         SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at);
     number := rowlock_queue_v1(of_name, of_grant, of_session, of_holder, 0, most);
     status := CASE WHEN number IS NULL THEN 3 ELSE 2 END;
+    IF status = 2 AND is_live AND l.recall IS NOT NULL THEN
+        -- Its client keeps the lease after a release: it is called back.
+        PERFORM pg_notify('rowlock_' || replace(l.recall::text, '-', ''), 'recall ' || encode(of_name, 'hex'));
+    END IF;
 END $$;
 
 -- Passes a name on to its first waiter whose session is live, or frees it. ended: 0 the name did not have the grant of_grant; 1 that grant had
@@ -192,7 +196,7 @@ BEGIN
             SET grant_id = w.grant_id, fence = GREATEST(fence + 1, (extract(epoch FROM at) * 1000000)::bigint),
                 holder = w.holder, acquired_at = at,
                 expires_at = LEAST(at + span * interval '1 microsecond', w.ends),
-                session_id = NULL, waiters = waiters - gone, passed = w.place
+                session_id = NULL, recall = NULL, waiters = waiters - gone, passed = w.place
             WHERE name = of_name;
             PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));
             next_grant := w.grant_id;
@@ -202,7 +206,7 @@ BEGIN
         GET DIAGNOSTICS gone = ROW_COUNT;
     END IF;
     UPDATE rowlock_lock
-    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL,
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL,
         waiters = waiters - gone, passed = next_position - 1
     WHERE name = of_name;
 END $$;

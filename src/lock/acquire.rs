@@ -7,7 +7,7 @@ use tokio::select;
 use uuid::Uuid;
 
 use super::{DEFAULT_TTL, Held, Lock, TryAcquire};
-use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_wait, within};
+use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_linger, check_wait, within};
 use crate::model::{Error, Moment, Name, Subject};
 use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
@@ -46,6 +46,9 @@ impl Lock {
     /// Dropping the future leaves nothing behind: a lease that it acquired is released in the background.
     pub async fn try_acquire(&self) -> Result<TryAcquire, Error> {
         let name = self.check()?;
+        if let Some(guard) = self.pick_up(name) {
+            return Ok(TryAcquire::Held(Held::new(guard)));
+        }
         Ok(match self.ask(name).await? {
             Acquired::Held(guard) => TryAcquire::Held(Held::new(guard)),
             Acquired::Busy(busy) => TryAcquire::Busy(busy),
@@ -130,6 +133,9 @@ impl Lock {
         if let Some(wait) = self.wait {
             check_wait(wait)?;
         }
+        if let Some(linger) = self.linger {
+            check_linger(linger)?;
+        }
         if let Some(max_hold) = self.max_hold {
             let bounds = MIN_TTL..=MAX_WAIT;
             within(
@@ -159,6 +165,8 @@ impl Lock {
 
     /// Asks once.
     pub(super) async fn ask(&self, name: &Name) -> Result<Acquired, Error> {
+        // This client may keep it. The release goes before.
+        self.core.queue.keepers.recall(name);
         if self.share.is_some() {
             return self.ask_for_permit(name).await;
         }

@@ -8,12 +8,14 @@ use tokio::task::AbortHandle;
 
 use super::Lock;
 use super::patience::Patience;
-use crate::model::{Error, Kind, Name};
-use crate::runtime::cohort::scout::Scouting;
+use crate::model::{Error, Kind, Name, Subject};
+use crate::runtime::cohort::scout::{BLOCK, Scouting};
 use crate::runtime::cohort::{Arrived, Cohort, Key, Told, Waiting};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::take::Acquired;
+use crate::store::Store;
+use crate::store::queue::{ConfirmAsk, Confirmed, Reserved};
 
 impl Lock {
     /// Waits for the lease: in its cohort, if it may have one. Asks at least once, however short the wait.
@@ -24,10 +26,12 @@ impl Lock {
         };
         let scout = |scouting| self.scout(name, scouting);
         let waiting = match cohort.arrive(scout) {
+            Arrived::Held(guard) => return Ok(guard),
             Arrived::Asks(asking) => {
                 match self.ask(name).await {
                     Ok(Acquired::Held(guard)) => {
-                        asking.granted(&guard);
+                        let reserved = self.reserve(&guard).await;
+                        asking.granted(&guard, reserved);
                         return Ok(guard);
                     }
                     Ok(Acquired::Busy(busy)) if patience.is_over() => {
@@ -94,11 +98,17 @@ impl Lock {
         self.wait_in_queue(name, patience).await
     }
 
+    /// The lease of its cohort, if it lingers.
+    pub(super) fn pick_up(&self, name: &Name) -> Option<Guard> {
+        self.linger?;
+        self.cohort(name)?.pick_up()
+    }
+
     /// The cohort of this request, if it may have one.
     fn cohort(&self, name: &Name) -> Option<Arc<Cohort>> {
         let core = &self.core;
         let is_plain = self.share.is_none() && self.owner.is_none() && self.max_hold.is_none();
-        if !is_plain || core.is_closing() {
+        if !is_plain || self.barging || core.multi_writer || core.is_closing() {
             return None;
         }
         Some(core.cohort(Key {
@@ -107,7 +117,45 @@ impl Lock {
             in_session: self.in_session,
             holder: self.holder.clone(),
             queue_limit: self.queue_limit,
+            linger: self.linger,
         }))
+    }
+
+    /// Reserves fences for the tasks that take a lease while it lingers. Without them, it does not linger.
+    async fn reserve(&self, guard: &Guard) -> Reserved {
+        let grant = guard.grant();
+        if self.linger.is_none() {
+            return Reserved::default();
+        }
+        let reserved = async {
+            let session = self.core.session().await?;
+            self.core.queue.linger(Arc::clone(&session));
+            let session = session.grant.id;
+            let ask = ConfirmAsk {
+                name: grant.name.clone(),
+                grant_id: grant.id,
+                ttl: self.lease(),
+                session: self.in_session.then_some(session),
+                fences: BLOCK,
+                recall: Some(session),
+            };
+            let head = self
+                .core
+                .wish(Subject::Lock(grant.name.clone()), "reserve fences");
+            let confirm = async move |store: &mut dyn Store| store.queue_confirm(&ask).await;
+            self.core.ask(head, confirm).await
+        };
+        match reserved.await {
+            Ok(Some(Confirmed::Held { fence, reserved })) => {
+                grant.set_fence(fence);
+                reserved
+            }
+            Ok(_) => Reserved::default(),
+            Err(error) => {
+                tracing::debug!(name = %grant.name, %error, "the lease cannot linger");
+                Reserved::default()
+            }
+        }
     }
 
     /// Sends a scout: it waits in the database for the tasks of the cohort, turn by turn.

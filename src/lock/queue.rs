@@ -226,7 +226,8 @@ impl Lock {
                 let wanted = self.wanted(&place);
                 let scouting = self.scouting.as_ref();
                 let fences = scouting.map_or(0, |scouting| scouting.block());
-                let accept = |reply| Accept::task((wanted, fences), place, reply, give_up);
+                let lingers = scouting.is_some_and(|scouting| scouting.lingers());
+                let accept = |reply| Accept::task((wanted, fences, lingers), place, reply, give_up);
                 Ok(match core.answer(accept).await? {
                     Accepted::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
                     Accepted::Held(_) | Accepted::Gone => Asked::Not(None),

@@ -24,6 +24,11 @@ pub(crate) fn check_wait(wait: Duration) -> Result<(), Error> {
     within("wait", wait, bounds, "at most 366 days are allowed")
 }
 
+pub(crate) fn check_linger(linger: Duration) -> Result<(), Error> {
+    let bounds = Duration::from_millis(1)..=Duration::from_mins(1);
+    within("linger", linger, bounds, "1 ms to 1 min are allowed")
+}
+
 pub(crate) fn within(
     setting: &'static str,
     given: Duration,

@@ -54,6 +54,12 @@ impl Name {
         self.0.split('\0').next().unwrap_or_default()
     }
 
+    /// The names of rows, as the tables have them. What is no name is left out.
+    pub(crate) fn all_of(rows: &[Vec<u8>]) -> Vec<Self> {
+        let names = rows.iter().map(|bytes| Self::from_bytes(bytes));
+        names.flatten().collect()
+    }
+
     /// A name that was read from the table. `None` when rowlock cannot have written it.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::model::{ClockError, Moment};
 use crate::model::{Loss, Name};
 use crate::runtime::timer::sleep_until;
-use crate::store::queue::Ticket;
+use crate::store::queue::{Reserved, Ticket};
 
 /// One grant of a name, one attempt of a record, or one session. The guards, the renewals and a lane share it.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub(crate) struct Grant<K = Name> {
     pub(crate) ticket: Option<Ticket>,
     /// The name was passed on to it: there may be more waiters.
     pub(crate) was_queued: bool,
-    /// How many fences before the row's fence are its own, too.
-    pub(crate) reserved: i64,
+    /// What it has for the tasks of a cohort.
+    pub(crate) reserved: Reserved,
     clock_error: ClockError,
     /// The grant is never renewed beyond this moment.
     cap: Option<Moment>,
@@ -107,7 +107,7 @@ impl<K> Grant<K> {
             late: 0,
             ticket: None,
             was_queued: false,
-            reserved: 0,
+            reserved: Reserved::default(),
             clock_error,
             cap,
             closing: AtomicBool::new(false),
@@ -131,7 +131,7 @@ impl<K> Grant<K> {
         self.fence.load(Ordering::Acquire)
     }
 
-    /// A reader has become a writer.
+    /// The row has this fence now: a reader has become a writer, or fences were reserved.
     pub(crate) fn set_fence(&self, fence: i64) {
         self.fence.store(fence, Ordering::Release);
     }

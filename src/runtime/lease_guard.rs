@@ -1,5 +1,6 @@
 //! The RAII part of a held lease: it releases exactly once, whatever happens.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -54,9 +55,9 @@ impl Guard {
         }
     }
 
-    /// It is the first guard of a cohort's turn.
-    pub(super) fn join(&self, cohort: &Arc<Cohort>) {
-        let fence = self.grant.fence() - self.grant.reserved;
+    /// It is the first guard of a cohort's turn. Its fence is the one before these, which are for others.
+    pub(super) fn join(&self, cohort: &Arc<Cohort>, others: &RangeInclusive<i64>) {
+        let fence = others.start() - 1;
         let _ = self.cohort.set((Arc::clone(cohort), fence));
     }
 

@@ -319,6 +319,7 @@ impl Core {
     /// unreachable database or a row that is locked for long.
     pub(crate) async fn flush(&self) {
         let until = Moment::now() + self.settings.operation_timeout;
+        self.queue.keepers.recall_all();
         let all = async {
             self.flush_lanes().await;
             let kinds = [Kind::Work, Kind::Finish, Kind::Order];

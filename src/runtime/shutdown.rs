@@ -70,6 +70,7 @@ impl Core {
         let mark = *closing.get_or_insert_with(|| self.tasks.mark());
         drop(closing);
         self.queue.closing.notify_waiters();
+        self.queue.keepers.recall_all();
         mark
     }
 

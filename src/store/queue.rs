@@ -15,6 +15,7 @@
 //! one who passes the name on gives it to the next waiter.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,9 @@ pub(crate) trait QueueStore {
         let _ = session;
         Ok(())
     }
+
+    /// Those of the names for which somebody waits.
+    async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault>;
 
     /// A number that changes with every commit of another connection. `None`: this engine has no such number.
     async fn queue_version(&mut self) -> Result<Option<i64>, Fault> {
@@ -114,6 +118,24 @@ pub(crate) struct ConfirmAsk {
     /// How many fences to reserve: the fence of the row rises by so many, and the grant has all of them. None is reserved while the fence is
     /// that far ahead of the clock of the database: when a row is removed, fences go on from there.
     pub(crate) fences: i64,
+    /// The session to tell when somebody waits for the name, where the server tells anything: the lease may linger.
+    pub(crate) recall: Option<Uuid>,
+}
+
+/// What a grant has for more than one task of its client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    /// How many fences it has beside its own.
+    pub(crate) count: i64,
+    /// Others wait for the name already.
+    pub(crate) is_awaited: bool,
+}
+
+impl Reserved {
+    /// The fences. `fence`: that of the row, which is the last one.
+    pub(crate) fn fences(self, fence: i64) -> RangeInclusive<i64> {
+        fence - self.count + 1..=fence
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,11 +143,18 @@ pub(crate) enum Confirmed {
     Held {
         /// The fence of the row now.
         fence: i64,
-        /// How many fences were reserved: the last one is the fence of the row.
-        reserved: i64,
+        reserved: Reserved,
     },
     /// The window is over, or the name was never passed on to this waiter.
     Gone,
+}
+
+impl Confirmed {
+    /// The fence of the row, how many fences were reserved, and whether others wait.
+    pub(super) fn held((fence, count, is_awaited): (i64, i64, bool)) -> Self {
+        let reserved = Reserved { count, is_awaited };
+        Self::Held { fence, reserved }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -217,10 +246,12 @@ pub(crate) trait Listener: fmt::Debug + Send {
 }
 
 /// What a [`Listener`] hears.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
     /// A name was passed on to the waiter of this grant id.
     Passed(Uuid),
+    /// Somebody waits for a name whose lease lingers, or will linger ([`ConfirmAsk::recall`]).
+    Recalled(Name),
     /// [`QueueStore::queue_test`].
     Test,
 }

@@ -16,6 +16,7 @@ mod form_tokens;
 mod idempotency;
 mod idle_locks;
 mod in_tx_bad_input;
+mod linger;
 mod lock_all;
 mod migrations;
 mod modes;

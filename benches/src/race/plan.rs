@@ -68,6 +68,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     Spread,
+    Own,
     Hot,
     Mixed,
     Growth,
@@ -172,12 +173,13 @@ impl Arguments {
         // In the short mode, only one name for all needs two processes.
         let is_wanted = match kind {
             Kind::Hot => !(self.short && is_first),
-            Kind::Spread | Kind::Mixed => !self.short || is_first,
+            Kind::Spread | Kind::Own | Kind::Mixed => !self.short || is_first,
             Kind::Growth => is_largest && is_first,
             Kind::Snapshot => is_first,
         };
         let workloads = match kind {
             Kind::Spread => vec![Workload::Spread],
+            Kind::Own => vec![Workload::Own],
             Kind::Hot => vec![Workload::Hot],
             Kind::Mixed => vec![Workload::Mixed],
             Kind::Snapshot => vec![Workload::Hot, Workload::Snapshot],

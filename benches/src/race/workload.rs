@@ -10,11 +10,16 @@ use serde::{Deserialize, Serialize};
 /// How many names the workload *mixed* has.
 const MIXED: u32 = 10_000;
 
+/// How many names the workload *own* has.
+const OWN: u32 = 1_000;
+
 /// What the tasks do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Workload {
     /// Each task locks a name of its own.
     Spread,
+    /// Each task locks random names of its own again and again. Together, the tasks have 1,000.
+    Own,
     /// All tasks lock one name.
     Hot,
     /// Each task locks random names of 10,000, with Zipf's distribution (exponent 1): some of them are hot.
@@ -30,6 +35,7 @@ impl Workload {
     pub(crate) fn names(self, tasks: u32) -> u32 {
         match self {
             Self::Spread => tasks,
+            Self::Own => OWN.max(tasks),
             Self::Hot | Self::Snapshot => 1,
             Self::Mixed => MIXED,
             Self::Growth(names) => names,
@@ -40,6 +46,7 @@ impl Workload {
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Spread => "spread:",
+            Self::Own => "own:",
             Self::Hot | Self::Snapshot => "hot:",
             Self::Mixed => "mixed:",
             Self::Growth(_) => "growth:",
@@ -58,6 +65,7 @@ impl Workload {
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Self::Spread => "spread",
+            Self::Own => "own",
             Self::Hot => "hot",
             Self::Mixed => "mixed",
             Self::Growth(_) => "growth",
@@ -110,7 +118,8 @@ impl Names {
             Workload::Spread => self.task,
             Workload::Hot | Workload::Snapshot => 0,
             Workload::Mixed => self.zipf.sample(&mut self.random) as u32 - 1,
-            Workload::Growth(names) => {
+            Workload::Own | Workload::Growth(_) => {
+                let names = self.workload.names(self.tasks);
                 // The names with numbers task, task + tasks, task + 2 × tasks, …
                 let own = (names - self.task).div_ceil(self.tasks);
                 self.task + self.tasks * self.random.random_range(0..own)
@@ -132,7 +141,11 @@ mod tests {
 
     #[test]
     fn tasks_share_no_names_where_each_has_its_own() {
-        for (workload, count) in [(Workload::Growth(100), 100), (Workload::Spread, 7)] {
+        for (workload, count) in [
+            (Workload::Growth(100), 100),
+            (Workload::Own, 1_000),
+            (Workload::Spread, 7),
+        ] {
             let mut seen = std::collections::HashMap::new();
             for task in 0..7 {
                 for name in names(workload, task, 7) {

@@ -27,6 +27,10 @@
 //!
 //! Scouts, and what takes offers back, run on a thread of rowlock's own.
 //!
+//! # Lingering
+//!
+//! A cohort may keep its lease for a while when nobody waits ([`linger`]). It is an offer to whoever arrives next.
+//!
 //! # What is not handed on
 //!
 //! - A lease that a transaction has pinned: that transaction may still be open, and may commit after the next task has begun.
@@ -35,6 +39,7 @@
 //!
 //! Owners, barging acquires, locks with a `max_hold`, permits and clients of a Galera cluster have no cohort.
 
+mod linger;
 pub(crate) mod scout;
 mod turn;
 mod waiting;
@@ -47,6 +52,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
 use super::Core;
+use super::lease_guard::Guard;
 use crate::model::{Error, Name};
 use crate::store::queue::WINDOW;
 use scout::{Scout, Scouting};
@@ -62,6 +68,8 @@ pub(crate) struct Key {
     pub(crate) in_session: bool,
     pub(crate) holder: Option<Arc<str>>,
     pub(crate) queue_limit: u32,
+    /// How long its lease lingers after a release.
+    pub(crate) linger: Option<Duration>,
 }
 
 /// The cohorts of a client.
@@ -155,6 +163,8 @@ impl Drop for Cohort {
 /// What a task of a cohort does first.
 #[derive(Debug)]
 pub(crate) enum Arrived {
+    /// The lease of its cohort lingers: it has it.
+    Held(Guard),
     /// Nobody of its cohort has the lease, asks for it or waits: it asks the database.
     Asks(Asking),
     Waits(Waiting),
@@ -165,6 +175,9 @@ pub(crate) enum Arrived {
 impl Cohort {
     /// A task arrives. `spawn` spawns a scout.
     pub(crate) fn arrive(self: &Arc<Self>, spawn: impl FnOnce(Scouting) -> AbortHandle) -> Arrived {
+        if let Some(guard) = self.pick_up() {
+            return Arrived::Held(guard);
+        }
         let mut state = self.state();
         let waiting = state.waiting.len();
         if state.is_idle() {

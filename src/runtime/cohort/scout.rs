@@ -15,7 +15,7 @@ use crate::runtime::queue::seat::Seat;
 use crate::runtime::timer::sleep_until;
 
 /// How many fences a turn has.
-const BLOCK: i64 = 4_096;
+pub(crate) const BLOCK: i64 = 4_096;
 
 /// A scout that is out, for its cohort.
 #[derive(Debug)]
@@ -104,12 +104,17 @@ impl Scouting {
         }
     }
 
-    /// How many fences to reserve for the turn, which has come. If only one task waits, nothing will be handed on.
+    /// How many fences to reserve for the turn, which has come. If only one task waits, nothing will be handed on, unless the lease lingers.
     pub(crate) fn block(&self) -> i64 {
         match self.cohort.state().waiting.len() {
-            0 | 1 => 0,
+            0 | 1 if !self.lingers() => 0,
             _ => BLOCK,
         }
+    }
+
+    /// Whether the lease may linger.
+    pub(crate) fn lingers(&self) -> bool {
+        self.cohort.key.linger.is_some()
     }
 
     /// The scout has this place.
@@ -133,6 +138,10 @@ impl Scouting {
     /// The scout has the lease, or an error that ends a wait: the first task gets it.
     pub(crate) fn scouted(&self, scouted: Result<Guard, Error>) {
         self.set_seat(None);
+        let kept = match &scouted {
+            Ok(guard) => self.cohort.keep(guard.grant().reserved),
+            Err(_) => None,
+        };
         let mut state = self.cohort.state();
         state.trouble = None;
         let Some((_, first)) = state.waiting.pop_first() else {
@@ -142,8 +151,9 @@ impl Scouting {
         };
         let word = match scouted {
             Ok(guard) => {
-                guard.join(&self.cohort);
-                let before = state.begin(&guard);
+                let fences = guard.grant().reserved.fences(guard.grant().fence());
+                guard.join(&self.cohort, &fences);
+                let before = state.begin(&guard, fences, kept);
                 let grant_id = guard.grant().id;
                 let offer = Offer::of(guard);
                 state.offer(&offer);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use super::linger::Kept;
 use super::{Cohort, State, WINDOW, Word};
 use crate::model::Moment;
 use crate::runtime::grant::Grant;
@@ -23,9 +24,11 @@ pub(super) struct Turn {
     grant: Arc<Grant>,
     ends: Moment,
     /// The fences that are left.
-    fences: RangeInclusive<i64>,
+    pub(super) fences: RangeInclusive<i64>,
     /// The last one.
-    offer: Option<Offer>,
+    pub(super) offer: Option<Offer>,
+    /// Where its lease may linger.
+    pub(super) kept: Option<Kept>,
 }
 
 /// A guard, for the task that takes it first: the one that has waited for it, or the one that takes it back.
@@ -47,13 +50,16 @@ impl Turn {
         self.grant.is_held()
     }
 
-    /// Whether the next task may have the lease, without a word to the database.
-    fn may_go_on(&self, now: Moment) -> bool {
+    pub(super) fn is_of(&self, grant_id: Uuid) -> bool {
+        self.grant.id == grant_id
+    }
+
+    /// Whether another task may have the lease, without a word to the database.
+    pub(super) fn is_good(&self, now: Moment) -> bool {
         // A pin that comes now sees that its guard is released.
         fence(Ordering::SeqCst);
         let status = self.grant.status();
-        now < self.ends
-            && !self.grant.may_be_pinned.load(Ordering::Relaxed)
+        !self.grant.may_be_pinned.load(Ordering::Relaxed)
             && status.end.is_none()
             && now + self.grant.trusted() / 2 <= status.deadline
     }
@@ -62,14 +68,18 @@ impl Turn {
 impl State {
     /// A turn begins, with the grant of this guard. Returns the last offer of the turn before, whose grant is lost. Its guard must be dropped
     /// after the state is unlocked.
-    pub(super) fn begin(&mut self, guard: &Guard) -> Option<Offer> {
-        let grant = Arc::clone(guard.grant());
-        let last = grant.fence();
+    pub(super) fn begin(
+        &mut self,
+        guard: &Guard,
+        fences: RangeInclusive<i64>,
+        kept: Option<Kept>,
+    ) -> Option<Offer> {
         let before = self.turn.replace(Turn {
-            fences: last - grant.reserved + 1..=last,
+            fences,
             ends: Moment::now() + TURN,
             offer: None,
-            grant,
+            kept,
+            grant: Arc::clone(guard.grant()),
         });
         before.and_then(|turn| turn.offer)
     }
@@ -89,11 +99,20 @@ impl Cohort {
     pub(in crate::runtime) fn hand_on(self: &Arc<Self>, guard: &Guard, now: Moment) -> bool {
         let grant = guard.grant();
         let mut state = self.state();
-        let State { turn, waiting, .. } = &mut *state;
-        let Some(turn) = turn.as_mut().filter(|turn| turn.grant.id == grant.id) else {
+        let State {
+            turn,
+            waiting,
+            scout,
+            ..
+        } = &mut *state;
+        let Some(turn) = turn.as_mut().filter(|turn| turn.is_of(grant.id)) else {
             return false;
         };
-        let goes_on = !waiting.is_empty() && turn.may_go_on(now) && !self.core.is_closing();
+        let is_good = turn.is_good(now) && !self.core.is_closing();
+        if is_good && waiting.is_empty() && scout.is_none() && self.linger(turn, guard, now) {
+            return true;
+        }
+        let goes_on = is_good && !waiting.is_empty() && now < turn.ends;
         if let Some(fence) = goes_on.then(|| turn.fences.next()).flatten()
             && let Some((_, next)) = waiting.pop_first()
         {
@@ -138,7 +157,7 @@ impl Cohort {
         let offer = {
             let state = self.state();
             let turn = state.turn.as_ref();
-            let turn = turn.filter(|turn| turn.grant.id == grant_id);
+            let turn = turn.filter(|turn| turn.is_of(grant_id) && !turn.lingers());
             turn.and_then(|turn| turn.offer.clone())
         };
         if let Some(guard) = offer.and_then(|offer| offer.take()) {

@@ -9,6 +9,7 @@ use super::scout::Scouting;
 use super::{Cohort, Word};
 use crate::model::Error;
 use crate::runtime::lease_guard::Guard;
+use crate::store::queue::Reserved;
 
 /// A task that asks the database for its cohort. When it is dropped, others may ask.
 #[derive(Debug)]
@@ -23,9 +24,12 @@ impl Asking {
         Self { cohort, number }
     }
 
-    /// It was granted the lease. There are no fences for others.
-    pub(crate) fn granted(self, guard: &Guard) {
-        let before = self.cohort.state().begin(guard);
+    /// It was granted the lease.
+    pub(crate) fn granted(self, guard: &Guard, reserved: Reserved) {
+        let kept = self.cohort.keep(reserved);
+        let fences = reserved.fences(guard.grant().fence());
+        guard.join(&self.cohort, &fences);
+        let before = self.cohort.state().begin(guard, fences, kept);
         drop(before.and_then(|offer| offer.take()));
     }
 

@@ -31,7 +31,10 @@ pub(crate) async fn listen(link: Link, queue: &Queue, target: &str) {
             if state.is_closed {
                 return;
             }
-            let session = state.session.as_ref().filter(|_| !state.seats.is_empty());
+            let session = state
+                .session
+                .as_ref()
+                .filter(|_| queue.is_listening(&state));
             session.map(|session| session.grant.id)
         };
         let Some(session) = wanted else {
@@ -77,7 +80,7 @@ async fn hear(
                 let state = queue.state();
                 let current = state.session.as_ref().map(|session| session.grant.id);
                 let is_wanted = !state.is_closed && current == Some(session);
-                (is_wanted, state.told.is_some(), state.seats.is_empty())
+                (is_wanted, state.told.is_some(), !queue.is_listening(&state))
             };
             quiet = is_idle.then(|| quiet.unwrap_or_else(Moment::now));
             let idle_at = quiet.map(|since| since + IDLE);
@@ -99,6 +102,7 @@ async fn hear(
         };
         match news {
             News::Passed(grant_id) => queue.passed(grant_id),
+            News::Recalled(name) => queue.keepers.recall(&name),
             News::Test => {
                 queue.set_told(Some(session));
                 *pause = PAUSES.0;

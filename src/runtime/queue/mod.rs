@@ -21,6 +21,7 @@
 //! next waiter. A client that has crashed leaves with its session; one that is frozen costs the others the window in which it had to confirm.
 
 mod deadlock;
+pub(crate) mod keepers;
 pub(crate) mod listen;
 pub(crate) mod seat;
 pub(crate) mod watch;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use keepers::Keepers;
 use seat::{Seat, Turn};
 
 use super::session::Session;
@@ -51,6 +53,7 @@ pub(crate) struct Queue {
     listen: Notify,
     /// The client is shutting down.
     pub(crate) closing: Notify,
+    pub(crate) keepers: Keepers,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +87,22 @@ impl Queue {
         *state.names.entry(ticket.name.clone()).or_default() += 1;
         state.session = Some(session);
         seat
+    }
+
+    /// Leases of this session's client may linger: whoever waits for them tells the session.
+    pub(crate) fn linger(&self, session: Arc<Session>) {
+        self.state().session = Some(session);
+        self.listen.notify_one();
+    }
+
+    /// Whether there may be news for this client.
+    fn is_listening(&self, state: &State) -> bool {
+        !state.seats.is_empty() || self.keepers.has_any()
+    }
+
+    /// Whether the server tells the news.
+    pub(super) fn is_told(&self) -> bool {
+        self.state().told.is_some()
     }
 
     /// The row of a waiter was made. `is_stuck`: its name has to be passed on.

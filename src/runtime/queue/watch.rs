@@ -51,7 +51,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
     loop {
         let began = Moment::now();
         let (asks, is_over) = {
-            let is_over = !queue.state().forget.is_empty();
+            let is_over = !queue.state().forget.is_empty() || queue.state().test.is_some();
             if queue.state().is_closed {
                 return;
             }

@@ -32,9 +32,9 @@ pub(crate) struct Accept {
 }
 
 impl Accept {
-    /// `fences`: how many fences to reserve for the cohort of the waiter.
+    /// `fences`: how many fences to reserve for the cohort of the waiter. `lingers`: its lease may linger.
     pub(crate) fn task(
-        (mut wanted, fences): (Wanted, i64),
+        (mut wanted, fences, lingers): (Wanted, i64, bool),
         place: Place,
         reply: Reply<Accepted>,
         give_up: Moment,
@@ -50,6 +50,7 @@ impl Accept {
             ttl: wanted.ttl,
             session: session.map(|asked| asked.session.grant.id),
             fences,
+            recall: lingers.then(|| place.session().grant.id),
         };
         let verb = Self {
             ask,

@@ -10,7 +10,7 @@ use crate::runtime::Core;
 use crate::runtime::grant::Grant;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::session::{Asked, Session};
-use crate::store::queue::Ticket;
+use crate::store::queue::{Reserved, Ticket};
 
 /// A grant that is asked for.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(crate) struct Wanted {
     pub(crate) ticket: Option<Ticket>,
     /// The name is to be passed on to it.
     pub(crate) is_queued: bool,
-    /// How many fences were reserved for its cohort.
-    pub(crate) reserved: i64,
+    /// What was reserved for its cohort.
+    pub(crate) reserved: Reserved,
 }
 
 impl Wanted {
@@ -49,7 +49,7 @@ impl Wanted {
             session: session.map(|session| session.ask(grant_id)),
             ticket: None,
             is_queued: false,
-            reserved: 0,
+            reserved: Reserved::default(),
         }
     }
 

@@ -109,7 +109,7 @@ UPDATE rowlock_lock
           GREATEST(expires_at, SYSDATE(6) + INTERVAL {ttl} MICROSECOND)),
       session_id = {lock_session}, fence = fence + @rl_block
   WHERE name = {name} AND @rl_mine;
-SELECT fence, CAST(@rl_block AS SIGNED) FROM rowlock_lock WHERE name = {name} AND @rl_mine"
+SELECT fence, CAST(@rl_block AS SIGNED), waiters > 0 FROM rowlock_lock WHERE name = {name} AND @rl_mine"
 );
 
 /// `@rl_ended`: 0 the row did not have the grant of the ask; 1 that grant had expired; 2 it was live. A row that is free and has waiters has no expiry. The waiters of a name of another kind are not for this.
@@ -194,6 +194,10 @@ LEFT JOIN rowlock_waiter w FORCE INDEX (PRIMARY)
 ORDER BY a.number"
 );
 
+const AWAITED: &str = "
+SELECT l.name FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(576) CHARACTER SET ascii PATH '$[0]')) a
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name) WHERE l.waiters > 0";
+
 const LIST: &str = "
 SELECT w.name, w.position, w.holder, w.session_id,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', w.joined_at),
@@ -224,8 +228,7 @@ impl QueueStore for MySqlConnection {
             return Ok(None);
         };
         let fences = rows.first().map(FromRow::from_row).transpose()?;
-        let held = |(fence, reserved)| Confirmed::Held { fence, reserved };
-        Ok(Some(fences.map_or(Confirmed::Gone, held)))
+        Ok(Some(fences.map_or(Confirmed::Gone, Confirmed::held)))
     }
 
     async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
@@ -258,6 +261,12 @@ impl QueueStore for MySqlConnection {
         Ok(looked?)
     }
 
+    async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
+        let rows = read_alone(self, &fill(AWAITED, &[quoted(&json::names(names))])).await?;
+        let names: Result<Vec<Vec<u8>>, _> = rows.iter().map(|row| row.try_get(0)).collect();
+        Ok(Name::all_of(&names?))
+    }
+
     async fn queue_knows(&mut self, ticket: &Ticket) -> Result<bool, Fault> {
         let (name, row) = (hex(ticket.name.as_bytes()), hex(ticket.row().as_bytes()));
         let grant = hex(ticket.grant_id.as_bytes());
@@ -267,8 +276,8 @@ impl QueueStore for MySqlConnection {
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
         let rows = read_alone(self, LIST).await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(waiter).collect();
-        Ok(rows?)
+        let rows: Result<Vec<_>, _> = rows.iter().map(WaiterColumns::from_row).collect();
+        Ok(rows?.into_iter().map(WaiterRow::from).collect())
     }
 }
 
@@ -382,10 +391,6 @@ fn passed(row: &MySqlRow) -> Result<Option<Passed>, sqlx::Error> {
 fn looked(row: &MySqlRow) -> Result<Looked, sqlx::Error> {
     let (granted, waits, left): (bool, bool, Option<i64>) = FromRow::from_row(row)?;
     Ok(Looked::from((granted, waits, left.unwrap_or(0))))
-}
-
-fn waiter(row: &MySqlRow) -> Result<WaiterRow, sqlx::Error> {
-    Ok(WaiterRow::from(WaiterColumns::from_row(row)?))
 }
 
 #[cfg(test)]

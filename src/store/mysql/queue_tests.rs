@@ -125,6 +125,7 @@ async fn a_second_confirm_moves_no_expiry_back(place: &Database) {
         ttl: TTL / 60,
         session: None,
         fences: 0,
+        recall: None,
     };
     // The TTL counts, though it is shorter than the window.
     for (ttl, least, most) in [(TTL / 60, 0, 60), (TTL, 2, 1), (TTL / 10, 2, 1)] {

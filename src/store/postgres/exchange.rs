@@ -18,7 +18,7 @@ use crate::store::to_micros;
 const EXCHANGE: &str = "
 WITH freed AS (
     UPDATE rowlock_lock l
-    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
     FROM unnest($1::bytea[], $2::uuid[]) WITH ORDINALITY AS a (name, grant_id, n),
     LATERAL (
         SELECT r.ctid FROM rowlock_lock r

@@ -77,7 +77,7 @@ WITH ask AS (
 ), took AS (
     UPDATE rowlock_lock l
     SET fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+        grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
     FROM free f
     WHERE l.name = f.name AND (SELECT count(*) FROM free) = cardinality($1)
     RETURNING l.name, l.fence, set_config(
@@ -101,7 +101,7 @@ WITH here AS MATERIALIZED (
 )
 UPDATE rowlock_lock
 SET fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+    grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
 WHERE name = (
     SELECT CASE
         WHEN l.expires_at IS NULL OR l.expires_at <= clock_timestamp() THEN l.name

@@ -122,7 +122,7 @@ const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
 SET grant_id = CASE WHEN waiters > 0 THEN grant_id END, holder = CASE WHEN waiters > 0 THEN holder END,
     acquired_at = CASE WHEN waiters > 0 THEN acquired_at END, expires_at = CASE WHEN waiters > 0 THEN expires_at END,
-    session_id = CASE WHEN waiters > 0 THEN session_id END
+    session_id = CASE WHEN waiters > 0 THEN session_id END, recall = CASE WHEN waiters > 0 THEN recall END
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()
@@ -145,7 +145,7 @@ WITH ask AS (
     FOR UPDATE OF l SKIP LOCKED
 ), freed AS (
     UPDATE rowlock_lock l
-    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
     FROM mine m
     WHERE l.name = m.name
     RETURNING l.name
@@ -170,7 +170,7 @@ WITH held AS (
     FOR UPDATE
 ), freed AS (
     UPDATE rowlock_lock l
-    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
     FROM held h
     WHERE l.name = h.name
 ), forced AS (

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use uuid::Uuid;
 
+use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::queue::{Listener, News};
 
@@ -41,11 +42,26 @@ pub(super) async fn listen(
 impl Listener for Channel {
     async fn next(&mut self) -> Result<News, Fault> {
         match self.0.try_recv().await? {
-            Some(heard) => Ok(heard.payload().parse().map_or(News::Test, News::Passed)),
+            Some(heard) => Ok(news(heard.payload())),
             None => Err(Fault::said(
                 crate::model::FaultKind::Disconnected,
                 "the connection that listens was lost",
             )),
         }
+    }
+}
+
+/// What the functions of `V8__waiter.sql` and [`QueueStore::queue_test`](crate::store::queue::QueueStore::queue_test) send.
+fn news(payload: &str) -> News {
+    let recalled = payload.strip_prefix("recall ").and_then(|name| {
+        let digits = name.as_bytes().chunks(2).map(std::str::from_utf8);
+        let bytes: Option<Vec<u8>> = digits
+            .map(|pair| u8::from_str_radix(pair.ok()?, 16).ok())
+            .collect();
+        Name::from_bytes(&bytes?)
+    });
+    match recalled {
+        Some(name) => News::Recalled(name),
+        None => payload.parse().map_or(News::Test, News::Passed),
     }
 }

@@ -76,7 +76,7 @@ ON CONFLICT (name) DO NOTHING";
 
 const FREE_LAPSED: &str = "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND expires_at <= clock_timestamp()

@@ -29,14 +29,15 @@ SELECT ended, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
 /// it looks for the row.
 const CONFIRM: &str = "
 UPDATE rowlock_lock l
-SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4, fence = l.fence + block.fences
+SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4, recall = $6,
+    fence = l.fence + block.fences
 FROM (
     SELECT CASE WHEN fence <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $5 THEN $5 ELSE 0 END AS fences
     FROM rowlock_lock WHERE name = $1
 ) block
 WHERE (SELECT set_config('lock_timeout', '20', true)) IS NOT NULL
   AND l.name = $1 AND l.grant_id = $2 AND l.expires_at > clock_timestamp()
-RETURNING l.fence, block.fences";
+RETURNING l.fence, block.fences, l.waiters > 0";
 
 /// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left.
 const LOOK: &str = concat!(
@@ -57,6 +58,8 @@ LEFT JOIN rowlock_session s ON s.id = l.session_id
 LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.grant_id = a.grant_id
 ORDER BY a.n"
 );
+
+const AWAITED: &str = "SELECT name FROM rowlock_lock WHERE name = ANY($1) AND waiters > 0";
 
 const TEST: &str = "SELECT pg_notify($1, '')";
 
@@ -90,16 +93,16 @@ impl QueueStore for PgConnection {
     }
 
     async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
-        let fences: Result<Option<(i64, i64)>, sqlx::Error> = query_as(CONFIRM)
+        let fences: Result<Option<(i64, i64, bool)>, sqlx::Error> = query_as(CONFIRM)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
             .bind(to_micros(ask.ttl))
             .bind(ask.session)
             .bind(ask.fences)
+            .bind(ask.recall)
             .fetch_optional(self)
             .await;
-        let held = |(fence, reserved)| Confirmed::Held { fence, reserved };
-        let confirmed = |fences: Option<_>| fences.map_or(Confirmed::Gone, held);
+        let confirmed = |fences: Option<_>| fences.map_or(Confirmed::Gone, Confirmed::held);
         Ok(unlocked(fences)?.map(confirmed))
     }
 
@@ -126,6 +129,12 @@ impl QueueStore for PgConnection {
             .fetch_all(self)
             .await?;
         Ok(rows.into_iter().map(Looked::from).collect())
+    }
+
+    async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
+        let names: Vec<_> = names.iter().map(Name::as_bytes).collect();
+        let awaited: Vec<Vec<u8>> = query_scalar(AWAITED).bind(names).fetch_all(self).await?;
+        Ok(Name::all_of(&awaited))
     }
 
     async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {

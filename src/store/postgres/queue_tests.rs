@@ -8,8 +8,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
 use crate::store::lease::LeaseStore;
-use crate::store::queue::PassWhy;
-use crate::store::queue_cases::{Client, Place, Waits, named, queue_cases};
+use crate::store::postgres::listener::listen;
+use crate::store::queue::{News, PassWhy};
+use crate::store::queue_cases::{Client, Place, TTL, Waits, named, queue_cases};
 use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::schema::SchemaStore;
 
@@ -130,6 +131,45 @@ async fn the_next_waiter_is_notified() {
     let told = told.await.unwrap().unwrap();
     assert_eq!(told.channel(), channel);
     assert_eq!(told.payload(), waits.ask.grant_id.simple().to_string());
+}
+
+#[tokio::test]
+async fn a_client_that_may_keep_the_lease_is_told_who_waits() {
+    let place = Schema::new().await;
+    let (mut keeper, mut client) = (Client::new(&place).await, Client::new(&place).await);
+    let url = std::env::var("ROWLOCK_TEST_POSTGRES_URL").unwrap();
+    let options = url.parse().unwrap();
+    let mut listener = listen(&options, keeper.session).await.unwrap();
+    let mut next = async || {
+        let news = tokio::time::timeout(Duration::from_secs(10), listener.next());
+        news.await.expect("it is told").unwrap()
+    };
+    // Of a name with any character, only if its lease may linger, and only once.
+    let mut held = keeper.hold("other").await;
+    for (name, recall) in [("other", None), ("é \"a\"", Some(keeper.session))] {
+        if recall.is_some() {
+            held = keeper.hold(name).await;
+        }
+        let ask = ConfirmAsk {
+            name: named(name),
+            grant_id: held.ask.grant_id,
+            ttl: TTL,
+            session: None,
+            fences: 0,
+            recall,
+        };
+        let confirmed = keeper.conn.queue_confirm(&ask).await.unwrap();
+        assert!(matches!(confirmed, Some(Confirmed::Held { .. })));
+        client.wait(name).await;
+    }
+    assert_eq!(next().await, News::Recalled(named("é \"a\"")));
+    // The next grant of the name does not linger.
+    keeper
+        .pass("é \"a\"", PassWhy::Ended(held.ask.grant_id))
+        .await;
+    client.wait("é \"a\"").await;
+    keeper.conn.queue_test(keeper.session).await.unwrap();
+    assert_eq!(next().await, News::Test);
 }
 
 /// The snapshot of a single statement would be older than the waiter.

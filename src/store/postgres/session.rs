@@ -54,7 +54,7 @@ WITH ask AS (
     FOR UPDATE OF l SKIP LOCKED
 )
 UPDATE rowlock_lock l
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
 FROM left_behind b
 WHERE l.name = b.name";
 
@@ -68,7 +68,7 @@ WITH ended AS (
     FOR UPDATE SKIP LOCKED
 )
 UPDATE rowlock_lock l
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
 FROM held h
 WHERE l.name = h.name";
 
@@ -82,7 +82,7 @@ WITH held AS (
     FOR UPDATE SKIP LOCKED
 )
 UPDATE rowlock_lock l
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
 FROM held h
 WHERE l.name = h.name";
 

@@ -30,7 +30,7 @@ use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::permit::PermitStore;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
-    QueueStore,
+    QueueStore, Reserved,
 };
 use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::row::LockRow;
@@ -211,6 +211,7 @@ impl<P: Place> Client<P> {
             ttl: TTL,
             session: None,
             fences: 0,
+            recall: None,
         };
         self.conn.queue_confirm(&ask).await.unwrap()
     }

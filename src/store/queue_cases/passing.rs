@@ -164,6 +164,7 @@ pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
         ttl: TTL,
         session: Some(client.session),
         fences: 0,
+        recall: None,
     };
     for _ in 0..2 {
         let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
@@ -171,7 +172,7 @@ pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
             confirmed,
             Some(Confirmed::Held {
                 fence: row.fence,
-                reserved: 0
+                reserved: Reserved::default()
             })
         );
         let row = client.row("a").await;
@@ -192,19 +193,22 @@ pub(crate) async fn fences_are_reserved_unless_they_are_ahead_of_the_clock<P: Pl
         ttl: TTL,
         session: None,
         fences: 100,
+        recall: None,
     };
-    for (ahead, reserved) in [(0, 100), (10_000_000, 0)] {
+    for (ahead, count, is_awaited) in [(0, 100, false), (10_000_000, 0, true)] {
         let run_ahead = format!("UPDATE rowlock_lock SET fence = fence + {ahead}");
         client.run(&run_ahead).await;
-        let fence = row.fence + ahead + reserved;
+        let fence = row.fence + ahead + count;
+        let reserved = Reserved { count, is_awaited };
         let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
         assert_eq!(confirmed, Some(Confirmed::Held { fence, reserved }));
         row = client.row("a").await;
         assert_eq!(row.fence, fence);
+        client.wait("a").await;
     }
     // The next grant is above all of them.
     client.pass("a", PassWhy::Ended(ask.grant_id)).await;
-    assert!(client.hold("a").await.fence > row.fence);
+    assert!(client.row("a").await.fence > row.fence);
 }
 
 pub(crate) async fn a_confirm_that_is_too_late_holds_nothing<P: Place>(place: &P) {

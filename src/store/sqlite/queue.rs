@@ -12,6 +12,7 @@ use super::lock_row::{make_row, read, row_ends};
 use super::waiter;
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
+use crate::store::json;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
     Ticket, WaiterColumns, WaiterRow,
@@ -50,7 +51,7 @@ SET expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 
     fence = fence + ?5
 WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-RETURNING fence";
+RETURNING fence, waiters > 0";
 
 const FREE: &str = "
 UPDATE rowlock_lock
@@ -70,6 +71,9 @@ LEFT JOIN rowlock_session s ON s.id = l.session_id,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE l.name = ?1"
 );
+
+const AWAITED: &str = "
+SELECT name FROM rowlock_lock WHERE waiters > 0 AND name IN (SELECT unhex(value ->> 0) FROM json_each(?1))";
 
 const LIST: &str = "
 SELECT w.name, w.position, w.holder, w.session_id, w.joined_at, now.us - w.joined_at
@@ -115,7 +119,7 @@ impl QueueStore for SqliteConnection {
 
     async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
         let _turn = writers::turn().await;
-        let reserved = if ask.fences > 0 {
+        let count = if ask.fences > 0 {
             let block = sqlx::query_scalar(BLOCK)
                 .bind(ask.name.as_bytes())
                 .bind(ask.grant_id)
@@ -124,16 +128,16 @@ impl QueueStore for SqliteConnection {
         } else {
             0
         };
-        let fence: Result<Vec<i64>, sqlx::Error> = sqlx::query_scalar(CONFIRM)
+        let fence: Result<Vec<(i64, bool)>, sqlx::Error> = sqlx::query_as(CONFIRM)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
             .bind(to_micros(ask.ttl))
             .bind(ask.session)
-            .bind(reserved)
+            .bind(count)
             .fetch_all(self)
             .await;
-        let confirmed = |fences: Vec<i64>| match fences[..] {
-            [fence] => Confirmed::Held { fence, reserved },
+        let confirmed = |fences: Vec<(i64, bool)>| match fences[..] {
+            [(fence, is_awaited)] => Confirmed::held((fence, count, is_awaited)),
             _ => Confirmed::Gone,
         };
         Ok(unlocked(fence.map_err(Fault::from))?.map(confirmed))
@@ -169,6 +173,14 @@ impl QueueStore for SqliteConnection {
             looked.push(row.map_or(Looked::Gone, Looked::from));
         }
         Ok(looked)
+    }
+
+    async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
+        let awaited: Vec<Vec<u8>> = sqlx::query_scalar(AWAITED)
+            .bind(json::names(names))
+            .fetch_all(self)
+            .await?;
+        Ok(Name::all_of(&awaited))
     }
 
     async fn queue_version(&mut self) -> Result<Option<i64>, Fault> {

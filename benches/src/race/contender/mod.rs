@@ -22,10 +22,15 @@ use crate::workload::Workload;
 /// The time after which a lock ends, for contenders that do not renew it. It is longer than a run.
 const TTL: Duration = Duration::from_mins(5);
 
+/// How long a lease lingers, where it does.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// How a contender locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Means {
     Rowlock,
+    /// rowlock with leases that linger.
+    Linger,
     /// An earlier rowlock, in a program whose path is given.
     Before,
     /// rowlock's statements through pgbench.
@@ -71,6 +76,7 @@ const ALWAYS: &str = "appendfsync always";
 /// All contenders.
 pub(crate) const ENTRIES: &[Entry] = &[
     entry("rowlock-postgres", Means::Rowlock, Place::Postgres, GRANT),
+    entry("rowlock-linger", Means::Linger, Place::Postgres, GRANT),
     entry("floor", Means::Floor, Place::Postgres, GRANT),
     entry("rowlock-before", Means::Before, Place::Postgres, GRANT),
     entry("rowlock-mariadb", Means::Rowlock, Place::MariaDb, COMMIT),
@@ -142,8 +148,12 @@ impl Entry {
     pub(crate) fn runs(&self, workload: Workload) -> bool {
         let has_rows = matches!(self.means, Means::Rowlock | Means::Bare);
         match workload {
-            Workload::Spread => true,
-            Workload::Hot | Workload::Mixed => self.means != Means::Floor,
+            Workload::Spread => self.means != Means::Linger,
+            Workload::Own => matches!(
+                self.means,
+                Means::Rowlock | Means::Linger | Means::Redis | Means::Broken
+            ),
+            Workload::Hot | Workload::Mixed => !matches!(self.means, Means::Floor | Means::Linger),
             Workload::Growth(_) => has_rows,
             Workload::Snapshot => has_rows && self.place == Place::Postgres,
         }
@@ -157,7 +167,7 @@ impl Entry {
     /// The table with its locks, if they are rows.
     pub(crate) fn table(&self) -> Option<&'static str> {
         match self.means {
-            Means::Rowlock | Means::Floor => Some("rowlock_lock"),
+            Means::Rowlock | Means::Linger | Means::Floor => Some("rowlock_lock"),
             Means::Bare => Some(bare::TABLE),
             _ => None,
         }
@@ -166,7 +176,7 @@ impl Entry {
     /// Makes the tables.
     pub(crate) async fn prepare(&self, url: &str) -> Result<(), Failure> {
         match self.means {
-            Means::Rowlock | Means::Floor => rowlock::prepare(url).await,
+            Means::Rowlock | Means::Linger | Means::Floor => rowlock::prepare(url).await,
             Means::Bare => bare::prepare(self.place, url).await,
             _ => Ok(()),
         }
@@ -178,7 +188,8 @@ pub(crate) async fn connect(orders: &Orders) -> Result<Arc<dyn Contender>, Failu
     let entry = Entry::find(&orders.contender)?;
     let url = &*orders.url;
     Ok(match entry.means {
-        Means::Rowlock => Arc::new(rowlock::Client::connect(url).await?),
+        Means::Rowlock => Arc::new(rowlock::Client::connect(url, None).await?),
+        Means::Linger => Arc::new(rowlock::Client::connect(url, Some(LINGER)).await?),
         Means::Bare => bare::connect(entry.place, url, orders.connections()).await?,
         Means::Advisory => Arc::new(advisory::Client::connect(url, orders.connections()).await?),
         Means::Redis => Arc::new(redis::Client::connect(url).await?),

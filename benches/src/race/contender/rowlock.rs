@@ -1,5 +1,7 @@
 //! rowlock, as an application uses it.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use rowlock::{Lock, ReleaseOutcome, Rowlock};
 
@@ -8,6 +10,7 @@ use crate::locking::{Contender, Held};
 
 pub(crate) struct Client {
     rowlock: Rowlock,
+    linger: Option<Duration>,
 }
 
 /// Makes the tables.
@@ -17,14 +20,19 @@ pub(crate) async fn prepare(url: &str) -> Result<(), Failure> {
 }
 
 impl Client {
-    pub(crate) async fn connect(url: &str) -> Result<Self, Failure> {
+    /// `linger`: the leases of this contender linger.
+    pub(crate) async fn connect(url: &str, linger: Option<Duration>) -> Result<Self, Failure> {
         let rowlock = Rowlock::connect(url).await?;
-        Ok(Self { rowlock })
+        Ok(Self { rowlock, linger })
     }
 
     /// The lock with the settings of this contender. A contender with other settings differs only here.
     fn lock(&self, name: &str) -> Lock {
-        self.rowlock.lock(name)
+        let lock = self.rowlock.lock(name);
+        match self.linger {
+            Some(linger) => lock.linger(linger),
+            None => lock,
+        }
     }
 }
 

@@ -108,6 +108,7 @@ impl<P: Place> Client<P> {
             ttl: TTL,
             session: None,
             fences: 0,
+            recall: None,
         };
         let confirmed = self.conn.queue_confirm(&ask).await.unwrap();
         confirmed.expect(LOCKED)

@@ -297,6 +297,7 @@ impl<P: Place> Client<P> {
             ttl: join.ttl,
             session: join.in_session.then_some(join.session),
             fences: 0,
+            recall: None,
         };
         self.conn.queue_confirm(&ask).await.unwrap()
     }

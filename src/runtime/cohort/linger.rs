@@ -1,0 +1,204 @@
+//! Lingering: a lease that nobody needs is kept for a while, as an offer to the task that arrives next.
+//!
+//! # What ends it
+//!
+//! - Nobody arrives in time.
+//! - *Somebody waits for the name*, and calls it back. On PostgreSQL the statement that joins the queue notifies the session that the row's
+//!   `recall` names, and the client listens there. Elsewhere, and in case that is lost, a [look](look_after) at all such names finds it.
+//! - *Another request of this client asks for the name*, a flush or a shutdown.
+//! - It is pinned or lost, has no fences left, or less than half of its trusted time.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::Cohort;
+use super::turn::{Offer, Turn};
+use crate::model::{Moment, Name};
+use crate::runtime::Core;
+use crate::runtime::lease_guard::Guard;
+use crate::runtime::queue::Queue;
+use crate::runtime::queue::keepers::Keeper;
+use crate::runtime::timer::sleep_until;
+use crate::store::Store;
+use crate::store::queue::Reserved;
+
+/// The pause between two looks, where the server tells nothing.
+const OFTEN: Duration = Duration::from_millis(100);
+
+/// The pause between two looks for what was not told.
+const SELDOM: Duration = Duration::from_secs(1);
+
+/// How many names one statement looks at.
+const PAGE: usize = 1_000;
+
+/// A lease that may linger.
+#[derive(Debug)]
+pub(super) struct Kept {
+    linger: Duration,
+    name: Name,
+    cohort: Weak<dyn Keeper>,
+    queue: Arc<Queue>,
+    /// Until when it lingers; `None`: a task has it.
+    until: Option<Moment>,
+    is_recalled: bool,
+    /// A task sees to it that it ends in time.
+    is_timed: bool,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.queue.keepers.remove(&self.name, &self.cohort);
+    }
+}
+
+impl Turn {
+    pub(super) fn lingers(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.until.is_some())
+    }
+}
+
+impl Cohort {
+    /// A turn begins: its lease may linger, if there are fences for others and nobody waits for the name.
+    pub(super) fn keep(self: &Arc<Self>, reserved: Reserved) -> Option<Kept> {
+        let may_linger = reserved.count > 0 && !reserved.is_awaited;
+        let linger = self.key.linger.filter(|_| may_linger)?;
+        let (name, queue) = (&self.key.name, &self.core.queue);
+        let this: Arc<dyn Keeper> = Arc::<Self>::clone(self);
+        let cohort = Arc::downgrade(&this);
+        if queue.keepers.add(name.clone(), Weak::clone(&cohort)) {
+            let core = Arc::downgrade(&self.core);
+            self.core.own.spawn(look_after(core));
+        }
+        Some(Kept {
+            linger,
+            name: name.clone(),
+            cohort,
+            queue: Arc::clone(queue),
+            until: None,
+            is_recalled: false,
+            is_timed: false,
+        })
+    }
+
+    /// A guard is released, and nobody waits: the lease lingers, if it may.
+    pub(super) fn linger(self: &Arc<Self>, turn: &mut Turn, guard: &Guard, now: Moment) -> bool {
+        let Some(kept) = turn.kept.as_mut().filter(|kept| !kept.is_recalled) else {
+            return false;
+        };
+        let Some(fence) = turn.fences.next() else {
+            return false;
+        };
+        turn.offer = Some(Offer::of(guard.successor(self, fence)));
+        kept.until = Some(now + kept.linger);
+        if !std::mem::replace(&mut kept.is_timed, true) {
+            let (cohort, grant_id) = (Arc::downgrade(self), guard.grant().id);
+            self.core
+                .own
+                .spawn(time(cohort, grant_id, now + kept.linger));
+        }
+        true
+    }
+
+    /// Takes the lease that lingers, for a task that arrives.
+    pub(crate) fn pick_up(&self) -> Option<Guard> {
+        self.key.linger?;
+        let mut state = self.state();
+        let turn = state.turn.as_mut().filter(|turn| turn.lingers())?;
+        let is_good = turn.is_good(Moment::now()) && !self.core.is_closing();
+        let guard = turn.offer.take().and_then(|offer| offer.take());
+        if let Some(kept) = &mut turn.kept {
+            kept.until = None;
+        }
+        let over = if is_good { None } else { state.turn.take() };
+        drop(state);
+        // Dropping the guard releases the lease.
+        drop(over);
+        guard.filter(|_| is_good)
+    }
+
+    /// If it lingers until now, it ends. Returns until when it lingers; `None`: not at all.
+    fn is_due(&self, grant_id: Uuid) -> Option<Moment> {
+        let mut state = self.state();
+        let turn = state.turn.as_mut().filter(|turn| turn.is_of(grant_id))?;
+        let kept = turn.kept.as_mut()?;
+        let Some(until) = kept.until else {
+            kept.is_timed = false;
+            return None;
+        };
+        if !until.has_passed() {
+            return Some(until);
+        }
+        let over = state.turn.take();
+        drop(state);
+        release(over);
+        None
+    }
+}
+
+impl Keeper for Cohort {
+    fn recall(&self) {
+        let mut state = self.state();
+        let lingers = state.turn.as_mut().is_some_and(|turn| {
+            if let Some(kept) = &mut turn.kept {
+                kept.is_recalled = true;
+            }
+            turn.lingers()
+        });
+        let over = state.turn.take_if(|_| lingers);
+        drop(state);
+        release(over);
+    }
+}
+
+/// Releases a lease that has lingered.
+fn release(over: Option<Turn>) {
+    let offer = over.and_then(|turn| turn.offer);
+    drop(offer.and_then(|offer| offer.take()));
+}
+
+/// Ends the lingering in time.
+async fn time(cohort: Weak<Cohort>, grant_id: Uuid, mut due: Moment) {
+    loop {
+        sleep_until(due).await;
+        let Some(until) = cohort.upgrade().and_then(|cohort| cohort.is_due(grant_id)) else {
+            return;
+        };
+        due = until;
+    }
+}
+
+/// Looks now and then whether somebody waits for a name that lingers, as long as some do.
+async fn look_after(core: Weak<Core>) {
+    loop {
+        let Some(pause) = core
+            .upgrade()
+            .map(|core| if core.queue.is_told() { SELDOM } else { OFTEN })
+        else {
+            return;
+        };
+        sleep_until(Moment::now() + pause).await;
+        let Some(core) = core.upgrade() else {
+            return;
+        };
+        let Some(names) = core.queue.keepers.names() else {
+            return;
+        };
+        for page in names.chunks(PAGE) {
+            let page = page.to_vec();
+            let look = async move |store: &mut dyn Store| store.queue_awaited(&page).await;
+            match core
+                .ask_aside(core.look(None, "look who waits"), look)
+                .await
+            {
+                Ok(awaited) => awaited
+                    .iter()
+                    .for_each(|name| core.queue.keepers.recall(name)),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot look who waits for a name that lingers, will try again");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A lease that lingers after its release costs its client no statement, and is given back to whoever waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::time::Duration;
+
+use rowlock::{Error, Lock, ReleaseOutcome, Rowlock};
+use rowlock_test::{Db, eventually, on_every_engine, release};
+use tokio::task::JoinSet;
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_mins(1);
+
+/// Long enough for a recall on each engine, and shorter than `LONG`.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn lingering(rowlock: &Rowlock) -> Lock {
+    rowlock.lock("a").linger(LONG)
+}
+
+async fn grant_of(rowlock: &Rowlock) -> Option<uuid::Uuid> {
+    let info = rowlock.inspect("a").await.unwrap();
+    info.map(|info| info.grant_id)
+}
+
+async fn is_free(rowlock: &Rowlock) -> bool {
+    grant_of(rowlock).await.is_none()
+}
+
+/// Acquires and releases. The lease lingers then.
+async fn use_once(lock: &Lock) {
+    release(&lock.acquire().await.unwrap()).await;
+}
+
+on_every_engine! {
+    async fn the_next_acquire_takes_the_same_grant_under_a_higher_fence(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let lock = lingering(&one);
+        let (mut grants, mut fences) = (Vec::new(), Vec::new());
+        for n in 0..6 {
+            let held = match n % 2 {
+                0 => lock.acquire().await.unwrap(),
+                _ => lock.try_acquire().await.unwrap().held().expect("it lingers"),
+            };
+            let row = two.inspect("a").await.unwrap().unwrap();
+            assert!(held.is_held() && row.fence >= held.fence(), "{row:?}");
+            grants.push(row.grant_id);
+            fences.push(held.fence());
+            release(&held).await;
+            assert!(!held.is_held());
+            assert!(matches!(held.release().await, Ok(ReleaseOutcome::AlreadyReleased)));
+        }
+        grants.dedup();
+        assert_eq!(grants.len(), 1);
+        assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+        assert!(two.lock("a").try_acquire().await.unwrap().held().is_none());
+        one.flush().await;
+        let next = two.lock("a").try_acquire().await.unwrap().held().expect("a flush gives it back");
+        assert!(next.fence() > fences[5], "{} {fences:?}", next.fence());
+    }
+
+    async fn it_ends_in_time(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        use_once(&one.lock("a").linger(Duration::from_millis(50))).await;
+        eventually("it is released", async || is_free(&two).await).await;
+    }
+
+    async fn who_waits_calls_it_back(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let wait = two.lock("a").wait(PATIENCE);
+        for _ in 0..3 {
+            use_once(&lingering(&one)).await;
+            release(&wait.acquire().await.unwrap()).await;
+        }
+    }
+
+    async fn who_waits_calls_back_what_is_in_use_again_and_again(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let busy = lingering(&one);
+        let using = tokio::spawn(async move {
+            loop {
+                use_once(&busy).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let wait = two.lock("a").wait(PATIENCE);
+        for _ in 0..3 {
+            release(&wait.acquire().await.unwrap()).await;
+        }
+        using.abort();
+    }
+
+    async fn another_request_of_the_same_client_gets_it(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let others = [
+            rowlock.lock("a"),
+            rowlock.lock("a").ttl(Duration::from_secs(9)).linger(LONG),
+            rowlock.lock("a").barging(),
+            rowlock.lock("a").max_hold(LONG),
+        ];
+        for other in others {
+            use_once(&lingering(&rowlock)).await;
+            let held = other.try_acquire().await.unwrap().held().expect("nobody needs it");
+            release(&held).await;
+            use_once(&lingering(&rowlock)).await;
+            let held = other.wait(PATIENCE).acquire().await.unwrap();
+            release(&held).await;
+            rowlock.flush().await;
+        }
+    }
+
+    async fn a_shutdown_gives_it_back(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        use_once(&lingering(&one)).await;
+        assert_eq!(one.shutdown(PATIENCE).await, []);
+        assert!(is_free(&two).await);
+        let error = lingering(&one).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::ShutDown { .. }), "{error}");
+    }
+
+    async fn a_client_that_shuts_down_keeps_nothing(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = lingering(&one).acquire().await.unwrap();
+        assert_eq!(one.shutdown(PATIENCE).await.len(), 1, "the lock is held");
+        release(&held).await;
+        assert_eq!(one.shutdown(PATIENCE).await, []);
+        assert!(is_free(&two).await);
+    }
+
+    async fn a_pinned_lease_does_not_linger(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = lingering(&one).acquire().await.unwrap();
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        tx.commit().await.unwrap();
+        drop(held);
+        eventually("it is released", async || is_free(&two).await).await;
+    }
+
+    async fn a_lease_that_was_lost_does_not_linger(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        use_once(&lingering(&one).ttl(Duration::from_millis(600))).await;
+        let info = two.force_release("a").await.unwrap();
+        assert!(info.is_some(), "it lingers");
+        let other = two.lock("a").acquire().await.unwrap();
+        let lock = lingering(&one).ttl(Duration::from_millis(600));
+        eventually("a renewal finds out", async || lock.try_acquire().await.unwrap().held().is_none()).await;
+        release(&other).await;
+    }
+
+    async fn one_task_at_a_time_has_a_lease_that_lingers(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let (inside, last) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicI64::new(0)));
+        let mut tasks = JoinSet::new();
+        for n in 0..6 {
+            let lock = lingering(if n % 2 == 0 { &two } else { &one });
+            let (inside, last) = (Arc::clone(&inside), Arc::clone(&last));
+            tasks.spawn(async move {
+                for round in 0..20 {
+                    let held = lock.acquire().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two tasks have it");
+                    let before = last.swap(held.fence(), Ordering::SeqCst);
+                    assert!(before < held.fence(), "{before} {}", held.fence());
+                    tokio::task::yield_now().await;
+                    assert!(held.is_held());
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    if round % 2 == 0 {
+                        release(&held).await;
+                    }
+                }
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+        one.flush().await;
+        two.flush().await;
+        assert!(is_free(&one).await);
+    }
+
+    async fn its_time_has_bounds(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for wrong in [Duration::ZERO, Duration::from_secs(61)] {
+            let error = rowlock.lock("a").linger(wrong).acquire().await.unwrap_err();
+            assert!(matches!(error, Error::InvalidDuration { setting: "linger", .. }), "{error}");
+        }
+    }
+}
