@@ -1,14 +1,18 @@
 //! The floor: rowlock's own statements through pgbench, on two connections, in batches as large as rowlock's. No client in the same
 //! language could be faster with these statements.
 //!
-//! The statements come from the server's log of a short run of rowlock. So they are always those that rowlock sends.
+//! The statements come from the server's log of a short run of rowlock. So they are always those that rowlock sends, with the settings of
+//! its sessions.
 
-use std::collections::BTreeMap;
+mod log;
+
+use std::time::{Duration, Instant};
 
 use rowlock_test::{Commits, servers};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
+use self::log::{Executed, elements, executed, settings};
 use crate::Failure;
 use crate::processes::{self, Run};
 use crate::rows;
@@ -20,61 +24,136 @@ const CONNECTIONS: usize = 2;
 
 /// The time as a fence.
 const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-/// How many names were granted after a time, and are free.
-const RELEASED: &str = "SELECT count(*) FROM rowlock_lock WHERE fence >= $1 AND grant_id IS NULL";
-
-/// A statement that the server has run, and its parameters as texts; none for NULL.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Executed {
-    sql: String,
-    parameters: Vec<Option<String>>,
-}
+/// How many names were granted after a time, and how many of them are free.
+const GRANTED: &str =
+    "SELECT count(*), count(*) FILTER (WHERE grant_id IS NULL) FROM rowlock_lock WHERE fence >= $1";
+/// Each grant and each release is an update of one row.
+const UPDATES: &str = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'rowlock_lock'";
+/// A session adds its updates to the sum before it is gone from here.
+const OTHERS: &str = "SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
 
 /// Runs the contender's `orders`, whose URL is that of a database of its own.
 pub(crate) async fn run(servers: &Servers, orders: &Orders) -> Result<Run, Failure> {
     let home = servers.home(Place::Postgres)?;
-    let log = home.join("log");
-    let before = std::fs::metadata(&log)?.len();
     let mut conn = PgConnection::connect(&orders.url).await?;
-    log_statements(&mut conn, true).await?;
-    let sample = Orders {
+    let text = sample(&mut conn, orders, &home.join("log")).await?;
+    let exchange = Exchange::find(&executed(&text))?;
+    let half = exchange.half;
+    let mut script = String::new();
+    let mut variables = Vec::new();
+    for connection in 0..CONNECTIONS {
+        let word = if connection == 0 { "if" } else { "elif" };
+        script.extend([format!("\\{word} :client_id = {connection}\n")]);
+        let sides = [2 * connection, 2 * connection + 1]
+            .map(|side| Half::new(side, half, orders.workload.prefix()));
+        for (freed, taken) in [(1, 0), (0, 1)] {
+            let key = format!("c{connection}s{taken}");
+            let halves = [&sides[freed], &sides[taken]];
+            script.push_str(&exchange.typical.with(&key, halves, &mut variables));
+            script.push_str(";\n");
+        }
+    }
+    script.push_str("\\endif\n");
+    let file = home.join("floor.sql");
+    std::fs::write(&file, &script)?;
+
+    let all = 2 * half * CONNECTIONS;
+    refill(&mut conn, orders, u32::try_from(all)?).await?;
+    for setting in settings(&text) {
+        alter_database(&mut conn, &setting).await?;
+    }
+    alone(&mut conn).await?;
+    let began: i64 = sqlx::query_scalar(NOW).fetch_one(&mut conn).await?;
+    let before: i64 = sqlx::query_scalar(UPDATES).fetch_one(&mut conn).await?;
+    let said = pgbench(orders, &file.to_string_lossy(), &variables);
+    alone(&mut conn).await?;
+    let after: i64 = sqlx::query_scalar(UPDATES).fetch_one(&mut conn).await?;
+    let (granted, free): (i64, i64) = sqlx::query_as(GRANTED)
+        .bind(began)
+        .fetch_one(&mut conn)
+        .await?;
+    alter_database(&mut conn, "RESET ALL").await?;
+    refill(&mut conn, orders, orders.tasks).await?;
+
+    let scripts: usize = number(&said, "number of transactions actually processed: ")?;
+    let tps: f64 = number(&said, "tps = ")?;
+    // The first exchange of a connection has nothing to free.
+    let changed = i64::try_from((scripts * 4 - CONNECTIONS) * half)?;
+    let (all, half_of_all) = (i64::try_from(all)?, i64::try_from(all / 2)?);
+    if (after - before, granted, free) != (changed, all, half_of_all) {
+        return Err(format!(
+            "pgbench has granted and freed {} rows and not {changed}, and of {all} names {granted} were granted and {free} are free",
+            after - before
+        )
+        .into());
+    }
+    Ok(Run {
+        pairs_per_second: tps * f64::from(u32::try_from(2 * half)?),
+        latencies: latencies(),
+        least_share: 1.0,
+        least_task_share: 1.0,
+        by_second: Vec::new(),
+    })
+}
+
+/// Has rowlock do the same for a while. Returns what the server has logged.
+async fn sample(
+    conn: &mut PgConnection,
+    orders: &Orders,
+    log: &std::path::Path,
+) -> Result<String, Failure> {
+    let before = std::fs::metadata(log)?.len();
+    alter_database(conn, "SET log_min_duration_statement = 0").await?;
+    let rowlock = Orders {
         contender: "rowlock-postgres".to_owned(),
         ..orders.clone()
     };
-    let sampled = processes::run(&sample, &std::env::current_exe()?).await;
-    log_statements(&mut conn, false).await?;
+    let sampled = processes::run(&rowlock, &std::env::current_exe()?).await;
+    alter_database(conn, "RESET ALL").await?;
     sampled?;
-    let text = std::fs::read(&log)?;
-    let text = String::from_utf8_lossy(&text[usize::try_from(before)?..]).into_owned();
-    let executed = executed(&text);
-    let take = typical(&executed, |sql| {
-        sql.contains("fence =") && sql.contains("expires_at =")
-    })?;
-    let release = typical(&executed, |sql| sql.contains("grant_id = NULL"))?;
-    let size = take
-        .parameters
-        .first()
-        .and_then(Option::as_deref)
-        .map_or(0, |array| elements(array).len());
-    if size == 0 {
-        return Err("rowlock has sent empty batches".into());
+    let text = std::fs::read(log)?;
+    Ok(String::from_utf8_lossy(&text[usize::try_from(before)?..]).into_owned())
+}
+
+/// Changes the settings of new sessions in this database.
+async fn alter_database(conn: &mut PgConnection, change: &str) -> Result<(), Failure> {
+    let name: String = sqlx::query_scalar("SELECT current_database()::text")
+        .fetch_one(&mut *conn)
+        .await?;
+    let sql = format!("ALTER DATABASE {name} {change}");
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await?;
+    Ok(())
+}
+
+/// Makes all names new and free. (No row is updated, because updates are counted.)
+async fn refill(conn: &mut PgConnection, orders: &Orders, names: u32) -> Result<(), Failure> {
+    sqlx::raw_sql("DELETE FROM rowlock_lock")
+        .execute(conn)
+        .await?;
+    let (url, workload) = (&orders.url, orders.workload);
+    rows::fill(Place::Postgres, url, "rowlock_lock", workload, names).await
+}
+
+/// Waits until no other session is in this database.
+async fn alone(conn: &mut PgConnection) -> Result<(), Failure> {
+    let started = Instant::now();
+    loop {
+        let others: i64 = sqlx::query_scalar(OTHERS).fetch_one(&mut *conn).await?;
+        if others == 0 {
+            return Ok(());
+        }
+        if started.elapsed() > Duration::from_secs(10) {
+            return Err(format!("{others} sessions do not end").into());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let all = u32::try_from(size * CONNECTIONS)?;
-    rows::fill(
-        Place::Postgres,
-        &orders.url,
-        "rowlock_lock",
-        orders.workload,
-        all,
-    )
-    .await?;
-    let began: i64 = sqlx::query_scalar(NOW).fetch_one(&mut conn).await?;
-    let (script, variables) = script(&take, &release, size, orders.workload.prefix());
-    let file = home.join("floor.sql");
-    std::fs::write(&file, &script)?;
+}
+
+/// What pgbench says after as many seconds as a run has.
+fn pgbench(orders: &Orders, file: &str, variables: &[String]) -> String {
     let connections = CONNECTIONS.to_string();
     let seconds = orders.seconds.ceil().to_string();
-    let file = file.to_string_lossy();
     let mut more = vec![
         "-n",
         "-M",
@@ -83,188 +162,111 @@ pub(crate) async fn run(servers: &Servers, orders: &Orders) -> Result<Run, Failu
         &connections,
         "-j",
         &connections,
-        "-T",
-        &seconds,
-        "-f",
-        &file,
     ];
-    for variable in &variables {
+    more.extend(["-T", &seconds, "-f", file]);
+    for variable in variables {
         more.extend(["-D", variable]);
     }
     more.push(&orders.url);
-    let said = servers_run(&more);
-    let tps = said.lines().find_map(|line| {
-        line.strip_prefix("tps = ")?
-            .split(' ')
-            .next()?
-            .parse::<f64>()
-            .ok()
-    });
-    let tps = tps.ok_or_else(|| format!("pgbench says no throughput: {said}"))?;
-    let released: i64 = sqlx::query_scalar(RELEASED)
-        .bind(began)
-        .fetch_one(&mut conn)
-        .await?;
-    if released != i64::from(all) {
-        return Err(format!("pgbench has taken and released {released} of {all} names").into());
-    }
-    Ok(Run {
-        pairs_per_second: tps * f64::from(u32::try_from(size)?),
-        latencies: latencies(),
-        least_share: 1.0,
-        least_task_share: 1.0,
-        by_second: Vec::new(),
-    })
-}
-
-fn servers_run(more: &[&str]) -> String {
     servers(
         &["run", "postgres"],
         "pgbench".as_ref(),
-        more,
+        &more,
         Commits::Durable,
     )
 }
 
-/// Whether the server logs the statements of new sessions in this database.
-async fn log_statements(conn: &mut PgConnection, on: bool) -> Result<(), Failure> {
-    let name: String = sqlx::query_scalar("SELECT current_database()::text")
-        .fetch_one(&mut *conn)
-        .await?;
-    let limit = if on { 0 } else { -1 };
-    let sql = format!("ALTER DATABASE {name} SET log_min_duration_statement = {limit}");
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await?;
-    Ok(())
+/// The number after a word that pgbench says.
+fn number<N: std::str::FromStr>(said: &str, word: &str) -> Result<N, Failure> {
+    let found = said.lines().find_map(|line| {
+        let number = line.strip_prefix(word)?.split([' ', '/']).next()?;
+        number.parse().ok()
+    });
+    found.ok_or_else(|| format!("pgbench does not say «{word}»: {said}").into())
 }
 
-/// The executed statements in a log. Their further lines begin with a tab, and their parameters come next. (The log also has the
-/// parameters of each bind.)
-fn executed(log: &str) -> Vec<Executed> {
-    let mut found: Vec<Executed> = Vec::new();
-    let (mut in_sql, mut has_parameters) = (false, false);
-    for line in log.lines() {
-        if let Some(more) = line.strip_prefix('\t') {
-            if let (true, Some(last)) = (in_sql, found.last_mut()) {
-                last.sql.push('\n');
-                last.sql.push_str(more);
+/// The statement that frees names and grants others.
+struct Exchange {
+    /// The batch of the median size.
+    typical: Executed,
+    /// How many names it frees, and how many it grants. (On average it is the same number, because every grant is released.)
+    half: usize,
+}
+
+impl Exchange {
+    fn find(executed: &[Executed]) -> Result<Self, Failure> {
+        let mut batches: Vec<(usize, &Executed)> = Vec::new();
+        for one in executed {
+            let parts = [
+                "fence =",
+                "expires_at =",
+                "grant_id = NULL",
+                "$1::bytea[]",
+                "$3::bytea[]",
+            ];
+            if parts.iter().all(|part| one.sql.contains(part)) {
+                let [freed, taken] = [0, 2].map(|index| {
+                    let array = one.parameters.get(index).and_then(Option::as_deref);
+                    array.map_or(0, |array| elements(array).len())
+                });
+                if freed > 0 && taken > 0 {
+                    batches.push((freed + taken, one));
+                }
             }
-        } else if let Some((_, statement)) = line.split_once(" ms  execute ") {
-            let sql = statement.split_once(": ").map_or("", |(_, sql)| sql);
-            found.push(Executed {
-                sql: sql.to_owned(),
-                parameters: Vec::new(),
-            });
-            (in_sql, has_parameters) = (true, true);
-        } else {
-            let list = line.split_once("arameters: $1 = ");
-            if let (true, Some((_, list)), Some(last)) = (has_parameters, list, found.last_mut()) {
-                last.parameters = parameters(list);
+        }
+        batches.sort_by_key(|(size, _)| *size);
+        let (size, typical) = batches
+            .get(batches.len() / 2)
+            .ok_or("rowlock's log has no batch that frees and grants")?;
+        Ok(Self {
+            typical: (*typical).clone(),
+            half: size.div_ceil(2),
+        })
+    }
+}
+
+/// Names, and the ids of their grants, as elements of arrays.
+struct Half {
+    names: Vec<String>,
+    grants: Vec<String>,
+}
+
+impl Half {
+    fn new(number: usize, size: usize, prefix: &str) -> Self {
+        let numbers = number * size..(number + 1) * size;
+        Self {
+            names: numbers
+                .clone()
+                .map(|number| bytes(&format!("{prefix}{number}")))
+                .collect(),
+            grants: numbers.map(|_| Uuid::new_v4().to_string()).collect(),
+        }
+    }
+}
+
+impl Executed {
+    /// The statement with the names of one half after the other, and its parameters as variables of pgbench.
+    fn with(&self, key: &str, halves: [&Half; 2], variables: &mut Vec<String>) -> String {
+        let mut sql = self.sql.clone();
+        let mut half = halves[1];
+        // From the last, so that $1 is not found in $10.
+        for (index, value) in self.parameters.iter().enumerate().rev() {
+            if index < 2 {
+                half = halves[0];
             }
-            (in_sql, has_parameters) = (false, false);
+            let variable = format!("{key}p{index}");
+            let cast = name_parameter(&mut sql, index + 1, &variable);
+            let value = value.as_deref().unwrap_or_default();
+            let first = elements(value).first().copied().unwrap_or("NULL");
+            let array = match &*cast {
+                "bytea[]" => half.names.clone(),
+                "uuid[]" if first != "NULL" => half.grants.clone(),
+                _ => vec![first.to_owned(); half.names.len()],
+            };
+            variables.push(format!("{variable}={{{}}}", array.join(",")));
         }
+        sql
     }
-    found
-}
-
-/// `'{a,b}', $2 = NULL, $3 = 'it''s'`
-fn parameters(list: &str) -> Vec<Option<String>> {
-    let mut found = Vec::new();
-    let mut rest = list;
-    loop {
-        let value = if let Some(quoted) = rest.strip_prefix('\'') {
-            let doubled = quoted.replace("''", "\u{1}\u{1}");
-            let end = doubled.find('\'').unwrap_or(doubled.len());
-            rest = quoted.get(end + 1..).unwrap_or_default();
-            Some(doubled[..end].replace("\u{1}\u{1}", "'"))
-        } else {
-            rest = rest.strip_prefix("NULL").unwrap_or_default();
-            None
-        };
-        found.push(value);
-        match rest
-            .strip_prefix(", $")
-            .and_then(|next| next.split_once(" = "))
-        {
-            Some((_, next)) => rest = next,
-            None => return found,
-        }
-    }
-}
-
-/// The elements of an array without commas in them.
-fn elements(array: &str) -> Vec<&str> {
-    let inner = array
-        .strip_prefix('{')
-        .and_then(|array| array.strip_suffix('}'));
-    inner
-        .filter(|inner| !inner.is_empty())
-        .map_or_else(Vec::new, |inner| inner.split(',').collect())
-}
-
-/// Of the batches with this statement, the one of the median size. Of several such statements, the one with the most names.
-fn typical(executed: &[Executed], is_it: impl Fn(&str) -> bool) -> Result<Executed, Failure> {
-    let mut batches: BTreeMap<&str, Vec<(usize, &Executed)>> = BTreeMap::new();
-    for one in executed {
-        let first = one
-            .parameters
-            .first()
-            .and_then(Option::as_deref)
-            .unwrap_or_default();
-        let is_batch = one.sql.contains("$1::bytea[]") && first.starts_with('{');
-        if is_batch && is_it(&one.sql) {
-            batches
-                .entry(&one.sql)
-                .or_default()
-                .push((elements(first).len(), one));
-        }
-    }
-    let all =
-        |batches: &Vec<(usize, &Executed)>| -> usize { batches.iter().map(|(size, _)| size).sum() };
-    let mut most = batches
-        .into_values()
-        .max_by_key(all)
-        .ok_or("rowlock's log has no such statement")?;
-    most.sort_by_key(|(size, _)| *size);
-    Ok(most[most.len() / 2].1.clone())
-}
-
-/// A script in which each connection takes and releases `size` names of its own, and the values of its variables.
-fn script(take: &Executed, release: &Executed, size: usize, prefix: &str) -> (String, Vec<String>) {
-    let (mut text, mut variables) = (String::new(), Vec::new());
-    for connection in 0..CONNECTIONS {
-        let word = if connection == 0 { "if" } else { "elif" };
-        text.extend([format!("\\{word} :client_id = {connection}\n")]);
-        let mine = connection * size..(connection + 1) * size;
-        let names: Vec<_> = mine
-            .clone()
-            .map(|number| bytes(&format!("{prefix}{number}")))
-            .collect();
-        let grants: Vec<_> = mine.map(|_| Uuid::new_v4().to_string()).collect();
-        for (kind, statement) in [("take", take), ("release", release)] {
-            let mut sql = statement.sql.clone();
-            // From the last, so that $1 is not found in $10.
-            for (index, value) in statement.parameters.iter().enumerate().rev() {
-                let variable = format!("{kind}{connection}_{index}");
-                let cast = name_parameter(&mut sql, index + 1, &variable);
-                let value = value.as_deref().unwrap_or_default();
-                let first = elements(value).first().copied().unwrap_or("NULL");
-                let array = match &*cast {
-                    "bytea[]" => names.join(","),
-                    "uuid[]" if first != "NULL" => grants.join(","),
-                    array if array.ends_with("[]") => vec![first; size].join(","),
-                    _ => {
-                        variables.push(format!("{variable}={value}"));
-                        continue;
-                    }
-                };
-                variables.push(format!("{variable}={{{array}}}"));
-            }
-            text.push_str(&sql);
-            text.push_str(";\n");
-        }
-    }
-    text.push_str("\\endif\n");
-    (text, variables)
 }
 
 /// A name as an element of an array of bytea.
@@ -288,26 +290,4 @@ fn name_parameter(sql: &mut String, number: usize, variable: &str) -> String {
     let bare = sql.replace(&format!("{dollar}{typed}"), &dollar);
     *sql = bare.replace(&dollar, &format!(":{variable}{typed}"));
     cast
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_log_has_the_statements_and_their_parameters() {
-        let log = "2026 [7] LOG:  duration: 0.1 ms  execute s_1: \n\tUPDATE x\n\tSET y = $1::bytea[], z = $2\n\
-                   2026 [7] DETAIL:  parameters: $1 = '{\"\\\\x61\",\"\\\\x62\"}', $2 = NULL, $3 = 'it''s'\n\
-                   2026 [7] LOG:  duration: 0.2 ms  bind s_1: UPDATE x\n\tSET more\n\
-                   2026 [7] DETAIL:  parameters: $1 = 'of the bind'\n";
-        let found = executed(log);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].sql, "\nUPDATE x\nSET y = $1::bytea[], z = $2");
-        let array = "{\"\\\\x61\",\"\\\\x62\"}".to_owned();
-        assert_eq!(
-            found[0].parameters,
-            [Some(array), None, Some("it's".to_owned())]
-        );
-        assert_eq!(elements("{\"a\",\"b\"}").len(), 2);
-    }
 }
