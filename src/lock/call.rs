@@ -229,6 +229,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             name: name.clone(),
             version,
             before: self.core.known(name).and_then(|known| known.granted),
+            begun: self.tx.is_begun(),
         }
     }
 

@@ -118,6 +118,15 @@ impl Version {
     ) -> Result<Self, Error> {
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "read the version of")?;
         let mut starved = here.ensure_row().await?;
+        let told = here.connection().tx_version(&name).await;
+        if let Some(fence) = here.told(told)? {
+            return Ok(Self {
+                name,
+                fence,
+                holder: None,
+                database: core.database,
+            });
+        }
         let told = here.connection().tx_row(&name).await;
         let mut row = here.told(told)?;
         if row.is_none() && starved.is_none() {

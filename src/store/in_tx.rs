@@ -32,6 +32,10 @@ pub(crate) trait InTxStore {
     async fn tx_wait(&mut self, names: &[Name], limit: Option<Duration>)
     -> Result<TxWaited, Fault>;
 
+    /// In the caller's transaction: the fence of a lock that is free, as the transaction sees it. `None` means that only
+    /// [`tx_row`](Self::tx_row) tells: it has a holder, the lease of one who has gone, no row, or another kind.
+    async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault>;
+
     /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes and frees the row as
     /// [`lock_row`](super::lock_row::LockRowStore::lock_row) does: no other connection could.)
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault>;
@@ -42,6 +46,15 @@ pub(crate) trait InTxStore {
 pub(crate) struct Told<T> {
     pub(crate) database: Option<Uuid>,
     pub(crate) found: T,
+}
+
+impl From<Option<(Uuid, Option<i64>)>> for Told<Option<i64>> {
+    fn from(columns: Option<(Uuid, Option<i64>)>) -> Self {
+        Self {
+            database: columns.map(|columns| columns.0),
+            found: columns.and_then(|columns| columns.1),
+        }
+    }
 }
 
 /// The database's id, and the columns of a lock row if there is one.
@@ -141,6 +154,8 @@ pub(crate) struct TxAsk {
     /// The last fence that a transaction of this process was granted. When the row still has it, this may be the same transaction,
     /// which must not get the name twice.
     pub(crate) before: Option<i64>,
+    /// rowlock has begun this transaction. Where there is one writer at a time, it is the writer since then.
+    pub(crate) begun: bool,
 }
 
 #[derive(Debug)]

@@ -43,6 +43,11 @@ mod sealed {
         #[allow(private_interfaces, reason = "sealed")]
         fn connection(&mut self) -> &mut dyn TxStore;
 
+        /// Whether rowlock has begun it, as one that may write.
+        fn is_begun(&self) -> bool {
+            false
+        }
+
         /// Runs `then` after the transaction has ended. sqlx's transactions do not report their end, and drop it.
         fn at_end(&mut self, then: AtEnd) {
             drop(then);

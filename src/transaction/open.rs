@@ -337,6 +337,10 @@ impl<T: Transaction> sealed::Sealed for RetryTx<T> {
         T::connection(self)
     }
 
+    fn is_begun(&self) -> bool {
+        true
+    }
+
     fn at_end(&mut self, then: AtEnd) {
         self.open().at_end.push(then);
     }

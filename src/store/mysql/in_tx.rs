@@ -22,9 +22,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{MySqlConnection, Row};
+use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
-use super::statement::{hex, rows};
+use super::statement::{hex, rows, rows_and_changes};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{
@@ -43,6 +44,12 @@ SELECT d.id,",
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?
 LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
+
+const VERSION: &str = "
+SELECT d.id, l.fence
+FROM rowlock_database d
+LEFT JOIN rowlock_lock l
+    ON l.name = ? AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0";
 
 /// FOR SHARE lets several transactions of one holder pin its lease at the same time. (MariaDB spells it LOCK IN SHARE MODE, and alone
 /// reads `/*M! … */`.)
@@ -86,28 +93,40 @@ fn find_text(names: &str) -> String {
     )
 }
 
-/// `only_if` is a condition besides the names.
-fn grant_text(names: &str, only_if: &str) -> String {
+fn grant_text(names: &str) -> String {
     format!(
         "UPDATE rowlock_lock
          SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
              grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
-         WHERE name IN ({names}) {only_if}; \
+         WHERE name IN ({names}); \
          SELECT (SELECT id FROM rowlock_database), fence
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name"
     )
 }
 
-/// Finds and grants a lone name, in one round trip.
+/// Finds and grants a lone name, in one round trip. The new fence is made in the first statement, from the row that is locked then: that
+/// saves a statement that would read it. (Each statement of a text costs about as much as a round trip on the same machine.)
 fn find_and_grant_text(ask: &TxAsk) -> String {
     let name = hex(ask.name.as_bytes());
     let version = ask
         .version
         .map_or(String::new(), |fence| format!("AND fence = {fence}"));
-    let only_if = format!(
-        "{version} AND capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6))"
-    );
-    format!("{}; {}", find_text(&name), grant_text(&name, &only_if))
+    format!(
+        "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
+         SELECT fence,
+                capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
+                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND),
+                @rl_fence := GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)
+                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)),
+                (SELECT id FROM rowlock_database LOCK IN SHARE MODE)
+         FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name = {name}
+         FOR UPDATE NOWAIT; \
+         UPDATE rowlock_lock
+         SET fence = @rl_fence,
+             grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+         WHERE name = {name} AND fence < @rl_fence {version} AND capacity = 0
+           AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6))"
+    )
 }
 
 /// MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix, in seconds.
@@ -148,15 +167,14 @@ impl InTxStore for MySqlConnection {
     }
 
     async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
+        if let [ask] = asks {
+            return take_one(self, ask).await;
+        }
         let names = list(asks.iter().map(|ask| &ask.name));
-        let text = match asks {
-            [ask] => find_and_grant_text(ask),
-            _ => format!("{}; {DATABASE}", find_text(&names)),
-        };
-        let Some(mut rows) = send(self, text).await? else {
+        let Some(mut rows) = send(self, format!("{}; {DATABASE}", find_text(&names))).await? else {
             return missed(self, TxTaken::Missed(None)).await;
         };
-        // A row for each name, then the database's id; for a lone name, that row also has the granted fence.
+        // A row for each name, then the database's id.
         let is_whole = rows.len() > asks.len();
         let Some(last) = rows.pop().filter(|_| is_whole) else {
             return missed(self, TxTaken::NoRow).await;
@@ -173,14 +191,8 @@ impl InTxStore for MySqlConnection {
         if let Some(found) = refusal(asks, &found) {
             return Ok(Told { database, found });
         }
-        let fences: Result<Vec<i64>, sqlx::Error> = if asks.len() == 1 {
-            last.try_get(1).map(|fence| vec![fence])
-        } else {
-            let rows = send(self, grant_text(&names, ""))
-                .await?
-                .unwrap_or_default();
-            rows.iter().map(|row| row.try_get(1)).collect()
-        };
+        let rows = send(self, grant_text(&names)).await?.unwrap_or_default();
+        let fences: Result<Vec<i64>, sqlx::Error> = rows.iter().map(|row| row.try_get(1)).collect();
         let fences = fences?;
         // Both are in the order of the names. An unchanged fence means that the name was not granted.
         if fences.len() != found.len() || found.iter().zip(&fences).any(|(row, f)| *f <= row.fence)
@@ -188,15 +200,7 @@ impl InTxStore for MySqlConnection {
             let found = TxTaken::Blocking;
             return Ok(Told { database, found });
         }
-        let before = |ask: &&TxAsk| {
-            let row = found.iter().find(|row| row.name == ask.name.as_bytes());
-            ask.before.is_some() && ask.before == row.map(|row| row.fence)
-        };
-        let perhaps_again = asks.iter().filter(before);
-        let found = TxTaken::Granted {
-            fences,
-            perhaps_again: perhaps_again.map(|ask| ask.name.clone()).collect(),
-        };
+        let found = granted(asks, &found, fences);
         Ok(Told { database, found })
     }
 
@@ -217,6 +221,14 @@ impl InTxStore for MySqlConnection {
         }
     }
 
+    async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault> {
+        let version: Option<(Uuid, Option<i64>)> = sqlx::query_as(VERSION)
+            .bind(name.as_bytes())
+            .fetch_optional(self)
+            .await?;
+        Ok(version.into())
+    }
+
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
         let row: Option<ToldColumns> = sqlx::query_as(ROW)
             .bind(name.as_bytes())
@@ -226,11 +238,51 @@ impl InTxStore for MySqlConnection {
     }
 }
 
+async fn take_one(conn: &mut MySqlConnection, ask: &TxAsk) -> Result<Told<TxTaken>, Fault> {
+    let (rows, changed) = match rows_and_changes(conn, find_and_grant_text(ask)).await {
+        Err(fault) if fault.kind == FaultKind::LockTimeout => {
+            return missed(conn, TxTaken::Missed(None)).await;
+        }
+        answer => answer?,
+    };
+    let Some(row) = rows.first() else {
+        return missed(conn, TxTaken::NoRow).await;
+    };
+    let asks = std::slice::from_ref(ask);
+    let found = [Found {
+        name: ask.name.as_bytes().to_vec(),
+        fence: row.try_get(0)?,
+        free: row.try_get::<i64, _>(1)? == 1,
+    }];
+    let found = match refusal(asks, &found) {
+        Some(refusal) => refusal,
+        None if changed == 0 => TxTaken::Blocking,
+        None => granted(asks, &found, vec![row.try_get(2)?]),
+    };
+    Ok(Told {
+        database: row.try_get(3)?,
+        found,
+    })
+}
+
 /// A row that is locked now, with its previous columns.
 struct Found {
     name: Vec<u8>,
     fence: i64,
     free: bool,
+}
+
+/// The rows were found before they got these fences.
+fn granted(asks: &[TxAsk], found: &[Found], fences: Vec<i64>) -> TxTaken {
+    let before = |ask: &&TxAsk| {
+        let row = found.iter().find(|row| row.name == ask.name.as_bytes());
+        ask.before.is_some() && ask.before == row.map(|row| row.fence)
+    };
+    let perhaps_again = asks.iter().filter(before);
+    TxTaken::Granted {
+        fences,
+        perhaps_again: perhaps_again.map(|ask| ask.name.clone()).collect(),
+    }
 }
 
 /// Why the locked rows cannot be granted.

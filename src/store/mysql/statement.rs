@@ -8,10 +8,11 @@
 //! next one with a deadlock. So on a cluster each statement of a transaction is a request of its own.
 
 use std::fmt::Write;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::mysql::{MySqlQueryResult, MySqlRow};
-use sqlx::{AssertSqlSafe, MySqlConnection};
+use sqlx::{AssertSqlSafe, Either, Executor, MySqlConnection};
 
 use crate::model::FaultKind;
 use crate::store::classify::classify;
@@ -62,6 +63,24 @@ async fn all_rows(conn: &mut MySqlConnection, text: String) -> Result<Vec<MySqlR
         rows.extend(request.fetch_all(&mut *conn).await?);
     }
     Ok(rows)
+}
+
+/// The rows of all statements of a text, in a transaction, and how many rows they have changed.
+pub(super) async fn rows_and_changes(
+    conn: &mut MySqlConnection,
+    text: String,
+) -> Result<(Vec<MySqlRow>, u64), Fault> {
+    let (mut rows, mut changed) = (Vec::new(), 0);
+    for request in requests(text) {
+        let mut answers = conn.fetch_many(sqlx::raw_sql(AssertSqlSafe(request)));
+        while let Some(answer) = poll_fn(|cx| answers.as_mut().poll_next(cx)).await {
+            match answer? {
+                Either::Left(done) => changed += done.rows_affected(),
+                Either::Right(row) => rows.push(row),
+            }
+        }
+    }
+    Ok((rows, changed))
 }
 
 /// Executes all statements of a text, in a transaction.

@@ -149,6 +149,12 @@ FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1
 LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
 
+const VERSION: &str = "
+SELECT d.id, l.fence
+FROM rowlock_database d
+LEFT JOIN rowlock_lock l
+    ON l.name = $1 AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0";
+
 /// The database, whether this transaction was granted one of the names before, whether a name has no row, and a name with its
 /// fence.
 type TakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>);
@@ -257,6 +263,17 @@ impl InTxStore for PgConnection {
                 }
                 Err(fault) => Err(fault),
             }
+        })
+        .await
+    }
+
+    async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault> {
+        in_callers(async {
+            let version: Option<(Uuid, Option<i64>)> = query_as(VERSION)
+                .bind(name.as_bytes())
+                .fetch_optional(self)
+                .await?;
+            Ok(version.into())
         })
         .await
     }

@@ -46,6 +46,11 @@ macro_rules! queue_cases {
                 an_exchange_takes_what_the_dead_left_and_barges
                 an_exchange_passes_on_what_was_passed_on
             }
+            in_tx {
+                a_transaction_is_granted_a_free_lock_under_the_next_fence
+                a_transaction_is_granted_no_lock_that_is_not_free
+                a_transaction_that_is_over_is_told_so
+            }
             exchange_stress {
                 clients_exchange_names_at_random
             }

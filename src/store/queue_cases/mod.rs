@@ -3,6 +3,7 @@
 pub(crate) mod deadlocks;
 pub(crate) mod exchange;
 pub(crate) mod exchange_stress;
+pub(crate) mod in_tx;
 pub(crate) mod joining;
 mod list;
 pub(crate) mod locked;

@@ -7,10 +7,11 @@
 //! `BEGIN` inside a transaction fails: each verb uses this to find out that there is a transaction. SQLite rolls back by itself when
 //! a disk is full (<https://sqlite.org/lang_transaction.html>, section 3), and sqlx does not notice.
 
+use std::future::poll_fn;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::SqliteConnection;
+use sqlx::{Either, Executor, Row, SqliteConnection};
 use time::UtcDateTime;
 use uuid::Uuid;
 
@@ -58,6 +59,20 @@ FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?1
 LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
 
+const VERSION: &str = "
+SELECT d.id, l.fence
+FROM rowlock_database d
+LEFT JOIN rowlock_lock l
+    ON l.name = ?1 AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0";
+
+/// Grants a lone name that is free, in a transaction that has the write lock. The BEGIN fails, as it should.
+const TAKE_ONE: &str = "
+UPDATE rowlock_lock SET fence = ?2
+WHERE name = ?1 AND fence < ?2 AND (?3 IS NULL OR fence = ?3)
+  AND grant_id IS NULL AND expires_at IS NULL AND capacity = 0
+RETURNING (SELECT id FROM rowlock_database);
+BEGIN";
+
 #[async_trait]
 impl InTxStore for SqliteConnection {
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
@@ -77,6 +92,13 @@ impl InTxStore for SqliteConnection {
     }
 
     async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
+        if let [ask] = asks
+            && ask.begun
+            && ask.before.is_none()
+            && let Some(granted) = take_one(self, ask).await?
+        {
+            return Ok(granted);
+        }
         in_transaction(self).await?;
         let rows = look(self, asks.iter().map(|ask| &ask.name)).await?;
         let database = rows.first().map(|row| row.0);
@@ -109,10 +131,7 @@ impl InTxStore for SqliteConnection {
         let perhaps_again = asks.iter().filter(again);
         let perhaps_again = perhaps_again.map(|ask| ask.name.clone()).collect();
 
-        // SQLite's clock is this host's, in milliseconds. A transaction that is rolled back gives its fence back, and the next one in
-        // the same millisecond would get the same fence. So the host's clock is read here in microseconds, after the write lock was
-        // got.
-        let now = i64::try_from(UtcDateTime::now().unix_timestamp_nanos() / 1_000).unwrap_or(0);
+        let now = now();
         // For the same reason it must have passed the last fence: a lease's fence is the end of its millisecond.
         let ahead = rows.iter().map(|row| row.fence + 1 - now).max();
         if let Some(ahead) = ahead.filter(|ahead| (1..=2_000).contains(ahead)) {
@@ -148,6 +167,14 @@ impl InTxStore for SqliteConnection {
         Ok(TxWaited::Locked)
     }
 
+    async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault> {
+        let version: Option<(Uuid, Option<i64>)> = sqlx::query_as(VERSION)
+            .bind(name.as_bytes())
+            .fetch_optional(self)
+            .await?;
+        Ok(version.into())
+    }
+
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
         let told = read(self, name).await?;
         let is_settled = told.found.as_ref().is_some_and(|row| !row.has_lapsed());
@@ -158,6 +185,57 @@ impl InTxStore for SqliteConnection {
         self.lock_row(name, RowAsk::Make).await?;
         read(self, name).await
     }
+}
+
+/// SQLite's clock is this host's, in milliseconds. A transaction that is rolled back gives its fence back, and the next one in the same
+/// millisecond would get the same fence. So the host's clock is read here in microseconds, after the write lock was got.
+fn now() -> i64 {
+    i64::try_from(UtcDateTime::now().unix_timestamp_nanos() / 1_000).unwrap_or(0)
+}
+
+/// Grants a free name, in one hop to SQLite's thread. `None`: it has done nothing, and `tx_take` finds out why.
+///
+/// If the transaction is over, the name has got a new fence all the same, as if it had been granted for a moment.
+async fn take_one(
+    conn: &mut SqliteConnection,
+    ask: &TxAsk,
+) -> Result<Option<Told<TxTaken>>, Fault> {
+    let fence = now();
+    let take = sqlx::query(TAKE_ONE)
+        .bind(ask.name.as_bytes())
+        .bind(fence)
+        .bind(ask.version);
+    let (mut database, mut has_taken) = (None, false);
+    let mut answers = conn.fetch_many(take);
+    let ended = loop {
+        match poll_fn(|cx| answers.as_mut().poll_next(cx)).await {
+            Some(Ok(Either::Right(row))) => database = Some(row.try_get(0)?),
+            Some(Ok(Either::Left(_))) => has_taken = true,
+            Some(Err(error)) => break Some(Fault::from(error)),
+            None => break None,
+        }
+    };
+    drop(answers);
+    match ended {
+        // SQLITE_ERROR: "cannot start a transaction within a transaction"
+        Some(fault) if has_taken && fault.kind == FaultKind::Other => {}
+        Some(fault) => {
+            in_transaction(conn).await?;
+            return Err(fault);
+        }
+        None => {
+            sqlx::raw_sql("ROLLBACK").execute(conn).await?;
+            return Err(Fault::transaction_over());
+        }
+    }
+    let granted = TxTaken::Granted {
+        fences: vec![fence],
+        perhaps_again: Vec::new(),
+    };
+    Ok(database.map(|database| Told {
+        database,
+        found: granted,
+    }))
 }
 
 async fn read(conn: &mut SqliteConnection, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
@@ -247,6 +325,7 @@ mod tests {
             name,
             version: None,
             before: None,
+            begun: false,
         };
         let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
         // The clock may pass the fence between two statements.

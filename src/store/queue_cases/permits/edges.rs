@@ -128,6 +128,7 @@ pub(crate) async fn a_transaction_takes_no_name_of_another_kind(place: &impl Pla
         name: named("a"),
         version: None,
         before: None,
+        begun: false,
     };
     let taken = client.conn.tx_take(&[ask]).await.unwrap().found;
     assert!(!matches!(taken, TxTaken::Granted { .. }), "{taken:?}");
