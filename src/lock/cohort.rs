@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 use super::Lock;
 use super::patience::Patience;
 use crate::model::{Error, Kind, Name, Subject};
-use crate::runtime::cohort::scout::{BLOCK, Scouting};
+use crate::runtime::cohort::scout::{LINGERING, Scouting};
 use crate::runtime::cohort::{Arrived, Cohort, Key, Told, Waiting};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
@@ -44,6 +44,7 @@ impl Lock {
                 asking.waits(scout)
             }
             Arrived::Waits(waiting) => waiting,
+            Arrived::IsAlone => return self.wait_in_queue(name, patience).await,
             Arrived::Full(waiting) => {
                 let mut busy = self.core.busy_now(name, Kind::Lock).await;
                 busy.waiters = busy.waiters.max(u32::try_from(waiting).unwrap_or(u32::MAX));
@@ -136,7 +137,7 @@ impl Lock {
                 grant_id: grant.id,
                 ttl: self.lease(),
                 session: self.in_session.then_some(session),
-                fences: BLOCK,
+                fences: LINGERING,
                 recall: Some(session),
             };
             let head = self
@@ -167,7 +168,7 @@ impl Lock {
             ..self.clone()
         };
         let waiting = async move {
-            while scouting.is_awaited().await {
+            while scouting.is_awaited() {
                 let patience = Patience::new(&lock);
                 scouting.scouted(lock.queue_up(&name, patience, false).await);
             }

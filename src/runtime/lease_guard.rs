@@ -120,7 +120,7 @@ impl Guard {
             return false;
         }
         let cohort = self.cohort.get();
-        if cohort.is_some_and(|(cohort, _)| cohort.hand_on(self, now)) {
+        if cohort.is_some_and(|(cohort, _)| cohort.hand_on(self)) {
             let _ = reply.map(|reply| reply.send(Ok(ReleaseOutcome::Released)));
             return true;
         }

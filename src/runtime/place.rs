@@ -119,6 +119,7 @@ impl Core {
     pub(crate) fn leave_queues(&self) {
         for seat in self.queue.seats() {
             if let Some(position) = seat.give_up() {
+                seat.wake();
                 let late = (0, Duration::ZERO);
                 self.leave(seat.ticket.clone(), position, late);
             }

@@ -158,6 +158,12 @@ pub(crate) struct TxAsk {
     pub(crate) begun: bool,
 }
 
+/// How many microseconds the fence of a row may be ahead of the database's clock, because fences were reserved ([`ConfirmAsk`](super::queue::ConfirmAsk)).
+///
+/// A transaction that is rolled back gives its fence back. So that the next one gets another fence, it comes from the clock: a transaction waits
+/// until the clock has passed the fence of the row. A row whose fence is further ahead was not made so by fences that were reserved.
+pub(crate) const FURTHEST_AHEAD: i64 = 40_000;
+
 #[derive(Debug)]
 pub(crate) enum TxTaken {
     Granted {

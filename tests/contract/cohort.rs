@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Error, Held, Lock, Rowlock};
-use rowlock_test::{Db, eventually, on_every_engine, queue_is, release, take, waiters};
+use rowlock_test::{Db, Tx, eventually, on_every_engine, queue_is, release, take, waiters};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -38,6 +38,15 @@ async fn all_wait(rowlock: &Rowlock, lock: &Lock, count: usize) -> Vec<Acquiring
     }
     assert_eq!(waiters(rowlock, "a").await.len(), 1);
     waiting
+}
+
+/// A transaction locks the name, which is about to be free.
+async fn eventually_locked(tx: &mut Tx, rowlock: &Rowlock) -> i64 {
+    loop {
+        if let Some(locked) = tx.try_lock(rowlock, "a").await.unwrap().locked() {
+            return locked.fence();
+        }
+    }
 }
 
 async fn grant_of(rowlock: &Rowlock) -> uuid::Uuid {
@@ -286,6 +295,79 @@ on_every_engine! {
             assert_eq!(held.fence(), fence, "a grant of its own");
             release(&held).await;
         }
+    }
+
+    /// A transaction that is rolled back gives its fence back: the next one must not get it again.
+    async fn fences_of_transactions_after_a_turn_are_fresh(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        for _ in 0..10 {
+            let held = take(&two, "a", TTL).await;
+            let waiting = all_wait(&one, &one.lock("a"), 3).await;
+            release(&held).await;
+            let mut last = held.fence();
+            for acquiring in waiting {
+                let held = acquiring.await.unwrap();
+                assert!(last < held.fence());
+                last = held.fence();
+                release(&held).await;
+            }
+            for _ in 0..3 {
+                let mut tx = db.begin().await;
+                let fence = eventually_locked(&mut tx, &two).await;
+                assert!(last < fence, "{last} {fence}");
+                last = fence;
+                tx.release().await;
+            }
+        }
+    }
+
+    async fn a_task_that_asks_and_is_not_polled_stops_nobody(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let lies = arrive(one.lock("a")).await;
+        // It has its answer: the name is busy.
+        one.flush().await;
+        release(&held).await;
+        // Less than the time in which a task has to take its lease.
+        let lock = one.lock("a").wait(Duration::from_millis(1_500));
+        for _ in 0..3 {
+            release(&lock.acquire().await.unwrap()).await;
+        }
+        drop(lies);
+    }
+
+    async fn who_holds_alone_waits_for_no_turn(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let mut next = || waiting.next().unwrap();
+        let (first, second, third) = (next(), next(), next());
+        release(&held).await;
+        let first = first.await.unwrap();
+        eventually("a scout waits for the next turn", async || waiters(&two, "a").await.len() == 1).await;
+        release(&first).await;
+        release(&second.await.unwrap()).await;
+        // Nobody waits while it works, but the scout may.
+        let third = third.await.unwrap();
+        queue_is(&two, "a", &[]).await;
+        release(&third).await;
+    }
+
+    async fn a_forced_release_that_the_next_turn_proves_ends_the_guard(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&two, "a", TTL).await;
+        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let mut next = || waiting.next().unwrap();
+        let (first, second, third) = (next(), next(), next());
+        release(&held).await;
+        let first = first.await.unwrap();
+        eventually("a scout waits for the next turn", async || waiters(&two, "a").await.len() == 1).await;
+        assert!(two.force_release("a").await.unwrap().is_some());
+        let second = second.await.unwrap();
+        assert!(first.fence() < second.fence());
+        assert!(!first.is_held(), "a later grant was confirmed in this process");
+        assert!(second.is_held());
+        drop((first, second, third));
     }
 
     async fn a_task_that_a_shutdown_waits_for_still_gets_its_lock(db: &Db) {

@@ -48,16 +48,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::Core;
 use super::lease_guard::Guard;
-use crate::model::{Error, Name};
+use crate::model::{Error, Moment, Name};
 use crate::store::queue::WINDOW;
 use scout::{Scout, Scouting};
 use turn::{Offer, Turn};
 pub(crate) use waiting::{Asking, Told, Waiting};
+
+/// How long the tasks of a cohort wait each by itself, after a transaction had pinned its lease. Then nothing is handed on, and a place in the queue for
+/// each of them is faster.
+const APART: Duration = Duration::from_secs(1);
 
 /// What the tasks of a cohort have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -81,8 +85,6 @@ pub(crate) struct Cohort {
     key: Key,
     core: Arc<Core>,
     state: Mutex<State>,
-    /// Notified when the task that asks has its answer.
-    asked: Notify,
 }
 
 /// What a waiting task is told at last.
@@ -100,6 +102,8 @@ struct State {
     turn: Option<Turn>,
     /// Why the database cannot be asked.
     trouble: Option<Error>,
+    /// Since when nothing was handed on because of a pin.
+    pinned: Option<Moment>,
 }
 
 impl State {
@@ -134,7 +138,6 @@ impl Core {
             key: key.clone(),
             core: Arc::clone(self),
             state: Mutex::default(),
-            asked: Notify::new(),
         });
         cohorts.insert(key, Arc::downgrade(&cohort));
         cohort
@@ -168,6 +171,8 @@ pub(crate) enum Arrived {
     /// Nobody of its cohort has the lease, asks for it or waits: it asks the database.
     Asks(Asking),
     Waits(Waiting),
+    /// It waits by itself.
+    IsAlone,
     /// So many tasks wait already.
     Full(usize),
 }
@@ -187,6 +192,10 @@ impl Cohort {
         }
         if waiting >= usize::try_from(self.key.queue_limit).unwrap_or(usize::MAX) {
             return Arrived::Full(waiting);
+        }
+        let was_pinned = state.pinned.is_some_and(|pinned| pinned.elapsed() < APART);
+        if was_pinned && waiting == 0 {
+            return Arrived::IsAlone;
         }
         let number = state.number();
         Arrived::Waits(self.wait(state, number, spawn))
@@ -215,7 +224,10 @@ impl Cohort {
 
     /// Why the database could not be asked, last time; `None`: it could.
     pub(crate) fn set_trouble(&self, trouble: Option<&Error>) {
-        self.state().trouble = trouble.cloned();
+        let mut state = self.state();
+        // A scout with a place in the queue has got through since.
+        let is_in_queue = state.scout.as_ref().is_some_and(Scout::has_seat);
+        state.trouble = trouble.filter(|_| !is_in_queue).cloned();
     }
 
     pub(crate) fn trouble(&self) -> Option<Error> {

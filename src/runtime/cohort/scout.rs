@@ -3,19 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::select;
 use tokio::task::AbortHandle;
 
+use super::Cohort;
 use super::turn::Offer;
-use super::{Cohort, WINDOW};
-use crate::model::{Error, Moment};
+use crate::model::Error;
 use crate::runtime::Core;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::queue::seat::Seat;
-use crate::runtime::timer::sleep_until;
 
-/// How many fences a turn has.
-pub(crate) const BLOCK: i64 = 4_096;
+/// How many fences a turn has for each task that waits.
+const EACH: i64 = 64;
+
+/// The most fences that a turn has. The row's fence is at most twice as many microseconds ahead of the database's clock: then a transaction
+/// waits so long for the clock to pass it (`store/in_tx.rs`).
+const MOST: i64 = 16_384;
+
+/// How many fences a lease that lingers has.
+pub(crate) const LINGERING: i64 = 4_096;
 
 /// A scout that is out, for its cohort.
 #[derive(Debug)]
@@ -41,6 +46,10 @@ impl Scout {
             seat: None,
         };
         (scout, scouting)
+    }
+
+    pub(super) fn has_seat(&self) -> bool {
+        self.seat.is_some()
     }
 
     /// Nobody waits. The scout leaves the queue, before any later release or flush, and ends. If its join is still in flight, the lane that has it
@@ -78,38 +87,21 @@ pub(crate) struct Scouting {
 }
 
 impl Scouting {
-    /// Whether tasks wait, when no other one asks for them. If none does, the scout ends.
-    pub(crate) async fn is_awaited(&self) -> bool {
-        // A task that asks may not be polled any more.
-        let limit = Moment::now() + WINDOW;
-        loop {
-            let asked = self.cohort.asked.notified();
-            {
-                let mut state = self.cohort.state();
-                let Some(scout) = state.scout.take_if(|scout| scout.number == self.number) else {
-                    return false;
-                };
-                if state.waiting.is_empty() {
-                    return false;
-                }
-                state.scout = Some(scout);
-                if !state.is_asking || limit.has_passed() {
-                    return true;
-                }
-            }
-            select! {
-                () = asked => {}
-                () = sleep_until(limit) => {}
-            }
-        }
+    /// Whether tasks wait. If none does, the scout ends.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let mut state = self.cohort.state();
+        let is_idle = state.waiting.is_empty();
+        let own = state
+            .scout
+            .take_if(|scout| is_idle && scout.number == self.number);
+        own.is_none() && !is_idle
     }
 
-    /// How many fences to reserve for the turn, which has come. If only one task waits, nothing will be handed on, unless the lease lingers.
+    /// How many fences to reserve for the turn, which has come.
     pub(crate) fn block(&self) -> i64 {
-        match self.cohort.state().waiting.len() {
-            0 | 1 if !self.lingers() => 0,
-            _ => BLOCK,
-        }
+        let waiting = i64::try_from(self.cohort.state().waiting.len()).unwrap_or(i64::MAX);
+        let least = if self.lingers() { LINGERING } else { 0 };
+        waiting.saturating_mul(EACH).clamp(least, MOST)
     }
 
     /// Whether the lease may linger.
@@ -138,6 +130,10 @@ impl Scouting {
     /// The scout has the lease, or an error that ends a wait: the first task gets it.
     pub(crate) fn scouted(&self, scouted: Result<Guard, Error>) {
         self.set_seat(None);
+        if matches!(&scouted, Ok(guard) if !guard.is_held()) {
+            // The scout waits again.
+            return drop(scouted);
+        }
         let kept = match &scouted {
             Ok(guard) => self.cohort.keep(guard.grant().reserved),
             Err(_) => None,
@@ -158,7 +154,7 @@ impl Scouting {
                 let offer = Offer::of(guard);
                 state.offer(&offer);
                 drop(state);
-                drop(before.and_then(|offer| offer.take()));
+                Cohort::end(before);
                 self.cohort.watch(grant_id);
                 Ok(offer)
             }

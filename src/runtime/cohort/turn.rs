@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::linger::Kept;
 use super::{Cohort, State, WINDOW, Word};
-use crate::model::Moment;
+use crate::model::{Loss, Moment};
 use crate::runtime::grant::Grant;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
@@ -66,22 +66,20 @@ impl Turn {
 }
 
 impl State {
-    /// A turn begins, with the grant of this guard. Returns the last offer of the turn before, whose grant is lost. Its guard must be dropped
-    /// after the state is unlocked.
+    /// A turn begins, with the grant of this guard. Returns the turn before, which has to be [ended](Cohort::end) after the state is unlocked.
     pub(super) fn begin(
         &mut self,
         guard: &Guard,
         fences: RangeInclusive<i64>,
         kept: Option<Kept>,
-    ) -> Option<Offer> {
-        let before = self.turn.replace(Turn {
+    ) -> Option<Turn> {
+        self.turn.replace(Turn {
             fences,
             ends: Moment::now() + TURN,
             offer: None,
             kept,
             grant: Arc::clone(guard.grant()),
-        });
-        before.and_then(|turn| turn.offer)
+        })
     }
 
     pub(super) fn offer(&mut self, offer: &Offer) {
@@ -96,9 +94,10 @@ impl Cohort {
     /// database.
     ///
     /// The new guard takes the place of the old one, so that the grant has one guard all the time.
-    pub(in crate::runtime) fn hand_on(self: &Arc<Self>, guard: &Guard, now: Moment) -> bool {
+    pub(in crate::runtime) fn hand_on(self: &Arc<Self>, guard: &Guard) -> bool {
         let grant = guard.grant();
         let mut state = self.state();
+        let now = Moment::now();
         let State {
             turn,
             waiting,
@@ -122,6 +121,9 @@ impl Cohort {
             drop(state);
             Self::tell(next, Ok(offer));
             return true;
+        }
+        if grant.may_be_pinned.load(Ordering::Relaxed) {
+            state.pinned = Some(now);
         }
         let over = state.turn.take();
         // It leaves before the release: that must not pass the name on to a scout that nobody needs.
@@ -154,15 +156,28 @@ impl Cohort {
     }
 
     fn take_back(&self, grant_id: Uuid) {
-        let offer = {
-            let state = self.state();
+        let (offer, scout) = {
+            let mut state = self.state();
             let turn = state.turn.as_ref();
             let turn = turn.filter(|turn| turn.is_of(grant_id) && !turn.lingers());
-            turn.and_then(|turn| turn.offer.clone())
+            let offer = turn.and_then(|turn| turn.offer.clone());
+            // The task that has the lease takes its time, and nobody waits.
+            (offer, state.idle_scout())
         };
+        if let Some(scout) = scout {
+            scout.dismiss(&self.core);
+        }
         if let Some(guard) = offer.and_then(|offer| offer.take()) {
             tracing::debug!(name = %self.key.name, "the task whose turn it is has not been polled");
             drop(guard);
+        }
+    }
+
+    /// Another grant was confirmed: that of the turn before is lost.
+    pub(super) fn end(before: Option<Turn>) {
+        if let Some(turn) = before {
+            turn.grant.lose(Loss::TakenOver);
+            drop(turn.offer.and_then(|offer| offer.take()));
         }
     }
 }

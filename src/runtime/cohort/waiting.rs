@@ -29,8 +29,14 @@ impl Asking {
         let kept = self.cohort.keep(reserved);
         let fences = reserved.fences(guard.grant().fence());
         guard.join(&self.cohort, &fences);
-        let before = self.cohort.state().begin(guard, fences, kept);
-        drop(before.and_then(|offer| offer.take()));
+        let mut state = self.cohort.state();
+        let before = state.begin(guard, fences, kept);
+        let scout = state.idle_scout();
+        drop(state);
+        Cohort::end(before);
+        if let Some(scout) = scout {
+            scout.dismiss(&self.cohort.core);
+        }
     }
 
     /// The lease is not free: it waits, before those that have arrived meanwhile. `spawn` spawns a scout.
@@ -43,7 +49,6 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         self.cohort.state().is_asking = false;
-        self.cohort.asked.notify_waiters();
     }
 }
 

@@ -93,21 +93,20 @@ impl Seat {
         }
     }
 
-    /// Ends the waiting, if it has a row and has not ended. Returns the position that has to be left.
+    /// Ends the waiting, if it has a row and has not ended. Returns the position that has to be left. Wakes nobody.
     pub(crate) fn give_up(&self) -> Option<i64> {
-        let left = {
-            let turn = &mut *locked(&self.turn);
-            let position = turn.is_none().then(|| locked(&self.position).take());
-            let position = position.flatten();
-            if position.is_some() {
-                *turn = Some(Turn::Gone);
-            }
-            position
-        };
-        if left.is_some() {
-            self.told.notify_one();
+        let turn = &mut *locked(&self.turn);
+        let position = turn.is_none().then(|| locked(&self.position).take());
+        let position = position.flatten();
+        if position.is_some() {
+            *turn = Some(Turn::Gone);
         }
-        left
+        position
+    }
+
+    /// Wakes the task that waits.
+    pub(crate) fn wake(&self) {
+        self.told.notify_one();
     }
 
     /// Whether its owner has told what it holds.

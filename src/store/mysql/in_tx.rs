@@ -29,7 +29,7 @@ use super::statement::{hex, rows, rows_and_changes};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{
-    InTxStore, PinAsk, PinBy, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
+    FURTHEST_AHEAD, InTxStore, PinAsk, PinBy, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
 };
 use crate::store::row::LockRow;
 
@@ -93,14 +93,40 @@ fn find_text(names: &str) -> String {
     )
 }
 
+/// The clock, also after a SLEEP in the same statement. (`SYSDATE` alone has the time zone of the application's session.)
+macro_rules! clock {
+    () => {
+        "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)
+             + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)"
+    };
+}
+
+/// The next fence of a row that is locked. Waits until the clock has passed the last one, if that is ahead by less than [`FURTHEST_AHEAD`]. A wait that
+/// was cut off (KILL QUERY) grants nothing.
+macro_rules! next_fence {
+    () => {
+        concat!(
+            "IF(fence + 1 - ",
+            clock!(),
+            " BETWEEN 1 AND 40000 AND SLEEP((fence + 2 - ",
+            clock!(),
+            ") / 1000000), 0, GREATEST(fence + 1, ",
+            clock!(),
+            "))"
+        )
+    };
+}
+const _: () = assert!(FURTHEST_AHEAD == 40_000);
+
 fn grant_text(names: &str) -> String {
     format!(
         "UPDATE rowlock_lock
-         SET fence = GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+         SET fence = {},
              grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
          WHERE name IN ({names}); \
          SELECT (SELECT id FROM rowlock_database), fence
-         FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name"
+         FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name",
+        next_fence!()
     )
 }
 
@@ -116,8 +142,7 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
          SELECT fence,
                 capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
                     + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND),
-                @rl_fence := GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)),
+                @rl_fence := {},
                 (SELECT id FROM rowlock_database LOCK IN SHARE MODE)
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name = {name}
          FOR UPDATE NOWAIT; \
@@ -125,7 +150,8 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
          SET fence = @rl_fence,
              grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
          WHERE name = {name} AND fence < @rl_fence {version} AND capacity = 0
-           AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6))"
+           AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6))",
+        next_fence!()
     )
 }
 

@@ -31,7 +31,9 @@ use super::lock_row::{row_columns, row_ends};
 use super::{in_callers, names, query, query_as, query_scalar};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
-use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
+use crate::store::in_tx::{
+    FURTHEST_AHEAD, InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
+};
 use crate::store::row::LockRow;
 use crate::store::to_micros;
 
@@ -57,9 +59,19 @@ SELECT d.id, m.expires_at > clock_timestamp(),
        (SELECT proven FROM here)
 FROM rowlock_database d LEFT JOIN mine m ON true";
 
+/// Waits until the clock has passed the fence of the row `l`, if it is ahead by less than [`FURTHEST_AHEAD`]. Never NULL.
+macro_rules! passed {
+    () => {
+        "CASE WHEN l.fence + 1 - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint BETWEEN 1 AND 40000
+             THEN pg_sleep((l.fence + 2 - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) / 1000000.0)::text
+             ELSE '' END"
+    };
+}
+const _: () = assert!(FURTHEST_AHEAD == 40_000);
+
 /// `rowlock.locked` holds the names that this transaction was granted. The setting ends with the transaction, and is rolled back
 /// with its savepoints. MATERIALIZED: it is read before it is written.
-const TAKE: &str = "
+const TAKE: &str = concat!("
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::bigint[]) AS a (name, version)
 ), marks AS MATERIALIZED (
@@ -68,7 +80,7 @@ WITH ask AS (
                  COALESCE(current_setting('rowlock.locked', true), '')) > 0), false) AS again
     FROM ask
 ), free AS (
-    SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name
+    SELECT l.name, ", passed!(), " FROM rowlock_lock l JOIN ask a ON a.name = l.name
     WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND l.capacity = 0
       AND (a.version IS NULL OR a.version = l.fence)
       AND NOT (SELECT again FROM marks)
@@ -87,14 +99,14 @@ WITH ask AS (
 )
 SELECT d.id, (SELECT again FROM marks),
        (SELECT count(*) FROM rowlock_lock WHERE name = ANY ($1)) < cardinality($1), t.name, t.fence
-FROM rowlock_database d LEFT JOIN took t ON true";
+FROM rowlock_database d LEFT JOIN took t ON true");
 
 /// [`TAKE`] for a lone name, with half the work. When it grants nothing, [`WHY`] gives the reason.
 ///
 /// The inner SELECT reads the row in the statement's snapshot. The row is then locked by its name only, and CASE sees the locked
 /// version. A lease may have been committed in these few microseconds. The cast then fails, and the transaction with it. So
 /// the server unlocks the row by itself, however slow this process is, and its log has the reason.
-const TAKE_ONE: &str = "
+const TAKE_ONE: &str = concat!("
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
            OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
@@ -104,6 +116,7 @@ SET fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000
     grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
 WHERE name = (
     SELECT CASE
+        WHEN ", passed!(), " IS NULL THEN NULL
         WHEN l.expires_at IS NULL OR l.expires_at <= clock_timestamp() THEN l.name
         ELSE decode(concat('rowlock: a lease was just granted to ', l.holder)::bigint::text, 'hex')
     END
@@ -120,7 +133,7 @@ WHERE name = (
 RETURNING (SELECT id FROM rowlock_database), fence, set_config(
     'rowlock.locked',
     COALESCE(current_setting('rowlock.locked', true), '') || ' ' || encode(name, 'hex') || ' ',
-    true), (SELECT proven FROM here)";
+    true), (SELECT proven FROM here)");
 
 /// `invalid_text_representation`: how the cast in [`TAKE_ONE`] fails.
 const GAVE_WAY: &str = "22P02";

@@ -18,7 +18,9 @@ use uuid::Uuid;
 use super::lock_row::{row_columns, row_ends};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
-use crate::store::in_tx::{InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited};
+use crate::store::in_tx::{
+    FURTHEST_AHEAD, InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
+};
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::row::LockRow;
 use crate::store::session::{LeftBehind, SessionStore};
@@ -132,9 +134,9 @@ impl InTxStore for SqliteConnection {
         let perhaps_again = perhaps_again.map(|ask| ask.name.clone()).collect();
 
         let now = now();
-        // For the same reason it must have passed the last fence: a lease's fence is the end of its millisecond.
+        // For the same reason it must have passed the last fence: a lease's fence is the end of its millisecond, or of a block.
         let ahead = rows.iter().map(|row| row.fence + 1 - now).max();
-        if let Some(ahead) = ahead.filter(|ahead| (1..=2_000).contains(ahead)) {
+        if let Some(ahead) = ahead.filter(|ahead| (1..=FURTHEST_AHEAD).contains(ahead)) {
             let found = TxTaken::Early(micros(ahead));
             return Ok(Told { database, found });
         }
