@@ -205,6 +205,9 @@ impl Held {
 
     /// Releases the lease, and reports whether it was held until now.
     ///
+    /// When the lease goes on to another task of this client, or [lingers](crate::Lock::linger), no statement is sent: the outcome is what this
+    /// client knows. A forced release that it has not seen yet is not reported then.
+    ///
     /// A second call returns [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database again. If
     /// the first call may have released the lease, the second returns [`ReleaseOutcome::Released`] before the lease's
     /// deadline, and [`Loss::Expired`] after it, because the release may have come too late. (A forced release in between,
