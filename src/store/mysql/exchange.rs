@@ -1,4 +1,4 @@
-//! Releases and acquires in one text: one round trip and one commit.
+//! Releases and acquires in one text: one round trip and one commit. Batches of one kind are sent with the same statements.
 //!
 //! An UPDATE of several tables costs two to three times an UPDATE of one table, which would wait for locked rows. So a locking
 //! SELECT that skips such rows comes first, and counts. If it has got all rows, a plain UPDATE frees them, and waits for nothing.
@@ -91,19 +91,43 @@ pub(super) async fn exchange(
     }))
 }
 
+/// Frees all of these leases, which are of no permits, or none of them.
+pub(super) async fn release_all(
+    conn: &mut MySqlConnection,
+    releases: &[ReleaseAsk],
+) -> Result<bool, Fault> {
+    let text = format!("{}; SELECT @rl_mine", release_text(releases.iter()));
+    if text.len() > LONGEST || is_in_cluster() {
+        return Ok(false);
+    }
+    let found = in_one_transaction(conn, &text).await?;
+    let mine: i64 = found.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+    Ok(usize::try_from(mine) == Ok(releases.len()))
+}
+
+/// The statement that takes, and the statement that reads back.
+pub(super) fn lean_take_text(asks: &[TakeAsk]) -> (String, String) {
+    let lean = lean_take(asks).filter(|(take, read)| take.len() + read.len() < LONGEST);
+    lean.unwrap_or_else(|| take_text(asks))
+}
+
 /// What is left of a TLS record, besides the start and the end of the transaction.
 const LONGEST: usize = RECORD - 64;
 
 pub(super) fn exchange_text(releases: &[&ReleaseAsk], takes: &[TakeAsk]) -> String {
-    let names = names(releases.iter().map(|ask| &ask.name));
-    let ids: Vec<String> = releases
-        .iter()
-        .map(|ask| hex(ask.grant_id.as_bytes()))
-        .collect();
-    let lock = fill(LOCK_MINE, &[names.clone(), ids.join(",")]);
-    let free = fill(FREE, &[releases.len().to_string(), names]);
+    let release = release_text(releases.iter().copied());
     let (take, read) = lean_take(takes).unwrap_or_else(|| take_text(takes));
-    format!("{lock}; {free}; {take}; SELECT @rl_mine; {read}")
+    format!("{release}; {take}; SELECT @rl_mine; {read}")
+}
+
+/// The statements that free all of the leases or none.
+fn release_text<'a>(releases: impl ExactSizeIterator<Item = &'a ReleaseAsk> + Clone) -> String {
+    let names = names(releases.clone().map(|ask| &ask.name));
+    let count = releases.len().to_string();
+    let ids: Vec<String> = releases.map(|ask| hex(ask.grant_id.as_bytes())).collect();
+    let lock = fill(LOCK_MINE, &[names.clone(), ids.join(",")]);
+    let free = fill(FREE, &[count, names]);
+    format!("{lock}; {free}")
 }
 
 /// The statement that takes, and the statement that reads back. `None`: the asks differ too much.

@@ -126,3 +126,58 @@ async fn an_exchange_is_one_transaction() {
     })
     .await;
 }
+
+/// A batch of releases, and a batch of takes: each ask has its own outcome, whatever the others have.
+#[tokio::test]
+async fn a_batch_of_one_kind_tells_of_each_ask() {
+    on_both(async |place| {
+        let mut client = Client::new(&place).await;
+        let mut other = Client::new(&place).await;
+        let names = ["a", "b", "c", "d"];
+        let mut grants = Vec::new();
+        let releases = held(&mut client, &names).await;
+        let freed = client.conn.lease_release(&releases).await.unwrap();
+        assert_eq!(freed, vec![Freed::Released; 4]);
+        let again = client.conn.lease_release(&releases).await.unwrap();
+        assert_eq!(again, vec![Freed::WasFree; 4]);
+
+        other
+            .run("START TRANSACTION; SELECT * FROM rowlock_lock WHERE name = 'b' FOR UPDATE")
+            .await;
+        let takes = names.map(take);
+        let taken = client.conn.lease_take_free(&takes).await.unwrap();
+        for (ask, taken) in takes.iter().zip(taken) {
+            match taken {
+                Taken::Granted { fence } => grants.push(ReleaseAsk {
+                    name: ask.name.clone(),
+                    grant_id: ask.grant_id,
+                    fence,
+                    was_queued: false,
+                }),
+                Taken::Busy(_) => assert_eq!(ask.name, named("b")),
+            }
+        }
+        other.run("COMMIT").await;
+        for (release, name) in grants.iter().zip(["a", "c", "d"]) {
+            let row = client.row(name).await;
+            assert!(row.is_of(release.grant_id) && row.fence == release.fence);
+        }
+        let taken = client.conn.lease_take_free(&names.map(take)).await;
+        let is_new = |taken: &Taken| matches!(taken, Taken::Granted { .. });
+        let new: Vec<bool> = taken.unwrap().iter().map(is_new).collect();
+        assert_eq!(new, [false, true, false, false]);
+
+        other
+            .run(
+                "UPDATE rowlock_lock SET expires_at = SYSDATE(6) - INTERVAL 1 MINUTE WHERE name = 'c';
+                 START TRANSACTION; SELECT * FROM rowlock_lock WHERE name = 'd' FOR UPDATE",
+            )
+            .await;
+        let freed = client.conn.lease_release(&grants[1..]).await.unwrap();
+        assert_eq!(freed, [Freed::Expired, Freed::Locked]);
+        other.run("COMMIT").await;
+        let freed = client.conn.lease_release(&grants).await.unwrap();
+        assert_eq!(freed, [Freed::Released, Freed::Expired, Freed::Released]);
+    })
+    .await;
+}

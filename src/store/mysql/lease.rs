@@ -17,7 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
-use super::exchange::exchange;
+use super::exchange::{exchange, lean_take_text, release_all};
 use super::lock_row::{Rows, found, is_duplicate, read, read_text, row_columns, row_ends};
 use super::statement::{fill, hex, quoted, text, write_and_read};
 use crate::model::Name;
@@ -173,7 +173,7 @@ fn renew_text(asks: &[RenewAsk]) -> String {
 #[async_trait]
 impl LeaseStore for MySqlConnection {
     async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
-        let (take, read) = take_text(asks);
+        let (take, read) = lean_take_text(asks);
         let rows = found(&write_and_read(self, &take, &read).await?)?;
         Ok(taken(self, asks, rows).await?)
     }
@@ -239,6 +239,12 @@ impl LeaseStore for MySqlConnection {
             && ask.was_queued
         {
             return Ok(vec![release::pass_on(self, ask).await?]);
+        }
+        if asks.len() > 1
+            && !asks.iter().any(|ask| ask.was_queued)
+            && release_all(self, asks).await?
+        {
+            return Ok(vec![Freed::Released; asks.len()]);
         }
         let names = || asks.iter().map(|ask| &ask.name);
         let release = match asks {
