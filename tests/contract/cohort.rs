@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Error, Held, Lock, Rowlock};
-use rowlock_test::{Db, Tx, eventually, on_every_engine, queue_is, release, take, waiters};
+use rowlock_test::{Db, Tx, eventually, on_every_engine, release, take, waiters};
 use tokio::task::JoinSet;
 
-const TTL: Duration = Duration::from_secs(30);
+pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-type Acquiring = Pin<Box<dyn Future<Output = Result<Held, Error>> + Send>>;
+pub(crate) type Acquiring = Pin<Box<dyn Future<Output = Result<Held, Error>> + Send>>;
 
 /// A task that waits. It has arrived when this returns.
-async fn arrive(lock: Lock) -> Acquiring {
+pub(crate) async fn arrive(lock: Lock) -> Acquiring {
     let mut acquiring: Acquiring = Box::pin(async move { lock.acquire().await });
     let polled =
         std::future::poll_fn(|cx| std::task::Poll::Ready(acquiring.as_mut().poll(cx))).await;
@@ -23,7 +23,7 @@ async fn arrive(lock: Lock) -> Acquiring {
 }
 
 /// Tasks of a client that wait for a name which another client holds. They have one place in the queue.
-async fn all_wait(rowlock: &Rowlock, lock: &Lock, count: usize) -> Vec<Acquiring> {
+pub(crate) async fn all_wait(rowlock: &Rowlock, lock: &Lock, count: usize) -> Vec<Acquiring> {
     let mut waiting = vec![arrive(lock.clone()).await];
     // The first one asks before it waits.
     let first = waiting.remove(0);
@@ -171,44 +171,6 @@ on_every_engine! {
         eventually("it is free", async || two.lock("a").try_acquire().await.unwrap().held().is_some()).await;
     }
 
-    async fn a_task_that_leaves_takes_nothing_with_it(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let waiting = all_wait(&one, &one.lock("a"), 6).await;
-        let mut waiting: Vec<_> = waiting.into_iter().map(|waits| tokio::spawn(waits)).collect();
-        // The first, one in the middle, and the last.
-        for n in [5, 2, 0] {
-            waiting.remove(n).abort();
-        }
-        release(&held).await;
-        let mut fences = Vec::new();
-        for waits in waiting {
-            let held = waits.await.unwrap().unwrap();
-            fences.push(held.fence());
-            // Dropped while the next one is cancelled, or handed on.
-            drop(held);
-        }
-        assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
-        // All leave, and so does their place in the queue.
-        let held = two.lock("a").acquire().await.unwrap();
-        drop(all_wait(&one, &one.lock("a"), 3).await);
-        queue_is(&two, "a", &[]).await;
-        release(&held).await;
-        drop(take(&two, "a", TTL).await);
-    }
-
-    async fn a_task_that_leaves_during_a_turn_takes_its_place_with_it(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
-        release(&held).await;
-        let first = waiting.next().unwrap().await.unwrap();
-        eventually("it waits for the next turn", async || waiters(&one, "a").await.len() == 1).await;
-        drop(waiting);
-        queue_is(&two, "a", &[]).await;
-        release(&first).await;
-    }
-
     /// The one that gets the guard of the other drops it on another thread.
     async fn guards_that_are_dropped_at_once_leave_nothing_behind(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
@@ -228,59 +190,6 @@ on_every_engine! {
         for runtime in runtimes {
             runtime.shutdown_background();
         }
-    }
-
-    async fn a_task_that_is_dropped_with_its_lease_hands_it_on(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
-        let mut next = || waiting.next().unwrap();
-        let (first, second, third) = (next(), next(), next());
-        release(&held).await;
-        release(&first.await.unwrap()).await;
-        // It is the second one's turn.
-        drop(second);
-        let third = tokio::time::timeout(TTL / 3, third).await.expect("it is its turn").unwrap();
-        release(&third).await;
-        let wait = two.lock("a").wait(TTL / 3);
-        release(&wait.acquire().await.unwrap()).await;
-    }
-
-    async fn a_task_that_is_not_polled_loses_its_turn(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
-        let mut next = || waiting.next().unwrap();
-        let (first, second, third) = (next(), next(), next());
-        release(&held).await;
-        release(&first.await.unwrap()).await;
-        // It is the second one's turn.
-        let third = tokio::time::timeout(TTL / 3, third).await.expect("it is its turn").unwrap();
-        release(&third).await;
-        let other = two.lock("a").wait(TTL / 3).acquire().await.unwrap();
-        let second = tokio::spawn(second);
-        eventually("it waits again", async || waiters(&one, "a").await.len() == 1).await;
-        release(&other).await;
-        release(&second.await.unwrap().unwrap()).await;
-    }
-
-    async fn a_runtime_that_rests_keeps_no_place(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let (lock, (rests, resting), (ends, ended)) = (one.lock("a"), std::sync::mpsc::channel(), std::sync::mpsc::channel());
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let waited = runtime.block_on(lock.wait(Duration::from_millis(100)).acquire());
-            assert!(matches!(waited, Err(Error::WaitTimeout { .. })), "{waited:?}");
-            rests.send(()).unwrap();
-            ended.recv().unwrap();
-        });
-        tokio::task::spawn_blocking(move || resting.recv().unwrap()).await.unwrap();
-        one.flush().await;
-        assert_eq!(waiters(&two, "a").await, []);
-        ends.send(()).unwrap();
-        thread.join().unwrap();
-        release(&held).await;
     }
 
     async fn fences_do_not_run_ahead_of_the_clock(db: &Db) {
@@ -334,23 +243,6 @@ on_every_engine! {
         drop(lies);
     }
 
-    async fn who_holds_alone_waits_for_no_turn(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
-        let mut next = || waiting.next().unwrap();
-        let (first, second, third) = (next(), next(), next());
-        release(&held).await;
-        let first = first.await.unwrap();
-        eventually("a scout waits for the next turn", async || waiters(&two, "a").await.len() == 1).await;
-        release(&first).await;
-        release(&second.await.unwrap()).await;
-        // Nobody waits while it works, but the scout may.
-        let third = third.await.unwrap();
-        queue_is(&two, "a", &[]).await;
-        release(&third).await;
-    }
-
     async fn a_forced_release_that_the_next_turn_proves_ends_the_guard(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = take(&two, "a", TTL).await;
@@ -366,83 +258,5 @@ on_every_engine! {
         assert!(!first.is_held(), "a later grant was confirmed in this process");
         assert!(second.is_held());
         drop((first, second, third));
-    }
-
-    async fn a_task_that_a_shutdown_waits_for_still_gets_its_lock(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let others = all_wait(&one, &one.lock("a"), 2).await;
-        let others: Vec<_> = others.into_iter().map(|waits| tokio::spawn(waits)).collect();
-        let lock = one.lock("a");
-        let work = one.spawn("a letter", async move {
-            let held = lock.acquire().await.unwrap();
-            release(&held).await;
-        });
-        let (left, ()) = tokio::join!(one.shutdown(Duration::from_secs(10)), async {
-            for other in others {
-                let error = other.await.unwrap().unwrap_err();
-                assert!(matches!(error, Error::ShutDown { .. }), "{error}");
-            }
-            release(&held).await;
-            work.await.unwrap();
-        });
-        assert_eq!(left, []);
-        assert!(two.inspect("a").await.unwrap().is_none());
-    }
-
-    async fn the_first_task_of_a_cohort_is_not_turned_away(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let lock = || one.lock("a").queue_limit(1);
-        let first = arrive(lock()).await;
-        let second = arrive(lock()).await;
-        let third = lock().acquire().await.unwrap_err();
-        assert!(matches!(third, Error::QueueFull { .. }), "{third}");
-        let tasks = [first, second].map(|waits| tokio::spawn(waits));
-        eventually("they wait", async || waiters(&one, "a").await.len() == 1).await;
-        release(&held).await;
-        for task in tasks {
-            release(&task.await.unwrap().unwrap()).await;
-        }
-    }
-
-    async fn waits_have_limits_and_queues_too(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let lock = || one.lock("a").queue_limit(2);
-        let mut waiting = JoinSet::new();
-        for wait in all_wait(&two, &lock(), 2).await {
-            waiting.spawn(wait);
-        }
-        let full = lock().acquire().await.unwrap_err();
-        assert!(matches!(full, Error::QueueFull { .. }), "{full}");
-        let short = one.lock("a").wait(Duration::from_millis(50));
-        let (first, second) = tokio::join!(short.acquire(), short.acquire());
-        for error in [first.unwrap_err(), second.unwrap_err()] {
-            let Error::WaitTimeout { busy, .. } = error else { panic!("{error}") };
-            assert_eq!(busy.holder.map(|holder| holder.fence), Some(held.fence()));
-        }
-        release(&held).await;
-        while let Some(acquired) = waiting.join_next().await {
-            release(&acquired.unwrap().unwrap()).await;
-        }
-    }
-
-    async fn a_client_that_shuts_down_hands_nothing_on(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
-        release(&held).await;
-        let first = waiting.next().unwrap().await.unwrap();
-        let others: Vec<_> = waiting.map(|waits| tokio::spawn(waits)).collect();
-        let left = one.shutdown(Duration::from_secs(10)).await;
-        assert_eq!(left.len(), 1, "the lock is held: {left:?}");
-        for other in others {
-            let error = other.await.unwrap().unwrap_err();
-            assert!(matches!(error, Error::ShutDown { .. }), "{error}");
-        }
-        drop(first);
-        assert_eq!(one.shutdown(Duration::from_secs(10)).await, []);
-        release(&two.lock("a").acquire().await.unwrap()).await;
     }
 }

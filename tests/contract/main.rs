@@ -6,6 +6,7 @@ mod bad_input;
 mod bounded_trust;
 mod cleaner;
 mod cohort;
+mod cohort_ends;
 mod complete_in;
 mod deadlocks;
 mod ended_by_hand;

@@ -3,7 +3,7 @@
 //! # Overview
 //!
 //! The tasks of one client that ask for a lock under the same settings are a *cohort*. They have one place in the queue of the name, which
-//! their [scout](scout) takes: a task that waits in the database for all of them. When it is granted the lease, the [turn](turn) of the cohort
+//! their [`scout`] takes: a task that waits in the database for all of them. When it is granted the lease, the [`turn`] of the cohort
 //! begins, and the first task of the cohort is offered a guard. When that guard is released, the next task is offered a guard of the same
 //! grant, and no statement is sent. (Dice, Marathe and Shavit call this "lock cohorting", in a paper of 2012.)
 //!

@@ -39,6 +39,18 @@ use crate::store::session::{OpenAsk, SessionStore};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
+/// A confirm that reserves nothing.
+pub(crate) fn confirm_ask(name: Name, grant_id: Uuid) -> ConfirmAsk {
+    ConfirmAsk {
+        name,
+        grant_id,
+        ttl: TTL,
+        session: None,
+        fences: 0,
+        recall: None,
+    }
+}
+
 /// How often a case tries that locks nothing. A busy machine may take longer than a verb waits for a row.
 const TRIES: u32 = 10;
 
@@ -206,14 +218,7 @@ impl<P: Place> Client<P> {
 
     /// `None`: the row is locked.
     pub(crate) async fn try_confirm(&mut self, waits: &Waits) -> Option<Confirmed> {
-        let ask = ConfirmAsk {
-            name: waits.ask.name.clone(),
-            grant_id: waits.ask.grant_id,
-            ttl: TTL,
-            session: None,
-            fences: 0,
-            recall: None,
-        };
+        let ask = confirm_ask(waits.ask.name.clone(), waits.ask.grant_id);
         self.conn.queue_confirm(&ask).await.unwrap()
     }
 

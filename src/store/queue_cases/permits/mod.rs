@@ -9,15 +9,14 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Client, LOCKED, PermitAsk, Place, TTL, named};
+use super::{Client, LOCKED, PermitAsk, Place, TTL, confirm_ask, named};
 use crate::model::{Kind, Mode, Share};
 use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
 use crate::store::permit::{MOST, PermitStore, Resized, WeighAsk, Weighed};
 use crate::store::queue::{
-    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
-    QueueStore,
+    Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed, QueueStore,
 };
 use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::session::SessionStore;
@@ -102,14 +101,8 @@ impl<P: Place> Client<P> {
     }
 
     pub(super) async fn confirms(&mut self, waits: &Asked) -> Confirmed {
-        let ask = ConfirmAsk {
-            name: named("a").permit(waits.ask.join.grant_id),
-            grant_id: waits.ask.join.grant_id,
-            ttl: TTL,
-            session: None,
-            fences: 0,
-            recall: None,
-        };
+        let grant_id = waits.ask.join.grant_id;
+        let ask = confirm_ask(named("a").permit(grant_id), grant_id);
         let confirmed = self.conn.queue_confirm(&ask).await.unwrap();
         confirmed.expect(LOCKED)
     }

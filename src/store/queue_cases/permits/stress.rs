@@ -292,12 +292,9 @@ impl<P: Place> Client<P> {
 
     async fn confirm_permit(&mut self, PermitAsk { join, .. }: &PermitAsk) -> Option<Confirmed> {
         let ask = ConfirmAsk {
-            name: join.name.permit(join.grant_id),
-            grant_id: join.grant_id,
             ttl: join.ttl,
             session: join.in_session.then_some(join.session),
-            fences: 0,
-            recall: None,
+            ..confirm_ask(join.name.permit(join.grant_id), join.grant_id)
         };
         self.conn.queue_confirm(&ask).await.unwrap()
     }
