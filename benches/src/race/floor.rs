@@ -200,17 +200,18 @@ impl Exchange {
             let parts = [
                 "fence =",
                 "expires_at =",
-                "grant_id = NULL",
-                "$1::bytea[]",
-                "$3::bytea[]",
+                "unnest($1::bytea[]) AS name",
+                "unnest($2::uuid[]) AS id",
+                "unnest($3::bigint[]) AS ttl",
             ];
             if parts.iter().all(|part| one.sql.contains(part)) {
-                let [freed, taken] = [0, 2].map(|index| {
+                // A release has no TTL.
+                let [all, taken] = [0, 2].map(|index| {
                     let array = one.parameters.get(index).and_then(Option::as_deref);
                     array.map_or(0, |array| elements(array).len())
                 });
-                if freed > 0 && taken > 0 {
-                    batches.push((freed + taken, one));
+                if taken > 0 && all > taken {
+                    batches.push((all, one));
                 }
             }
         }
@@ -245,23 +246,20 @@ impl Half {
 }
 
 impl Executed {
-    /// The statement with the names of one half after the other, and its parameters as variables of pgbench.
-    fn with(&self, key: &str, halves: [&Half; 2], variables: &mut Vec<String>) -> String {
+    /// The statement that frees one half and takes the other, and its parameters as variables of pgbench. The names and ids of those that are taken come
+    /// first.
+    fn with(&self, key: &str, [freed, taken]: [&Half; 2], variables: &mut Vec<String>) -> String {
         let mut sql = self.sql.clone();
-        let mut half = halves[1];
         // From the last, so that $1 is not found in $10.
         for (index, value) in self.parameters.iter().enumerate().rev() {
-            if index < 2 {
-                half = halves[0];
-            }
             let variable = format!("{key}p{index}");
-            let cast = name_parameter(&mut sql, index + 1, &variable);
+            name_parameter(&mut sql, index + 1, &variable);
             let value = value.as_deref().unwrap_or_default();
             let first = elements(value).first().copied().unwrap_or("NULL");
-            let array = match &*cast {
-                "bytea[]" => half.names.clone(),
-                "uuid[]" if first != "NULL" => half.grants.clone(),
-                _ => vec![first.to_owned(); half.names.len()],
+            let array = match index {
+                0 => [&*taken.names, &*freed.names].concat(),
+                1 => [&*taken.grants, &*freed.grants].concat(),
+                _ => vec![first.to_owned(); taken.names.len()],
             };
             variables.push(format!("{variable}={{{}}}", array.join(",")));
         }
@@ -275,13 +273,13 @@ fn bytes(name: &str) -> String {
     format!("\"\\\\x{}\"", hex.concat())
 }
 
-/// Puts pgbench's variable in the place of a parameter, and returns its type, if the statement names it. pgbench makes a new parameter of
+/// Puts pgbench's variable in the place of a parameter, with its type, if the statement names it. pgbench makes a new parameter of
 /// each use, and each needs its type.
-fn name_parameter(sql: &mut String, number: usize, variable: &str) -> String {
+fn name_parameter(sql: &mut String, number: usize, variable: &str) {
     let dollar = format!("${number}");
     let cast = sql.split(&format!("{dollar}::")).nth(1).unwrap_or_default();
     let is_outside = |c: char| !c.is_alphanumeric() && c != '[' && c != ']';
-    let cast = cast[..cast.find(is_outside).unwrap_or(cast.len())].to_owned();
+    let cast = &cast[..cast.find(is_outside).unwrap_or(cast.len())];
     let typed = if cast.is_empty() {
         String::new()
     } else {
@@ -289,5 +287,4 @@ fn name_parameter(sql: &mut String, number: usize, variable: &str) -> String {
     };
     let bare = sql.replace(&format!("{dollar}{typed}"), &dollar);
     *sql = bare.replace(&dollar, &format!(":{variable}{typed}"));
-    cast
 }

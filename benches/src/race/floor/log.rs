@@ -79,7 +79,15 @@ pub(super) fn settings(log: &str) -> Vec<String> {
             continue;
         };
         for command in commands.split(';').map(str::trim) {
-            let command = format!("SET {}", command.trim_start_matches("SET "));
+            // What not every server knows is set by a function.
+            let by_function = command.strip_prefix("SELECT set_config('");
+            let by_function = by_function.and_then(|rest| rest.split_once("', '"));
+            let by_function = by_function.and_then(|(name, rest)| {
+                let (value, _) = rest.split_once('\'')?;
+                Some(format!("{name} = {value}"))
+            });
+            let command = by_function.unwrap_or_else(|| command.trim_start_matches("SET ").into());
+            let command = format!("SET {command}");
             if !found.contains(&command) {
                 found.push(command);
             }
@@ -111,9 +119,11 @@ mod tests {
 
     #[test]
     fn a_log_has_the_settings_of_the_sessions() {
-        let log = "2026 [7] LOG:  duration: 0.1 ms  statement: SET jit = off; SET enable_seqscan = off\n\
+        let log = "2026 [7] LOG:  duration: 0.1 ms  statement: SET jit = off; SET enable_seqscan = off; \
+                   SELECT set_config('enable_memoize', 'off', false) WHERE true\n\
                    2026 [8] LOG:  duration: 0.1 ms  statement: SET jit = off; SET enable_seqscan = off\n\
                    2026 [8] LOG:  duration: 0.1 ms  statement: BEGIN; SET LOCAL x = 'y'\n";
-        assert_eq!(settings(log), ["SET jit = off", "SET enable_seqscan = off"]);
+        let found = ["jit", "enable_seqscan", "enable_memoize"];
+        assert_eq!(settings(log), found.map(|name| format!("SET {name} = off")));
     }
 }
