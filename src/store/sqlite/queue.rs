@@ -40,9 +40,10 @@ RETURNING fence";
 const KEEP: &str = "
 UPDATE rowlock_lock SET expires_at = max(expires_at, ?2 + ?3 + 1000), session_id = ?4 WHERE name = ?1";
 
-/// How many fences the confirm of a grant may reserve. Only another grant changes the fence before that.
+/// How many fences the confirm of a grant may reserve. Only another grant changes the fence before that. (A fence of SQLite's clock is the end of its
+/// millisecond, which may be that of the next one.)
 const BLOCK: &str = "
-SELECT CASE WHEN fence <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 THEN ?3 ELSE 0 END
+SELECT CASE WHEN fence <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + 2000 + ?3 THEN ?3 ELSE 0 END
 FROM rowlock_lock WHERE name = ?1 AND grant_id = ?2";
 
 const CONFIRM: &str = "
