@@ -38,7 +38,8 @@ const PAGE: usize = 1_000;
 pub(super) struct Kept {
     linger: Duration,
     name: Name,
-    cohort: Weak<dyn Keeper>,
+    /// Its number among the keepers.
+    number: u64,
     queue: Arc<Queue>,
     /// Until when it lingers; `None`: a task has it.
     until: Option<Moment>,
@@ -49,7 +50,7 @@ pub(super) struct Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.queue.keepers.remove(&self.name, &self.cohort);
+        self.queue.keepers.remove(&self.name, self.number);
     }
 }
 
@@ -66,15 +67,15 @@ impl Cohort {
         let linger = self.key.linger.filter(|_| may_linger)?;
         let (name, queue) = (&self.key.name, &self.core.queue);
         let this: Arc<dyn Keeper> = Arc::<Self>::clone(self);
-        let cohort = Arc::downgrade(&this);
-        if queue.keepers.add(name.clone(), Weak::clone(&cohort)) {
+        let (number, is_first) = queue.keepers.add(name.clone(), Arc::downgrade(&this));
+        if is_first {
             let core = Arc::downgrade(&self.core);
             self.core.own.spawn(look_after(core));
         }
         Some(Kept {
             linger,
             name: name.clone(),
-            cohort,
+            number,
             queue: Arc::clone(queue),
             until: None,
             is_recalled: false,

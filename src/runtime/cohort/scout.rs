@@ -97,11 +97,14 @@ impl Scouting {
         own.is_none() && !is_idle
     }
 
-    /// How many fences to reserve for the turn, which has come.
+    /// How many fences to reserve for the turn, which has come. If only one task waits, nothing will be handed on, unless the lease lingers.
     pub(crate) fn block(&self) -> i64 {
-        let waiting = i64::try_from(self.cohort.state().waiting.len()).unwrap_or(i64::MAX);
         let least = if self.lingers() { LINGERING } else { 0 };
-        waiting.saturating_mul(EACH).clamp(least, MOST)
+        match i64::try_from(self.cohort.state().waiting.len()) {
+            Ok(0 | 1) => least,
+            Ok(waiting) => waiting.saturating_mul(EACH).clamp(least, MOST),
+            Err(_) => MOST,
+        }
     }
 
     /// Whether the lease may linger.
@@ -147,14 +150,15 @@ impl Scouting {
         };
         let word = match scouted {
             Ok(guard) => {
-                let fences = guard.grant().reserved.fences(guard.grant().fence());
+                let fence = guard.grant().fence();
+                let fences = guard.grant().reserved.fences(fence);
                 guard.join(&self.cohort, &fences);
                 let before = state.begin(&guard, fences, kept);
                 let grant_id = guard.grant().id;
                 let offer = Offer::of(guard);
                 state.offer(&offer);
                 drop(state);
-                Cohort::end(before);
+                Cohort::end(before, fence);
                 self.cohort.watch(grant_id);
                 Ok(offer)
             }

@@ -173,10 +173,12 @@ impl Cohort {
         }
     }
 
-    /// Another grant was confirmed: that of the turn before is lost.
-    pub(super) fn end(before: Option<Turn>) {
+    /// Another grant was confirmed, under this fence: that of the turn before is lost, if it was an earlier one.
+    pub(super) fn end(before: Option<Turn>, fence: i64) {
         if let Some(turn) = before {
-            turn.grant.lose(Loss::TakenOver);
+            if turn.grant.fence() < fence {
+                turn.grant.lose(Loss::TakenOver);
+            }
             drop(turn.offer.and_then(|offer| offer.take()));
         }
     }

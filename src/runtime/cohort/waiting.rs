@@ -27,13 +27,14 @@ impl Asking {
     /// It was granted the lease.
     pub(crate) fn granted(self, guard: &Guard, reserved: Reserved) {
         let kept = self.cohort.keep(reserved);
-        let fences = reserved.fences(guard.grant().fence());
+        let fence = guard.grant().fence();
+        let fences = reserved.fences(fence);
         guard.join(&self.cohort, &fences);
         let mut state = self.cohort.state();
         let before = state.begin(guard, fences, kept);
         let scout = state.idle_scout();
         drop(state);
-        Cohort::end(before);
+        Cohort::end(before, fence);
         if let Some(scout) = scout {
             scout.dismiss(&self.cohort.core);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::model::Name;
@@ -13,30 +13,31 @@ pub(crate) trait Keeper: fmt::Debug + Send + Sync {
     fn recall(&self);
 }
 
+/// The keepers, with the numbers that they have got.
+type ByName = HashMap<Name, (u64, Weak<dyn Keeper>)>;
+
 /// The keepers of a client, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Keepers {
-    all: Mutex<HashMap<Name, Weak<dyn Keeper>>>,
+    all: Mutex<ByName>,
+    count: AtomicU64,
     /// There may be some.
     has_any: AtomicBool,
 }
 
 impl Keepers {
-    /// Returns whether it is the first one for a while: then [`Self::names`] has to be asked now and then.
-    pub(crate) fn add(&self, name: Name, keeper: Weak<dyn Keeper>) -> bool {
+    /// Returns its number, and whether it is the first one for a while: then [`Self::names`] has to be asked now and then.
+    pub(crate) fn add(&self, name: Name, keeper: Weak<dyn Keeper>) -> (u64, bool) {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
         let mut all = self.locked();
-        all.insert(name, keeper);
-        !self.has_any.swap(true, Ordering::SeqCst)
+        all.insert(name, (number, keeper));
+        (number, !self.has_any.swap(true, Ordering::SeqCst))
     }
 
-    /// This one keeps the name no longer.
-    pub(crate) fn remove(&self, name: &Name, keeper: &Weak<dyn Keeper>) {
+    /// The one with this number keeps the name no longer. (Another one may keep it.)
+    pub(crate) fn remove(&self, name: &Name, number: u64) {
         let mut all = self.locked();
-        // (Two pointers to a trait may differ in their tables.)
-        if all
-            .get(name)
-            .is_some_and(|of| std::ptr::addr_eq(of.as_ptr(), keeper.as_ptr()))
-        {
+        if all.get(name).is_some_and(|(of, _)| *of == number) {
             all.remove(name);
         }
     }
@@ -60,7 +61,7 @@ impl Keepers {
         if !self.has_any() {
             return;
         }
-        let keeper = self.locked().get(name).and_then(Weak::upgrade);
+        let keeper = self.locked().get(name).and_then(|(_, of)| of.upgrade());
         if let Some(keeper) = keeper {
             keeper.recall();
         }
@@ -68,13 +69,51 @@ impl Keepers {
 
     /// All names are given back.
     pub(crate) fn recall_all(&self) {
-        let all: Vec<_> = self.locked().values().filter_map(Weak::upgrade).collect();
+        let all: Vec<_> = {
+            let all = self.locked();
+            all.values().filter_map(|(_, of)| of.upgrade()).collect()
+        };
         for keeper in all {
             keeper.recall();
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Name, Weak<dyn Keeper>>> {
+    fn locked(&self) -> MutexGuard<'_, ByName> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Recalled(AtomicU32);
+
+    impl Keeper for Recalled {
+        fn recall(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_last_keeper_of_a_name_is_recalled_when_an_earlier_one_has_gone() {
+        let (keepers, keeper) = (Keepers::default(), Arc::new(Recalled::default()));
+        let name = Name::new("a").unwrap();
+        let this: Arc<dyn Keeper> = Arc::<Recalled>::clone(&keeper);
+        let add = || keepers.add(name.clone(), Arc::downgrade(&this));
+        let ((first, is_first), (second, is_next)) = (add(), add());
+        assert!(is_first && !is_next);
+        keepers.remove(&name, first);
+        keepers.recall(&name);
+        assert_eq!(keeper.0.load(Ordering::Relaxed), 1);
+        keepers.remove(&name, second);
+        keepers.recall(&name);
+        assert_eq!(keeper.0.load(Ordering::Relaxed), 1);
+        assert_eq!(keepers.names(), None);
+        assert!(!keepers.has_any());
     }
 }
