@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::select;
-use tokio::task::AbortHandle;
 
 use super::Lock;
 use super::patience::Patience;
@@ -159,20 +158,19 @@ impl Lock {
         }
     }
 
-    /// Sends a scout: it waits in the database for the tasks of the cohort, turn by turn.
-    fn scout(&self, name: &Name, scouting: Scouting) -> AbortHandle {
+    /// A scout: it waits in the database for the tasks of the cohort, turn by turn.
+    fn scout(&self, name: &Name, scouting: Scouting) -> impl Future<Output = ()> + Send + use<> {
         let (name, scouting) = (name.clone(), Arc::new(scouting));
         let lock = Self {
             wait: None,
             scouting: Some(Arc::clone(&scouting)),
             ..self.clone()
         };
-        let waiting = async move {
+        async move {
             while scouting.is_awaited() {
                 let patience = Patience::new(&lock);
                 scouting.scouted(lock.queue_up(&name, patience, false).await);
             }
-        };
-        self.core.own.spawn(waiting).abort_handle()
+        }
     }
 }

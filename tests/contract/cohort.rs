@@ -156,8 +156,8 @@ on_every_engine! {
             busy.spawn(async move {
                 loop {
                     let held = lock.acquire().await.unwrap();
-                    // Work. (Without the end of a turn, its fences would last for eight seconds.)
-                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    // Work. (Without the end of a turn, its fences would last longer than the other client waits.)
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                     drop(held);
                 }
             });

@@ -80,7 +80,7 @@ on_every_engine! {
         let using = tokio::spawn(async move {
             loop {
                 use_once(&busy).await;
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                tokio::task::yield_now().await;
             }
         });
         let wait = two.lock("a").wait(PATIENCE);

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::Cohort;
 use super::turn::{Offer, Turn};
+use super::{Cohort, State};
 use crate::model::{Moment, Name};
 use crate::runtime::Core;
 use crate::runtime::lease_guard::Guard;
@@ -51,6 +51,20 @@ pub(super) struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.queue.keepers.remove(&self.name, self.number);
+    }
+}
+
+/// A lease that has lingered. Dropping it releases the lease.
+#[derive(Debug)]
+pub(super) struct Picked {
+    guard: Option<Guard>,
+    /// The turn, if the lease is of no use any more.
+    over: Option<Turn>,
+}
+
+impl Picked {
+    pub(super) fn good(self) -> Option<Guard> {
+        self.guard.filter(|_| self.over.is_none())
     }
 }
 
@@ -102,21 +116,22 @@ impl Cohort {
         true
     }
 
-    /// Takes the lease that lingers, for a task that arrives.
+    /// Takes the lease that lingers, for a task that asks only once.
     pub(crate) fn pick_up(&self) -> Option<Guard> {
-        self.key.linger?;
-        let mut state = self.state();
+        let picked = self.pick(&mut self.state());
+        picked?.good()
+    }
+
+    /// Takes the lease that lingers, for a task that arrives. The state must be unlocked before the outcome is used.
+    pub(super) fn pick(&self, state: &mut State) -> Option<Picked> {
         let turn = state.turn.as_mut().filter(|turn| turn.lingers())?;
         let is_good = turn.is_good(Moment::now()) && !self.core.is_closing();
         let guard = turn.offer.take().and_then(|offer| offer.take());
         if let Some(kept) = &mut turn.kept {
             kept.until = None;
         }
-        let over = if is_good { None } else { state.turn.take() };
-        drop(state);
-        // Dropping the guard releases the lease.
-        drop(over);
-        guard.filter(|_| is_good)
+        let over = state.turn.take_if(|_| !is_good);
+        Some(Picked { guard, over })
     }
 
     /// If it lingers until now, it ends. Returns until when it lingers; `None`: not at all.

@@ -49,7 +49,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
 use super::Core;
 use super::lease_guard::Guard;
@@ -178,12 +177,19 @@ pub(crate) enum Arrived {
 }
 
 impl Cohort {
-    /// A task arrives. `spawn` spawns a scout.
-    pub(crate) fn arrive(self: &Arc<Self>, spawn: impl FnOnce(Scouting) -> AbortHandle) -> Arrived {
-        if let Some(guard) = self.pick_up() {
-            return Arrived::Held(guard);
-        }
+    /// A task arrives. `scout`: the work of a scout.
+    pub(crate) fn arrive<F: Future<Output = ()> + Send + 'static>(
+        self: &Arc<Self>,
+        scout: impl FnOnce(Scouting) -> F,
+    ) -> Arrived {
         let mut state = self.state();
+        if let Some(picked) = self.pick(&mut state) {
+            drop(state);
+            if let Some(guard) = picked.good() {
+                return Arrived::Held(guard);
+            }
+            state = self.state();
+        }
         let waiting = state.waiting.len();
         if state.is_idle() {
             state.is_asking = true;
@@ -198,26 +204,26 @@ impl Cohort {
             return Arrived::IsAlone;
         }
         let number = state.number();
-        Arrived::Waits(self.wait(state, number, spawn))
+        Arrived::Waits(self.wait(state, number, scout))
     }
 
-    fn wait(
+    fn wait<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         number: u64,
-        spawn: impl FnOnce(Scouting) -> AbortHandle,
+        scout: impl FnOnce(Scouting) -> F,
     ) -> Waiting {
         let (sender, word) = oneshot::channel();
         state.waiting.insert(number, sender);
         let scouting = state.scout.is_none().then(|| {
-            let (scout, scouting) = Scout::new(self, number);
-            state.scout = Some(scout);
+            let (out, scouting) = Scout::new(self, number);
+            state.scout = Some(out);
             scouting
         });
         drop(state);
         let waiting = Waiting::new(self, number, word);
         if let Some(scouting) = scouting {
-            self.send(scouting, spawn);
+            self.send(scouting, scout);
         }
         waiting
     }

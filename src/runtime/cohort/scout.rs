@@ -68,9 +68,13 @@ impl Scout {
 
 impl Cohort {
     /// Spawns a scout. (Not while the state is locked: a runtime that has ended drops it at once.)
-    pub(super) fn send(&self, scouting: Scouting, spawn: impl FnOnce(Scouting) -> AbortHandle) {
+    pub(super) fn send<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        scouting: Scouting,
+        scout: impl FnOnce(Scouting) -> F,
+    ) {
         let number = scouting.number;
-        let task = spawn(scouting);
+        let task = self.core.own.spawn(scout(scouting)).abort_handle();
         match &mut self.state().scout {
             Some(scout) if scout.number == number => scout.task = Some(task),
             // It was dismissed meanwhile, or has ended.

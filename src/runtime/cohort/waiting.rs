@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
 use super::scout::Scouting;
 use super::{Cohort, Word};
@@ -40,10 +39,13 @@ impl Asking {
         }
     }
 
-    /// The lease is not free: it waits, before those that have arrived meanwhile. `spawn` spawns a scout.
-    pub(crate) fn waits(self, spawn: impl FnOnce(Scouting) -> AbortHandle) -> Waiting {
+    /// The lease is not free: it waits, before those that have arrived meanwhile. `scout`: the work of a scout.
+    pub(crate) fn waits<F: Future<Output = ()> + Send + 'static>(
+        self,
+        scout: impl FnOnce(Scouting) -> F,
+    ) -> Waiting {
         let state = self.cohort.state();
-        self.cohort.wait(state, self.number, spawn)
+        self.cohort.wait(state, self.number, scout)
     }
 }
 

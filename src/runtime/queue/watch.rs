@@ -50,14 +50,14 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
     let mut used = Moment::now();
     loop {
         let began = Moment::now();
-        let (asks, is_over) = {
-            let is_over = !queue.state().forget.is_empty() || queue.state().test.is_some();
+        let (asks, has_work) = {
+            let has_work = !queue.state().forget.is_empty() || queue.state().test.is_some();
             if queue.state().is_closed {
                 return;
             }
-            (queue.asks(), is_over)
+            (queue.asks(), has_work)
         };
-        if asks.is_empty() && !is_over {
+        if asks.is_empty() && !has_work {
             select! {
                 () = queue.watch.notified() => {}
                 () = sleep_until(used + IDLE), if link.is_connected() => link.hang_up(),
