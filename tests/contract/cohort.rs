@@ -40,6 +40,17 @@ pub(crate) async fn all_wait(rowlock: &Rowlock, lock: &Lock, count: usize) -> Ve
     waiting
 }
 
+/// A client whose tasks wait for a name, the client that holds it, its lease, and the tasks.
+pub(crate) async fn all_wait_behind(
+    db: &Db,
+    count: usize,
+) -> (Rowlock, Rowlock, Held, std::vec::IntoIter<Acquiring>) {
+    let (one, two) = (db.rowlock().await, db.rowlock().await);
+    let held = take(&two, "a", TTL).await;
+    let waiting = all_wait(&one, &one.lock("a"), count).await;
+    (one, two, held, waiting.into_iter())
+}
+
 /// A transaction locks the name, which is about to be free.
 async fn eventually_locked(tx: &mut Tx, rowlock: &Rowlock) -> i64 {
     loop {
@@ -56,10 +67,8 @@ async fn grant_of(rowlock: &Rowlock) -> uuid::Uuid {
 
 on_every_engine! {
     async fn a_lease_is_handed_on_in_order_under_rising_fences(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
+        let (one, two, held, waiting) = all_wait_behind(db, 5).await;
         let before = held.fence();
-        let waiting = all_wait(&one, &one.lock("a"), 5).await;
         release(&held).await;
         let (mut fences, mut grants) = (Vec::new(), Vec::new());
         for acquiring in waiting {
@@ -111,9 +120,7 @@ on_every_engine! {
     }
 
     async fn a_lease_that_a_transaction_has_pinned_is_not_handed_on(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 2).await.into_iter();
+        let (_one, _two, held, mut waiting) = all_wait_behind(db, 2).await;
         release(&held).await;
         let first = waiting.next().unwrap().await.unwrap();
         let mut next = waiting.next().unwrap();
@@ -129,9 +136,7 @@ on_every_engine! {
 
     /// Its statement may have pinned the lease all the same.
     async fn a_lease_that_may_be_pinned_is_not_handed_on(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 2).await.into_iter();
+        let (_one, two, held, mut waiting) = all_wait_behind(db, 2).await;
         release(&held).await;
         let first = waiting.next().unwrap().await.unwrap();
         let grant = grant_of(&two).await;
@@ -244,9 +249,7 @@ on_every_engine! {
     }
 
     async fn a_forced_release_that_the_next_turn_proves_ends_the_guard(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let (_one, two, held, mut waiting) = all_wait_behind(db, 3).await;
         let mut next = || waiting.next().unwrap();
         let (first, second, third) = (next(), next(), next());
         release(&held).await;

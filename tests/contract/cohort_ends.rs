@@ -6,13 +6,11 @@ use rowlock::Error;
 use rowlock_test::{Db, eventually, on_every_engine, queue_is, release, take, waiters};
 use tokio::task::JoinSet;
 
-use crate::cohort::{TTL, all_wait, arrive};
+use crate::cohort::{TTL, all_wait, all_wait_behind, arrive};
 
 on_every_engine! {
     async fn a_task_that_leaves_takes_nothing_with_it(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let waiting = all_wait(&one, &one.lock("a"), 6).await;
+        let (one, two, held, waiting) = all_wait_behind(db, 6).await;
         let mut waiting: Vec<_> = waiting.into_iter().map(|waits| tokio::spawn(waits)).collect();
         // The first, one in the middle, and the last.
         for n in [5, 2, 0] {
@@ -36,9 +34,7 @@ on_every_engine! {
     }
 
     async fn a_task_that_leaves_during_a_turn_takes_its_place_with_it(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let (one, two, held, mut waiting) = all_wait_behind(db, 3).await;
         release(&held).await;
         let first = waiting.next().unwrap().await.unwrap();
         eventually("it waits for the next turn", async || waiters(&one, "a").await.len() == 1).await;
@@ -48,9 +44,7 @@ on_every_engine! {
     }
 
     async fn a_task_that_is_dropped_with_its_lease_hands_it_on(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let (_one, two, held, mut waiting) = all_wait_behind(db, 3).await;
         let mut next = || waiting.next().unwrap();
         let (first, second, third) = (next(), next(), next());
         release(&held).await;
@@ -64,9 +58,7 @@ on_every_engine! {
     }
 
     async fn a_task_that_is_not_polled_loses_its_turn(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let (one, two, held, mut waiting) = all_wait_behind(db, 3).await;
         let mut next = || waiting.next().unwrap();
         let (first, second, third) = (next(), next(), next());
         release(&held).await;
@@ -101,9 +93,7 @@ on_every_engine! {
     }
 
     async fn who_holds_alone_waits_for_no_turn(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let (_one, two, held, mut waiting) = all_wait_behind(db, 3).await;
         let mut next = || waiting.next().unwrap();
         let (first, second, third) = (next(), next(), next());
         release(&held).await;
@@ -178,9 +168,7 @@ on_every_engine! {
     }
 
     async fn a_client_that_shuts_down_hands_nothing_on(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let mut waiting = all_wait(&one, &one.lock("a"), 3).await.into_iter();
+        let (one, two, held, mut waiting) = all_wait_behind(db, 3).await;
         release(&held).await;
         let first = waiting.next().unwrap().await.unwrap();
         let others: Vec<_> = waiting.map(|waits| tokio::spawn(waits)).collect();
