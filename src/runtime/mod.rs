@@ -66,7 +66,7 @@ use errands::{Errand, ErrandKind, Order};
 use guards::Guards;
 use head::{Fate, Head, Manner};
 use job::{Job, Reply, Task};
-use lanes::Message;
+use lanes::{Callers, Message};
 use link::Way;
 use queue::Queue;
 use renew::Renewals;
@@ -91,6 +91,8 @@ const MAX_UNDELIVERED: usize = 1_000;
 /// A running client: the handle to its lanes and its renewals.
 pub(crate) struct Core {
     lanes: Vec<mpsc::UnboundedSender<Message>>,
+    /// Of each lane.
+    callers: Vec<Arc<Callers>>,
     /// The connection for looks. A long look delays no operation, and a caller's open transaction that keeps the lanes from writing
     /// does not keep it from reading.
     aside: mpsc::UnboundedSender<Message>,
@@ -155,6 +157,7 @@ impl Core {
             usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or(0)
         });
         self.hand_in(&self.lanes[number], job);
+        self.callers[number].one_came();
     }
 
     /// A lane ends before its senders when the client shuts down or the lane's thread panicked.

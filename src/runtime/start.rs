@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::clean::Cleaner;
 use super::cohort::Cohorts;
 use super::guards::Guards;
-use super::lanes::Lane;
+use super::lanes::{Callers, Lane};
 use super::link::{Link, Way};
 use super::renew::Renewals;
 use super::seen_keys::SeenKeys;
@@ -51,10 +51,16 @@ impl Core {
                 Lane::new(link, queue, C::REQUEST, Arc::clone(&target))
             }
         };
+        let callers: Vec<Arc<Callers>> = (0..C::LANES).map(|_| Arc::default()).collect();
+        let awaited = callers.clone();
         let (migrate, timeout) = (settings.migrate, settings.operation_timeout);
         let tasks = Tasks::default();
         spawn(LANES, &target, (&tasks, Kind::Lanes), move || {
-            let lanes = queues.into_iter().map(&lane).collect();
+            let mut lanes: Vec<Lane> = queues.into_iter().map(&lane).collect();
+            let aside = lanes.pop();
+            let awaiting = lanes.into_iter().zip(&awaited);
+            let awaiting = awaiting.map(|(lane, of)| lane.waiting_for(of, C::LARGE_BATCH));
+            let lanes = awaiting.chain(aside).collect();
             run_lanes(lanes, errands::run(orders, lane, timeout), migrate, ready)
         })?;
         let FirstConnection {
@@ -75,6 +81,7 @@ impl Core {
         let renewals = Renewals::start(link, spare, C::RENEWALS, cleaning, queue, &target, &tasks)?;
         let core = Self {
             lanes: senders,
+            callers,
             aside,
             errands,
             capabilities: C::CAPABILITIES,

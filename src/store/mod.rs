@@ -101,6 +101,9 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     /// The useful number of lanes: more than one only where the server runs several statements at once.
     const LANES: usize;
 
+    /// After a batch of so many jobs, a lane lets the callers come back before it sends the next batch.
+    const LARGE_BATCH: usize = usize::MAX;
+
     /// The limit on a batch of operations on locks.
     const REQUEST: RequestLimit;
 

@@ -3,8 +3,8 @@
 //! # Overview
 //!
 //! A lane is a task with a connection of its own. A batch takes all operations that have arrived, at most one per name, and sends
-//! each verb as one statement. Operations that arrive meanwhile form the next batch. There is no timer and no added delay: an
-//! operation alone leaves at once.
+//! each verb as one statement. Operations that arrive meanwhile form the next batch. An operation alone leaves at once. Only after a
+//! large batch a lane may [wait](callers) until its callers have come back, so that the next statement is large too.
 //!
 //! Reads of one record that wait together share one answer, and so do claims of it. Large outcomes are read in bounded
 //! portions, one per batch. The statements of an attempt on its record arrive in order, even when one of them is put off.
@@ -28,6 +28,7 @@
 //!   as the lease could last (10 minutes at most).
 
 mod batch;
+mod callers;
 mod failure;
 mod pending;
 mod place;
@@ -49,6 +50,8 @@ use crate::model::{FaultKind, Moment, Unfinished};
 use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
 use crate::store::{Connection, RequestLimit};
+pub(crate) use callers::Callers;
+use callers::Return;
 use pending::Pending;
 pub(crate) use room::MAX_BYTES;
 use trouble::Trouble;
@@ -92,6 +95,8 @@ pub(crate) struct Lane {
     /// The questions without an answer yet.
     reports: Vec<Report>,
     is_stopped: bool,
+    /// `None`: it never waits for its callers.
+    back: Option<Return>,
 }
 
 impl Lane {
@@ -115,6 +120,15 @@ impl Lane {
             jitter: 0.0,
             reports: Vec::new(),
             is_stopped: false,
+            back: None,
+        }
+    }
+
+    /// After a batch of at least `large` jobs, the lane waits for `callers` to come back.
+    pub(crate) fn waiting_for(self, callers: &Arc<Callers>, large: usize) -> Self {
+        Self {
+            back: Some(Return::of(callers, large)),
+            ..self
         }
     }
 
@@ -123,7 +137,13 @@ impl Lane {
         while self.gather().await {
             if self.connect().await {
                 let batch = self.pick();
+                let (count, began) = (batch.len(), Moment::now());
                 self.execute(batch).await;
+                let went_well = self.link.is_connected() && !self.refused;
+                if let Some(back) = self.back.as_mut().filter(|_| went_well) {
+                    let here = self.queue.len() + self.pending.ready();
+                    back.wait(count, here, began.elapsed()).await;
+                }
             }
         }
         self.report_if(|_| true);

@@ -114,6 +114,11 @@ impl Pending {
         std::mem::take(&mut self.ready)
     }
 
+    /// The number of jobs to send now.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
     /// Whether there is no job to send now.
     pub(super) fn is_idle(&self) -> bool {
         self.ready.is_empty()
