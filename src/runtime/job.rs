@@ -127,16 +127,26 @@ impl<V: Verb> From<Task<V>> for Job {
     }
 }
 
-/// What follows the answer to a task.
-#[derive(Debug)]
+/// Gives an answer to its caller.
+pub(crate) type Answer = Box<dyn FnOnce() + Send>;
+
+/// What follows the outcome of a task.
 pub(crate) enum Next {
     Done,
+    /// Answer the caller, together with the other callers of the statement.
+    Answer(Answer),
     /// Send the job later: a row is locked, or the job repeats.
     Later(Job),
     /// Send the job before all other waiting jobs.
     First(Job),
     /// Send the job in the next statement of this batch.
     Then(Job),
+}
+
+impl Next {
+    pub(crate) fn answer<T: Send + 'static>(reply: Reply<T>, answer: Result<T, Error>) -> Self {
+        Self::Answer(Box::new(|| drop(reply.send(answer))))
+    }
 }
 
 /// When the statement was sent, and how long its answer took.

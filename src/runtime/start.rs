@@ -59,7 +59,7 @@ impl Core {
             let mut lanes: Vec<Lane> = queues.into_iter().map(&lane).collect();
             let aside = lanes.pop();
             let awaiting = lanes.into_iter().zip(&awaited);
-            let awaiting = awaiting.map(|(lane, of)| lane.waiting_for(of, C::LARGE_BATCH));
+            let awaiting = awaiting.map(|(lane, of)| lane.with_callers(of, C::LARGE_BATCH));
             let lanes = awaiting.chain(aside).collect();
             run_lanes(lanes, errands::run(orders, lane, timeout), migrate, ready)
         })?;

@@ -85,7 +85,8 @@ impl Lane {
         }
         let bound = self.link.operation_timeout();
         let sent = Moment::now();
-        let result = self.link.send(bound, &mut *statement).await;
+        let sending = self.link.send(bound, &mut *statement);
+        let result = self.post.beside(sending).await;
         let Err(fault) = result else {
             // The connection works again.
             self.trouble.calm();
@@ -103,15 +104,17 @@ impl Lane {
     }
 
     fn settle(&mut self, all: Vec<Next>) -> Vec<Job> {
-        let (mut first, mut then) = (Vec::new(), Vec::new());
+        let (mut answers, mut first, mut then) = (Vec::new(), Vec::new(), Vec::new());
         for next in all {
             match next {
                 Next::Done => {}
+                Next::Answer(answer) => answers.push(answer),
                 Next::Later(job) => self.put_off(job),
                 Next::First(job) => first.push(job),
                 Next::Then(job) => then.push(job),
             }
         }
+        self.post.send(answers, self.callers.home());
         self.not_sent(first);
         then
     }

@@ -8,10 +8,11 @@
 //! Callers that ask once, or that hold their locks for long, do not come back soon. So after a wait in vain the lane does not wait
 //! for a number of batches.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -21,22 +22,44 @@ const LONGEST: Duration = Duration::from_millis(5);
 /// How many batches a lane does not wait after a wait in vain.
 const RESTS: u32 = 16;
 
-/// Counts the jobs that a lane waits for.
+/// What a lane and its callers tell each other, beside the jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
+    /// The number of jobs that the lane waits for.
     missing: AtomicI64,
     are_back: Notify,
+    /// The lane knows where its callers wait, and does not ask again before it uses that.
+    knows_home: AtomicBool,
+    home: Mutex<Option<Handle>>,
 }
 
 impl Callers {
-    /// A job is in the lane's queue.
+    /// A caller's job is in the lane's queue.
     pub(crate) fn one_came(&self) {
+        if !self.knows_home.load(Ordering::Relaxed) {
+            self.knows_home.store(true, Ordering::Relaxed);
+            // On a runtime with one thread, nobody else would have its tasks run.
+            let home = Handle::try_current().ok();
+            let home = home.filter(|home| home.runtime_flavor() == RuntimeFlavor::MultiThread);
+            *self.locked() = home;
+        }
         // The lane seldom waits, and reading costs less than writing. (Below zero, several came at the same time.)
         if self.missing.load(Ordering::Relaxed) > 0
             && self.missing.fetch_sub(1, Ordering::Relaxed) == 1
         {
             self.are_back.notify_one();
         }
+    }
+
+    /// The runtime of a caller that came since the last call: most likely the others wait there too.
+    pub(super) fn home(&self) -> Option<Handle> {
+        let home = self.locked().take();
+        self.knows_home.store(false, Ordering::Relaxed);
+        home
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Handle>> {
+        self.home.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves when so many jobs have come. One notification for all of them: each would cost a switch of threads.
@@ -52,7 +75,6 @@ impl Callers {
 /// A lane's decision to wait for its callers.
 #[derive(Debug)]
 pub(super) struct Return {
-    callers: Arc<Callers>,
     /// A batch is large from so many jobs on.
     large: usize,
     /// The lane does not wait for so many large batches.
@@ -60,21 +82,27 @@ pub(super) struct Return {
 }
 
 impl Return {
-    pub(super) fn of(callers: &Arc<Callers>, large: usize) -> Self {
-        Self {
-            callers: Arc::clone(callers),
-            large,
-            rests: 0,
-        }
+    pub(super) fn from(large: usize) -> Self {
+        Self { large, rests: 0 }
+    }
+
+    pub(super) fn never() -> Self {
+        Self::from(usize::MAX)
     }
 
     /// Waits for the callers of a batch, after it was answered. `here`: so many jobs have arrived already.
-    pub(super) async fn wait(&mut self, batch: usize, here: usize, took: Duration) {
+    pub(super) async fn wait(
+        &mut self,
+        callers: &Callers,
+        batch: usize,
+        here: usize,
+        took: Duration,
+    ) {
         let Some(missing) = self.missing(batch, here) else {
             return;
         };
-        let come = timeout(took.min(LONGEST), self.callers.come(missing)).await;
-        self.callers.missing.store(0, Ordering::Relaxed);
+        let come = timeout(took.min(LONGEST), callers.come(missing)).await;
+        callers.missing.store(0, Ordering::Relaxed);
         if come.is_err() {
             self.rests = RESTS;
         }
@@ -101,6 +129,8 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
+    use tokio::runtime::Builder;
+
     use super::*;
 
     #[test]
@@ -120,9 +150,24 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_home_has_threads_of_its_own() {
+        let callers = Callers::default();
+        callers.one_came();
+        assert!(callers.home().is_none(), "this runtime has no other thread");
+        let home = Builder::new_multi_thread().build().unwrap();
+        {
+            let _entered = home.enter();
+            callers.one_came();
+        }
+        assert!(callers.home().is_some());
+        assert!(callers.home().is_none(), "nobody came since");
+        home.shutdown_background();
+    }
+
     #[test]
     fn only_the_callers_of_a_large_batch_are_waited_for() {
-        let mut back = Return::of(&Arc::default(), 32);
+        let mut back = Return::from(32);
         assert_eq!(back.missing(31, 0), None);
         assert_eq!(back.missing(40, 6), Some(30));
         assert_eq!(back.missing(40, 36), None);
@@ -131,8 +176,8 @@ mod tests {
 
     #[tokio::test]
     async fn after_a_wait_in_vain_the_lane_does_not_wait_for_some_batches() {
-        let mut back = Return::of(&Arc::default(), 32);
-        back.wait(40, 0, Duration::ZERO).await;
+        let mut back = Return::from(32);
+        back.wait(&Callers::default(), 40, 0, Duration::ZERO).await;
         for _ in 0..RESTS {
             assert_eq!(back.missing(40, 0), None);
         }

@@ -4,7 +4,8 @@
 //!
 //! A lane is a task with a connection of its own. A batch takes all operations that have arrived, at most one per name, and sends
 //! each verb as one statement. Operations that arrive meanwhile form the next batch. An operation alone leaves at once. Only after a
-//! large batch a lane may [wait](callers) until its callers have come back, so that the next statement is large too.
+//! large batch a lane may [wait](callers) until its callers have come back, so that the next statement is large too. Answers go to their
+//! callers [together](post).
 //!
 //! Reads of one record that wait together share one answer, and so do claims of it. Large outcomes are read in bounded
 //! portions, one per batch. The statements of an attempt on its record arrive in order, even when one of them is put off.
@@ -32,6 +33,7 @@ mod callers;
 mod failure;
 mod pending;
 mod place;
+mod post;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -53,6 +55,7 @@ use crate::store::{Connection, RequestLimit};
 pub(crate) use callers::Callers;
 use callers::Return;
 use pending::Pending;
+use post::Post;
 pub(crate) use room::MAX_BYTES;
 use trouble::Trouble;
 
@@ -95,8 +98,9 @@ pub(crate) struct Lane {
     /// The questions without an answer yet.
     reports: Vec<Report>,
     is_stopped: bool,
-    /// `None`: it never waits for its callers.
-    back: Option<Return>,
+    callers: Arc<Callers>,
+    back: Return,
+    post: Post,
 }
 
 impl Lane {
@@ -120,14 +124,17 @@ impl Lane {
             jitter: 0.0,
             reports: Vec::new(),
             is_stopped: false,
-            back: None,
+            callers: Arc::default(),
+            back: Return::never(),
+            post: Post::default(),
         }
     }
 
-    /// After a batch of at least `large` jobs, the lane waits for `callers` to come back.
-    pub(crate) fn waiting_for(self, callers: &Arc<Callers>, large: usize) -> Self {
+    /// A lane that knows its callers. After a batch of at least `large` jobs it waits for them to come back.
+    pub(crate) fn with_callers(self, callers: &Arc<Callers>, large: usize) -> Self {
         Self {
-            back: Some(Return::of(callers, large)),
+            callers: Arc::clone(callers),
+            back: Return::from(large),
             ..self
         }
     }
@@ -140,12 +147,14 @@ impl Lane {
                 let (count, began) = (batch.len(), Moment::now());
                 self.execute(batch).await;
                 let went_well = self.link.is_connected() && !self.refused;
-                if let Some(back) = self.back.as_mut().filter(|_| went_well) {
+                if went_well {
                     let here = self.queue.len() + self.pending.ready();
-                    back.wait(count, here, began.elapsed()).await;
+                    let took = began.elapsed();
+                    self.back.wait(&self.callers, count, here, took).await;
                 }
             }
         }
+        self.post.deliver();
         self.report_if(|_| true);
         for job in self.pending.leave() {
             let error = self.gave_up(&job);
@@ -191,6 +200,7 @@ impl Lane {
     /// Waits for work and takes in all of it. False: no work will come any more.
     async fn gather(&mut self) -> bool {
         loop {
+            self.post.deliver_in_time();
             self.take_in();
             self.report_in_time();
             if self.has_ended() {
@@ -200,7 +210,8 @@ impl Lane {
                 return true;
             }
             let wakes_at = self.pending.wakes_at().into_iter();
-            match wakes_at.chain(self.reports_at()).min() {
+            let wakes_at = wakes_at.chain(self.reports_at());
+            match wakes_at.chain(self.post.late_at()).min() {
                 None => match self.queue.recv().await {
                     Some(message) => self.arrive(message),
                     None => return false,
@@ -215,11 +226,25 @@ impl Lane {
 
     /// Takes in all jobs that have arrived, and those that have waited long enough.
     fn take_in(&mut self) {
+        self.receive();
+        if self.is_asked() {
+            // An answer without a caller may leave another job.
+            self.post.deliver();
+            self.receive();
+        }
+        self.pending.answer_flushes();
+    }
+
+    fn receive(&mut self) {
         self.pending.wake(Moment::now());
         while let Ok(message) = self.queue.try_recv() {
             self.arrive(message);
         }
-        self.pending.answer_flushes();
+    }
+
+    /// Whether somebody waits until all jobs are done, or asks what is left.
+    fn is_asked(&self) -> bool {
+        self.is_stopped || !self.reports.is_empty() || self.pending.has_flushes()
     }
 
     fn arrive(&mut self, message: Message) {
@@ -236,6 +261,9 @@ impl Lane {
 
     /// Connects, as often as needed, while operations wait for it. False: the time of all of them was over first.
     async fn connect(&mut self) -> bool {
+        if !self.link.is_connected() {
+            self.post.deliver();
+        }
         // One attempt goes on while operations give up: under load some operation always gives up.
         let mut dialing = None;
         while !self.link.is_connected() {

@@ -114,6 +114,10 @@ impl Pending {
         std::mem::take(&mut self.ready)
     }
 
+    pub(super) fn has_flushes(&self) -> bool {
+        !self.flushes.is_empty()
+    }
+
     /// The number of jobs to send now.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()

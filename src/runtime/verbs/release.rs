@@ -131,12 +131,16 @@ impl Task<Release> {
         let Self { head, verb } = self;
         let now = Moment::now();
         verb.waiters.settled(&verb.ask.name, freed);
-        let next = verb.after(verb.late, now).map_or(Next::Done, Next::Later);
+        let after = verb.after(verb.late, now);
         let outcome = verb.outcome(&head.fate, freed, now);
-        if let Some(reply) = verb.reply {
-            let _ = reply.send(Ok(outcome));
+        match (verb.reply, after) {
+            (None, after) => after.map_or(Next::Done, Next::Later),
+            (Some(reply), None) => Next::answer(reply, Ok(outcome)),
+            (Some(reply), Some(after)) => {
+                let _ = reply.send(Ok(outcome));
+                Next::Later(after)
+            }
         }
-        next
     }
 
     /// An undo has freed the grant of one sending of its acquire, or nothing. It is repeated while another sending may come. An expired

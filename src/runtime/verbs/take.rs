@@ -53,10 +53,10 @@ impl Take {
 
     /// Hands the guard to the caller. When the caller has gone, dropping the guard releases the lease.
     fn granted(self, fate: &Fate, fence: i64, sent: Moment, left: Duration) -> Next {
-        if let Some(guard) = self.wanted.guard(fence, fate.doubts, sent, left) {
-            let _ = self.reply.send(Ok(Acquired::Held(guard)));
-        }
-        Next::Done
+        let guard = self.wanted.guard(fence, fate.doubts, sent, left);
+        guard.map_or(Next::Done, |guard| {
+            Next::answer(self.reply, Ok(Acquired::Held(guard)))
+        })
     }
 
     /// The name is held, or changing hands. A late sending may still be granted it.

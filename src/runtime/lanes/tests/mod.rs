@@ -5,11 +5,13 @@
 //! - [`stop`]: a lane that is stopped.
 //! - [`shutdown`]: a client that is shut down.
 //! - [`records`]: jobs on records, which share answers and keep their order.
+//! - [`post`]: answers that are on their way to a runtime which does not run them.
 //! - [`doubt`]: acquires whose first sending may have happened, or may come late.
 
 mod again;
 mod batches;
 mod doubt;
+mod post;
 mod records;
 mod shutdown;
 mod stop;

@@ -25,7 +25,7 @@ pub(super) async fn held(core: &Arc<Core>, name: &str) -> Guard {
     }
 }
 
-fn stop(bench: &Bench, until: Moment) -> oneshot::Receiver<Vec<Unfinished>> {
+pub(super) fn stop(bench: &Bench, until: Moment) -> oneshot::Receiver<Vec<Unfinished>> {
     let (left, told) = oneshot::channel();
     let stop = Message::Stop(Report { until, left });
     bench.queue.send(stop).unwrap();
@@ -155,7 +155,7 @@ async fn an_acquire_that_was_sent_and_finds_the_row_locked_is_undone() {
         assert!(matches!(answer(&mut outcome), Some(Acquired::Busy(_))));
         match next {
             Next::Later(undo) => assert!(sent && as_release(&undo).is_some()),
-            other => assert!(!sent, "{other:?}"),
+            _ => assert!(!sent, "it has to be undone"),
         }
     }
 }

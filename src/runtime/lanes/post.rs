@@ -1,0 +1,253 @@
+//! Answers go to their callers together.
+//!
+//! A caller waits on a runtime of the application's. Waking it from here may wake a worker of that runtime, which takes the processor from
+//! the lane, finds one caller, and goes to sleep until the next answer. So the answers of a statement go to the runtime as one task,
+//! which wakes the callers from within.
+//!
+//! No caller depends on that task: workers may be blocked, and runtimes end. What is not delivered after a millisecond, the lane
+//! delivers itself. It also does so before it answers a flush or a shutdown: an answer without a caller may leave another job.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::select;
+
+use crate::model::Moment;
+use crate::runtime::job::Answer;
+use crate::runtime::timer::sleep_until;
+
+/// From so many answers on, they are worth a task.
+pub(super) const MANY: usize = 8;
+
+/// How long the lane relies on another runtime.
+const LATE: Duration = Duration::from_millis(1);
+
+/// The answers that were sent to a runtime.
+#[derive(Debug, Default)]
+pub(super) struct Post {
+    letter: Option<Letter>,
+    /// When the lane no longer relies on that runtime.
+    pub(super) late_at: Option<Moment>,
+}
+
+impl Post {
+    /// Delivers `answers`: on `home`, if there are many.
+    pub(super) fn send(&mut self, answers: Vec<Answer>, home: Option<Handle>) {
+        self.deliver();
+        let Some(home) = home.filter(|_| answers.len() >= MANY) else {
+            return answers.into_iter().for_each(|answer| answer());
+        };
+        let letter = Letter(Arc::new(Mutex::new(answers)));
+        let delivery = Delivery(letter.clone());
+        home.spawn(async move { drop(delivery) });
+        self.letter = Some(letter);
+        self.late_at = Some(Moment::now() + LATE);
+    }
+
+    /// Delivers what was not delivered. Afterwards all callers have their answers.
+    pub(super) fn deliver(&mut self) {
+        if let Some(letter) = self.letter.take() {
+            letter.deliver();
+        }
+        self.late_at = None;
+    }
+
+    /// When the lane has to deliver; `None`: all is delivered.
+    pub(super) fn late_at(&self) -> Option<Moment> {
+        let letter = self.letter.as_ref();
+        let late_at = self.late_at;
+        late_at.filter(|_| letter.is_some_and(|letter| !letter.is_delivered()))
+    }
+
+    pub(super) fn deliver_in_time(&mut self) {
+        if self.late_at().is_some_and(Moment::has_passed) {
+            self.deliver();
+        }
+    }
+
+    /// Awaits `work`, and delivers in time.
+    pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let Some(late_at) = self.late_at() else {
+            return work.await;
+        };
+        let mut work = pin!(work);
+        select! {
+            biased;
+            done = &mut work => return done,
+            () = sleep_until(late_at) => {}
+        }
+        self.deliver();
+        work.await
+    }
+}
+
+/// Answers that are on their way. The first one who delivers them keeps the others waiting until they are delivered.
+#[derive(Clone)]
+struct Letter(Arc<Mutex<Vec<Answer>>>);
+
+impl Letter {
+    fn is_delivered(&self) -> bool {
+        let answers = self.0.try_lock();
+        answers.is_ok_and(|answers| answers.is_empty())
+    }
+
+    fn deliver(&self) {
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for answer in answers.drain(..) {
+            answer();
+        }
+    }
+}
+
+impl fmt::Debug for Letter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Letter").finish_non_exhaustive()
+    }
+}
+
+/// Delivers a letter when it is dropped: by a task that runs, or by a runtime that ends before.
+struct Delivery(Letter);
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.0.deliver();
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::mpsc;
+    use std::thread::{self, ThreadId};
+
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// So many answers, and the threads that deliver them.
+    fn answers(count: usize) -> (Vec<Answer>, mpsc::Receiver<ThreadId>) {
+        let (sender, threads) = mpsc::channel();
+        let answer = |_| {
+            let sender = sender.clone();
+            let answer: Answer = Box::new(move || sender.send(thread::current().id()).unwrap());
+            answer
+        };
+        ((0..count).map(answer).collect(), threads)
+    }
+
+    fn runtime() -> Runtime {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    }
+
+    /// A runtime whose only worker is blocked.
+    pub(in crate::runtime::lanes) struct Blocked {
+        home: Option<Runtime>,
+        ends: Option<mpsc::Sender<()>>,
+    }
+
+    impl Blocked {
+        pub(in crate::runtime::lanes) fn new() -> Self {
+            let home = runtime();
+            let (ends, ended) = mpsc::channel::<()>();
+            let (begins, begun) = mpsc::channel();
+            home.spawn(async move {
+                begins.send(()).unwrap();
+                let _ = ended.recv();
+            });
+            begun.recv().unwrap();
+            Self {
+                home: Some(home),
+                ends: Some(ends),
+            }
+        }
+
+        pub(in crate::runtime::lanes) fn handle(&self) -> &Handle {
+            self.home.as_ref().unwrap().handle()
+        }
+    }
+
+    impl Drop for Blocked {
+        /// Also in a test that runs on another runtime.
+        fn drop(&mut self) {
+            self.home.take().unwrap().shutdown_background();
+            drop(self.ends.take());
+        }
+    }
+
+    #[test]
+    fn many_answers_are_delivered_at_home_and_few_are_not() {
+        let home = runtime();
+        for (count, at_home) in [(MANY, true), (MANY - 1, false)] {
+            let (answers, threads) = answers(count);
+            Post::default().send(answers, Some(home.handle().clone()));
+            for _ in 0..count {
+                let by_lane = threads.recv().unwrap() == thread::current().id();
+                assert_eq!(by_lane, !at_home, "{count}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_blocked_home_keeps_no_answer() {
+        let home = Blocked::new();
+        for beside in [true, false] {
+            let (answers, threads) = answers(MANY);
+            let mut post = Post::default();
+            post.send(answers, Some(home.handle().clone()));
+            assert!(threads.try_recv().is_err());
+            if beside {
+                let arrived = async {
+                    while threads.try_recv().is_err() {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                // The work ends only when the answers are delivered beside it.
+                let beside = tokio::time::timeout(PATIENCE, post.beside(arrived));
+                beside.await.expect("they are delivered");
+            } else {
+                sleep_until(post.late_at().unwrap()).await;
+                post.deliver_in_time();
+                assert!(threads.try_recv().is_ok());
+            }
+            assert_eq!(threads.try_iter().count(), MANY - 1);
+        }
+    }
+
+    #[test]
+    fn a_home_that_has_ended_or_ends_delivers_all_the_same() {
+        for has_ended in [true, false] {
+            let (answers, threads) = answers(MANY);
+            let (home, mut post) = (Blocked::new(), Post::default());
+            let handle = home.handle().clone();
+            if has_ended {
+                drop(home);
+                post.send(answers, Some(handle));
+            } else {
+                post.send(answers, Some(handle));
+                drop(home);
+            }
+            for _ in 0..MANY {
+                threads.recv_timeout(PATIENCE).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn the_answers_of_a_statement_come_before_those_of_the_next() {
+        let home = Blocked::new();
+        let (first, early) = answers(MANY);
+        let (second, late) = answers(MANY);
+        let mut post = Post::default();
+        post.send(first, Some(home.handle().clone()));
+        post.send(second, Some(home.handle().clone()));
+        assert_eq!(early.try_iter().count(), MANY);
+        assert_eq!(late.try_iter().count(), 0);
+        post.deliver();
+        assert_eq!(late.try_iter().count(), MANY);
+    }
+}
