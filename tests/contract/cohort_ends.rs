@@ -6,7 +6,7 @@ use rowlock::Error;
 use rowlock_test::{Db, eventually, on_every_engine, queue_is, release, take, waiters};
 use tokio::task::JoinSet;
 
-use crate::cohort::{TTL, all_wait, all_wait_behind, arrive};
+use crate::cohort::{TTL, all_wait, all_wait_behind};
 
 on_every_engine! {
     async fn a_task_that_leaves_takes_nothing_with_it(db: &Db) {
@@ -127,22 +127,6 @@ on_every_engine! {
         });
         assert_eq!(left, []);
         assert!(two.inspect("a").await.unwrap().is_none());
-    }
-
-    async fn the_first_task_of_a_cohort_is_not_turned_away(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let lock = || one.lock("a").queue_limit(1);
-        let first = arrive(lock()).await;
-        let second = arrive(lock()).await;
-        let third = lock().acquire().await.unwrap_err();
-        assert!(matches!(third, Error::QueueFull { .. }), "{third}");
-        let tasks = [first, second].map(|waits| tokio::spawn(waits));
-        eventually("they wait", async || waiters(&one, "a").await.len() == 1).await;
-        release(&held).await;
-        for task in tasks {
-            release(&task.await.unwrap().unwrap()).await;
-        }
     }
 
     async fn waits_have_limits_and_queues_too(db: &Db) {

@@ -244,3 +244,43 @@ impl Cohort {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::time::Duration;
+
+    use super::{Arrived, Key};
+    use crate::model::Name;
+    use crate::runtime::rows::tests::core;
+
+    #[tokio::test]
+    async fn the_task_that_asks_is_not_turned_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let core = core(&dir).await;
+        let cohort = core.cohort(Key {
+            name: Name::new("a").unwrap(),
+            ttl: Duration::from_secs(30),
+            in_session: false,
+            holder: None,
+            queue_limit: 1,
+            linger: None,
+        });
+        let scout = |scouting| async move {
+            let _scouting = scouting;
+            pending::<()>().await;
+        };
+        let Arrived::Asks(asking) = cohort.arrive(scout) else {
+            panic!("nobody asks yet");
+        };
+        // It arrives while the first one asks, and takes the only place.
+        let second = cohort.arrive(scout);
+        assert!(matches!(second, Arrived::Waits(_)), "{second:?}");
+        let third = cohort.arrive(scout);
+        assert!(matches!(third, Arrived::Full(1)), "{third:?}");
+        // The lease is not free. The first one has asked before, and so it waits before the second.
+        let _first = asking.waits(scout);
+        let state = cohort.state();
+        assert!(state.waiting.keys().eq(&[1, 2]), "{:?}", state.waiting);
+    }
+}
