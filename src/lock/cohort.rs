@@ -174,3 +174,30 @@ impl Lock {
         }
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::client::Rowlock;
+    use crate::model::ReleaseOutcome;
+
+    #[tokio::test]
+    async fn a_task_that_asks_and_is_not_polled_stops_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let lock = rowlock.lock("a").wait(Duration::from_secs(20));
+        let name = Name::new("a").unwrap();
+        let cohort = lock.cohort(&name).unwrap();
+        // A task that asks, and is not polled again.
+        let asking = cohort.arrive(|scouting| lock.scout(&name, scouting));
+        assert!(matches!(asking, Arrived::Asks(_)), "{asking:?}");
+        for _ in 0..3 {
+            let held = lock.acquire().await.unwrap();
+            assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        }
+        drop(asking);
+    }
+}

@@ -14,7 +14,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 pub(crate) type Acquiring = Pin<Box<dyn Future<Output = Result<Held, Error>> + Send>>;
 
 /// A task that waits. It has arrived when this returns.
-pub(crate) async fn arrive(lock: Lock) -> Acquiring {
+async fn arrive(lock: Lock) -> Acquiring {
     let mut acquiring: Acquiring = Box::pin(async move { lock.acquire().await });
     let polled =
         std::future::poll_fn(|cx| std::task::Poll::Ready(acquiring.as_mut().poll(cx))).await;
@@ -231,21 +231,6 @@ on_every_engine! {
                 tx.release().await;
             }
         }
-    }
-
-    async fn a_task_that_asks_and_is_not_polled_stops_nobody(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&two, "a", TTL).await;
-        let lies = arrive(one.lock("a")).await;
-        // It has its answer: the name is busy.
-        one.flush().await;
-        release(&held).await;
-        // Less than the time in which a task has to take its lease.
-        let lock = one.lock("a").wait(Duration::from_millis(1_500));
-        for _ in 0..3 {
-            release(&lock.acquire().await.unwrap()).await;
-        }
-        drop(lies);
     }
 
     async fn a_forced_release_that_the_next_turn_proves_ends_the_guard(db: &Db) {

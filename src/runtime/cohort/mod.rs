@@ -245,7 +245,7 @@ impl Cohort {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "sqlite"))]
 mod tests {
     use std::future::pending;
     use std::time::Duration;
