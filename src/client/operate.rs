@@ -126,6 +126,8 @@ impl Rowlock {
     {
         let name = name.try_into().map_err(Into::into)?;
         let mut row = self.free(&name).await?;
+        // Otherwise tasks of this client would take a lease that lingers.
+        self.core.queue.keepers.recall(&name);
         let (kind, permits) = if row.is_none() {
             self.permits(&name).await?
         } else {

@@ -246,7 +246,8 @@ impl Lock {
     ///
     /// - a process that crashes binds a name that it had released, until the lease expires after its TTL;
     /// - a [`try_acquire`](Self::try_acquire) of another process, and any [transaction](crate::Rowlock::in_tx), find the name busy. They call nothing back;
-    /// - after a [`force_release`](crate::Rowlock::force_release) this client may take it for its own once more, until its next renewal or a pin finds out,
+    /// - after a [`force_release`](crate::Rowlock::force_release) by another client, tasks of this client may take it again and again, until its next renewal
+    ///   or a pin finds out,
     ///   as a holder does;
     /// - `list` and `inspect` show it as held, and it is renewed.
     ///

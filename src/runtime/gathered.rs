@@ -158,4 +158,8 @@ impl<V: Verb> Call for Gathered<V> {
             Ok(())
         })
     }
+
+    fn grants_and_frees(&self) -> bool {
+        false
+    }
 }

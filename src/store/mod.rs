@@ -200,6 +200,10 @@ where
             Ok(())
         })
     }
+
+    fn grants_and_frees(&self) -> bool {
+        false
+    }
 }
 
 /// One call of a verb. It keeps the verb's outcome.
@@ -208,6 +212,9 @@ pub(crate) trait Call {
         &'a mut self,
         store: &'a mut dyn Store,
     ) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>>;
+
+    /// Whether it may grant locks, and free others too. Then a commit that they share has to last, although that of a release need not.
+    fn grants_and_frees(&self) -> bool;
 }
 
 /// The verbs that rowlock sends on connections of its own.

@@ -148,6 +148,16 @@ on_every_engine! {
         release(&other).await;
     }
 
+    async fn who_frees_it_by_force_does_not_take_it_again(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        use_once(&lingering(&one)).await;
+        assert!(one.force_release("a").await.unwrap().is_some(), "it lingers");
+        let other = two.lock("a").try_acquire().await.unwrap().held().expect("it is free");
+        assert!(lingering(&one).try_acquire().await.unwrap().held().is_none());
+        assert!(other.is_held());
+        release(&other).await;
+    }
+
     async fn one_task_at_a_time_has_a_lease_that_lingers(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let (inside, last) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicI64::new(0)));

@@ -80,4 +80,8 @@ impl Call for Exchange {
     ) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>> {
         Box::pin(self.send(store))
     }
+
+    fn grants_and_frees(&self) -> bool {
+        !self.takes.firsts.is_empty() && !self.releases.firsts.is_empty()
+    }
 }

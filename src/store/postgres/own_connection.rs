@@ -17,6 +17,9 @@ use crate::store::{Call, Connection};
 const BEGIN_MIGRATION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                                SET LOCAL idle_in_transaction_session_timeout = '5s'";
 
+/// A release sets it to off, for its transaction. The commit of a grant waits as the session's commits do: for the disk, or also for a standby.
+const WAIT_FOR_DISK: &str = "SET LOCAL synchronous_commit TO DEFAULT";
+
 const MIXED_UP: &str = "a pooler mixes up the prepared statements of its clients";
 
 /// A connection of a client's own, with its way of sending verbs.
@@ -137,7 +140,11 @@ impl Connection for OwnConnection {
         }
         let mut tx = self.conn.begin_with(BEGIN).await?;
         let named = self.sharing != Sharing::Mixed;
-        let done = NAMED.scope(named, call.on(&mut *tx)).await;
+        let mut done = NAMED.scope(named, call.on(&mut *tx)).await;
+        if done.is_ok() && call.grants_and_frees() {
+            let waits = sqlx::raw_sql(WAIT_FOR_DISK).execute(&mut *tx).await;
+            done = waits.map(drop).map_err(Fault::from);
+        }
         let ended = if done.is_ok() {
             tx.commit().await
         } else {

@@ -1,5 +1,6 @@
 //! When the plans of a connection are made anew, and what they are: on a server, `ROWLOCK_TEST_POSTGRES_URL`.
 
+use std::pin::Pin;
 use std::str::FromStr;
 
 use sqlx::postgres::PgConnectOptions;
@@ -102,20 +103,26 @@ async fn use_leases(store: &mut dyn Store) {
     }
 }
 
-/// What the server knows of the table may be from when it had a row.
-#[tokio::test]
-async fn statements_on_leases_look_rows_up_by_key_whatever_the_statistics_say() {
+/// A connection with these settings, and rowlock's tables in a schema of its own.
+async fn connected(settings: &[(&str, &str)]) -> OwnConnection {
     let url = std::env::var("ROWLOCK_TEST_POSTGRES_URL").expect("see ./test.sh");
     let options = PgConnectOptions::from_str(&url).unwrap();
-    let schema = format!("plans {}", Uuid::new_v4().simple());
+    let schema = format!("own {}", Uuid::new_v4().simple());
     let mut conn = options.connect().await.unwrap();
     let make = AssertSqlSafe(format!("CREATE SCHEMA \"{schema}\""));
     sqlx::raw_sql(make).execute(&mut conn).await.unwrap();
     let options = options.options([("search_path", format!("\"{schema}\""))]);
+    let options = options.options(settings.iter().copied());
     let connector = Postgres::from_options(options).unwrap();
     let mut own = connector.connect(0, TTL).await.unwrap();
     own.migrate().await.unwrap();
+    own
+}
 
+/// What the server knows of the table may be from when it had a row.
+#[tokio::test]
+async fn statements_on_leases_look_rows_up_by_key_whatever_the_statistics_say() {
+    let mut own = connected(&[]).await;
     let connection: &mut dyn Connection = &mut own;
     let few = async |store: &mut dyn Store| store.lease_take(&[take("a")]).await;
     connection.call(few).await.unwrap();
@@ -135,4 +142,60 @@ async fn statements_on_leases_look_rows_up_by_key_whatever_the_statistics_say() 
         .execute(&mut own.conn)
         .await
         .unwrap();
+}
+
+/// An exchange, as a lane sends it.
+struct Exchange(Vec<ReleaseAsk>, Vec<TakeAsk>);
+
+impl Call for Exchange {
+    fn on<'a>(
+        &'a mut self,
+        store: &'a mut dyn Store,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>> {
+        Box::pin(async move {
+            let (_, taken) = store.lease_exchange(&self.0, &self.1).await?;
+            let is_granted = |taken: &Taken| matches!(taken, Taken::Granted { .. });
+            assert!(taken.iter().all(is_granted), "{taken:?}");
+            Ok(())
+        })
+    }
+
+    fn grants_and_frees(&self) -> bool {
+        true
+    }
+}
+
+/// Notes how each commit that writes a lock row waits.
+const NOTE: &str = "
+CREATE TABLE commits (waits text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN INSERT INTO commits VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER note AFTER INSERT OR UPDATE ON rowlock_lock
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note()";
+
+/// A release does not wait for the disk. Where each verb is a transaction, an exchange has both in one commit.
+#[tokio::test]
+async fn a_commit_that_grants_waits_for_the_disk_also_when_it_frees() {
+    let settings = [
+        ("default_transaction_isolation", "serializable"),
+        ("synchronous_commit", "remote_apply"),
+    ];
+    let mut own = connected(&settings).await;
+    assert!(own.own_transactions);
+    sqlx::raw_sql(NOTE).execute(&mut own.conn).await.unwrap();
+    let held = ["a", "b"].map(take);
+    let connection: &mut dyn Connection = &mut own;
+    let hold = async |store: &mut dyn Store| store.lease_take(&held).await;
+    connection.call(hold).await.unwrap();
+    // The exchange does not find the grant of this release, and so looks why.
+    let unknown = releases(&[take("a")]);
+    let mut exchange = Exchange(unknown, vec![take("c")]);
+    own.run(&mut exchange).await.unwrap();
+    let commits = "SELECT count(*) FROM commits WHERE waits = 'remote_apply'";
+    assert_eq!(count(&mut own.conn, commits).await, 3);
+    let connection: &mut dyn Connection = &mut own;
+    let free = async |store: &mut dyn Store| store.lease_release(&releases(&held)).await;
+    connection.call(free).await.unwrap();
+    let commits = "SELECT count(*) FROM commits WHERE waits = 'off'";
+    assert_eq!(count(&mut own.conn, commits).await, 2);
 }
