@@ -12,7 +12,7 @@
 //! - *This client released the name*: the answer to the release says whose turn it is.
 //! - *The server tells it* (PostgreSQL): one connection [listens](listen) for all waiters of the client.
 //! - *A look*: one statement for all waiters of the client ([`watch`]). Where the server tells the news, there is one look per second, which
-//!   finds what was not told; also who has to pass on the name of a holder that has died. Elsewhere there are many looks soon after something has
+//!   finds what was not told, and one soon after a place came, which finds when the name of a holder that dies has to be passed on. Elsewhere there are many looks soon after something has
 //!   changed, and few after a while.
 //!
 //! # Leaving
@@ -40,7 +40,7 @@ use super::session::Session;
 use crate::model::{Moment, Name};
 use crate::store::queue::{LookAsk, Ticket};
 
-/// When more permits may be granted, after some were.
+/// When to look after some permits were granted (more may be), or after a place came (when does the grant that it waits for expire?).
 const SOON: Duration = Duration::from_millis(100);
 
 /// The places of a client.
@@ -69,7 +69,7 @@ struct State {
     test: Option<Uuid>,
     /// Look at once: a name has to be passed on.
     is_urgent: bool,
-    /// Look then: only some of the waiters that fit are granted permits at once.
+    /// Look then: only some of the waiters that fit are granted permits at once; and a new place waits for a grant whose expiry no look has seen.
     soon: Option<Moment>,
     /// Waits that are over, of owners that had told what they hold.
     forget: Vec<Uuid>,
@@ -107,7 +107,14 @@ impl Queue {
 
     /// The row of a waiter was made. `is_stuck`: its name has to be passed on.
     pub(super) fn queued(&self, is_stuck: bool) {
-        self.state().is_urgent |= is_stuck;
+        {
+            let state = &mut *self.state();
+            state.is_urgent |= is_stuck;
+            // Elsewhere looks come often. Here the server tells whose turn it is, but nobody tells that a holder has died.
+            if state.told.is_some() {
+                state.soon.get_or_insert_with(|| Moment::now() + SOON);
+            }
+        }
         self.changed();
         self.listen.notify_one();
     }

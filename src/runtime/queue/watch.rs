@@ -29,6 +29,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// Where a number tells whether anything has changed, which costs little (SQLite).
 const LONGEST_VERSION_PAUSE: Duration = Duration::from_millis(5);
 
+/// Looks that come sooner than the pace leave the server and the connection alone for this many times as long as the last one took.
+const REST: u32 = 10;
+
 /// The pause before a name whose row a transaction has locked is passed on.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 
@@ -103,6 +106,8 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
 struct Seen {
     /// When it ended.
     at: Moment,
+    /// How long it took.
+    took: Duration,
     /// When the last look at all waiters began; `None`: there was none over this connection.
     whole: Option<Moment>,
     /// When the last look began.
@@ -118,6 +123,7 @@ impl Seen {
     fn nothing() -> Self {
         Self {
             at: Moment::now(),
+            took: Duration::ZERO,
             whole: None,
             looked: None,
             expiry: None,
@@ -144,7 +150,8 @@ impl Seen {
             (quiet / FRACTION).clamp(SHORTEST_PAUSE, longest)
         };
         let at = self.at + pause;
-        let sooner = self.expiry.into_iter().chain(state.soon);
+        let soon = state.soon.map(|soon| soon.max(self.at + self.took * REST));
+        let sooner = self.expiry.into_iter().chain(soon);
         sooner.fold(at, Moment::min)
     }
 }
@@ -196,6 +203,7 @@ async fn look(
         seen.whole = if is_whole { Some(began) } else { seen.whole };
     }
     seen.at = Moment::now();
+    seen.took = seen.at - began;
     Ok(())
 }
 
@@ -293,4 +301,32 @@ async fn pass_on(
         seen.expiry = Some(seen.expiry.map_or(again, |first| first.min(again)));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SOON;
+    use super::*;
+
+    #[test]
+    fn a_place_that_came_is_looked_at_soon_although_the_server_tells_the_news() {
+        let queue = Queue::default();
+        queue.set_told(Some(uuid::Uuid::new_v4()));
+        let seen = Seen::nothing();
+        assert_eq!(seen.next(&queue), seen.at + LONGEST);
+        queue.queued(false);
+        assert!(seen.next(&queue) <= Moment::now() + SOON);
+    }
+
+    #[test]
+    fn looks_that_take_long_rest_before_they_look_at_places_that_came() {
+        let queue = Queue::default();
+        queue.set_told(Some(uuid::Uuid::new_v4()));
+        let seen = Seen {
+            took: SOON,
+            ..Seen::nothing()
+        };
+        queue.queued(false);
+        assert_eq!(seen.next(&queue), seen.at + LONGEST);
+    }
 }
