@@ -26,12 +26,14 @@ impl Lock {
         let scout = |scouting| self.scout(name, scouting);
         let waiting = match cohort.arrive(scout) {
             Arrived::Held(guard) => return Ok(guard),
-            Arrived::Asks(asking) => {
+            Arrived::Asks(mut asking) => {
                 match self.ask(name).await {
                     Ok(Acquired::Held(guard)) => {
                         let reserved = self.reserve(&guard).await;
-                        asking.granted(&guard, reserved);
-                        return Ok(guard);
+                        match asking.granted(guard, reserved) {
+                            Ok(guard) => return Ok(guard),
+                            Err(lost) => asking = lost,
+                        }
                     }
                     Ok(Acquired::Busy(busy)) if patience.is_over() => {
                         return Err(patience.timed_out(busy));
@@ -135,7 +137,7 @@ impl Lock {
                 name: grant.name.clone(),
                 grant_id: grant.id,
                 ttl: self.lease(),
-                session: self.in_session.then_some(session),
+                session: grant.session_id(),
                 fences: LINGERING,
                 recall: Some(session),
             };
@@ -181,7 +183,53 @@ mod tests {
 
     use super::*;
     use crate::client::Rowlock;
-    use crate::model::ReleaseOutcome;
+    use crate::model::{Loss, ReleaseOutcome};
+
+    async fn guard_of(lock: &Lock, name: &Name) -> Guard {
+        match lock.ask(name).await.unwrap() {
+            Acquired::Held(guard) => guard,
+            Acquired::Busy(busy) => panic!("{busy:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_lost_before_its_turn_begins_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let lock = rowlock.lock("a").wait(Duration::from_secs(20));
+        let name = Name::new("a").unwrap();
+        let cohort = lock.cohort(&name).unwrap();
+        let scout = |scouting| lock.scout(&name, scouting);
+        let Arrived::Asks(asking) = cohort.arrive(scout) else {
+            panic!("nobody asks yet");
+        };
+        let guard = guard_of(&lock, &name).await;
+        guard.grant().lose(Loss::Expired);
+        let asking = asking.granted(guard, Reserved::default()).unwrap_err();
+        let told = asking.waits(scout).told().await;
+        assert!(
+            matches!(&told, Told::Held(guard) if guard.is_held()),
+            "{told:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_lock_stays_in_its_session_when_fences_are_reserved_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let lock = rowlock.lock("a").in_session();
+        let lock = lock.linger(Duration::from_secs(1));
+        let name = Name::new("a").unwrap();
+        let guard = guard_of(&lock, &name).await;
+        let session = lock.core.session().await.unwrap();
+        session.grant.lose(Loss::SessionEnded);
+        lock.reserve(&guard).await;
+        let next = lock.core.session().await.unwrap().grant.id;
+        let info = rowlock.inspect("a").await.unwrap();
+        assert_ne!(info.and_then(|info| info.session), Some(next));
+    }
 
     #[tokio::test]
     async fn a_task_that_asks_and_is_not_polled_stops_nobody() {

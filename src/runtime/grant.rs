@@ -136,8 +136,8 @@ impl<K> Grant<K> {
         self.fence.store(fence, Ordering::Release);
     }
 
-    pub(crate) fn is_in_session(&self) -> bool {
-        self.session.is_some()
+    pub(crate) fn session_id(&self) -> Option<Uuid> {
+        self.session.as_ref().map(|session| session.id)
     }
 
     pub(crate) fn status(&self) -> Status {

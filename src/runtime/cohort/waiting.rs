@@ -23,20 +23,24 @@ impl Asking {
         Self { cohort, number }
     }
 
-    /// It was granted the lease.
-    pub(crate) fn granted(self, guard: &Guard, reserved: Reserved) {
+    /// It was granted the lease. `Err`: the lease was lost meanwhile.
+    pub(crate) fn granted(self, guard: Guard, reserved: Reserved) -> Result<Guard, Self> {
+        if !guard.is_held() {
+            return Err(self);
+        }
         let kept = self.cohort.keep(reserved);
         let fence = guard.grant().fence();
         let fences = reserved.fences(fence);
         guard.join(&self.cohort, &fences);
         let mut state = self.cohort.state();
-        let before = state.begin(guard, fences, kept);
+        let before = state.begin(&guard, fences, kept);
         let scout = state.idle_scout();
         drop(state);
         Cohort::end(before, fence);
         if let Some(scout) = scout {
             scout.dismiss(&self.cohort.core);
         }
+        Ok(guard)
     }
 
     /// The lease is not free: it waits, before those that have arrived meanwhile. `scout`: the work of a scout.

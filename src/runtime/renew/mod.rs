@@ -140,7 +140,7 @@ impl Renewals {
 
     /// Renews and watches `grant` from now on, until it ends. (A grant in a session is not renewed by itself.)
     pub(crate) fn add(&self, grant: &Arc<Grant>) {
-        if !grant.is_in_session() {
+        if grant.session_id().is_none() {
             self.keep(Kept::Lease(Arc::clone(grant)));
         }
     }
