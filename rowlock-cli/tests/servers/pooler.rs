@@ -47,6 +47,24 @@ async fn the_command_runs_under_a_lock() {
 /// A process that ends with the test, also when it is frozen.
 struct Ended(Child);
 
+impl Ended {
+    /// Stops it. None of its threads runs when this returns.
+    async fn freeze(&self) {
+        let process = self.0.id().to_string();
+        let mut stop = std::process::Command::new("kill");
+        assert!(stop.args(["-STOP", &process]).status().unwrap().success());
+        let is_stopped = || {
+            let mut threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+            threads.all(|thread| {
+                let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+                // The state follows the name, which stands in parentheses (proc_pid_stat(5)).
+                stat.rsplit(") ").next().unwrap().starts_with('T')
+            })
+        };
+        eventually("it is stopped", async || is_stopped()).await;
+    }
+}
+
 impl Drop for Ended {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -81,9 +99,7 @@ async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_o
         async move { take(&rowlock, "frozen", TTL).await }
     });
     eventually("another client wants the name", async || waiting(2).await).await;
-    let process = child.0.id().to_string();
-    let mut freeze = std::process::Command::new("kill");
-    assert!(freeze.args(["-STOP", &process]).status().unwrap().success());
+    child.freeze().await;
     stop.commit().await.unwrap();
     let began = Instant::now();
     let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
