@@ -1,5 +1,6 @@
 //! PostgreSQL: its isolation levels, its rights, and its HOT updates.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
@@ -286,5 +287,69 @@ async fn names_that_transactions_keep_locked_do_not_keep_back_others() {
     for waiting in waiting {
         let _ = waiting.await.unwrap().unwrap().release().await.unwrap();
     }
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_client_whose_only_lease_lingers_listens() {
+    let db = Db::new(Engine::Postgres).await;
+    let rowlock = db.rowlock().await;
+    let held = rowlock.lock("a").linger(TTL).acquire().await.unwrap();
+    let _ = held.release().await.unwrap();
+    let listens = "SELECT COUNT(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    eventually("it listens", async || db.number(listens).await == 1).await;
+    drop((held, rowlock));
+    db.remove().await;
+}
+
+/// Otherwise others would be granted the name meanwhile, and the transaction would fail.
+#[tokio::test]
+async fn a_transaction_waits_for_the_clock_with_the_row_locked() {
+    let db = Db::new(Engine::Postgres).await;
+    let rowlock = db.rowlock().await;
+    let pool = sqlx::PgPool::connect(&db.url).await.unwrap();
+    for names in [&["a"][..], &["a", "b"]] {
+        for name in names {
+            let _ = take(&rowlock, name, TTL).await.release().await.unwrap();
+        }
+        let mut was_seen = false;
+        while !was_seen {
+            let mut tx = pool.begin().await.unwrap();
+            let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+                .fetch_one(&mut *tx)
+                .await
+                .unwrap();
+            db.execute(
+                "UPDATE rowlock_lock
+                 SET fence = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 39000",
+            )
+            .await;
+            let is_done = Cell::new(false);
+            let taking = async {
+                let locks = rowlock.in_tx(&mut tx).lock_all(names.iter().copied());
+                let _ = locks.acquire().await.unwrap();
+                is_done.set(true);
+            };
+            let sleeps = format!(
+                "SELECT COUNT(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep'"
+            );
+            let unlocked = "SELECT COUNT(*) FROM (
+                SELECT FROM rowlock_lock WHERE name = 'a' FOR UPDATE SKIP LOCKED) l";
+            let looking = async {
+                while !is_done.get() {
+                    if db.number(&sleeps).await == 1 {
+                        assert_eq!(db.number(unlocked).await, 0, "{names:?}");
+                        return true;
+                    }
+                }
+                false
+            };
+            was_seen = tokio::join!(taking, looking).1;
+            tx.rollback().await.unwrap();
+        }
+    }
+    drop(rowlock);
+    pool.close().await;
     db.remove().await;
 }

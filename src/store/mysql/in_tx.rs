@@ -81,12 +81,14 @@ fn pin_text(ask: &PinAsk) -> String {
     )
 }
 
+/// Whether the row, which is locked, may be granted.
+const IS_FREE: &str = "capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
+                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)";
+
 fn find_text(names: &str) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT name, fence,
-                capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)
+         SELECT name, fence, {IS_FREE}
          FROM rowlock_lock FORCE INDEX (PRIMARY)
          WHERE name IN ({names}) ORDER BY name
          FOR UPDATE NOWAIT"
@@ -108,9 +110,9 @@ macro_rules! next_fence {
         concat!(
             "IF(fence + 1 - ",
             clock!(),
-            " BETWEEN 1 AND 40000 AND SLEEP((fence + 2 - ",
+            " BETWEEN 1 AND 40000 AND SLEEP(GREATEST(fence + 2 - ",
             clock!(),
-            ") / 1000000), 0, GREATEST(fence + 1, ",
+            ", 0) / 1000000), 0, GREATEST(fence + 1, ",
             clock!(),
             "))"
         )
@@ -139,10 +141,8 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
         .map_or(String::new(), |fence| format!("AND fence = {fence}"));
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT fence,
-                capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND),
-                @rl_fence := {},
+         SELECT fence, {IS_FREE},
+                @rl_fence := IF({IS_FREE}, {}, 0),
                 (SELECT id FROM rowlock_database LOCK IN SHARE MODE)
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name = {name}
          FOR UPDATE NOWAIT; \

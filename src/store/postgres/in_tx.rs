@@ -59,12 +59,15 @@ SELECT d.id, m.expires_at > clock_timestamp(),
        (SELECT proven FROM here)
 FROM rowlock_database d LEFT JOIN mine m ON true";
 
-/// Waits until the clock has passed the fence of the row `l`, if it is ahead by less than [`FURTHEST_AHEAD`]. Never NULL.
-macro_rules! passed {
+/// The next fence of the row `l`, which is locked. Waits until the clock has passed the last one, if that is ahead by less than
+/// [`FURTHEST_AHEAD`]. (A list of a SELECT … FOR UPDATE would be computed before the row is locked. The inner CASE is never NULL.)
+macro_rules! next_fence {
     () => {
-        "CASE WHEN l.fence + 1 - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint BETWEEN 1 AND 40000
-             THEN pg_sleep((l.fence + 2 - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) / 1000000.0)::text
-             ELSE '' END"
+        "CASE WHEN
+             CASE WHEN l.fence + 1 - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint BETWEEN 1 AND 40000
+                  THEN pg_sleep((l.fence + 2 - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) / 1000000.0)::text
+                  ELSE '' END IS NOT NULL
+             THEN GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END"
     };
 }
 const _: () = assert!(FURTHEST_AHEAD == 40_000);
@@ -80,7 +83,7 @@ WITH ask AS (
                  COALESCE(current_setting('rowlock.locked', true), '')) > 0), false) AS again
     FROM ask
 ), free AS (
-    SELECT l.name, ", passed!(), " FROM rowlock_lock l JOIN ask a ON a.name = l.name
+    SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name
     WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND l.capacity = 0
       AND (a.version IS NULL OR a.version = l.fence)
       AND NOT (SELECT again FROM marks)
@@ -88,7 +91,7 @@ WITH ask AS (
     FOR UPDATE OF l SKIP LOCKED
 ), took AS (
     UPDATE rowlock_lock l
-    SET fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+    SET fence = ", next_fence!(), ",
         grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
     FROM free f
     WHERE l.name = f.name AND (SELECT count(*) FROM free) = cardinality($1)
@@ -111,24 +114,23 @@ WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
            OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
 )
-UPDATE rowlock_lock
-SET fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+UPDATE rowlock_lock l
+SET fence = ", next_fence!(), ",
     grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
 WHERE name = (
     SELECT CASE
-        WHEN ", passed!(), " IS NULL THEN NULL
-        WHEN l.expires_at IS NULL OR l.expires_at <= clock_timestamp() THEN l.name
-        ELSE decode(concat('rowlock: a lease was just granted to ', l.holder)::bigint::text, 'hex')
+        WHEN k.expires_at IS NULL OR k.expires_at <= clock_timestamp() THEN k.name
+        ELSE decode(concat('rowlock: a lease was just granted to ', k.holder)::bigint::text, 'hex')
     END
-    FROM rowlock_lock l
-    WHERE l.name = (
+    FROM rowlock_lock k
+    WHERE k.name = (
         SELECT name FROM rowlock_lock
         WHERE (SELECT proven FROM here) IS NOT NULL AND name = $1 AND ($2::bigint IS NULL OR fence = $2)
           AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND capacity = 0
           AND position(' ' || encode($1, 'hex') || ' ' IN
                        COALESCE(current_setting('rowlock.locked', true), '')) = 0
     )
-    FOR UPDATE OF l SKIP LOCKED
+    FOR UPDATE OF k SKIP LOCKED
 ) AND ($2::bigint IS NULL OR fence = $2)
 RETURNING (SELECT id FROM rowlock_database), fence, set_config(
     'rowlock.locked',
