@@ -112,7 +112,7 @@ impl Rowlock {
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
     /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
     ///
-    /// The holder notices at its next renewal, within a third of its TTL (in a session: right after a renewal of the session). Until then it may go on
+    /// A holder of this client notices at once, another one at its next renewal, within a third of its TTL (in a session: right after a renewal of the session). Until then it may go on
     /// working. To prevent an overlap, stop the holder first, or have the resource check the fence. Later
     /// fences of the name are still greater. A damaged row is repaired.
     ///
@@ -126,8 +126,6 @@ impl Rowlock {
     {
         let name = name.try_into().map_err(Into::into)?;
         let mut row = self.free(&name).await?;
-        // Otherwise tasks of this client would take a lease that lingers.
-        self.core.queue.keepers.recall(&name);
         let (kind, permits) = if row.is_none() {
             self.permits(&name).await?
         } else {
@@ -165,9 +163,18 @@ impl Rowlock {
             manner: Manner::Order,
             ..self.core.wish(Subject::Lock(name.clone()), "force release")
         };
-        let name = name.clone();
-        let free =
-            async move |store: &mut dyn Store| store.lease_force_release(&name, timeout).await;
+        let (name, core) = (name.clone(), self.core.clone());
+        let free = async move |store: &mut dyn Store| {
+            let freed = store.lease_force_release(&name, timeout).await;
+            // This client knows it at once, also when its caller has gone.
+            let row = freed.as_ref().ok().and_then(Option::as_ref);
+            if let Some(grant_id) = row.and_then(|row| row.grant_id) {
+                core.guards.freed(grant_id);
+            }
+            // Otherwise its tasks would take a lease that lingers. The answer may be lost.
+            core.queue.keepers.recall(&name);
+            freed
+        };
         self.core.run_errand(head, free).await
     }
 

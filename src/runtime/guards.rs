@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
 use super::grant::Grant;
-use crate::model::Subject;
+use crate::model::{Loss, Subject};
 
 #[derive(Debug, Default)]
 pub(crate) struct Guards(Mutex<HashMap<Uuid, Guarded>>);
@@ -34,6 +34,17 @@ impl Guards {
 
     pub(crate) fn remove(&self, id: Uuid) {
         self.locked().remove(&id);
+    }
+
+    /// The row of this grant was freed.
+    pub(crate) fn freed(&self, id: Uuid) {
+        let guarded = self.locked();
+        let Some(Guarded::Lock(grant)) = guarded.get(&id) else {
+            return;
+        };
+        let grant = Arc::clone(grant);
+        drop(guarded);
+        grant.lose(Loss::TakenOver);
     }
 
     /// What they guard, in order. Locks that are lost are not guarded any more.

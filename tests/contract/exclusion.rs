@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Error, TryAcquire};
-use rowlock_test::{Db, on_every_engine, take};
+use rowlock_test::{Db, on_every_engine, release, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -136,6 +136,17 @@ on_every_engine! {
         let lock = two.lock("a");
         let (second, _) = tokio::join!(lock.acquire(), held.release());
         assert!(second.unwrap().is_held());
+    }
+
+    async fn a_holder_of_the_client_that_frees_by_force_knows_it_at_once(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", TTL).await;
+        let other = take(&rowlock, "b", TTL).await;
+        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        assert!(!held.is_held());
+        assert_eq!(held.lost().await, rowlock::Loss::TakenOver);
+        assert!(other.is_held());
+        release(&other).await;
     }
 
     async fn force_release_frees_a_name_and_tells_who_had_it(db: &Db) {

@@ -44,9 +44,9 @@ on_every_engine! {
     }
 
     async fn a_lease_that_was_freed_cannot_be_pinned(db: &Db) {
-        let rowlock = db.rowlock().await;
-        let held = take(&rowlock, "a", TTL).await;
-        rowlock.force_release("a").await.unwrap();
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", TTL).await;
+        two.force_release("a").await.unwrap();
         let mut tx = db.begin().await;
         let error = tx.pin(&held).await.unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
