@@ -104,7 +104,7 @@ BEGIN
         -- An earlier sending was granted the name. It may have been passed on: then it has to be confirmed.
         UPDATE rowlock_lock
         SET expires_at = GREATEST(expires_at, at + ttl * interval '1 microsecond'),
-            session_id = CASE WHEN in_session THEN of_session END
+            session_id = CASE WHEN in_session THEN of_session END, recall = NULL
         WHERE name = of_name;
         status := 1;
         number := l.fence;
@@ -116,7 +116,7 @@ BEGIN
         UPDATE rowlock_lock
         SET grant_id = of_grant, fence = number, holder = of_holder, acquired_at = at,
             expires_at = at + ttl * interval '1 microsecond',
-            session_id = CASE WHEN in_session THEN of_session END
+            session_id = CASE WHEN in_session THEN of_session END, recall = NULL
         WHERE name = of_name;
         RETURN;
     END IF;

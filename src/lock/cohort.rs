@@ -42,7 +42,10 @@ impl Lock {
                     Err(error) if !error.is_transient() || patience.is_over() => return Err(error),
                     Err(error) => cohort.set_trouble(Some(&error)),
                 }
-                asking.waits(scout)
+                match asking.waits(scout) {
+                    Ok(guard) => return Ok(guard),
+                    Err(waiting) => waiting,
+                }
             }
             Arrived::Waits(waiting) => waiting,
             Arrived::IsAlone => return self.wait_in_queue(name, patience).await,
@@ -184,6 +187,7 @@ mod tests {
     use super::*;
     use crate::client::Rowlock;
     use crate::model::{Loss, ReleaseOutcome};
+    use crate::runtime::queue::keepers::Keeper;
 
     async fn guard_of(lock: &Lock, name: &Name) -> Guard {
         match lock.ask(name).await.unwrap() {
@@ -207,7 +211,7 @@ mod tests {
         let guard = guard_of(&lock, &name).await;
         guard.grant().lose(Loss::Expired);
         let asking = asking.granted(guard, Reserved::default()).unwrap_err();
-        let told = asking.waits(scout).told().await;
+        let told = asking.waits(scout).unwrap_err().told().await;
         assert!(
             matches!(&told, Told::Held(guard) if guard.is_held()),
             "{told:?}"
@@ -229,6 +233,61 @@ mod tests {
         let next = lock.core.session().await.unwrap().grant.id;
         let info = rowlock.inspect("a").await.unwrap();
         assert_ne!(info.and_then(|info| info.session), Some(next));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_was_refused_takes_the_lease_that_lingers_since() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let lock = rowlock.lock("a").linger(Duration::from_mins(1));
+        let name = Name::new("a").unwrap();
+        let cohort = lock.cohort(&name).unwrap();
+        let scout = |scouting| lock.scout(&name, scouting);
+        let Arrived::Asks(asking) = cohort.arrive(scout) else {
+            panic!("nobody asks yet");
+        };
+        // Another one has the lease since, and leaves it. (Its scout may still be there when it is released: then the lease does not linger.)
+        while !cohort.lingers() {
+            let before = rowlock.lock("a").acquire().await.unwrap();
+            let lock = lock.clone();
+            let second = tokio::spawn(async move { lock.acquire().await.unwrap() });
+            while rowlock.waiters().await.unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(before.release().await.unwrap(), ReleaseOutcome::Released);
+            let held = second.await.unwrap();
+            assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        }
+        let guard = asking.waits(scout).expect("it lingers");
+        assert!(guard.is_held());
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_called_back_leaves_no_task() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let lock = rowlock.lock("a").linger(Duration::from_mins(1));
+        let name = Name::new("a").unwrap();
+        let cohort = lock.cohort(&name).unwrap();
+        let alive = || lock.core.own.metrics().num_alive_tasks();
+        let before = alive();
+        for _ in 0..50 {
+            while !cohort.lingers() {
+                let held = lock.acquire().await.unwrap();
+                assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+            }
+            lock.core.queue.keepers.recall(&name);
+        }
+        let ended = async {
+            // Others end with the turn.
+            while alive() > before + 10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
+        ended.expect("they end");
     }
 
     #[tokio::test]

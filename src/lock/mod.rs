@@ -249,7 +249,8 @@ impl Lock {
     /// - after a [`force_release`](crate::Rowlock::force_release) by another client, tasks of this client may take it again and again, until its next renewal
     ///   or a pin finds out,
     ///   as a holder does;
-    /// - `list` and `inspect` show it as held, and it is renewed.
+    /// - `list` and `inspect` show it as held, and it is renewed;
+    /// - a client whose last handle is dropped without a shutdown lives on, until its names are given back.
     ///
     /// Each guard has a fence of its own, as always. A lease that a transaction has [pinned](crate::Held::pin) is not kept, nor one with less than half
     /// of its trusted time left, nor one of an [owner](Self::owner), with a [`max_hold`](Self::max_hold), that is [barging](Self::barging) or on a Galera

@@ -1,5 +1,6 @@
 //! A lease that lingers after its release costs its client no statement, and is given back to whoever waits for it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
@@ -156,6 +157,29 @@ on_every_engine! {
         assert!(lingering(&one).try_acquire().await.unwrap().held().is_none());
         assert!(other.is_held());
         release(&other).await;
+    }
+
+    async fn who_frees_it_by_force_and_goes_does_not_take_it_again(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        use_once(&lingering(&one)).await;
+        let freed = tokio::time::timeout(Duration::ZERO, one.force_release("a")).await;
+        assert!(freed.is_err(), "its caller has gone: {freed:?}");
+        let other = two.lock("a").wait(PATIENCE).acquire().await.unwrap();
+        eventually("it is called back", async || lingering(&one).try_acquire().await.unwrap().held().is_none()).await;
+        assert!(other.is_held());
+        release(&other).await;
+    }
+
+    async fn a_task_that_is_not_polled_keeps_nobody_waiting_for_long(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let lock = lingering(&one);
+        let held = lock.acquire().await.unwrap();
+        let mut idle = pin!(lock.acquire());
+        assert!(tokio::time::timeout(Duration::ZERO, idle.as_mut()).await.is_err());
+        // Its turn comes, and nobody polls it.
+        release(&held).await;
+        release(&two.lock("a").wait(PATIENCE).acquire().await.unwrap()).await;
+        release(&idle.await.unwrap()).await;
     }
 
     async fn one_task_at_a_time_has_a_lease_that_lingers(db: &Db) {

@@ -11,6 +11,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use super::turn::{Offer, Turn};
@@ -30,6 +31,9 @@ const OFTEN: Duration = Duration::from_millis(100);
 /// The pause between two looks for what was not told.
 const SELDOM: Duration = Duration::from_secs(1);
 
+/// The looks leave the server and the connection alone for this many times as long as the last ones took.
+const REST: u32 = 10;
+
 /// How many names one statement looks at.
 const PAGE: usize = 1_000;
 
@@ -44,13 +48,16 @@ pub(super) struct Kept {
     /// Until when it lingers; `None`: a task has it.
     until: Option<Moment>,
     is_recalled: bool,
-    /// A task sees to it that it ends in time.
-    is_timed: bool,
+    /// The task that sees to it that it ends in time.
+    timer: Option<AbortHandle>,
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
         self.queue.keepers.remove(&self.name, self.number);
+        if let Some(timer) = &self.timer {
+            timer.abort();
+        }
     }
 }
 
@@ -86,6 +93,7 @@ impl Cohort {
             let core = Arc::downgrade(&self.core);
             self.core.own.spawn(look_after(core));
         }
+        queue.keeps();
         Some(Kept {
             linger,
             name: name.clone(),
@@ -93,7 +101,7 @@ impl Cohort {
             queue: Arc::clone(queue),
             until: None,
             is_recalled: false,
-            is_timed: false,
+            timer: None,
         })
     }
 
@@ -107,12 +115,13 @@ impl Cohort {
         };
         turn.offer = Some(Offer::of(guard.successor(self, fence)));
         kept.until = Some(now + kept.linger);
-        if !std::mem::replace(&mut kept.is_timed, true) {
+        let due = now + kept.linger;
+        kept.timer.get_or_insert_with(|| {
+            kept.queue.keepers.begins();
             let (cohort, grant_id) = (Arc::downgrade(self), guard.grant().id);
-            self.core
-                .own
-                .spawn(time(cohort, grant_id, now + kept.linger));
-        }
+            let timer = self.core.own.spawn(time(cohort, grant_id, due));
+            timer.abort_handle()
+        });
         true
     }
 
@@ -140,7 +149,7 @@ impl Cohort {
         let turn = state.turn.as_mut().filter(|turn| turn.is_of(grant_id))?;
         let kept = turn.kept.as_mut()?;
         let Some(until) = kept.until else {
-            kept.is_timed = false;
+            kept.timer = None;
             return None;
         };
         if !until.has_passed() {
@@ -166,6 +175,10 @@ impl Keeper for Cohort {
         drop(state);
         release(over);
     }
+
+    fn lingers(&self) -> bool {
+        self.state().turn.as_ref().is_some_and(Turn::lingers)
+    }
 }
 
 /// Releases a lease that has lingered.
@@ -187,17 +200,28 @@ async fn time(cohort: Weak<Cohort>, grant_id: Uuid, mut due: Moment) {
 
 /// Looks now and then whether somebody waits for a name that lingers, as long as some do.
 async fn look_after(core: Weak<Core>) {
+    let mut looked = Moment::now();
+    let mut rest = Duration::ZERO;
     loop {
-        let Some(pause) = core
-            .upgrade()
-            .map(|core| if core.queue.is_told() { SELDOM } else { OFTEN })
-        else {
-            return;
+        // Who came before the name had a keeper has told nobody, so a look follows soon.
+        let is_due = |core: Arc<Core>| {
+            let pause = if core.queue.is_told() && !core.queue.keepers.has_new() {
+                SELDOM
+            } else {
+                OFTEN
+            };
+            (looked + pause.max(rest)).has_passed()
         };
-        sleep_until(Moment::now() + pause).await;
+        sleep_until(Moment::now() + OFTEN).await;
+        match core.upgrade().map(is_due) {
+            None => return,
+            Some(false) => continue,
+            Some(true) => {}
+        }
         let Some(core) = core.upgrade() else {
             return;
         };
+        let began = Moment::now();
         let Some(names) = core.queue.keepers.names() else {
             return;
         };
@@ -216,5 +240,7 @@ async fn look_after(core: Weak<Core>) {
                 }
             }
         }
+        looked = Moment::now();
+        rest = (looked - began) * REST;
     }
 }

@@ -279,7 +279,7 @@ mod tests {
         let third = cohort.arrive(scout);
         assert!(matches!(third, Arrived::Full(1)), "{third:?}");
         // The lease is not free. The first one has asked before, and so it waits before the second.
-        let _first = asking.waits(scout);
+        let _first = asking.waits(scout).unwrap_err();
         let state = cohort.state();
         assert!(state.waiting.keys().eq(&[1, 2]), "{:?}", state.waiting);
     }

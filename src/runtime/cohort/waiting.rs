@@ -31,6 +31,7 @@ impl Asking {
         let kept = self.cohort.keep(reserved);
         let fence = guard.grant().fence();
         let fences = reserved.fences(fence);
+        let has_more = !fences.is_empty();
         guard.join(&self.cohort, &fences);
         let mut state = self.cohort.state();
         let before = state.begin(&guard, fences, kept);
@@ -40,16 +41,27 @@ impl Asking {
         if let Some(scout) = scout {
             scout.dismiss(&self.cohort.core);
         }
+        if has_more {
+            self.cohort.watch(guard.grant().id);
+        }
         Ok(guard)
     }
 
-    /// The lease is not free: it waits, before those that have arrived meanwhile. `scout`: the work of a scout.
+    /// The lease is not free: it waits, before those that have arrived meanwhile. Unless one of them has got the lease since, and the lease lingers.
+    /// `scout`: the work of a scout.
     pub(crate) fn waits<F: Future<Output = ()> + Send + 'static>(
         self,
         scout: impl FnOnce(Scouting) -> F,
-    ) -> Waiting {
-        let state = self.cohort.state();
-        self.cohort.wait(state, self.number, scout)
+    ) -> Result<Guard, Waiting> {
+        let mut state = self.cohort.state();
+        if let Some(picked) = self.cohort.pick(&mut state) {
+            drop(state);
+            if let Some(guard) = picked.good() {
+                return Ok(guard);
+            }
+            state = self.cohort.state();
+        }
+        Err(self.cohort.wait(state, self.number, scout))
     }
 }
 

@@ -150,7 +150,8 @@ impl Lane {
                 if went_well {
                     let here = self.queue.len() + self.pending.ready();
                     let took = began.elapsed();
-                    self.back.wait(&self.callers, count, here, took).await;
+                    let back = self.back.wait(&self.callers, count, here, took);
+                    self.post.beside(back).await;
                 }
             }
         }

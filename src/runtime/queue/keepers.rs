@@ -11,6 +11,9 @@ use crate::model::Name;
 pub(crate) trait Keeper: fmt::Debug + Send + Sync {
     /// Somebody asks for the name: gives it back, at once or after its next release.
     fn recall(&self);
+
+    /// Whether it keeps the name just now, although nobody has it.
+    fn lingers(&self) -> bool;
 }
 
 /// The keepers, with the numbers that they have got.
@@ -23,6 +26,8 @@ pub(crate) struct Keepers {
     count: AtomicU64,
     /// There may be some.
     has_any: AtomicBool,
+    /// A name has begun to linger since the last look: nobody was there for what was told before.
+    has_new: AtomicBool,
 }
 
 impl Keepers {
@@ -46,14 +51,31 @@ impl Keepers {
         self.has_any.load(Ordering::SeqCst)
     }
 
-    /// The names that are kept; `None`: there are none any more.
+    /// A name begins to linger.
+    pub(crate) fn begins(&self) {
+        self.has_new.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a name has begun to linger since the last [`Self::names`].
+    pub(crate) fn has_new(&self) -> bool {
+        self.has_new.load(Ordering::SeqCst)
+    }
+
+    /// The names that linger; `None`: there are no keepers any more.
     pub(crate) fn names(&self) -> Option<Vec<Name>> {
-        let all = self.locked();
-        if all.is_empty() {
-            self.has_any.store(false, Ordering::SeqCst);
-            return None;
-        }
-        Some(all.keys().cloned().collect())
+        let all: Vec<_> = {
+            let all = self.locked();
+            self.has_new.store(false, Ordering::SeqCst);
+            if all.is_empty() {
+                self.has_any.store(false, Ordering::SeqCst);
+                return None;
+            }
+            let keepers = all.iter().map(|(name, (_, of))| (name.clone(), of.clone()));
+            keepers.collect()
+        };
+        let lingers = |of: &Weak<dyn Keeper>| of.upgrade().is_some_and(|of| of.lingers());
+        let names = all.into_iter().filter(|(_, of)| lingers(of));
+        Some(names.map(|(name, _)| name).collect())
     }
 
     /// Somebody asks for the name.
@@ -97,6 +119,10 @@ mod tests {
         fn recall(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+
+        fn lingers(&self) -> bool {
+            self.0.load(Ordering::Relaxed) == 0
+        }
     }
 
     #[test]
@@ -108,7 +134,12 @@ mod tests {
         let ((first, is_first), (second, is_next)) = (add(), add());
         assert!(is_first && !is_next);
         keepers.remove(&name, first);
+        keepers.begins();
+        assert!(keepers.has_new());
+        assert_eq!(keepers.names(), Some(vec![name.clone()]));
+        assert!(!keepers.has_new());
         keepers.recall(&name);
+        assert_eq!(keepers.names(), Some(vec![]));
         assert_eq!(keeper.0.load(Ordering::Relaxed), 1);
         keepers.remove(&name, second);
         keepers.recall(&name);

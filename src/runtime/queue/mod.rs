@@ -92,6 +92,10 @@ impl Queue {
     /// Leases of this session's client may linger: whoever waits for them tells the session.
     pub(crate) fn linger(&self, session: Arc<Session>) {
         self.state().session = Some(session);
+    }
+
+    /// A keeper has come, who has to be told.
+    pub(crate) fn keeps(&self) {
         self.listen.notify_one();
     }
 

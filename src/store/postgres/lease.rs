@@ -36,7 +36,8 @@ SET grant_id = $2,
     holder = $4,
     acquired_at = clock_timestamp(),
     expires_at = clock_timestamp() + $3 * interval '1 microsecond',
-    session_id = $5
+    session_id = $5,
+    recall = NULL
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND (waiters = 0 OR $6) AND capacity = 0
@@ -64,7 +65,8 @@ WITH ask AS (
         holder = a.holder,
         acquired_at = clock_timestamp(),
         expires_at = clock_timestamp() + a.ttl * interval '1 microsecond',
-        session_id = a.session_id
+        session_id = a.session_id,
+        recall = NULL
     FROM free f JOIN ask a ON a.name = f.name
     WHERE l.name = f.name
     RETURNING l.name, l.fence

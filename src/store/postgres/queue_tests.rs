@@ -7,7 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
-use crate::store::lease::LeaseStore;
+use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::postgres::listener::listen;
 use crate::store::queue::{News, PassWhy};
 use crate::store::queue_cases::{Client, Place, TTL, Waits, named, queue_cases};
@@ -170,6 +170,40 @@ async fn a_client_that_may_keep_the_lease_is_told_who_waits() {
     client.wait("é \"a\"").await;
     keeper.conn.queue_test(keeper.session).await.unwrap();
     assert_eq!(next().await, News::Test);
+}
+
+#[tokio::test]
+async fn a_grant_after_one_that_has_expired_calls_nobody_back() {
+    let place = Schema::new().await;
+    let mut client = Client::new(&place).await;
+    client.hold("a").await;
+    let expire = format!(
+        "UPDATE rowlock_lock SET recall = '{}', expires_at = {}",
+        client.session,
+        Schema::AGO
+    );
+    for joins in [false, true] {
+        client.run(&expire).await;
+        let is_granted = if joins {
+            let ask = client.ask("a");
+            let joined = client.conn.queue_join(&ask).await.unwrap();
+            matches!(joined, Some(Joined::Granted { .. }))
+        } else {
+            let ask = TakeAsk {
+                name: named("a"),
+                grant_id: Uuid::new_v4(),
+                ttl: TTL,
+                holder: "a test".into(),
+                session: None,
+                barging: false,
+            };
+            let taken = client.conn.lease_take(&[ask]).await.unwrap();
+            matches!(taken[..], [Taken::Granted { .. }])
+        };
+        assert!(is_granted, "{joins}");
+        let sql = "SELECT count(*) FROM rowlock_lock WHERE recall IS NOT NULL";
+        assert_eq!(Schema::numbers(&mut client.conn, sql).await, [0], "{joins}");
+    }
 }
 
 /// The snapshot of a single statement would be older than the waiter.
