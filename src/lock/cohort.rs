@@ -250,13 +250,15 @@ mod tests {
         // Another one has the lease since, and leaves it. (Its scout may still be there when it is released: then the lease does not linger.)
         while !cohort.lingers() {
             let before = rowlock.lock("a").acquire().await.unwrap();
-            let lock = lock.clone();
-            let second = tokio::spawn(async move { lock.acquire().await.unwrap() });
-            while rowlock.waiters().await.unwrap().is_empty() {
-                tokio::task::yield_now().await;
-            }
-            assert_eq!(before.release().await.unwrap(), ReleaseOutcome::Released);
-            let held = second.await.unwrap();
+            let release = async {
+                while rowlock.waiters().await.unwrap().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+                before.release().await.unwrap()
+            };
+            let (held, released) = tokio::join!(lock.acquire(), release);
+            assert_eq!(released, ReleaseOutcome::Released);
+            let held = held.unwrap();
             assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
         }
         let guard = asking.waits(scout).expect("it lingers");
