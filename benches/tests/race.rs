@@ -51,6 +51,9 @@ fn every_contender_finishes_the_short_race() {
     for contender in with_rows {
         assert!(has("growth", contender), "{contender}: {lines}");
     }
+    for contender in ["rowlock-postgres", "rowlock-linger", "redis"] {
+        assert!(has("own", contender), "{contender}: {lines}");
+    }
     assert!(has("snapshot", "rowlock-postgres"), "{lines}");
     for plot in [
         "throughput-spread-1p",

@@ -5,7 +5,7 @@ use std::fmt;
 use std::pin::Pin;
 
 use super::head::{Head, Manner};
-use super::job::{Answered, AnyTask, Batch, Job, Next, Task, Turn, Verb};
+use super::job::{Answered, AnyTask, Batch, Job, Next, Rank, Task, Verb};
 use crate::model::{Error, Moment};
 use crate::store::fault::Fault;
 use crate::store::{Call, Store};
@@ -19,8 +19,8 @@ impl<V: Verb> AnyTask for Task<V> {
         &mut self.head
     }
 
-    fn turn(&self) -> Turn {
-        V::TURN
+    fn rank(&self) -> Rank {
+        V::RANK
     }
 
     fn may_grant(&self) -> bool {
@@ -105,7 +105,7 @@ impl<V: Verb> fmt::Debug for Gathered<V> {
 
 impl<V: Verb> Batch for Gathered<V> {
     fn join(&mut self, job: Job) -> Option<Job> {
-        if V::TURN.is_alone() || !(&*job as &dyn Any).is::<Task<V>>() {
+        if V::RANK.is_alone() || !(&*job as &dyn Any).is::<Task<V>>() {
             return Some(job);
         }
         let last = self.firsts.last().zip(self.followers.last_mut());
@@ -123,8 +123,8 @@ impl<V: Verb> Batch for Gathered<V> {
         None
     }
 
-    fn turn(&self) -> Turn {
-        V::TURN
+    fn rank(&self) -> Rank {
+        V::RANK
     }
 
     fn settle(self: Box<Self>, answered: Answered) -> Vec<Next> {
@@ -157,9 +157,5 @@ impl<V: Verb> Call for Gathered<V> {
             self.outcomes = V::send(&mut self.firsts, store).await?;
             Ok(())
         })
-    }
-
-    fn grants_and_frees(&self) -> bool {
-        false
     }
 }

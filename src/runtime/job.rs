@@ -28,7 +28,7 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
     type Outcome;
 
     /// The place of its statement in a batch.
-    const TURN: Turn;
+    const RANK: Rank;
 
     /// Whether it may grant something.
     const MAY_GRANT: bool = false;
@@ -81,7 +81,7 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
 
 /// The order of the statements in a batch. Statements that free something come before statements that ask for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Turn {
+pub(crate) enum Rank {
     /// Releases, and acquires, in one statement where the engine can.
     Exchange,
     /// Leaving a queue. It shares no statement; nor do the next one and `Join`.
@@ -99,7 +99,7 @@ pub(crate) enum Turn {
     Alone,
 }
 
-impl Turn {
+impl Rank {
     /// Whether its jobs share no statement.
     pub(crate) fn is_alone(self) -> bool {
         matches!(self, Self::Leave | Self::Accept | Self::Join | Self::Alone)
@@ -172,7 +172,7 @@ pub(crate) trait AnyTask: Any + fmt::Debug + Send {
 
     fn head_mut(&mut self) -> &mut Head;
 
-    fn turn(&self) -> Turn;
+    fn rank(&self) -> Rank;
 
     /// See [`Verb::MAY_GRANT`].
     fn may_grant(&self) -> bool;
@@ -212,7 +212,7 @@ pub(crate) trait Batch: Call + fmt::Debug {
     /// Adds a task that fits, or returns the job. Tasks come sorted by subject.
     fn join(&mut self, job: Job) -> Option<Job>;
 
-    fn turn(&self) -> Turn;
+    fn rank(&self) -> Rank;
 
     /// Answers the callers after the statement succeeded.
     fn settle(self: Box<Self>, answered: Answered) -> Vec<Next>;

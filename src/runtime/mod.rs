@@ -66,7 +66,7 @@ use errands::{Errand, ErrandKind, Order};
 use guards::Guards;
 use head::{Fate, Head, Manner};
 use job::{Job, Reply, Task};
-use lanes::{Callers, Message};
+use lanes::{LaneHandle, Message};
 use link::Way;
 use queue::Queue;
 use renew::Renewals;
@@ -90,9 +90,7 @@ const MAX_UNDELIVERED: usize = 1_000;
 
 /// A running client: the handle to its lanes and its renewals.
 pub(crate) struct Core {
-    lanes: Vec<mpsc::UnboundedSender<Message>>,
-    /// Of each lane.
-    callers: Vec<Arc<Callers>>,
+    lanes: Vec<LaneHandle>,
     /// The connection for looks. A long look delays no operation, and a caller's open transaction that keeps the lanes from writing
     /// does not keep it from reading.
     aside: mpsc::UnboundedSender<Message>,
@@ -156,8 +154,9 @@ impl Core {
             subject.hash(&mut hasher);
             usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or(0)
         });
-        self.hand_in(&self.lanes[number], job);
-        self.callers[number].one_came();
+        let lane = &self.lanes[number];
+        self.hand_in(&lane.jobs, job);
+        lane.callers.one_came();
     }
 
     /// A lane ends before its senders when the client shuts down or the lane's thread panicked.
@@ -176,7 +175,7 @@ impl Core {
 
     /// Whether the lanes have ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.lanes.iter().all(mpsc::UnboundedSender::is_closed)
+        self.lanes.iter().all(|lane| lane.jobs.is_closed())
     }
 
     fn undelivered(&self) -> MutexGuard<'_, Vec<Unfinished>> {
@@ -337,9 +336,9 @@ impl Core {
     }
 
     async fn flush_lanes(&self) {
-        let flush = |lane: &mpsc::UnboundedSender<Message>| {
+        let flush = |lane: &LaneHandle| {
             let (reply, done) = oneshot::channel();
-            let _ = lane.send(Message::Flush(reply));
+            let _ = lane.jobs.send(Message::Flush(reply));
             done
         };
         let replies: Vec<_> = self.lanes.iter().map(flush).collect();

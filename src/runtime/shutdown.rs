@@ -99,7 +99,8 @@ impl Core {
     async fn ask_lanes(&self, ask: impl Fn(Report) -> Message, until: Moment) -> Vec<Unfinished> {
         let until = until.max(Moment::now() + MOMENT / 2);
         let deadline = until + MOMENT / 2;
-        let lanes = self.lanes.iter().chain([&self.aside]);
+        let lanes = self.lanes.iter().map(|lane| &lane.jobs);
+        let lanes = lanes.chain([&self.aside]);
         let asked = lanes.map(|lane| {
             let (left, told) = oneshot::channel();
             // A lane that has ended has left nothing.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::clean::Cleaner;
 use super::cohort::Cohorts;
 use super::guards::Guards;
-use super::lanes::{Callers, Lane};
+use super::lanes::{Lane, LaneHandle};
 use super::link::{Link, Way};
 use super::renew::Renewals;
 use super::seen_keys::SeenKeys;
@@ -49,10 +49,11 @@ impl Core {
             move |queue| {
                 let link = Link::new(connector.clone(), timeout, &way);
                 Lane::new(link, queue, C::REQUEST, Arc::clone(&target))
+                    .with_exchange_from(C::EXCHANGE_FROM)
             }
         };
-        let callers: Vec<Arc<Callers>> = (0..C::LANES).map(|_| Arc::default()).collect();
-        let awaited = callers.clone();
+        let lanes: Vec<LaneHandle> = senders.into_iter().map(LaneHandle::new).collect();
+        let awaited: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.callers)).collect();
         let (migrate, timeout) = (settings.migrate, settings.operation_timeout);
         let tasks = Tasks::default();
         spawn(LANES, &target, (&tasks, Kind::Lanes), move || {
@@ -80,8 +81,7 @@ impl Core {
         let queue = &waiters.queue;
         let renewals = Renewals::start(link, spare, C::RENEWALS, cleaning, queue, &target, &tasks)?;
         let core = Self {
-            lanes: senders,
-            callers,
+            lanes,
             aside,
             errands,
             capabilities: C::CAPABILITIES,

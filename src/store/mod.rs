@@ -104,6 +104,9 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     /// After a batch of so many jobs, a lane lets the callers come back before it sends the next batch.
     const LARGE_BATCH: usize = usize::MAX;
 
+    /// From so many operations of a batch on, releases and acquires share a statement.
+    const EXCHANGE_FROM: usize = 0;
+
     /// The limit on a batch of operations on locks.
     const REQUEST: RequestLimit;
 
@@ -200,10 +203,6 @@ where
             Ok(())
         })
     }
-
-    fn grants_and_frees(&self) -> bool {
-        false
-    }
 }
 
 /// One call of a verb. It keeps the verb's outcome.
@@ -213,8 +212,10 @@ pub(crate) trait Call {
         store: &'a mut dyn Store,
     ) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>>;
 
-    /// Whether it may grant locks, and free others too. Then a commit that they share has to last, although that of a release need not.
-    fn grants_and_frees(&self) -> bool;
+    /// Whether its commit must wait for the disk although it releases locks: it also grants some.
+    fn must_last(&self) -> bool {
+        false
+    }
 }
 
 /// The verbs that rowlock sends on connections of its own.

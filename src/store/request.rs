@@ -16,8 +16,6 @@ pub(crate) struct RequestLimit {
     each: usize,
     /// and the bytes for each byte of its name.
     name_byte: usize,
-    /// From so many operations on, releases and acquires share a request.
-    shared_from: usize,
 }
 
 impl Default for RequestLimit {
@@ -32,7 +30,6 @@ impl RequestLimit {
         room: usize::MAX,
         each: 0,
         name_byte: 0,
-        shared_from: 0,
     };
 
     /// `text` is the size of the statement without its operations.
@@ -41,21 +38,7 @@ impl RequestLimit {
             room: RECORD - text,
             each,
             name_byte,
-            shared_from: 0,
         }
-    }
-
-    /// From so many operations on, releases and acquires share a request.
-    pub(crate) const fn shared_from(self, shared_from: usize) -> Self {
-        Self {
-            shared_from,
-            ..self
-        }
-    }
-
-    /// Whether so many releases and acquires share a request.
-    pub(crate) fn is_shared(&self, operations: usize) -> bool {
-        operations >= self.shared_from
     }
 
     /// Whether an operation fits after `used` bytes of others; adds it to `used`. The first operation always fits.

@@ -11,7 +11,7 @@
 //! # Failure
 //!
 //! A turn keeps no writer of another process out, and no transaction that the application begins by itself. It is not needed for
-//! correctness: the database has its own lock. Dropping a waiting future leaves the line; dropping a [`Turn`] ends it.
+//! correctness: the database has its own lock. Dropping a waiting future leaves the line; dropping a [`WriteTurn`] ends it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub(crate) struct Head {
 
 /// The turn of a writer, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct WriteTurn {
     /// Keeps the file's entry in the list of files, when no one else does.
     _writers: Arc<Writers>,
     _permit: OwnedSemaphorePermit,
@@ -57,7 +57,7 @@ tokio::task_local! {
 
 /// Takes a turn for a statement or a transaction of an own connection. `None`: it was waited for in vain, or this is no verb of
 /// [`Writers::lend`].
-pub(crate) async fn turn() -> Option<Turn> {
+pub(crate) async fn turn() -> Option<WriteTurn> {
     let writers = WRITERS.try_with(Arc::clone).ok()?;
     let _waiting = Waiting::of(&writers);
     timeout(OWN_WAIT, writers.take_turn()).await.ok()
@@ -107,9 +107,9 @@ impl Writers {
         }
     }
 
-    async fn take_turn(self: &Arc<Self>) -> Turn {
+    async fn take_turn(self: &Arc<Self>) -> WriteTurn {
         let permit = Arc::clone(&self.turn).acquire_owned().await;
-        Turn {
+        WriteTurn {
             _writers: Arc::clone(self),
             _permit: permit.expect("the turns never end"),
         }
@@ -118,7 +118,7 @@ impl Writers {
 
 impl Head {
     /// Waits for the turn. Then the next transaction is the head of the line.
-    pub(crate) async fn turn(self) -> Turn {
+    pub(crate) async fn turn(self) -> WriteTurn {
         let turn = self.writers.take_turn().await;
         if self.writers.own.load(Ordering::SeqCst) == 0 {
             return turn;

@@ -21,11 +21,11 @@ async fn poll<F: Future>(future: &mut Pin<&mut F>) -> Option<F::Output> {
     .await
 }
 
-async fn transaction(writers: &Arc<Writers>) -> Turn {
+async fn transaction(writers: &Arc<Writers>) -> WriteTurn {
     writers.line_up().await.turn().await
 }
 
-async fn own(writers: &Arc<Writers>) -> Option<Turn> {
+async fn own(writers: &Arc<Writers>) -> Option<WriteTurn> {
     writers.lend(turn()).await
 }
 

@@ -1,5 +1,6 @@
 //! The application's transactions: the pools that begin them, the calls in them, and retrying them.
 
+mod alone;
 mod context;
 mod open;
 mod pool;
@@ -9,9 +10,10 @@ mod retryable;
 use crate::store::TxStore;
 use crate::store::brands::{Brand, Supported};
 
+pub(crate) use alone::is_alone_in;
 pub(crate) use context::Context;
 pub use open::RetryTx;
-pub(crate) use open::{Open, Run, Uncommitted, is_alone_in};
+pub(crate) use open::{Open, Run, Uncommitted};
 pub use pool::Pool;
 pub use retry::Retry;
 pub use retryable::{Retryable, is_retryable};

@@ -5,9 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::SqlSafeStr;
-use sqlx::pool::PoolConnection;
-use tokio::time::timeout;
 
+use super::alone::Alone;
 use super::sealed::{self, AtEnd};
 use super::{Pool, Transaction};
 use crate::model::{Error, Name};
@@ -15,7 +14,7 @@ use crate::runtime::Core;
 use crate::runtime::tasks::{Finish, Tasks};
 use crate::store::brands::{Brand, Supported};
 use crate::store::fault_error::commit_unknown;
-use crate::store::writers::{Turn, Writers};
+use crate::store::writers::WriteTurn;
 use crate::store::{Connector, TxStore};
 
 /// The state that all transactions of one [`Retry::run`](super::Retry::run) share.
@@ -49,30 +48,10 @@ pub struct RetryTx<T> {
 pub(crate) struct Open<T> {
     pub(crate) tx: T,
     /// Until the transaction has ended. (Dropped after it.)
-    turn: Option<Turn>,
+    turn: Option<WriteTurn>,
     at_end: Vec<AtEnd>,
     run: Arc<Run>,
     alone_in: Option<Alone>,
-}
-
-/// A database that a transaction has for itself.
-#[derive(Clone)]
-struct Alone {
-    target: Arc<str>,
-    /// The same for all names of a file.
-    writers: Option<Arc<Writers>>,
-}
-
-tokio::task_local! {
-    /// The database that the transaction of this task has for itself.
-    static ALONE_IN: Alone;
-}
-
-/// Whether this task is in a closure of a transaction that has the whole database for itself: no lane can write before it ends.
-pub(crate) fn is_alone_in(target: &str) -> bool {
-    ALONE_IN
-        .try_with(|alone_in| *alone_in.target == *target)
-        .unwrap_or(false)
 }
 
 /// The receiver of a lent transaction. When the caller drops the work, and this receiver with it, a task of the caller's
@@ -98,18 +77,9 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         run: &Arc<Run>,
     ) -> Result<Self, Uncommitted> {
         let pool = pool.pool();
-        let alone_in = alone::<B>(pool);
-        let writers = |alone_in: &Alone| {
-            Some((
-                Arc::clone(alone_in.writers.as_ref()?),
-                Arc::clone(&alone_in.target),
-            ))
-        };
-        let (conn, turn) = match alone_in.as_ref().and_then(writers) {
-            Some((writers, target)) => {
-                let (conn, turn) = in_turn(pool, &writers, &target).await?;
-                (conn, Some(turn))
-            }
+        let alone_in = Alone::of(pool);
+        let (conn, turn) = match &alone_in {
+            Some(alone_in) => Box::pin(alone_in.connection(pool)).await?,
             None => (pool.acquire().await?, None),
         };
         let run_of_it = Arc::clone(run);
@@ -155,7 +125,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         let abandon = |open: Self| drop(open.undo());
         let lent = Lent { slot, abandon };
         let done = match alone_in {
-            Some(alone_in) => ALONE_IN.scope(alone_in, work(tx)).await,
+            Some(alone_in) => alone_in.during(work(tx)).await,
             None => work(tx).await,
         };
         (done, lent)
@@ -192,49 +162,6 @@ impl From<sqlx::Error> for Uncommitted {
     fn from(error: sqlx::Error) -> Self {
         Self::Driver(error)
     }
-}
-
-/// The database, if it has one writer at a time.
-fn alone<B: Supported>(pool: &sqlx::Pool<B>) -> Option<Alone> {
-    if !B::Connector::CAPABILITIES.one_writer {
-        return None;
-    }
-    let options = pool.connect_options();
-    let connector = B::Connector::from_options(options.as_ref().clone()).ok()?;
-    Some(Alone {
-        target: connector.target().into(),
-        writers: connector.writers(),
-    })
-}
-
-/// Waits for the turn, and for a connection of the pool, which only the head of the line takes. Both together take no longer than
-/// the pool allows for a connection.
-async fn in_turn<B: Supported>(
-    pool: &sqlx::Pool<B>,
-    writers: &Arc<Writers>,
-    target: &str,
-) -> Result<(PoolConnection<B>, Turn), Uncommitted> {
-    let is_own =
-        |alone_in: &Alone| matches!(&alone_in.writers, Some(own) if Arc::ptr_eq(own, writers));
-    if ALONE_IN.try_with(is_own).unwrap_or(false) {
-        return Err(Uncommitted::Ours(Error::InvalidSetting {
-            setting: "work",
-            reason: "the closure begins another transaction in the same file, which would wait for the closure's own \
-                     transaction: use that one, or begin the other one after it",
-        }));
-    }
-    let limit = pool.options().get_acquire_timeout();
-    let turn = async {
-        let head = writers.line_up().await;
-        let conn = pool.acquire().await?;
-        Ok((conn, head.turn().await))
-    };
-    timeout(limit, turn).await.unwrap_or_else(|_| {
-        Err(Uncommitted::Ours(Error::Unreachable {
-            target: target.to_owned(),
-            detail: format!("transactions of this process had the file for {limit:?}"),
-        }))
-    })
 }
 
 /// The result of a commit. It is unknown when the connection broke before the answer.
@@ -356,10 +283,6 @@ impl<T: Transaction> Transaction for RetryTx<T> {}
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-#[cfg(all(test, feature = "sqlite"))]
-#[path = "turn_tests.rs"]
-mod turns;
 
 #[cfg(test)]
 mod tests {

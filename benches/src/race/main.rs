@@ -69,7 +69,7 @@ async fn race(arguments: &Arguments) -> Result<(), Failure> {
             continue;
         }
         for score in &scores {
-            prepare(&mut servers, score.start).await?;
+            prepare(arguments, &mut servers, score.start).await?;
         }
         for round in 0..arguments.rounds {
             // In turns, and each time another one is the first.
@@ -102,16 +102,46 @@ async fn race(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Makes the tables and the names, once for all rounds.
-async fn prepare(servers: &mut Servers, start: Start) -> Result<(), Failure> {
+async fn prepare(
+    arguments: &Arguments,
+    servers: &mut Servers,
+    start: Start,
+) -> Result<(), Failure> {
     let Start { entry, heat } = start;
     let url = servers
         .url(entry.place, entry.database(heat.workload).as_deref())
         .await?;
     entry.prepare(&url).await?;
+    if entry.means == Means::Before {
+        // Only the earlier program knows its tables. It makes them in a run that does not count.
+        let orders = Orders {
+            processes: 1,
+            tasks: 1,
+            seconds: 0.1,
+            ..orders(arguments, start, &url)
+        };
+        processes::run(&orders, &arguments.program(entry)?).await?;
+    }
     if let Some(table) = entry.table() {
         rows::fill(entry.place, &url, table, heat.workload, heat.tasks).await?;
     }
     Ok(())
+}
+
+/// The orders for a run, without a referee.
+fn orders(arguments: &Arguments, start: Start, url: &str) -> Orders {
+    let Start { entry, heat } = start;
+    Orders {
+        contender: entry.name_in_program().to_owned(),
+        url: url.to_owned(),
+        workload: heat.workload,
+        process: 0,
+        processes: heat.processes,
+        tasks: heat.tasks / heat.processes,
+        warm_up: arguments.warm_up,
+        seconds: arguments.seconds,
+        referee: None,
+    }
 }
 
 /// One run of one contender.
@@ -136,15 +166,9 @@ async fn run(
         .then(|| servers.referee())
         .transpose()?;
     let orders = Orders {
-        contender: entry.name_in_program().to_owned(),
-        url,
-        workload: heat.workload,
-        process: 0,
-        processes: heat.processes,
-        tasks: heat.tasks / heat.processes,
-        warm_up: arguments.warm_up,
         seconds,
         referee,
+        ..orders(arguments, start, &url)
     };
     let run = if entry.means == Means::Floor {
         floor::run(servers, &orders).await

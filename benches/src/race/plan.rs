@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "spread,hot,mixed,growth,snapshot"
+        default_value = "spread,own,hot,mixed,growth,snapshot"
     )]
     pub(crate) workloads: Vec<Kind>,
     /// How many tasks there are in all processes together.

@@ -1,4 +1,4 @@
-//! Private servers for one race, started when the first contender needs them.
+//! Private servers for one race. All of them start before the first run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,7 +4,7 @@
 //!
 //! - Nobody arrives in time.
 //! - *Somebody waits for the name*, and calls it back. On PostgreSQL the statement that joins the queue notifies the session that the row's
-//!   `recall` names, and the client listens there. Elsewhere, and in case that is lost, a [look](look_after) at all such names finds it.
+//!   `recall` names, and the client listens there. Elsewhere, and in case that is lost, a look at all such names finds it.
 //! - *Another request of this client asks for the name*, a flush or a shutdown.
 //! - It is pinned or lost, has no fences left, or less than half of its trusted time.
 
@@ -17,25 +17,11 @@ use uuid::Uuid;
 use super::turn::{Offer, Turn};
 use super::{Cohort, State};
 use crate::model::{Moment, Name};
-use crate::runtime::Core;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::queue::Queue;
-use crate::runtime::queue::keepers::Keeper;
+use crate::runtime::queue::keepers::{Keeper, look_after};
 use crate::runtime::timer::sleep_until;
-use crate::store::Store;
 use crate::store::queue::Reserved;
-
-/// The pause between two looks, where the server tells nothing.
-const OFTEN: Duration = Duration::from_millis(100);
-
-/// The pause between two looks for what was not told.
-const SELDOM: Duration = Duration::from_secs(1);
-
-/// The looks leave the server and the connection alone for this many times as long as the last ones took.
-const REST: u32 = 10;
-
-/// How many names one statement looks at.
-const PAGE: usize = 1_000;
 
 /// A lease that may linger.
 #[derive(Debug)]
@@ -195,52 +181,5 @@ async fn time(cohort: Weak<Cohort>, grant_id: Uuid, mut due: Moment) {
             return;
         };
         due = until;
-    }
-}
-
-/// Looks now and then whether somebody waits for a name that lingers, as long as some do.
-async fn look_after(core: Weak<Core>) {
-    let mut looked = Moment::now();
-    let mut rest = Duration::ZERO;
-    loop {
-        // Who came before the name had a keeper has told nobody, so a look follows soon.
-        let is_due = |core: Arc<Core>| {
-            let pause = if core.queue.is_told() && !core.queue.keepers.has_new() {
-                SELDOM
-            } else {
-                OFTEN
-            };
-            (looked + pause.max(rest)).has_passed()
-        };
-        sleep_until(Moment::now() + OFTEN).await;
-        match core.upgrade().map(is_due) {
-            None => return,
-            Some(false) => continue,
-            Some(true) => {}
-        }
-        let Some(core) = core.upgrade() else {
-            return;
-        };
-        let began = Moment::now();
-        let Some(names) = core.queue.keepers.names() else {
-            return;
-        };
-        for page in names.chunks(PAGE) {
-            let page = page.to_vec();
-            let look = async move |store: &mut dyn Store| store.queue_awaited(&page).await;
-            match core
-                .ask_aside(core.look(None, "look who waits"), look)
-                .await
-            {
-                Ok(awaited) => awaited
-                    .iter()
-                    .for_each(|name| core.queue.keepers.recall(name)),
-                Err(error) => {
-                    tracing::debug!(%error, "cannot look who waits for a name that lingers, will try again");
-                }
-            }
-        }
-        looked = Moment::now();
-        rest = (looked - began) * REST;
     }
 }

@@ -11,13 +11,15 @@ use crate::model::Error;
 use crate::runtime::Core;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::queue::seat::Seat;
+use crate::store::in_tx::FURTHEST_AHEAD;
 
 /// How many fences a turn has for each task that waits.
 const EACH: i64 = 64;
 
-/// The most fences that a turn has. The row's fence is at most twice as many microseconds ahead of the database's clock: then a transaction
-/// waits so long for the clock to pass it (`store/in_tx.rs`).
+/// The most fences that a turn has. Reserving may leave the row's fence twice as many microseconds ahead of the database's clock, on SQLite 2 ms
+/// more. A lock in a transaction then waits until the clock has passed it.
 const MOST: i64 = 16_384;
+const _: () = assert!(2 * MOST + 2_000 < FURTHEST_AHEAD);
 
 /// How many fences a lease that lingers has.
 pub(crate) const LINGERING: i64 = 4_096;

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::Lane;
 use super::room::BESIDE_OUTCOME;
 use crate::model::{Error, Moment};
-use crate::runtime::job::{Answered, Batch, Job, Next, Turn};
+use crate::runtime::job::{Answered, Batch, Job, Next, Rank};
 
 impl Lane {
     /// Executes the jobs of a batch.
@@ -28,12 +28,12 @@ impl Lane {
     /// Groups the jobs into statements: in the order of their turns, sorted by subject, as many in a statement as fit. A job that fits
     /// into no statement fails here: the server would end the connection, with all the other jobs on it.
     pub(super) fn statements(&self, mut jobs: Vec<Job>) -> Vec<Box<dyn Batch>> {
-        let exchanged = jobs.iter().filter(|job| job.turn() == Turn::Exchange);
-        let is_shared = self.limit.is_shared(exchanged.count());
+        let exchanged = jobs.iter().filter(|job| job.rank() == Rank::Exchange);
+        let is_shared = exchanged.count() >= self.exchange_from;
         jobs.sort_by(|a, b| {
             // What frees something comes first.
             let by_verb = || (!is_shared).then(|| a.may_grant().cmp(&b.may_grant()));
-            let by_turn = a.turn().cmp(&b.turn());
+            let by_turn = a.rank().cmp(&b.rank());
             let by_turn = by_turn.then_with(|| by_verb().unwrap_or(Ordering::Equal));
             by_turn.then_with(|| a.head().subject.cmp(&b.head().subject))
         });
@@ -51,12 +51,12 @@ impl Lane {
                 continue;
             }
             // (Keys and the rest count as parts of the outcome.)
-            let its = match job.turn() {
-                Turn::Finish => written + BESIDE_OUTCOME,
+            let its = match job.rank() {
+                Rank::Finish => written + BESIDE_OUTCOME,
                 _ => 0,
             };
             let last = statements.last_mut().filter(|last| {
-                last.turn() == job.turn() && (its == 0 || bytes + its <= self.largest)
+                last.rank() == job.rank() && (its == 0 || bytes + its <= self.largest)
             });
             let left = match last {
                 Some(last) => last.join(job),
@@ -114,7 +114,7 @@ impl Lane {
                 Next::Then(job) => then.push(job),
             }
         }
-        self.post.send(answers, self.callers.home());
+        self.post.send(answers, self.callers.home.take());
         self.not_sent(first);
         then
     }

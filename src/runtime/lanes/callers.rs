@@ -8,13 +8,13 @@
 //! Callers that ask once, or that hold their locks for long, do not come back soon. So after a wait in vain the lane does not wait
 //! for a number of batches.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::timeout;
+
+use super::post::Home;
 
 /// The longest wait. Callers that come back at once need less, however slow the server is.
 const LONGEST: Duration = Duration::from_millis(5);
@@ -28,38 +28,20 @@ pub(crate) struct Callers {
     /// The number of jobs that the lane waits for.
     missing: AtomicI64,
     are_back: Notify,
-    /// The lane knows where its callers wait, and does not ask again before it uses that.
-    knows_home: AtomicBool,
-    home: Mutex<Option<Handle>>,
+    /// Where they wait for their answers.
+    pub(super) home: Home,
 }
 
 impl Callers {
     /// A caller's job is in the lane's queue.
     pub(crate) fn one_came(&self) {
-        if !self.knows_home.load(Ordering::Relaxed) {
-            self.knows_home.store(true, Ordering::Relaxed);
-            // On a runtime with one thread, nobody else would have its tasks run.
-            let home = Handle::try_current().ok();
-            let home = home.filter(|home| home.runtime_flavor() == RuntimeFlavor::MultiThread);
-            *self.locked() = home;
-        }
+        self.home.note();
         // The lane seldom waits, and reading costs less than writing. (Below zero, several came at the same time.)
         if self.missing.load(Ordering::Relaxed) > 0
             && self.missing.fetch_sub(1, Ordering::Relaxed) == 1
         {
             self.are_back.notify_one();
         }
-    }
-
-    /// The runtime of a caller that came since the last call: most likely the others wait there too.
-    pub(super) fn home(&self) -> Option<Handle> {
-        let home = self.locked().take();
-        self.knows_home.store(false, Ordering::Relaxed);
-        home
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Option<Handle>> {
-        self.home.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves when so many jobs have come. One notification for all of them: each would cost a switch of threads.
@@ -129,8 +111,6 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    use tokio::runtime::Builder;
-
     use super::*;
 
     #[test]
@@ -148,21 +128,6 @@ mod tests {
             callers.one_came();
             callers.are_back.notify_one();
         }
-    }
-
-    #[tokio::test]
-    async fn a_home_has_threads_of_its_own() {
-        let callers = Callers::default();
-        callers.one_came();
-        assert!(callers.home().is_none(), "this runtime has no other thread");
-        let home = Builder::new_multi_thread().build().unwrap();
-        {
-            let _entered = home.enter();
-            callers.one_came();
-        }
-        assert!(callers.home().is_some());
-        assert!(callers.home().is_none(), "nobody came since");
-        home.shutdown_background();
     }
 
     #[test]

@@ -78,13 +78,26 @@ pub(crate) struct Report {
     pub(crate) left: oneshot::Sender<Vec<Unfinished>>,
 }
 
+/// A lane, as its clients see it.
+#[derive(Debug)]
+pub(crate) struct LaneHandle {
+    pub(crate) jobs: mpsc::UnboundedSender<Message>,
+    pub(crate) callers: Arc<Callers>,
+}
+
+impl LaneHandle {
+    pub(crate) fn new(jobs: mpsc::UnboundedSender<Message>) -> Self {
+        let callers = Arc::default();
+        Self { jobs, callers }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) link: Link,
     pub(crate) target: Arc<str>,
     queue: mpsc::UnboundedReceiver<Message>,
     pending: Pending,
-    limit: RequestLimit,
     trouble: Trouble,
     /// The largest outcome that the server accepts, in bytes.
     largest: usize,
@@ -101,6 +114,8 @@ pub(crate) struct Lane {
     callers: Arc<Callers>,
     back: Return,
     post: Post,
+    /// From so many on, releases and acquires share a statement.
+    exchange_from: usize,
 }
 
 impl Lane {
@@ -116,7 +131,6 @@ impl Lane {
             target,
             queue,
             pending: Pending::within(limit),
-            limit,
             trouble: Trouble::none(Moment::now()),
             largest: usize::MAX,
             refused: false,
@@ -127,6 +141,15 @@ impl Lane {
             callers: Arc::default(),
             back: Return::never(),
             post: Post::default(),
+            exchange_from: 0,
+        }
+    }
+
+    /// A lane whose releases and acquires share a statement from so many on.
+    pub(crate) fn with_exchange_from(self, exchange_from: usize) -> Self {
+        Self {
+            exchange_from,
+            ..self
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::model::{Moment, Subject};
-use crate::runtime::job::{AnyTask, Job, Turn};
+use crate::runtime::job::{AnyTask, Job, Rank};
 
 /// The jobs of a batch on one subject, while the batch is picked. A read and a claim of the same record may go together: neither
 /// waits for the other, because each caller awaits its own. All other jobs keep their order.
@@ -18,9 +18,9 @@ pub(super) struct Place {
 
 impl Place {
     fn of(&mut self, job: &dyn AnyTask) -> Option<&mut Option<usize>> {
-        match job.turn() {
-            Turn::Read | Turn::LargeRead => Some(&mut self.read),
-            Turn::Claim => Some(&mut self.claim),
+        match job.rank() {
+            Rank::Read | Rank::LargeRead => Some(&mut self.read),
+            Rank::Claim => Some(&mut self.claim),
             _ => None,
         }
     }

@@ -1,18 +1,19 @@
 //! Answers go to their callers together.
 //!
-//! A caller waits on a runtime of the application's. Waking it from here may wake a worker of that runtime, which takes the processor from
-//! the lane, finds one caller, and goes to sleep until the next answer. So the answers of a statement go to the runtime as one task,
-//! which wakes the callers from within.
+//! A caller waits on the application's runtime. To wake it from the lane's thread may start a worker, which takes the processor from the
+//! lane for one answer. So the answers of a statement go to that runtime as one task, which wakes the callers.
 //!
-//! No caller depends on that task: workers may be blocked, and runtimes end. What is not delivered after a millisecond, the lane
-//! delivers itself. It also does so before it answers a flush or a shutdown: an answer without a caller may leave another job.
+//! No caller depends on that task: workers may be blocked, and runtimes end. If the task does not run within a millisecond, the lane
+//! delivers. It also delivers before it answers a flush or a shutdown: an answer whose caller has gone drops a guard, and that sends a
+//! release.
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::select;
 
 use crate::model::Moment;
@@ -24,6 +25,39 @@ pub(super) const MANY: usize = 8;
 
 /// How long the lane relies on another runtime.
 const LATE: Duration = Duration::from_millis(1);
+
+/// The runtime on which the callers of a lane wait.
+#[derive(Debug, Default)]
+pub(crate) struct Home {
+    /// It is known, and nobody looks again before it is used.
+    is_known: AtomicBool,
+    runtime: Mutex<Option<Handle>>,
+}
+
+impl Home {
+    /// A caller is here.
+    pub(super) fn note(&self) {
+        if self.is_known.load(Ordering::Relaxed) {
+            return;
+        }
+        self.is_known.store(true, Ordering::Relaxed);
+        let here = Handle::try_current().ok();
+        // The only thread of a runtime may be busy with the caller.
+        let here = here.filter(|here| here.runtime_flavor() == RuntimeFlavor::MultiThread);
+        *self.locked() = here;
+    }
+
+    /// The runtime of a caller that came since the last call: most likely the others wait there too.
+    pub(super) fn take(&self) -> Option<Handle> {
+        let runtime = self.locked().take();
+        self.is_known.store(false, Ordering::Relaxed);
+        runtime
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Handle>> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The answers that were sent to a runtime.
 #[derive(Debug, Default)]
@@ -177,6 +211,21 @@ pub(super) mod tests {
             self.home.take().unwrap().shutdown_background();
             drop(self.ends.take());
         }
+    }
+
+    #[tokio::test]
+    async fn a_home_has_threads_of_its_own() {
+        let home = Home::default();
+        home.note();
+        assert!(home.take().is_none(), "this runtime has no other thread");
+        let other = runtime();
+        {
+            let _entered = other.enter();
+            home.note();
+        }
+        assert!(home.take().is_some());
+        assert!(home.take().is_none(), "nobody came since");
+        other.shutdown_background();
     }
 
     #[test]

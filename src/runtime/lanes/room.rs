@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::runtime::head::Manner;
-use crate::runtime::job::{AnyTask, Turn};
+use crate::runtime::job::{AnyTask, Rank};
 use crate::store::RequestLimit;
 
 /// The most jobs in one statement.
@@ -19,7 +19,7 @@ pub(super) struct Room {
     limit: RequestLimit,
     pub(super) jobs: usize,
     /// Bytes of the statements whose requests are bounded.
-    requests: HashMap<Turn, usize>,
+    requests: HashMap<Rank, usize>,
     /// Bytes of outcomes to write.
     written: usize,
     /// Bytes of outcomes to read, where they are known to be large.
@@ -42,7 +42,7 @@ impl Room {
             return false;
         }
         if let Some((name, rest)) = job.head().request {
-            let used = self.requests.entry(job.turn()).or_default();
+            let used = self.requests.entry(job.rank()).or_default();
             if !self.limit.admits(used, name, rest) {
                 return false;
             }

@@ -3,9 +3,25 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use crate::model::Name;
+use crate::model::{Moment, Name};
+use crate::runtime::Core;
+use crate::runtime::timer::sleep_until;
+use crate::store::Store;
+
+/// The pause between two looks, where the server tells nothing.
+const OFTEN: Duration = Duration::from_millis(100);
+
+/// The pause between two looks for what was not told.
+const SELDOM: Duration = Duration::from_secs(1);
+
+/// The looks leave the server and the connection alone for this many times as long as the last ones took.
+const REST: u32 = 10;
+
+/// How many names one statement looks at.
+const PAGE: usize = 1_000;
 
 /// What keeps a name.
 pub(crate) trait Keeper: fmt::Debug + Send + Sync {
@@ -102,6 +118,53 @@ impl Keepers {
 
     fn locked(&self) -> MutexGuard<'_, ByName> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks now and then whether somebody waits for a name that lingers, as long as some do.
+pub(crate) async fn look_after(core: Weak<Core>) {
+    let mut looked = Moment::now();
+    let mut rest = Duration::ZERO;
+    loop {
+        // Who came before the name had a keeper has told nobody, so a look follows soon.
+        let is_due = |core: Arc<Core>| {
+            let pause = if core.queue.is_told() && !core.queue.keepers.has_new() {
+                SELDOM
+            } else {
+                OFTEN
+            };
+            (looked + pause.max(rest)).has_passed()
+        };
+        sleep_until(Moment::now() + OFTEN).await;
+        match core.upgrade().map(is_due) {
+            None => return,
+            Some(false) => continue,
+            Some(true) => {}
+        }
+        let Some(core) = core.upgrade() else {
+            return;
+        };
+        let began = Moment::now();
+        let Some(names) = core.queue.keepers.names() else {
+            return;
+        };
+        for page in names.chunks(PAGE) {
+            let page = page.to_vec();
+            let look = async move |store: &mut dyn Store| store.queue_awaited(&page).await;
+            match core
+                .ask_aside(core.look(None, "look who waits"), look)
+                .await
+            {
+                Ok(awaited) => awaited
+                    .iter()
+                    .for_each(|name| core.queue.keepers.recall(name)),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot look who waits for a name that lingers, will try again");
+                }
+            }
+        }
+        looked = Moment::now();
+        rest = (looked - began) * REST;
     }
 }
 

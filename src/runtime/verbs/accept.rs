@@ -4,7 +4,7 @@ use super::release;
 use super::wanted::Wanted;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::place::Place;
 use crate::store::Store;
@@ -67,7 +67,7 @@ impl Verb for Accept {
     /// `None`: a transaction has the row locked.
     type Outcome = Option<Confirmed>;
 
-    const TURN: Turn = Turn::Accept;
+    const RANK: Rank = Rank::Accept;
 
     const MAY_GRANT: bool = true;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::model::Error;
-use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Next, Rank, Reply, Task, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
 
@@ -26,7 +26,7 @@ where
 {
     type Outcome = T;
 
-    const TURN: Turn = Turn::Alone;
+    const RANK: Rank = Rank::Alone;
 
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<T>, Fault> {
         let mut found = Vec::with_capacity(1);

@@ -7,7 +7,7 @@ use crate::model::{Error, Moment, Subject};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::record_guard::RecordGuard;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -78,7 +78,7 @@ impl Claim {
 impl Verb for Claim {
     type Outcome = Claimed;
 
-    const TURN: Turn = Turn::Claim;
+    const RANK: Rank = Rank::Claim;
 
     const MAY_GRANT: bool = true;
 
@@ -145,7 +145,7 @@ struct Confirm {
 impl Verb for Confirm {
     type Outcome = Renewed;
 
-    const TURN: Turn = Turn::Confirm;
+    const RANK: Rank = Rank::Confirm;
 
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Renewed>, Fault> {
         let ask = |task: &Task<Self>| {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use super::release::Release;
 use super::take::Take;
 use crate::runtime::gathered::Gathered;
-use crate::runtime::job::{Answered, Batch, Job, Next, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Batch, Job, Next, Rank, Task, Verb};
 use crate::store::fault::Fault;
 use crate::store::lease::TakeAsk;
 use crate::store::release::ReleaseAsk;
@@ -54,8 +54,8 @@ impl Batch for Exchange {
         self.takes.join(job)
     }
 
-    fn turn(&self) -> Turn {
-        Take::TURN
+    fn rank(&self) -> Rank {
+        Take::RANK
     }
 
     fn settle(self: Box<Self>, answered: Answered) -> Vec<Next> {
@@ -81,7 +81,7 @@ impl Call for Exchange {
         Box::pin(self.send(store))
     }
 
-    fn grants_and_frees(&self) -> bool {
+    fn must_last(&self) -> bool {
         !self.takes.firsts.is_empty() && !self.releases.firsts.is_empty()
     }
 }

@@ -3,7 +3,7 @@
 use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Next, Rank, Reply, Task, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::record::{ANY_ATTEMPT, ClaimAsk, FinishAsk, Finished, RecordEnd};
@@ -73,7 +73,7 @@ impl Finish {
 impl Verb for Finish {
     type Outcome = Finished;
 
-    const TURN: Turn = Turn::Finish;
+    const RANK: Rank = Rank::Finish;
 
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Finished>, Fault> {
         let asks: Vec<FinishAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();

@@ -5,7 +5,7 @@ use super::wanted::Wanted;
 use super::{MAX_UNDO, leave};
 use crate::model::{Busy, Error, Kind, Moment, Share, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::place::Place;
 use crate::store::Store;
@@ -77,7 +77,7 @@ impl Verb for Join {
     /// `None`: a transaction has the row locked.
     type Outcome = Option<Joined>;
 
-    const TURN: Turn = Turn::Join;
+    const RANK: Rank = Rank::Join;
 
     const MAY_GRANT: bool = true;
 

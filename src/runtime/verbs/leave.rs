@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Job, Next, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Job, Next, Rank, Task, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -99,7 +99,7 @@ impl Verb for Leave {
     /// `None`: a transaction has a row locked.
     type Outcome = Option<Passed>;
 
-    const TURN: Turn = Turn::Leave;
+    const RANK: Rank = Rank::Leave;
 
     async fn send(
         tasks: &mut [Task<Self>],

@@ -3,7 +3,7 @@
 
 use crate::model::{Error, RecordKey, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Next, Rank, Reply, Task, Verb};
 use crate::runtime::lanes::MAX_BYTES;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -34,7 +34,7 @@ fn keys<'a>(reads: impl Iterator<Item = &'a Read>) -> Vec<RecordKey> {
 impl Verb for Read {
     type Outcome = Option<RecordRow>;
 
-    const TURN: Turn = Turn::Read;
+    const RANK: Rank = Rank::Read;
 
     async fn send(
         tasks: &mut [Task<Self>],
@@ -79,7 +79,7 @@ struct LargeRead(Read);
 impl Verb for LargeRead {
     type Outcome = Option<RecordRow>;
 
-    const TURN: Turn = Turn::LargeRead;
+    const RANK: Rank = Rank::LargeRead;
 
     async fn send(
         tasks: &mut [Task<Self>],

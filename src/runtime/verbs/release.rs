@@ -10,7 +10,7 @@ use super::{MAX_UNDO, leave};
 use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Batch, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Batch, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -160,7 +160,7 @@ impl Task<Release> {
 impl Verb for Release {
     type Outcome = Freed;
 
-    const TURN: Turn = Turn::Exchange;
+    const RANK: Rank = Rank::Exchange;
 
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Freed>, Fault> {
         let asks: Vec<ReleaseAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::model::{Error, Outcome, Subject};
 use crate::runtime::Core;
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::record::Finished;
@@ -43,7 +43,7 @@ fn head(ask: &StepAsk, doing: &'static str, manner: Manner, fate: Fate) -> Head 
 impl Verb for BeginStep {
     type Outcome = StepBegun;
 
-    const TURN: Turn = Turn::Alone;
+    const RANK: Rank = Rank::Alone;
 
     async fn send(
         tasks: &mut [Task<Self>],
@@ -114,7 +114,7 @@ impl FinishStep {
 impl Verb for FinishStep {
     type Outcome = Finished;
 
-    const TURN: Turn = Turn::Alone;
+    const RANK: Rank = Rank::Alone;
 
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Finished>, Fault> {
         let mut finished = Vec::with_capacity(1);

@@ -10,7 +10,7 @@ use super::release::{self, Release};
 use super::wanted::Wanted;
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Batch, Job, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Batch, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -88,7 +88,7 @@ impl Take {
 impl Verb for Take {
     type Outcome = Taken;
 
-    const TURN: Turn = Turn::Exchange;
+    const RANK: Rank = Rank::Exchange;
 
     const MAY_GRANT: bool = true;
 
@@ -180,7 +180,7 @@ impl Confirm {
 impl Verb for Confirm {
     type Outcome = Renewed;
 
-    const TURN: Turn = Turn::Confirm;
+    const RANK: Rank = Rank::Confirm;
 
     async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Renewed>, Fault> {
         let ask = |task: &Task<Self>| {

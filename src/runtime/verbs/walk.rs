@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::model::{Error, Moment};
 use crate::runtime::head::{Fate, Head, Manner};
-use crate::runtime::job::{Answered, Next, Reply, Task, Turn, Verb};
+use crate::runtime::job::{Answered, Next, Rank, Reply, Task, Verb};
 use crate::store::Store;
 use crate::store::clean::CleanedLocks;
 use crate::store::fault::Fault;
@@ -40,7 +40,7 @@ impl Walk {
 impl Verb for Walk {
     type Outcome = CleanedLocks;
 
-    const TURN: Turn = Turn::Alone;
+    const RANK: Rank = Rank::Alone;
 
     async fn send(
         tasks: &mut [Task<Self>],

@@ -137,7 +137,9 @@ impl Connector for Postgres {
 
     /// A release alone does not wait for the disk. So a few releases are answered sooner than the acquires that arrived with them, and
     /// their callers come back sooner. For many the work of another statement costs more.
-    const REQUEST: RequestLimit = RequestLimit::of(4_096, 49, 1).shared_from(48);
+    const EXCHANGE_FROM: usize = 48;
+
+    const REQUEST: RequestLimit = RequestLimit::of(4_096, 49, 1);
 
     const RENEWALS: RequestLimit = RequestLimit::of(4_096, 40, 1);
 

@@ -48,10 +48,7 @@ async fn after_a_wait_in_vain_locked_rows_are_skipped() {
     let place = Schema::new().await;
     let (mut client, mut other) = (Client::new(&place).await, Client::new(&place).await);
     let b = held(&mut client, "b").await;
-    let others = [
-        held(&mut client, "a").await,
-        held(&mut client, "c").await,
-    ];
+    let others = [held(&mut client, "a").await, held(&mut client, "c").await];
     let pin = "BEGIN; SELECT * FROM rowlock_lock WHERE name = 'b' FOR SHARE";
     other.run(pin).await;
     let rows = LockedRows::default();

@@ -146,7 +146,7 @@ impl Connection for OwnConnection {
         let named = self.sharing != Sharing::Mixed;
         let verb = LOCKED_ROWS.scope(LockedRows::Skipped, call.on(&mut *tx));
         let mut done = NAMED.scope(named, verb).await;
-        if done.is_ok() && call.grants_and_frees() {
+        if done.is_ok() && call.must_last() {
             let waits = sqlx::raw_sql(WAIT_FOR_DISK).execute(&mut *tx).await;
             done = waits.map(drop).map_err(Fault::from);
         }

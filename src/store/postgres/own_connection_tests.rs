@@ -167,7 +167,7 @@ impl Call for Exchange {
         })
     }
 
-    fn grants_and_frees(&self) -> bool {
+    fn must_last(&self) -> bool {
         true
     }
 }

@@ -101,7 +101,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
         "etcd",
         Means::Etcd,
         Place::Etcd,
-        "fsync per Raft entry, one member",
+        "fsync per group of Raft entries, one member",
     ),
     entry(
         "zookeeper",
@@ -167,13 +167,13 @@ impl Entry {
     /// The table with its locks, if they are rows.
     pub(crate) fn table(&self) -> Option<&'static str> {
         match self.means {
-            Means::Rowlock | Means::Linger | Means::Floor => Some("rowlock_lock"),
+            Means::Rowlock | Means::Linger | Means::Floor | Means::Before => Some("rowlock_lock"),
             Means::Bare => Some(bare::TABLE),
             _ => None,
         }
     }
 
-    /// Makes the tables.
+    /// Makes the tables, but those of an earlier rowlock.
     pub(crate) async fn prepare(&self, url: &str) -> Result<(), Failure> {
         match self.means {
             Means::Rowlock | Means::Linger | Means::Floor => rowlock::prepare(url).await,

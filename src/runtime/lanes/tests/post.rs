@@ -9,7 +9,7 @@ use crate::runtime::lanes::post::tests::Blocked;
 async fn posted(patience: Duration) -> (Bench, Blocked) {
     let mut bench = Bench::new().await;
     let queue = bench.queue.clone();
-    Arc::get_mut(&mut bench.core).unwrap().lanes = vec![queue];
+    Arc::get_mut(&mut bench.core).unwrap().lanes = vec![LaneHandle::new(queue)];
     let mut outcomes = Vec::new();
     for n in 0..MANY {
         let (take, outcome) = bench.take(&format!("n{n}"));

@@ -55,7 +55,7 @@ pub(super) fn errand(
 async fn what_a_lane_drops_after_its_stop_is_released() {
     let mut bench = Bench::new().await;
     let queue = bench.queue.clone();
-    Arc::get_mut(&mut bench.core).unwrap().lanes = vec![queue];
+    Arc::get_mut(&mut bench.core).unwrap().lanes = vec![LaneHandle::new(queue)];
     let (take, outcome) = bench.take("a");
     bench.send(take);
     let told = stop(&bench, Moment::now() + PATIENCE);
