@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 
 use super::NAMED;
-use super::exchange::{LOCKED_ROWS, LockedRows};
 use super::pooler::{BEGIN, Known, Sharing, is_mix_up};
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
@@ -32,7 +31,6 @@ pub(crate) struct OwnConnection {
     own_transactions: bool,
     known: Known,
     plans: Plans,
-    locked_rows: LockedRows,
 }
 
 /// How old the plans of a connection's prepared statements may be.
@@ -91,7 +89,6 @@ impl OwnConnection {
             own_transactions: strict || sharing == Sharing::Mixed,
             known: known.clone(),
             plans: Plans::made(Instant::now()),
-            locked_rows: LockedRows::default(),
         }
     }
 
@@ -137,15 +134,13 @@ impl Connection for OwnConnection {
         self.plan().await?;
         let began = Instant::now();
         if !self.own_transactions {
-            let verb = call.on(&mut self.conn);
-            let done = LOCKED_ROWS.scope(self.locked_rows.clone(), verb).await;
+            let done = call.on(&mut self.conn).await;
             self.plans.took(began.elapsed());
             return self.settled(done);
         }
         let mut tx = self.conn.begin_with(BEGIN).await?;
         let named = self.sharing != Sharing::Mixed;
-        let verb = LOCKED_ROWS.scope(LockedRows::Skipped, call.on(&mut *tx));
-        let mut done = NAMED.scope(named, verb).await;
+        let mut done = NAMED.scope(named, call.on(&mut *tx)).await;
         if done.is_ok() && call.must_last() {
             let waits = sqlx::raw_sql(WAIT_FOR_DISK).execute(&mut *tx).await;
             done = waits.map(drop).map_err(Fault::from);

@@ -122,14 +122,7 @@ async fn connected(settings: &[(&str, &str)]) -> OwnConnection {
 /// What the server knows of the table may be from when it had a row.
 #[tokio::test]
 async fn statements_on_leases_look_rows_up_by_key_whatever_the_statistics_say() {
-    for locked_rows in [LockedRows::default(), LockedRows::Skipped] {
-        let mut own = connected(&[]).await;
-        own.locked_rows = locked_rows;
-        look_rows_up_by_key(own).await;
-    }
-}
-
-async fn look_rows_up_by_key(mut own: OwnConnection) {
+    let mut own = connected(&[]).await;
     let connection: &mut dyn Connection = &mut own;
     let few = async |store: &mut dyn Store| store.lease_take(&[take("a")]).await;
     connection.call(few).await.unwrap();

@@ -1,8 +1,5 @@
 //! The queue on a server: `ROWLOCK_TEST_POSTGRES_URL`. Each test has a schema of its own.
 
-#[path = "exchange_tests.rs"]
-mod exchange;
-
 use std::str::FromStr;
 use std::time::Duration;
 
