@@ -61,8 +61,8 @@ impl Alone {
     }
 
     /// Runs `work` in the transaction.
-    pub(super) async fn during<F: Future>(self, work: F) -> F::Output {
-        ALONE_IN.scope(self, work).await
+    pub(super) fn during<F: Future>(self, work: F) -> impl Future<Output = F::Output> {
+        ALONE_IN.scope(self, work)
     }
 }
 

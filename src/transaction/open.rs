@@ -79,7 +79,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         let pool = pool.pool();
         let alone_in = Alone::of(pool);
         let (conn, turn) = match &alone_in {
-            Some(alone_in) => Box::pin(alone_in.connection(pool)).await?,
+            Some(alone_in) => alone_in.connection(pool).await?,
             None => (pool.acquire().await?, None),
         };
         let run_of_it = Arc::clone(run);
