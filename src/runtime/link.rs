@@ -191,13 +191,13 @@ impl Link {
         bound: Duration,
         verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        self.lend(bound, async |connection| connection.call(verb).await)
+        self.lend(bound, async |connection| connection.call(bound, verb).await)
             .await
     }
 
     /// [`Self::run`] for a call that keeps its outcome.
     pub(crate) async fn send(&mut self, bound: Duration, call: &mut dyn Call) -> Result<(), Fault> {
-        self.lend(bound, async |connection| connection.run(call).await)
+        self.lend(bound, async |connection| connection.run(call, bound).await)
             .await
     }
 

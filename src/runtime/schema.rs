@@ -13,6 +13,9 @@ use crate::store::migrate::{HISTORY_TABLE, changed, newer};
 use crate::store::schema::Applied;
 use crate::store::{Connection, Store};
 
+/// The caller limits the time of all verbs together.
+const UNBOUNDED: Duration = Duration::MAX;
+
 /// How long to keep trying to migrate.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -81,7 +84,7 @@ pub(crate) async fn prepare(
     }
     loop {
         let checked = connection
-            .call(async |store| store.check_tables().await)
+            .call(UNBOUNDED, async |store| store.check_tables().await)
             .await;
         match checked {
             Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
@@ -105,11 +108,11 @@ async fn read_history(
         Err(fault) if fault.kind == FaultKind::NoSuchTable => Ok(false),
         Err(fault) => Err(fault),
     };
-    let history = connection.call(async |store| store.schema_history().await);
+    let history = connection.call(UNBOUNDED, async |store| store.schema_history().await);
     if let Some(history) = history.await? {
         return Ok(Ok(Some(history)));
     }
-    if connection.call(is_other).await? {
+    if connection.call(UNBOUNDED, is_other).await? {
         return Ok(Err(Error::SchemaDamaged {
             target: target.into(),
             detail: format!("there is a table rowlock_lock, and no table {HISTORY_TABLE}"),

@@ -152,8 +152,9 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
 /// A connection of rowlock's own. It runs verbs one after the other.
 #[async_trait(?Send)]
 pub(crate) trait Connection: fmt::Debug + Send + 'static {
-    /// Runs one verb, with the statements that this brand's sessions need before and after it.
-    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault>;
+    /// Runs one verb, with the statements that this brand's sessions need before and after it. After `bound` the caller drops the future,
+    /// and the connection with it.
+    async fn run(&mut self, call: &mut dyn Call, bound: Duration) -> Result<(), Fault>;
 
     /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: the server may be
     /// another one, or its setting may have changed.
@@ -169,10 +170,11 @@ impl dyn Connection {
     /// Runs one verb and returns its outcome.
     pub(crate) async fn call<T>(
         &mut self,
+        bound: Duration,
         verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let mut once = Once::Called(verb);
-        self.run(&mut once).await?;
+        self.run(&mut once, bound).await?;
         match once {
             Once::Found(found) => Ok(found),
             // The session returned without running the call: it is broken.

@@ -54,7 +54,7 @@ async fn each(connector: impl Connector) {
     let mut connection = connector.connect(0, TIMEOUT).await.unwrap();
     connection.migrate().await.unwrap();
     let mut connection: Box<dyn Connection> = Box::new(connection);
-    let tried = connection.call(async |store| {
+    let tried = connection.call(TIMEOUT, async |store| {
         buries_only_what_has_ended(store).await;
         Ok(())
     });

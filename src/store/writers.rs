@@ -4,9 +4,9 @@
 //! # Overview
 //!
 //! There are two kinds of writers: transactions of the application that rowlock begins, which may be many, and rowlock's own
-//! connections, which are few and write for a moment. The transactions stand in a *line*. Its head, and the own connections that want
-//! to write, wait for the *turn*. So an own connection waits for one transaction, however long the line is: the head lets it go first
-//! once. And the next transaction goes before a second own connection's write.
+//! connections, which are few and write for a moment. The transactions stand in a *line*. The first one waits for the *turn*, and so do
+//! the own connections that want to write. An own connection waits for one transaction at most, because the first in the line lets it
+//! go ahead once. A second own connection then waits for that transaction.
 //!
 //! # Failure
 //!
@@ -15,16 +15,23 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// How long an own connection waits for its turn. Then it goes without one, and waits in the database: the holder of the turn may be
-/// waiting there too, for a writer of another process. It is shorter than any time that a renewal has.
+use crate::model::Moment;
+
+/// How long an own connection waits for its turn while the holder of the turn does not have the file: that one may itself be waiting, for a writer
+/// of another process. Then the own connection goes without a turn, and waits in the database too.
 const OWN_WAIT: Duration = Duration::from_millis(20);
+
+/// How long an own connection waits at most for a transaction that has the file. Without a turn it would get the file only if it asked in the
+/// moment between two transactions.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The writers of one database in this process.
 #[derive(Debug)]
@@ -33,6 +40,8 @@ pub(crate) struct Writers {
     turn: Arc<Semaphore>,
     /// How many own connections wait for the turn.
     own: AtomicUsize,
+    /// The holder of the turn is a transaction that has begun: it has the file.
+    is_file_taken: AtomicBool,
 }
 
 /// The head of the line, until it is dropped.
@@ -46,21 +55,43 @@ pub(crate) struct Head {
 #[derive(Debug)]
 pub(crate) struct WriteTurn {
     /// Keeps the file's entry in the list of files, when no one else does.
-    _writers: Arc<Writers>,
+    writers: Arc<Writers>,
     _permit: OwnedSemaphorePermit,
 }
 
+impl WriteTurn {
+    /// The transaction with this turn has the file until the turn is dropped.
+    pub(crate) fn has_file(&self) {
+        self.writers.is_file_taken.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for WriteTurn {
+    fn drop(&mut self) {
+        self.writers.is_file_taken.store(false, Ordering::SeqCst);
+    }
+}
+
 tokio::task_local! {
-    /// The writers of the database to which the running verb of an own connection goes.
-    static WRITERS: Arc<Writers>;
+    /// The writers of the database to which the running verb of an own connection goes, and how long it waits at most.
+    static WRITERS: (Arc<Writers>, Duration);
 }
 
 /// Takes a turn for a statement or a transaction of an own connection. `None`: it was waited for in vain, or this is no verb of
-/// [`Writers::lend`].
+/// [`Writers::in_turns`].
 pub(crate) async fn turn() -> Option<WriteTurn> {
-    let writers = WRITERS.try_with(Arc::clone).ok()?;
+    let (writers, longest) = WRITERS.try_with(Clone::clone).ok()?;
     let _waiting = Waiting::of(&writers);
-    timeout(OWN_WAIT, writers.take_turn()).await.ok()
+    let mut turn = pin!(writers.take_turn());
+    let until = Moment::now() + longest;
+    loop {
+        if let Ok(turn) = timeout(OWN_WAIT, &mut turn).await {
+            return Some(turn);
+        }
+        if !writers.is_file_taken.load(Ordering::SeqCst) || until.has_passed() {
+            return None;
+        }
+    }
 }
 
 impl Writers {
@@ -69,6 +100,7 @@ impl Writers {
             line: Arc::new(Semaphore::new(1)),
             turn: Arc::new(Semaphore::new(1)),
             own: AtomicUsize::new(0),
+            is_file_taken: AtomicBool::new(false),
         }
     }
 
@@ -93,9 +125,15 @@ impl Writers {
         writers
     }
 
-    /// Runs a verb of an own connection, which takes its turns by [`turn`].
-    pub(crate) async fn lend<F: Future>(self: &Arc<Self>, verb: F) -> F::Output {
-        WRITERS.scope(Arc::clone(self), verb).await
+    /// Runs a verb of an own connection, which takes its turns by [`turn`]. It has so much time for all that it does, and waits for no more
+    /// than half of it.
+    pub(crate) async fn in_turns<F: Future>(
+        self: &Arc<Self>,
+        bound: Duration,
+        verb: F,
+    ) -> F::Output {
+        let longest = LONGEST_WAIT.min(bound / 2);
+        WRITERS.scope((Arc::clone(self), longest), verb).await
     }
 
     /// Waits in the line, until all transactions before have had their turns or have left.
@@ -110,7 +148,7 @@ impl Writers {
     async fn take_turn(self: &Arc<Self>) -> WriteTurn {
         let permit = Arc::clone(&self.turn).acquire_owned().await;
         WriteTurn {
-            _writers: Arc::clone(self),
+            writers: Arc::clone(self),
             _permit: permit.expect("the turns never end"),
         }
     }

@@ -6,6 +6,9 @@ use std::task::Poll;
 
 use super::*;
 
+/// The time of a verb.
+const BOUND: Duration = Duration::from_millis(400);
+
 fn writers() -> Arc<Writers> {
     Arc::new(Writers::new())
 }
@@ -26,7 +29,7 @@ async fn transaction(writers: &Arc<Writers>) -> WriteTurn {
 }
 
 async fn own(writers: &Arc<Writers>) -> Option<WriteTurn> {
-    writers.lend(turn()).await
+    writers.in_turns(BOUND, turn()).await
 }
 
 #[tokio::test]
@@ -101,6 +104,35 @@ async fn an_own_connection_goes_without_a_turn_in_the_end() {
     assert!(own(&writers).await.is_none());
     assert!(before.elapsed() >= OWN_WAIT);
     assert_eq!(writers.own.load(Ordering::SeqCst), 0);
+}
+
+/// Between two transactions the file is free for a moment only.
+#[tokio::test]
+async fn an_own_connection_keeps_its_place_while_a_transaction_has_the_file() {
+    let writers = writers();
+    let first = transaction(&writers).await;
+    first.has_file();
+    let mut second = pin!(transaction(&writers));
+    assert!(poll(&mut second).await.is_none());
+    let mut lane = pin!(own(&writers));
+    let before = tokio::time::Instant::now();
+    while before.elapsed() < 3 * OWN_WAIT {
+        assert!(poll(&mut lane).await.is_none());
+        tokio::time::sleep(OWN_WAIT / 4).await;
+    }
+    drop(first);
+    assert!(poll(&mut second).await.is_none());
+    let turn = poll(&mut lane).await.flatten();
+    drop(turn.expect("the turn of the lane"));
+    let second = poll(&mut second).await.expect("its turn");
+    second.has_file();
+    assert!(own(&writers).await.is_none(), "it waits for half of its time");
+    let before = tokio::time::Instant::now();
+    drop(second);
+    let third = transaction(&writers).await;
+    assert!(own(&writers).await.is_none(), "the third has not begun");
+    assert!(before.elapsed() < BOUND / 2);
+    drop(third);
 }
 
 #[tokio::test]

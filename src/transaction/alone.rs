@@ -3,13 +3,15 @@
 //! The transactions of this process that rowlock begins take [turns](crate::store::writers). Code that runs in such a transaction can ask whether
 //! it would wait for that transaction.
 
+use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use tokio::time::timeout;
 
 use super::open::Uncommitted;
-use crate::model::Error;
+use crate::model::{Error, Moment};
 use crate::store::Connector;
 use crate::store::brands::Supported;
 use crate::store::writers::{WriteTurn, Writers};
@@ -20,6 +22,8 @@ pub(super) struct Alone {
     target: Arc<str>,
     /// The same for all names of a file.
     writers: Option<Arc<Writers>>,
+    /// That of the transaction in whose closure this one began.
+    outer: Option<Arc<Self>>,
 }
 
 tokio::task_local! {
@@ -29,9 +33,15 @@ tokio::task_local! {
 
 /// Whether this task is in a closure of a transaction that has the whole database for itself: no lane can write before it ends.
 pub(crate) fn is_alone_in(target: &str) -> bool {
-    ALONE_IN
-        .try_with(|alone_in| *alone_in.target == *target)
-        .unwrap_or(false)
+    is_in_any(|alone_in| *alone_in.target == *target)
+}
+
+/// Whether this task is in a closure of such a transaction, or in one of a transaction in whose closure that one began.
+fn is_in_any(is_such: impl Fn(&Alone) -> bool) -> bool {
+    let of_all = |innermost: &Alone| {
+        iter::successors(Some(innermost), |inner| inner.outer.as_deref()).any(is_such)
+    };
+    ALONE_IN.try_with(of_all).unwrap_or(false)
 }
 
 impl Alone {
@@ -45,6 +55,7 @@ impl Alone {
         Some(Self {
             target: connector.target().into(),
             writers: connector.writers(),
+            outer: ALONE_IN.try_with(|outer| Arc::new(outer.clone())).ok(),
         })
     }
 
@@ -56,6 +67,15 @@ impl Alone {
         let Some(writers) = &self.writers else {
             return Ok((pool.acquire().await?, None));
         };
+        let is_own =
+            |alone_in: &Self| matches!(&alone_in.writers, Some(own) if Arc::ptr_eq(own, writers));
+        if is_in_any(is_own) {
+            return Err(Uncommitted::Ours(Error::InvalidSetting {
+                setting: "work",
+                reason: "the closure begins another transaction in its own file, which would wait for the first: use the closure's \
+                         transaction, or begin the other one after the first has ended",
+            }));
+        }
         let (conn, turn) = in_turn(pool, writers, &self.target).await?;
         Ok((conn, Some(turn)))
     }
@@ -66,37 +86,52 @@ impl Alone {
     }
 }
 
-/// Waits for the turn, and for a connection of the pool, which only the head of the line takes. Both together take no longer than
-/// the pool allows for a connection.
+/// Waits for a connection of the pool and for the turn, each for no longer than the pool allows for a connection.
+///
+/// Only the first in the line takes a connection. If all connections of its pool are in use, it leaves the line, because transactions of other pools
+/// wait in it, too. Then it comes back with a connection.
 async fn in_turn<B: Supported>(
     pool: &sqlx::Pool<B>,
     writers: &Arc<Writers>,
     target: &str,
 ) -> Result<(PoolConnection<B>, WriteTurn), Uncommitted> {
-    let is_own =
-        |alone_in: &Alone| matches!(&alone_in.writers, Some(own) if Arc::ptr_eq(own, writers));
-    if ALONE_IN.try_with(is_own).unwrap_or(false) {
-        return Err(Uncommitted::Ours(Error::InvalidSetting {
-            setting: "work",
-            reason: "the closure begins a second transaction in its own file, which would wait for the first: use the closure's \
-                     transaction, or begin the second after the first has ended",
-        }));
-    }
     let limit = pool.options().get_acquire_timeout();
-    let turn = async {
-        let head = writers.line_up().await;
-        let conn = pool.acquire().await?;
-        Ok((conn, head.turn().await))
-    };
-    timeout(limit, turn).await.unwrap_or_else(|_| {
-        Err(Uncommitted::Ours(Error::Unreachable {
-            target: target.to_owned(),
-            detail: format!(
-                "no turn to write to the file, or no connection of the pool, within {limit:?} (the pool's acquire_timeout): shorten the \
-                 transactions of this process, or raise that time"
+    let until = Moment::now() + limit;
+    let no_turn = || {
+        Uncommitted::Ours(Error::Conflict {
+            what: format!(
+                "the file of {target} (transactions of this process had it for {limit:?}, the acquire_timeout of the pool)"
             ),
-        }))
-    })
+        })
+    };
+    let first = by(until, writers.line_up()).await.ok_or_else(no_turn)?;
+    let at_once = match is_exhausted(pool) {
+        true => None,
+        false => timeout(AT_ONCE, pool.acquire()).await.ok(),
+    };
+    let (first, conn) = match at_once {
+        Some(conn) => (first, conn?),
+        None => {
+            drop(first);
+            let conn = pool.acquire().await?;
+            (by(until, writers.line_up()).await.ok_or_else(no_turn)?, conn)
+        }
+    };
+    let turn = by(until, first.turn()).await.ok_or_else(no_turn)?;
+    Ok((conn, turn))
+}
+
+/// How long the first in the line waits for a connection that its pool has or makes. Making one takes a fraction of this.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// Whether all connections that the pool may have are in use.
+fn is_exhausted<B: Supported>(pool: &sqlx::Pool<B>) -> bool {
+    pool.num_idle() == 0 && pool.size() >= pool.options().get_max_connections()
+}
+
+/// `None`: the time was over first.
+async fn by<T>(until: Moment, work: impl Future<Output = T>) -> Option<T> {
+    timeout(until.remaining(), work).await.ok()
 }
 
 #[cfg(all(test, feature = "sqlite"))]

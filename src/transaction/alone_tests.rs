@@ -85,6 +85,36 @@ async fn a_transaction_in_the_closure_of_another_through_a_link_is_refused_at_on
     nested_is_refused(&here, &pool_of(link, 4).await).await;
 }
 
+#[tokio::test]
+async fn a_transaction_in_a_closure_within_its_own_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, there) = (
+        pool(&dir, 4).await,
+        pool_of(dir.path().join("b.db"), 4).await,
+    );
+    let (here, there) = (&here, &there);
+    let (outer, inner) = (ONCE, ONCE);
+    let nested = outer.run(here, |tx| {
+        let inner = &inner;
+        async move {
+            let between = inner.run(there, |of_there| async move {
+                let again = run(here).await;
+                drop(of_there);
+                again
+            });
+            let refused = between.await;
+            drop(tx);
+            refused
+        }
+    });
+    let error = tokio::time::timeout(SOON / 2, nested).await;
+    let error = error.expect("it waits for itself").unwrap_err();
+    assert!(
+        error.to_string().contains("begins another transaction"),
+        "{error}"
+    );
+}
+
 async fn nested_is_refused(here: &SqlitePool, there: &SqlitePool) {
     let once = ONCE;
     let nested = once.run(here, |tx| async move {
@@ -126,6 +156,46 @@ async fn waiting_transactions_keep_one_connection() {
     }
 }
 
+/// The transaction that waits for a connection of its own pool does not keep back the others, which have theirs.
+#[tokio::test]
+async fn a_pool_without_a_free_connection_holds_up_no_other_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let (full, other) = (pool(&dir, 1).await, pool(&dir, 1).await);
+    let reader = full.acquire().await.unwrap();
+    let waits = {
+        let full = full.clone();
+        spawn(async move { run(&full).await })
+    };
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let run_beside = tokio::time::timeout(SOON / 2, run(&other)).await;
+    run_beside.expect("the line stands still").unwrap();
+    assert!(!waits.is_finished());
+    drop(reader);
+    waits.await.unwrap().unwrap();
+}
+
+/// Such a transaction tries again. (Nothing had begun.)
+#[tokio::test]
+async fn a_transaction_whose_turn_does_not_come_in_time_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, end) = busy(&pool(&dir, 1).await).await;
+    let file = SqliteConnectOptions::new().filename(dir.path().join("a.db"));
+    let short = SqlitePoolOptions::new().acquire_timeout(Duration::from_millis(20));
+    let short = short.connect_with(file).await.unwrap();
+    let tries = Retry::new().attempts(1_000);
+    let mut next = Box::pin(tries.run(&short, |tx| async move {
+        drop(tx);
+        Ok::<_, Error>(())
+    }));
+    let early = tokio::time::timeout(Duration::from_millis(100), &mut next).await;
+    assert!(early.is_err(), "the other one has the file: {early:?}");
+    end.notify_one();
+    tokio::time::timeout(SOON / 2, next).await.unwrap().unwrap();
+    first.await.unwrap();
+}
+
 #[tokio::test]
 async fn the_wait_ends_with_the_patience_of_the_pool() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,9 +205,10 @@ async fn the_wait_ends_with_the_patience_of_the_pool() {
     let short = short.connect_with(file).await.unwrap();
     let error = run(&short).await.unwrap_err();
     assert!(
-        error.to_string().contains("had the file for 50ms"),
+        error.to_string().contains("had it for 50ms"),
         "{error}"
     );
+    assert!(Retryable::is_retryable(&error));
     end.notify_one();
     first.await.unwrap();
     run(&short).await.unwrap();
@@ -208,7 +279,13 @@ async fn a_transaction_that_is_cut_off_anywhere_gives_up_its_turn() {
 
 #[tokio::test]
 async fn a_lane_waits_for_few_of_many_transactions() {
-    const LINE: u32 = 100;
+    // Shorter and longer than a lane would wait if no transaction had the file.
+    for (line, time) in [(100, 3), (20, 60)] {
+        a_lane_waits_for_few(line, Duration::from_millis(time)).await;
+    }
+}
+
+async fn a_lane_waits_for_few(line: u32, time: Duration) {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(&dir, 4).await;
     let rowlock = Rowlock::from_pool(&pool).await.unwrap();
@@ -216,13 +293,13 @@ async fn a_lane_waits_for_few_of_many_transactions() {
     rowlock.flush().await;
     let done = Arc::new(AtomicU32::new(0));
     let (first, end) = busy(&pool).await;
-    let waiting: Vec<_> = (0..LINE)
+    let waiting: Vec<_> = (0..line)
         .map(|_| {
             let (pool, done) = (pool.clone(), Arc::clone(&done));
             spawn(async move {
                 let done = &done;
                 let work = |tx| async move {
-                    sleep_until(Moment::now() + Duration::from_millis(3)).await;
+                    sleep_until(Moment::now() + time).await;
                     done.fetch_add(1, Ordering::Relaxed);
                     drop(tx);
                     Ok::<(), Error>(())
@@ -239,7 +316,7 @@ async fn a_lane_waits_for_few_of_many_transactions() {
         assert!(held.release().await.is_ok());
     }
     let done = done.load(Ordering::Relaxed);
-    assert!(done < LINE / 2, "{done} of {LINE} transactions went first");
+    assert!(done < line / 2, "{done} of {line} transactions went first");
     for waits in waiting {
         waits.await.unwrap();
     }

@@ -86,6 +86,9 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
         let begin = async move {
             let statement = <B::Connector as Connector>::BEGIN.map(SqlSafeStr::into_sql_str);
             let tx = sqlx::Transaction::begin(conn, statement).await?;
+            if let Some(turn) = &turn {
+                turn.has_file();
+            }
             Ok(Self {
                 tx,
                 turn,

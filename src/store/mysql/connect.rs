@@ -151,7 +151,7 @@ impl Connector for MySql {
 
 #[async_trait(?Send)]
 impl Connection for MySqlConnection {
-    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
+    async fn run(&mut self, call: &mut dyn Call, _bound: Duration) -> Result<(), Fault> {
         call.on(self).await
     }
 

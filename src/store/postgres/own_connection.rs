@@ -129,7 +129,7 @@ impl OwnConnection {
 #[async_trait(?Send)]
 impl Connection for OwnConnection {
     /// Runs the verb in a transaction of its own, where it needs one.
-    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
+    async fn run(&mut self, call: &mut dyn Call, _bound: Duration) -> Result<(), Fault> {
         self.check()?;
         self.plan().await?;
         let began = Instant::now();

@@ -125,7 +125,7 @@ async fn statements_on_leases_look_rows_up_by_key_whatever_the_statistics_say() 
     let mut own = connected(&[]).await;
     let connection: &mut dyn Connection = &mut own;
     let few = async |store: &mut dyn Store| store.lease_take(&[take("a")]).await;
-    connection.call(few).await.unwrap();
+    connection.call(TTL, few).await.unwrap();
     let begin = "ANALYZE rowlock_lock; BEGIN; DELETE FROM rowlock_lock";
     sqlx::raw_sql(begin).execute(&mut own.conn).await.unwrap();
     let scans = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'rowlock_lock'";
@@ -135,7 +135,7 @@ async fn statements_on_leases_look_rows_up_by_key_whatever_the_statistics_say() 
         use_leases(store).await;
         Ok(())
     };
-    connection.call(many).await.unwrap();
+    connection.call(TTL, many).await.unwrap();
     let after = count(&mut own.conn, scans).await;
     assert_eq!(after - before, 0, "scans of the table");
     sqlx::raw_sql("ROLLBACK")
@@ -186,16 +186,16 @@ async fn a_commit_that_grants_waits_for_the_disk_also_when_it_frees() {
     let held = ["a", "b"].map(take);
     let connection: &mut dyn Connection = &mut own;
     let hold = async |store: &mut dyn Store| store.lease_take(&held).await;
-    connection.call(hold).await.unwrap();
+    connection.call(TTL, hold).await.unwrap();
     // The exchange does not find the grant of this release, and so looks why.
     let unknown = releases(&[take("a")]);
     let mut exchange = Exchange(unknown, vec![take("c")]);
-    own.run(&mut exchange).await.unwrap();
+    own.run(&mut exchange, TTL).await.unwrap();
     let commits = "SELECT count(*) FROM commits WHERE waits = 'remote_apply'";
     assert_eq!(count(&mut own.conn, commits).await, 3);
     let connection: &mut dyn Connection = &mut own;
     let free = async |store: &mut dyn Store| store.lease_release(&releases(&held)).await;
-    connection.call(free).await.unwrap();
+    connection.call(TTL, free).await.unwrap();
     let commits = "SELECT count(*) FROM commits WHERE waits = 'off'";
     assert_eq!(count(&mut own.conn, commits).await, 2);
 }

@@ -179,10 +179,10 @@ pub(crate) struct OwnConnection {
 
 #[async_trait(?Send)]
 impl Connection for OwnConnection {
-    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
-        let verb = self.conn.run(call);
+    async fn run(&mut self, call: &mut dyn Call, bound: Duration) -> Result<(), Fault> {
+        let verb = self.conn.run(call, bound);
         match &self.writers {
-            Some(writers) => writers.lend(verb).await,
+            Some(writers) => writers.in_turns(bound, verb).await,
             None => verb.await,
         }
     }
@@ -195,7 +195,7 @@ impl Connection for OwnConnection {
 /// Without turns.
 #[async_trait(?Send)]
 impl Connection for SqliteConnection {
-    async fn run(&mut self, call: &mut dyn Call) -> Result<(), Fault> {
+    async fn run(&mut self, call: &mut dyn Call, _bound: Duration) -> Result<(), Fault> {
         call.on(self).await
     }
 
