@@ -299,6 +299,11 @@ impl FormTokens {
         let claim = self.outcomes.ask(&record(ask)?, form, None);
         let open = Open::begin(pool, run).await;
         let open = open.map_err(Uncommitted::into_error::<E>)?;
+        // It may have waited for long.
+        if let Err(ended) = self.outcomes.core.check_open() {
+            open.undo().await;
+            return Err(ended.into());
+        }
         let (it, token, key) = (self.clone(), ask.clone(), claim.clone());
         // A task finishes the statements, as in `run_in_tx`: no statement is cut off.
         let claimed = self

@@ -151,6 +151,11 @@ impl Idempotency {
     {
         let open = Open::begin(pool, run).await;
         let open = open.map_err(Uncommitted::into_error::<E>)?;
+        // It may have waited for long.
+        if let Err(ended) = self.core.check_open() {
+            open.undo().await;
+            return Err(ended.into());
+        }
         match self.claim_in::<P>(open, ask).await? {
             Ok(open) => self.work_in::<P, E, F>(open, ask, work).await,
             Err(refused) => Ok(refused),

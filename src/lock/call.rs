@@ -62,6 +62,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         names: Vec<Name>,
         doing: &'static str,
     ) -> Result<Self, Error> {
+        // This client may keep them, although nobody needs them.
+        for name in &names {
+            core.queue.keepers.recall(name);
+        }
         // The request has checked that there is at least one name.
         let on = Subject::Lock(names[0].clone());
         Ok(Self {

@@ -187,7 +187,6 @@ mod tests {
     use super::*;
     use crate::client::Rowlock;
     use crate::model::{Loss, ReleaseOutcome};
-    use crate::runtime::queue::keepers::Keeper;
 
     async fn guard_of(lock: &Lock, name: &Name) -> Guard {
         match lock.ask(name).await.unwrap() {

@@ -102,6 +102,8 @@ impl Version {
     }
 
     pub(crate) async fn read(core: &Core, name: Name) -> Result<Self, Error> {
+        // This client may keep it, although nobody needs it.
+        core.queue.keepers.recall(&name);
         let seen = core.look_version(&name).await?;
         Ok(Self {
             name,

@@ -126,7 +126,10 @@ async fn an_own_connection_keeps_its_place_while_a_transaction_has_the_file() {
     drop(turn.expect("the turn of the lane"));
     let second = poll(&mut second).await.expect("its turn");
     second.has_file();
-    assert!(own(&writers).await.is_none(), "it waits for half of its time");
+    assert!(
+        own(&writers).await.is_none(),
+        "it waits for half of its time"
+    );
     let before = tokio::time::Instant::now();
     drop(second);
     let third = transaction(&writers).await;

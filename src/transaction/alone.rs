@@ -114,7 +114,10 @@ async fn in_turn<B: Supported>(
         None => {
             drop(first);
             let conn = pool.acquire().await?;
-            (by(until, writers.line_up()).await.ok_or_else(no_turn)?, conn)
+            (
+                by(until, writers.line_up()).await.ok_or_else(no_turn)?,
+                conn,
+            )
         }
     };
     let turn = by(until, first.turn()).await.ok_or_else(no_turn)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Error, Lock, ReleaseOutcome, Rowlock};
-use rowlock_test::{Db, eventually, on_every_engine, release};
+use rowlock_test::{Db, eventually, on_app, on_every_engine, release};
 use tokio::task::JoinSet;
 
 /// Far longer than anything here takes.
@@ -78,17 +78,23 @@ on_every_engine! {
     async fn who_waits_calls_back_what_is_in_use_again_and_again(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let busy = lingering(&one);
-        let using = tokio::spawn(async move {
-            loop {
-                use_once(&busy).await;
-                tokio::task::yield_now().await;
+        for work in [Duration::ZERO, Duration::from_millis(20)] {
+            let busy = busy.clone();
+            let using = tokio::spawn(async move {
+                loop {
+                    let held = busy.acquire().await.unwrap();
+                    // The work that the lock is for: the lease lingers for a small part of the time.
+                    tokio::time::sleep(work).await;
+                    release(&held).await;
+                }
+            });
+            let wait = two.lock("a").wait(PATIENCE / 4);
+            for _ in 0..3 {
+                release(&wait.acquire().await.unwrap()).await;
             }
-        });
-        let wait = two.lock("a").wait(PATIENCE);
-        for _ in 0..3 {
-            release(&wait.acquire().await.unwrap()).await;
+            using.abort();
+            let _ = using.await;
         }
-        using.abort();
     }
 
     async fn another_request_of_the_same_client_gets_it(db: &Db) {
@@ -107,6 +113,21 @@ on_every_engine! {
             let held = other.wait(PATIENCE).acquire().await.unwrap();
             release(&held).await;
             rowlock.flush().await;
+        }
+    }
+
+    async fn a_transaction_of_the_same_client_gets_it(db: &Db) {
+        let rowlock = &db.rowlock().await;
+        for is_optimistic in [false, true] {
+            use_once(&lingering(rowlock)).await;
+            let retry = rowlock.retry();
+            on_app!(&db.app, pool => retry.run(pool, |mut tx| async move {
+                if is_optimistic {
+                    let seen = rowlock.in_tx(&mut tx).version("a").await?;
+                    return rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen).map(drop);
+                }
+                rowlock.in_tx(&mut tx).lock("a").wait(PATIENCE / 4).acquire().await.map(drop)
+            }).await.unwrap());
         }
     }
 

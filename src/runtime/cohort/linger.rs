@@ -148,6 +148,13 @@ impl Cohort {
     }
 }
 
+#[cfg(test)]
+impl Cohort {
+    pub(crate) fn lingers(&self) -> bool {
+        self.state().turn.as_ref().is_some_and(Turn::lingers)
+    }
+}
+
 impl Keeper for Cohort {
     fn recall(&self) {
         let mut state = self.state();
@@ -160,10 +167,6 @@ impl Keeper for Cohort {
         let over = state.turn.take_if(|_| lingers);
         drop(state);
         release(over);
-    }
-
-    fn lingers(&self) -> bool {
-        self.state().turn.as_ref().is_some_and(Turn::lingers)
     }
 }
 

@@ -233,7 +233,9 @@ impl Cohort {
         let mut state = self.state();
         // A scout with a place in the queue has got through since.
         let is_in_queue = state.scout.as_ref().is_some_and(Scout::has_seat);
-        state.trouble = trouble.filter(|_| !is_in_queue).cloned();
+        // What became of an acquire is the affair of the task that has sent it.
+        let is_for_all = |trouble: &&Error| !matches!(trouble, Error::OutcomeUnknown { .. });
+        state.trouble = trouble.filter(is_for_all).filter(|_| !is_in_queue).cloned();
     }
 
     pub(crate) fn trouble(&self) -> Option<Error> {
@@ -251,21 +253,44 @@ mod tests {
     use std::time::Duration;
 
     use super::{Arrived, Key};
-    use crate::model::Name;
+    use crate::model::{Error, Name, Subject};
     use crate::runtime::rows::tests::core;
 
-    #[tokio::test]
-    async fn the_task_that_asks_is_not_turned_away() {
-        let dir = tempfile::tempdir().unwrap();
-        let core = core(&dir).await;
-        let cohort = core.cohort(Key {
+    fn key() -> Key {
+        Key {
             name: Name::new("a").unwrap(),
             ttl: Duration::from_secs(30),
             in_session: false,
             holder: None,
             queue_limit: 1,
             linger: None,
-        });
+        }
+    }
+
+    /// A task that has sent nothing must not be told that its acquire may have happened.
+    #[tokio::test]
+    async fn an_acquire_whose_outcome_is_unknown_is_no_trouble_for_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let cohort = core(&dir).await.cohort(key());
+        let (target, detail) = (String::new(), String::new());
+        let unreachable = Error::Unreachable { target, detail };
+        let unknown = Error::OutcomeUnknown {
+            doing: "acquire",
+            on: Subject::Lock(key().name),
+            target: String::new(),
+            detail: String::new(),
+        };
+        for (error, is_told) in [(unreachable, true), (unknown, false)] {
+            cohort.set_trouble(Some(&error));
+            assert_eq!(cohort.trouble().is_some(), is_told, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_task_that_asks_is_not_turned_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let core = core(&dir).await;
+        let cohort = core.cohort(key());
         let scout = |scouting| async move {
             let _scouting = scouting;
             pending::<()>().await;

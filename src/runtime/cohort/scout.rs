@@ -16,10 +16,10 @@ use crate::store::in_tx::FURTHEST_AHEAD;
 /// How many fences a turn has for each task that waits.
 const EACH: i64 = 64;
 
-/// The most fences that a turn has. Reserving may leave the row's fence twice as many microseconds ahead of the database's clock, on SQLite 2 ms
-/// more. A lock in a transaction then waits until the clock has passed it.
-const MOST: i64 = 16_384;
-const _: () = assert!(2 * MOST + 2_000 < FURTHEST_AHEAD);
+/// The most fences that a turn has. The row's fence may be as many microseconds ahead of the database's clock when they are reserved, and two
+/// sendings of a confirm may both reserve them. A lock in a transaction then waits until the clock has passed the fence.
+const MOST: i64 = 12_288;
+const _: () = assert!(3 * MOST < FURTHEST_AHEAD);
 
 /// How many fences a lease that lingers has.
 pub(crate) const LINGERING: i64 = 4_096;

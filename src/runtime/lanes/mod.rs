@@ -178,7 +178,7 @@ impl Lane {
                 }
             }
         }
-        self.post.deliver();
+        self.post.deliver_all();
         self.report_if(|_| true);
         for job in self.pending.leave() {
             let error = self.gave_up(&job);
@@ -253,7 +253,7 @@ impl Lane {
         self.receive();
         if self.is_asked() {
             // An answer without a caller may leave another job.
-            self.post.deliver();
+            self.post.deliver_all();
             self.receive();
         }
         self.pending.answer_flushes();

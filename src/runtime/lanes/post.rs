@@ -7,10 +7,11 @@
 //! delivers. It also delivers before it answers a flush or a shutdown: an answer whose caller has gone drops a guard, and that sends a
 //! release.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -63,6 +64,8 @@ impl Home {
 #[derive(Debug, Default)]
 pub(super) struct Post {
     letter: Option<Letter>,
+    /// Read while an answer is being delivered, of this letter or of an earlier one.
+    delivering: Arc<RwLock<()>>,
     /// When the lane no longer relies on that runtime.
     pub(super) late_at: Option<Moment>,
 }
@@ -74,19 +77,28 @@ impl Post {
         let Some(home) = home.filter(|_| answers.len() >= MANY) else {
             return answers.into_iter().for_each(|answer| answer());
         };
-        let letter = Letter(Arc::new(Mutex::new(answers)));
+        let letter = Letter {
+            answers: Arc::new(Mutex::new(answers.into())),
+            delivering: Arc::clone(&self.delivering),
+        };
         let delivery = Delivery(letter.clone());
         home.spawn(async move { drop(delivery) });
         self.letter = Some(letter);
         self.late_at = Some(Moment::now() + LATE);
     }
 
-    /// Delivers what was not delivered. Afterwards all callers have their answers.
+    /// Delivers what nobody has begun to deliver.
     pub(super) fn deliver(&mut self) {
         if let Some(letter) = self.letter.take() {
             letter.deliver();
         }
         self.late_at = None;
+    }
+
+    /// Delivers, and waits for answers that others are delivering. Afterwards all callers have their answers.
+    pub(super) fn deliver_all(&mut self) {
+        self.deliver();
+        drop(self.delivering.write());
     }
 
     /// When the lane has to deliver; `None`: all is delivered.
@@ -118,19 +130,31 @@ impl Post {
     }
 }
 
-/// Answers that are on their way. The first one who delivers them keeps the others waiting until they are delivered.
+/// Answers that are on their way. Who delivers takes one after the other, so that a worker which stands still in the middle keeps back one answer
+/// only.
 #[derive(Clone)]
-struct Letter(Arc<Mutex<Vec<Answer>>>);
+struct Letter {
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+    delivering: Arc<RwLock<()>>,
+}
 
 impl Letter {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_delivered(&self) -> bool {
-        let answers = self.0.try_lock();
-        answers.is_ok_and(|answers| answers.is_empty())
+        self.waiting().is_empty()
     }
 
     fn deliver(&self) {
-        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for answer in answers.drain(..) {
+        loop {
+            let delivering = self.delivering.read();
+            let _delivering = delivering.unwrap_or_else(PoisonError::into_inner);
+            let next = self.waiting().pop_front();
+            let Some(answer) = next else {
+                return;
+            };
             answer();
         }
     }
@@ -284,6 +308,29 @@ pub(super) mod tests {
                 threads.recv_timeout(PATIENCE).unwrap();
             }
         }
+    }
+
+    /// A worker is in the middle of an answer, and does not go on.
+    #[test]
+    fn an_answer_that_stands_still_keeps_back_no_other() {
+        let home = runtime();
+        let (in_the_middle, begun) = mpsc::channel();
+        let (goes_on, until) = mpsc::channel::<()>();
+        let (mut answers, threads) = answers(MANY);
+        let stands_still: Answer = Box::new(move || {
+            in_the_middle.send(()).unwrap();
+            let _ = until.recv();
+        });
+        answers.insert(0, stands_still);
+        let mut post = Post::default();
+        post.send(answers, Some(home.handle().clone()));
+        begun.recv().unwrap();
+        post.deliver();
+        assert_eq!(threads.try_iter().count(), MANY);
+        let all = thread::spawn(move || post.deliver_all());
+        assert!(!all.is_finished(), "one is not delivered");
+        drop(goes_on);
+        all.join().unwrap();
     }
 
     #[test]

@@ -25,11 +25,8 @@ const PAGE: usize = 1_000;
 
 /// What keeps a name.
 pub(crate) trait Keeper: fmt::Debug + Send + Sync {
-    /// Somebody asks for the name: gives it back, at once or after its next release.
+    /// A waiter asks for the name: gives it back, at once or after its next release.
     fn recall(&self);
-
-    /// Whether it keeps the name just now, although nobody has it.
-    fn lingers(&self) -> bool;
 }
 
 /// The keepers, with the numbers that they have got.
@@ -77,21 +74,16 @@ impl Keepers {
         self.has_new.load(Ordering::SeqCst)
     }
 
-    /// The names that linger; `None`: there are no keepers any more.
+    /// The names that may linger; `None`: there are no keepers any more. A name that a task has just now is one of them: in steady use it
+    /// lingers for moments only, and no look would meet one.
     pub(crate) fn names(&self) -> Option<Vec<Name>> {
-        let all: Vec<_> = {
-            let all = self.locked();
-            self.has_new.store(false, Ordering::SeqCst);
-            if all.is_empty() {
-                self.has_any.store(false, Ordering::SeqCst);
-                return None;
-            }
-            let keepers = all.iter().map(|(name, (_, of))| (name.clone(), of.clone()));
-            keepers.collect()
-        };
-        let lingers = |of: &Weak<dyn Keeper>| of.upgrade().is_some_and(|of| of.lingers());
-        let names = all.into_iter().filter(|(_, of)| lingers(of));
-        Some(names.map(|(name, _)| name).collect())
+        let all = self.locked();
+        self.has_new.store(false, Ordering::SeqCst);
+        if all.is_empty() {
+            self.has_any.store(false, Ordering::SeqCst);
+            return None;
+        }
+        Some(all.keys().cloned().collect())
     }
 
     /// Somebody asks for the name.
@@ -182,10 +174,6 @@ mod tests {
         fn recall(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
-
-        fn lingers(&self) -> bool {
-            self.0.load(Ordering::Relaxed) == 0
-        }
     }
 
     #[test]
@@ -202,7 +190,7 @@ mod tests {
         assert_eq!(keepers.names(), Some(vec![name.clone()]));
         assert!(!keepers.has_new());
         keepers.recall(&name);
-        assert_eq!(keepers.names(), Some(vec![]));
+        assert_eq!(keepers.names(), Some(vec![name.clone()]));
         assert_eq!(keeper.0.load(Ordering::Relaxed), 1);
         keepers.remove(&name, second);
         keepers.recall(&name);

@@ -46,6 +46,9 @@ const BLOCK: &str = "
 SELECT CASE WHEN fence <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + 2000 + ?3 THEN ?3 ELSE 0 END
 FROM rowlock_lock WHERE name = ?1 AND grant_id = ?2";
 
+/// A transaction waits until the clock has passed the fences that were reserved, and has the file meanwhile: that must not take long.
+const BLOCK_LIMIT: i64 = 2_000;
+
 const CONFIRM: &str = "
 UPDATE rowlock_lock
 SET expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 + 1000, session_id = ?4,
@@ -124,7 +127,7 @@ impl QueueStore for SqliteConnection {
             let block = sqlx::query_scalar(BLOCK)
                 .bind(ask.name.as_bytes())
                 .bind(ask.grant_id)
-                .bind(ask.fences);
+                .bind(ask.fences.min(BLOCK_LIMIT));
             block.fetch_optional(&mut *self).await?.unwrap_or(0)
         } else {
             0
