@@ -48,9 +48,8 @@
 //!
 //! # Runtime
 //!
-//! Call rowlock in a tokio runtime. Its connections and renewals have threads of their own; under load, many answers come as one
-//! short task of your runtime. So asking once (without an
-//! owner that several tasks share) and releasing need no timers in the caller's runtime. Every call that waits needs them:
+//! Call rowlock in a tokio runtime. Its connections and renewals have threads of their own. So asking once (without an owner that several
+//! tasks share) and releasing need no timers in the caller's runtime. (Under load, one short task of your runtime delivers many answers.) Every call that waits needs them:
 //! [`Lock::acquire`], [`Held::with`], [`Rowlock::flush`], every call in a transaction, every `wait`. `#[tokio::main]` and
 //! `#[tokio::test]` have timers; a runtime that you build yourself needs `enable_time` or `enable_all`. Without timers such a call
 //! panics when it must wait.

@@ -112,8 +112,8 @@ impl Rowlock {
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
     /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
     ///
-    /// A holder of this client notices at once, another one at its next renewal, within a third of its TTL (in a session: right after a renewal of the session). Until then it may go on
-    /// working. To prevent an overlap, stop the holder first, or have the resource check the fence. Later
+    /// A holder of this client notices at once. A holder of another client may go on working until its next renewal, within a third of its TTL (in a session:
+    /// until the look after a renewal of the session). To prevent an overlap, stop the holder first, or have the resource check the fence. Later
     /// fences of the name are still greater. A damaged row is repaired.
     ///
     /// # Errors

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use tokio::select;
 
 use super::Lock;
-use super::patience::Patience;
+use super::patience::{Patience, until};
 use crate::model::{Error, Kind, Name, Subject};
 use crate::runtime::cohort::scout::{LINGERING, Scouting};
 use crate::runtime::cohort::{Arrived, Cohort, Key, Told, Waiting};
 use crate::runtime::lease_guard::Guard;
-use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::take::Acquired;
 use crate::store::Store;
 use crate::store::queue::{ConfirmAsk, Confirmed, Reserved};
@@ -75,12 +74,6 @@ impl Lock {
                 // It may still be granted a lock, and its scout may not.
                 break;
             }
-            let over = async {
-                match patience.limit {
-                    Some(limit) => sleep_until(limit).await,
-                    None => std::future::pending().await,
-                }
-            };
             select! {
                 biased;
                 told = waiting.told() => match told {
@@ -89,7 +82,7 @@ impl Lock {
                     Told::Failed(error) => return Err(error),
                 },
                 () = closing => {}
-                () = over => {
+                () = until(patience.limit) => {
                     let trouble = cohort.trouble();
                     drop(waiting);
                     if let Some(trouble) = trouble {

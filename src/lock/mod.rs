@@ -238,17 +238,16 @@ impl Lock {
     /// no statement: 1 ms to 1 min; it keeps nothing when not set. Use it for names that one process takes again and again, such as the
     /// partitions that it works on.
     ///
-    /// Whoever waits for the name calls it back: at once where the server tells it (PostgreSQL, but not behind a pooler that shares
+    /// A waiter elsewhere calls the name back: at once where the server tells it (PostgreSQL, but not behind a pooler that shares
     /// connections), within a tenth of a second elsewhere. [`flush`](crate::Rowlock::flush) and [`shutdown`](crate::Rowlock::shutdown) give all such names
     /// back.
     ///
     /// The price: while it is kept,
     ///
     /// - a process that crashes binds a name that it had released, until the lease expires after its TTL;
-    /// - a [`try_acquire`](Self::try_acquire) of another process, and any [transaction](crate::Rowlock::in_tx), find the name busy. They call nothing back;
-    /// - after a [`force_release`](crate::Rowlock::force_release) by another client, tasks of this client may take it again and again, until its next renewal
-    ///   or a pin finds out,
-    ///   as a holder does;
+    /// - a [`try_acquire`](Self::try_acquire) and a [transaction](crate::Rowlock::in_tx) of another client find the name busy, and do not call it back;
+    /// - after a [`force_release`](crate::Rowlock::force_release) by another client, this client goes on giving the lease to its tasks, until its next renewal or
+    ///   a pin shows the loss;
     /// - `list` and `inspect` show it as held, and it is renewed;
     /// - a client whose last handle is dropped without a shutdown lives on, until its names are given back.
     ///

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Lock;
 use crate::model::{Busy, Error, Moment};
+use crate::runtime::timer::sleep_until;
 
 /// The wait of one call.
 pub(super) struct Patience {
@@ -35,5 +36,13 @@ impl Patience {
             waited: self.started.elapsed(),
             busy: Box::new(busy),
         }
+    }
+}
+
+/// Resolves at this moment; never, if there is none.
+pub(super) async fn until(limit: Option<Moment>) {
+    match limit {
+        Some(limit) => sleep_until(limit).await,
+        None => std::future::pending().await,
     }
 }

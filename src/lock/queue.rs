@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::select;
 
 use super::acquire::Asked;
-use super::patience::Patience;
+use super::patience::{Patience, until};
 use super::{Lock, Owner};
 use crate::model::{Error, Kind, Moment, Name, Subject};
 use crate::runtime::backoff;
@@ -199,12 +199,6 @@ impl Lock {
             // From here on no shutdown is missed.
             closing.as_mut().enable();
             core.check_open()?;
-            let over = async {
-                match limit {
-                    Some(limit) => sleep_until(limit).await,
-                    None => std::future::pending().await,
-                }
-            };
             select! {
                 biased;
                 turn = place.turn() => match turn {
@@ -216,7 +210,7 @@ impl Lock {
                     }
                 },
                 () = closing => {}
-                () = over => return Ok(Waited::TooLong),
+                () = until(limit) => return Ok(Waited::TooLong),
             }
         }
         let mut backoff = backoff::poll();

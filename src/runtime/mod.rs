@@ -6,7 +6,8 @@
 //!
 //! - `rowlock-lanes` runs the [lanes]. Each lane has a connection, gathers the operations that arrive while its statement
 //!   is in flight, and sends them as the next statement. A caller's future only awaits the answer. It never owns a statement, so
-//!   dropping it cannot damage a connection. One more connection serves looks at single rows. Each [errand](errands), which may
+//!   dropping it cannot damage a connection. The scouts of [cohorts](cohort) run there too, and what ends their offers and lingering leases. One
+//!   more connection serves looks at single rows. Each [errand](errands), which may
 //!   take long, gets a connection and a thread of its own.
 //! - `rowlock-renew` [renews](renew) all leases that this client holds, on one or two connections of its own, and announces
 //!   warnings and losses. The [cleaner](clean) runs there too, and the tasks that find out whose turn in a [queue] it is.

@@ -160,8 +160,8 @@ pub(crate) struct TxAsk {
 
 /// How many microseconds the fence of a row may be ahead of the database's clock, because fences were reserved ([`ConfirmAsk`](super::queue::ConfirmAsk)).
 ///
-/// A transaction that is rolled back gives its fence back. So that the next one gets another fence, it comes from the clock: a transaction waits
-/// until the clock has passed the fence of the row. A row whose fence is further ahead was not made so by fences that were reserved.
+/// After a rollback the row has its old fence again. The next transaction must get another one, so it waits until the clock has passed the row's
+/// fence, and takes the clock. A fence that is further ahead was not reserved: there is no wait.
 pub(crate) const FURTHEST_AHEAD: i64 = 40_000;
 
 #[derive(Debug)]

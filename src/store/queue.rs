@@ -115,8 +115,8 @@ pub(crate) struct ConfirmAsk {
     pub(crate) ttl: Duration,
     /// The session that the lock belongs to from now on, if it belongs to one.
     pub(crate) session: Option<Uuid>,
-    /// How many fences to reserve: the fence of the row rises by so many, and the grant has all of them. None is reserved while the fence is
-    /// that far ahead of the clock of the database: when a row is removed, fences go on from there.
+    /// How many fences to reserve: the fence of the row rises by so many, and the grant has all of them. None is reserved while the
+    /// fence is ahead of the database's clock by more than that: after the row is removed, fences go on from the clock. An engine may reserve fewer.
     pub(crate) fences: i64,
     /// The session to tell when somebody waits for the name, where the server tells anything: the lease may linger.
     pub(crate) recall: Option<Uuid>,

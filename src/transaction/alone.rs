@@ -104,21 +104,19 @@ async fn in_turn<B: Supported>(
             ),
         })
     };
-    let first = by(until, writers.line_up()).await.ok_or_else(no_turn)?;
-    let at_once = match is_exhausted(pool) {
-        true => None,
-        false => timeout(AT_ONCE, pool.acquire()).await.ok(),
+    let mut first = by(until, writers.line_up()).await.ok_or_else(no_turn)?;
+    let at_once = if is_exhausted(pool) {
+        None
+    } else {
+        timeout(AT_ONCE, pool.acquire()).await.ok()
     };
-    let (first, conn) = match at_once {
-        Some(conn) => (first, conn?),
-        None => {
-            drop(first);
-            let conn = pool.acquire().await?;
-            (
-                by(until, writers.line_up()).await.ok_or_else(no_turn)?,
-                conn,
-            )
-        }
+    let conn = if let Some(conn) = at_once {
+        conn?
+    } else {
+        drop(first);
+        let conn = pool.acquire().await?;
+        first = by(until, writers.line_up()).await.ok_or_else(no_turn)?;
+        conn
     };
     let turn = by(until, first.turn()).await.ok_or_else(no_turn)?;
     Ok((conn, turn))

@@ -113,8 +113,8 @@ impl Retry {
     /// # Errors
     ///
     /// The last error of `work`, after a rollback; the driver's error, when a transaction could not begin or
-    /// commit; [`Error::CommitUnknown`]; [`Error::Unreachable`], when earlier transactions of this process had the SQLite file for the pool's
-    /// `acquire_timeout`; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for an invalid
+    /// commit; [`Error::CommitUnknown`]; [`Error::Conflict`], when earlier transactions of this process had the SQLite file for the pool's
+    /// `acquire_timeout`, in each attempt; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for an invalid
     /// policy.
     ///
     /// # Cancel safety

@@ -8,7 +8,7 @@
 //! - *Another request of this client asks for the name*, a flush or a shutdown.
 //! - It is pinned or lost, has no fences left, or less than half of its trusted time.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
@@ -117,8 +117,18 @@ impl Cohort {
         picked?.good()
     }
 
-    /// Takes the lease that lingers, for a task that arrives. The state must be unlocked before the outcome is used.
-    pub(super) fn pick(&self, state: &mut State) -> Option<Picked> {
+    /// Takes the lease that lingers, for a task that arrives; or else locks the state.
+    pub(super) fn pick_or_lock(&self) -> Result<Guard, MutexGuard<'_, State>> {
+        let mut state = self.state();
+        let Some(picked) = self.pick(&mut state) else {
+            return Err(state);
+        };
+        drop(state);
+        picked.good().ok_or_else(|| self.state())
+    }
+
+    /// Takes the lease that lingers. The state must be unlocked before the outcome is used.
+    fn pick(&self, state: &mut State) -> Option<Picked> {
         let turn = state.turn.as_mut().filter(|turn| turn.lingers())?;
         let is_good = turn.is_good(Moment::now()) && !self.core.is_closing();
         let guard = turn.offer.take().and_then(|offer| offer.take());

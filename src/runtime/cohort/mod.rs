@@ -7,6 +7,17 @@
 //! begins, and the first task of the cohort is offered a guard. When that guard is released, the next task is offered a guard of the same
 //! grant, and no statement is sent. (Dice, Marathe and Shavit call this "lock cohorting", in a paper of 2012.)
 //!
+//! # State model
+//!
+//! ```text
+//!            a task arrives        granted              released, and tasks wait
+//!    idle ──────────────────► asks ───────► turn ◄──────────────────────────────┐
+//!     ▲                        │ busy        │ 50 ms are over, or nobody waits    │
+//!     │                        ▼             ▼                                  │
+//!     │                 scout in the queue  released ─► (linger) ─► a task arrives ┘
+//!     └──────────── nobody waits ────┴──────────┘
+//! ```
+//!
 //! # Turn
 //!
 //! A turn is short, because other clients wait too. After [`TURN`](turn::TURN) the next release goes to the database, which passes the name
@@ -16,8 +27,8 @@
 //! # Fences
 //!
 //! Each guard has a fence of its own. The scout reserves a block of fences when it confirms the grant: the row's fence becomes the last one
-//! of the block. So every later grant is above all of them, also when the process crashes. The database grants no block while the fence is
-//! ahead of its clock. A grant without a block is not handed on.
+//! of the block. So every later grant is above all of them, also when the process crashes. The database reserves a block only
+//! if the fence is ahead of its clock by at most the size of the block. A grant without a block is not handed on.
 //!
 //! # Offers
 //!
@@ -29,7 +40,7 @@
 //!
 //! # Lingering
 //!
-//! A cohort may keep its lease for a while when nobody waits ([`linger`]). It is an offer to whoever arrives next.
+//! A cohort may keep its lease for a while when nobody waits ([`linger`]). It is an offer to the task that arrives next.
 //!
 //! # What is not handed on
 //!
@@ -182,14 +193,10 @@ impl Cohort {
         self: &Arc<Self>,
         scout: impl FnOnce(Scouting) -> F,
     ) -> Arrived {
-        let mut state = self.state();
-        if let Some(picked) = self.pick(&mut state) {
-            drop(state);
-            if let Some(guard) = picked.good() {
-                return Arrived::Held(guard);
-            }
-            state = self.state();
-        }
+        let mut state = match self.pick_or_lock() {
+            Ok(guard) => return Arrived::Held(guard),
+            Err(state) => state,
+        };
         let waiting = state.waiting.len();
         if state.is_idle() {
             state.is_asking = true;

@@ -53,15 +53,10 @@ impl Asking {
         self,
         scout: impl FnOnce(Scouting) -> F,
     ) -> Result<Guard, Waiting> {
-        let mut state = self.cohort.state();
-        if let Some(picked) = self.cohort.pick(&mut state) {
-            drop(state);
-            if let Some(guard) = picked.good() {
-                return Ok(guard);
-            }
-            state = self.cohort.state();
+        match self.cohort.pick_or_lock() {
+            Ok(guard) => Ok(guard),
+            Err(state) => Err(self.cohort.wait(state, self.number, scout)),
         }
-        Err(self.cohort.wait(state, self.number, scout))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::place::{self, Place};
-use super::room::Room;
+use super::room::{MAX_BATCH, Room};
 use crate::model::{Moment, Subject};
 use crate::runtime::backoff;
 use crate::runtime::head::{Head, Manner};
@@ -211,7 +211,8 @@ impl Pending {
     fn pick_but(&mut self, now: Moment, makes_way: impl Fn(&dyn AnyTask) -> bool) -> Vec<Job> {
         let mut batch: Vec<Job> = Vec::new();
         let mut room = Room::of(self.limit);
-        let mut places: HashMap<Subject, Place> = HashMap::new();
+        let expected = self.ready.len().min(MAX_BATCH);
+        let mut places: HashMap<Subject, Place> = HashMap::with_capacity(expected);
         let mut company = usize::MAX;
         let put_off = place::put_off(&self.later);
         for mut job in std::mem::take(&mut self.ready) {

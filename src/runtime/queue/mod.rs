@@ -3,17 +3,17 @@
 //! # Overview
 //!
 //! A task that waits for a name has a row in the name's queue ([`store::queue`](crate::store::queue)), and a [place](super::place) with a [`Seat`] here. The name is passed
-//! on to its row by whoever releases it; then the task *confirms* the grant, and holds the lock. No thread of
-//! rowlock's confirms for it: a task whose runtime is blocked would hold the lock, and could not know. (The scout of a [cohort](super::cohort)
-//! confirms for its tasks, and takes back what none of them takes.)
+//! on to its row by the release before; then the task *confirms* the grant, and holds the lock. A task whose runtime is blocked could
+//! not use the lock. So a waiting task confirms for itself. The scout of a [cohort](super::cohort) confirms for its tasks; a lease that no task
+//! takes goes back to the database.
 //!
 //! How a task learns that its turn has come:
 //!
 //! - *This client released the name*: the answer to the release says whose turn it is.
 //! - *The server tells it* (PostgreSQL): one connection [listens](listen) for all waiters of the client.
-//! - *A look*: one statement for all waiters of the client ([`watch`]). Where the server tells the news, there is one look per second, which
-//!   finds what was not told, and one soon after a place came, which finds when the name of a holder that dies has to be passed on. Elsewhere there are many looks soon after something has
-//!   changed, and few after a while.
+//! - *A look*: one statement for all waiters of the client ([`watch`]). Where the server tells the news, a look comes each second,
+//!   and one 100 ms after a new place: it learns when the grant expires, and the name of a dead holder is passed on in time. Elsewhere there are many
+//!   looks soon after something has changed, and few after a while.
 //!
 //! # Leaving
 //!

@@ -31,7 +31,8 @@ use crate::store::row::{LockColumns, LockRow};
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
-/// The SELECT that locks the row: it waits for 20 ms, by the hint on MySQL (ms), by the prefix on MariaDB (s). (`innodb_lock_wait_timeout` is 1 s at least on MySQL.)
+/// The SELECT that locks the row waits for at most 20 ms: MySQL reads the hint, in milliseconds, and MariaDB the prefix, in seconds.
+/// (`innodb_lock_wait_timeout` would be a second at least on MySQL.)
 macro_rules! wait {
     () => {
         "/*M! SET STATEMENT max_statement_time = 0.020 FOR */ SELECT /*+ MAX_EXECUTION_TIME(20) */"

@@ -104,8 +104,8 @@ fn complete_text(ask: &FinishAsk) -> String {
     )
 }
 
-/// A node of a cluster that has aborted the transaction says so in its answer to the next request, and does nothing else. So that request is
-/// sent again: the session goes back to the pool. The error stays, because the transaction is over.
+/// A node of a cluster that has aborted the transaction answers the next request with that error, and ignores the request. So this request is sent
+/// twice: the session goes back to the pool. The error stays, because the transaction is over.
 async fn wait_as_before(conn: &mut MySqlConnection) -> Result<(), Fault> {
     let restored = execute(conn, WAIT_AS_BEFORE.into()).await;
     if let Err(fault) = &restored

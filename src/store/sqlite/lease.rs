@@ -50,7 +50,7 @@ pub(super) use take_all;
 
 const TAKE: &str = take_all!();
 
-/// Where an exchange has its releases, TAKE alone has nothing.
+/// The statement's `?1` is for the releases of an exchange. TAKE alone leaves it NULL.
 const NONE: Option<&str> = None;
 
 /// [`TAKE`] for a single ask.
