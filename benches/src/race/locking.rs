@@ -14,6 +14,9 @@ pub(crate) const POOL_WAIT: Duration = Duration::from_mins(2);
 pub(crate) trait Contender: Send + Sync {
     /// Waits until `task` holds `name`. `task` is the number of the task in this process.
     async fn acquire(&self, task: u32, name: &str) -> Result<Box<dyn Held>, Failure>;
+
+    /// The run is over: gives back names that the client keeps, which the next run would wait for.
+    async fn leave(&self) {}
 }
 
 /// A lock that a task holds.

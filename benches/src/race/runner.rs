@@ -77,7 +77,8 @@ pub(crate) async fn child(
     if word != "go\n" {
         return Err("the parent process ended before the start".into());
     }
-    let outcome = run(&orders, contender).await?;
+    let outcome = run(&orders, Arc::clone(&contender)).await?;
+    contender.leave().await;
     println!("{}", serde_json::to_string(&outcome)?);
     // The process ends here. What clients do when they are dropped is not measured.
     Ok(())

@@ -41,6 +41,10 @@ impl Contender for Client {
     async fn acquire(&self, _task: u32, name: &str) -> Result<Box<dyn Held>, Failure> {
         Ok(Box::new(self.lock(name).acquire().await?))
     }
+
+    async fn leave(&self) {
+        self.rowlock.flush().await;
+    }
 }
 
 #[async_trait]
