@@ -134,6 +134,24 @@ on_every_engine! {
         assert!(next.await.unwrap().fence() > fence);
     }
 
+    /// Nothing is handed on after a pin. So the tasks join the queue while the next one works.
+    async fn tasks_behind_a_pinned_lease_wait_each_by_itself(db: &Db) {
+        let (one, _two, held, mut waiting) = all_wait_behind(db, 5).await;
+        release(&held).await;
+        let first = waiting.next().unwrap().await.unwrap();
+        let mut tx = db.begin().await;
+        tx.pin(&first).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut rest: Vec<_> = waiting.map(tokio::spawn).collect();
+        release(&first).await;
+        eventually("one has it, and the others wait", async || waiters(&one, "a").await.len() == 3).await;
+        while !rest.is_empty() {
+            eventually("the next one has it", async || rest.iter().any(|task| task.is_finished())).await;
+            let next = rest.iter().position(|task| task.is_finished()).unwrap();
+            release(&rest.remove(next).await.unwrap().unwrap()).await;
+        }
+    }
+
     /// Its statement may have pinned the lease all the same.
     async fn a_lease_that_may_be_pinned_is_not_handed_on(db: &Db) {
         let (_one, two, held, mut waiting) = all_wait_behind(db, 2).await;

@@ -73,6 +73,9 @@ pub(crate) use waiting::{Asking, Told, Waiting};
 /// each of them is faster.
 const APART: Duration = Duration::from_secs(1);
 
+/// How many of the tasks that wait already leave the cohort then, the first ones: their joins overlap with the work.
+const APART_AT_ONCE: usize = 16;
+
 /// What the tasks of a cohort have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::linger::Kept;
-use super::{Cohort, State, WINDOW, Word};
+use super::{APART_AT_ONCE, Cohort, State, WINDOW, Word};
 use crate::model::{Loss, Moment};
 use crate::runtime::grant::Grant;
 use crate::runtime::lease_guard::Guard;
@@ -122,8 +122,11 @@ impl Cohort {
             Self::tell(next, Ok(offer));
             return true;
         }
+        let mut apart = Vec::new();
         if grant.may_be_pinned.load(Ordering::Relaxed) {
             state.pinned = Some(now);
+            let firsts = (0..APART_AT_ONCE).map_while(|_| state.waiting.pop_first());
+            apart.extend(firsts);
         }
         let over = state.turn.take();
         // It leaves before the release: that must not pass the name on to a scout that nobody needs.
@@ -133,6 +136,8 @@ impl Cohort {
         if let Some(scout) = scout {
             scout.dismiss(&self.core);
         }
+        // Each of them learns that it has to wait by itself.
+        drop(apart);
         false
     }
 
