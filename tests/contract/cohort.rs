@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rowlock::{Error, Held, Lock, Rowlock};
 use rowlock_test::{Db, Tx, eventually, on_every_engine, release, take, waiters};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
@@ -146,8 +146,8 @@ on_every_engine! {
         release(&first).await;
         eventually("one has it, and the others wait", async || waiters(&one, "a").await.len() == 3).await;
         while !rest.is_empty() {
-            eventually("the next one has it", async || rest.iter().any(|task| task.is_finished())).await;
-            let next = rest.iter().position(|task| task.is_finished()).unwrap();
+            eventually("the next one has it", async || rest.iter().any(JoinHandle::is_finished)).await;
+            let next = rest.iter().position(JoinHandle::is_finished).unwrap();
             release(&rest.remove(next).await.unwrap().unwrap()).await;
         }
     }
