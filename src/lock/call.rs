@@ -62,7 +62,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         names: Vec<Name>,
         doing: &'static str,
     ) -> Result<Self, Error> {
-        // This client may keep them, although nobody needs them.
+        // Leases of these names may linger in this client.
         for name in &names {
             core.queue.keepers.recall(name);
         }

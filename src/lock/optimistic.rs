@@ -102,7 +102,7 @@ impl Version {
     }
 
     pub(crate) async fn read(core: &Core, name: Name) -> Result<Self, Error> {
-        // This client may keep it, although nobody needs it.
+        // A lease of this name may linger in this client.
         core.queue.keepers.recall(&name);
         let seen = core.look_version(&name).await?;
         Ok(Self {

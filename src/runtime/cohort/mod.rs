@@ -9,14 +9,9 @@
 //!
 //! # State model
 //!
-//! ```text
-//!            a task arrives        granted              released, and tasks wait
-//!    idle ──────────────────► asks ───────► turn ◄──────────────────────────────┐
-//!     ▲                        │ busy        │ 50 ms are over, or nobody waits    │
-//!     │                        ▼             ▼                                  │
-//!     │                 scout in the queue  released ─► (linger) ─► a task arrives ┘
-//!     └──────────── nobody waits ────┴──────────┘
-//! ```
+//! A cohort is *idle* at first. Then its first task *asks* the database. If the lease is free, a *turn* begins. If it is held, that task waits
+//! with the tasks that have arrived since, and a *scout* in the queue gets the next turn for them. A turn ends with a release to the
+//! database. If no task waits, the lease may *linger* before that, until a task arrives or its time is over.
 //!
 //! # Turn
 //!
@@ -40,7 +35,7 @@
 //!
 //! # Lingering
 //!
-//! A cohort may keep its lease for a while when nobody waits ([`linger`]). It is an offer to the task that arrives next.
+//! When no task and no other client waits, a cohort may keep its lease for a while ([`linger`]). It is an offer to the task that arrives next.
 //!
 //! # What is not handed on
 //!
