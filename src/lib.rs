@@ -72,6 +72,7 @@
 mod readme {}
 
 mod client;
+pub mod compose;
 mod idempotency;
 mod lock;
 mod model;

@@ -71,13 +71,14 @@ fn outside(folders: &[&str], rooms: &[&str], words: &[&str]) -> Vec<String> {
 }
 
 /// The floors, from the ground up. A room imports from lower floors only: neither from above nor from the room beside it.
-const FLOORS: [&[&str]; 6] = [
+const FLOORS: [&[&str]; 7] = [
     &["model"],
     &["store"],
     &["runtime"],
     &["transaction"],
     &["lock", "idempotency"],
     &["client"],
+    &["compose"],
 ];
 
 /// The number of a room's floor.
@@ -147,9 +148,41 @@ fn tasks_and_timers_stand_only_in_the_runtime() {
         "spawn_local",
     ];
     assert_eq!(
-        outside(&["src"], &["src/runtime", "src/store/queue_cases"], &words),
+        outside(
+            &["src"],
+            &["src/runtime", "src/store/queue_cases", "src/compose"],
+            &words
+        ),
         Vec::<String>::new()
     );
+}
+
+/// A recipe could stand outside of this crate.
+#[test]
+fn recipes_use_only_what_every_user_can_use() {
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let lib = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs"));
+    let lib = lib.unwrap();
+    let exports = lib.split("pub use ").skip(1);
+    let exports = exports.filter_map(|export| export.split(';').next());
+    let public: Vec<&str> = exports
+        .flat_map(|export| export.split(|c| !word(c)))
+        .collect();
+    let mut wrong = Vec::new();
+    for (path, text) in files("src/compose") {
+        let code: Vec<&str> = code(&text).map(|(_, line)| line).collect();
+        let code = code.join(" ");
+        for import in code.split("crate::").skip(1) {
+            let end = import.find(';').unwrap_or(import.len());
+            let (room, names) = import[..end].split_once("::").unwrap_or(("", ""));
+            let names = names.split(|c| !word(c)).filter(|name| !name.is_empty());
+            let hidden = names.filter(|name| !public.contains(name));
+            if room != "compose" {
+                wrong.extend(hidden.map(|name| format!("{}: {room}::{name}", path.display())));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
 }
 
 #[test]
