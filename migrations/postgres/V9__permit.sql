@@ -96,6 +96,9 @@ BEGIN
         END IF;
         RETURN;
     END IF;
+    IF EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
+        RETURN;
+    END IF;
     last := l.passed;
     FOR w IN
         SELECT p.position, p.grant_id, p.session_id, p.holder, p.weight,
@@ -148,7 +151,7 @@ BEGIN
 END $$;
 
 -- status: 0 the name has no row; 1 granted, number is the fence; 2 waiting, number is the position; 3 the queue is full;
--- 4 another kind or capacity: number is the capacity.
+-- 4 another kind or capacity: number is the capacity; 5 the queue is full, in a quarantine.
 CREATE OR REPLACE FUNCTION rowlock_permit_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
     of_capacity bigint, of_weight bigint,
@@ -194,7 +197,7 @@ BEGIN
             RAISE lock_not_available;
         END IF;
     END IF;
-    IF l.waiters = 0 THEN
+    IF l.waiters = 0 AND NOT EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
         IF in_use + of_weight > l.capacity THEN
             in_use := rowlock_reap_v1(of_name, false);
         END IF;
@@ -207,7 +210,7 @@ BEGIN
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
     number := rowlock_queue_v1(of_name, of_grant, of_session, of_holder, of_weight, most);
-    status := CASE WHEN number IS NULL THEN 3 ELSE 2 END;
+    status := CASE WHEN number IS NOT NULL THEN 2 WHEN EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN 5 ELSE 3 END;
 END $$;
 
 -- The permit and the waiter of of_grant are removed (of_position as in rowlock_pass_v1), then waiters are granted.
@@ -284,7 +287,7 @@ BEGIN
         IF in_use - p.weight + new_weight > l.capacity THEN
             in_use := rowlock_reap_v1(of_name, false);
         END IF;
-        IF in_use - p.weight + new_weight > l.capacity THEN
+        IF in_use - p.weight + new_weight > l.capacity OR EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
             status := 2;
             RETURN;
         END IF;

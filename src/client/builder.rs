@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::Rowlock;
 use super::holder::this_process;
-use crate::model::bounds::{check_holder, check_ttl, within};
+use crate::model::bounds::{check_holder, check_quarantine, check_ttl, within};
 use crate::model::{ClockError, Error};
+use crate::runtime::schema::Preparing;
 use crate::runtime::{Core, Settings};
 use crate::store::Connector;
 use crate::store::brands::{self, Connect, Supported};
@@ -18,6 +19,7 @@ pub struct Builder {
     holder: Option<String>,
     operation_timeout: Duration,
     migrate: bool,
+    quarantine: Option<Duration>,
     clean_every: Option<Duration>,
     clock_error: Duration,
     session_ttl: Duration,
@@ -29,6 +31,7 @@ impl Default for Builder {
             holder: None,
             operation_timeout: Duration::from_secs(5),
             migrate: true,
+            quarantine: None,
             clean_every: Some(Duration::from_mins(1)),
             clock_error: Duration::from_millis(10),
             session_ttl: Duration::from_secs(30),
@@ -56,6 +59,15 @@ impl Builder {
     /// the tables, and fails if they are missing or do not fit.
     pub fn migrate(mut self, migrate: bool) -> Self {
         self.migrate = migrate;
+        self
+    }
+
+    /// Puts the database in quarantine when connecting, as [`Rowlock::quarantine`] does: 100 ms to 366 days; none when not set.
+    ///
+    /// Use it for a database that was made anew after all its data was lost. The quarantine begins before it has a table of locks, so nothing is granted
+    /// before. For that, all other clients must connect with [`migrate(false)`](Self::migrate).
+    pub fn quarantine(mut self, time: Duration) -> Self {
+        self.quarantine = Some(time);
         self
     }
 
@@ -157,12 +169,16 @@ impl Builder {
         let bounds = "at most 1 hour is allowed";
         within("clock_error", self.clock_error, allowed, bounds)?;
         check_ttl("session_ttl", self.session_ttl)?;
+        self.quarantine.map_or(Ok(()), check_quarantine)?;
         let holder = self.holder.unwrap_or_else(this_process);
         check_holder(&holder)?;
         let settings = Settings {
             holder: holder.into(),
             operation_timeout: self.operation_timeout,
-            migrate: self.migrate,
+            preparing: Preparing {
+                migrate: self.migrate,
+                quarantine: self.quarantine,
+            },
             clock_error: ClockError::new(self.clock_error),
             clean_every: self.clean_every,
             session_ttl: self.session_ttl,

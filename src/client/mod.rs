@@ -3,6 +3,7 @@
 mod builder;
 mod holder;
 mod operate;
+mod quarantine;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -38,6 +38,8 @@ pub(super) enum Taking {
     Missed(Option<Busy>),
     /// Another holder has a lease, and this transaction has locked its row.
     Blocking,
+    /// The database is in quarantine for so long.
+    Quarantined(Duration),
 }
 
 /// One call in a transaction: the client, the transaction, and the checked names.
@@ -198,6 +200,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 Ok(Taking::Locked(Locked::new(grants)))
             }
             TxTaken::Missed(None) | TxTaken::Early(_) => Ok(Taking::Missed(None)),
+            TxTaken::Quarantined(left) => Ok(Taking::Quarantined(left)),
             TxTaken::Missed(Some(row)) => {
                 let waiters = row.waiters;
                 let holder = row.info()?;
@@ -206,6 +209,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     kind: Kind::Lock,
                     holder: Some(holder),
                     waiters,
+                    quarantine: None,
                 })))
             }
             TxTaken::Again => Err(Error::AlreadyLocked {
@@ -266,7 +270,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             }
             TxTaken::Blocking => asks.iter().for_each(|ask| self.core.saw_lease(&ask.name)),
             TxTaken::NoRow => asks.iter().for_each(|ask| self.core.drop_known(&ask.name)),
-            TxTaken::Again | TxTaken::Missed(_) | TxTaken::Early(_) => {}
+            TxTaken::Again | TxTaken::Missed(_) | TxTaken::Early(_) | TxTaken::Quarantined(_) => {}
         }
         Ok(taken)
     }
@@ -329,11 +333,17 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             kind: Kind::Lock,
             holder: None,
             waiters: 0,
+            quarantine: None,
         })
     }
 
     fn first(&self) -> &Name {
         &self.names[0]
+    }
+
+    /// The database is in quarantine for this time.
+    pub(super) fn quarantined(&self, left: Duration) -> Busy {
+        Busy::in_quarantine(self.first().clone(), left)
     }
 
     pub(super) fn told<F>(&self, told: Result<Told<F>, Fault>) -> Result<F, Error> {

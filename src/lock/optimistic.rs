@@ -23,6 +23,7 @@
 //! long as its transaction lives. Under heavy contention most tries fail: use a pessimistic lock there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -178,6 +179,11 @@ impl Version {
             TxTaken::Missed(_) | TxTaken::Blocking | TxTaken::NoRow | TxTaken::Early(_) => {
                 Ok(Advance::Conflict)
             }
+            TxTaken::Quarantined(left) => Err(Error::WaitTimeout {
+                name: self.name.clone(),
+                waited: Duration::ZERO,
+                busy: Box::new(here.quarantined(left)),
+            }),
             TxTaken::Again => Err(Error::AlreadyLocked {
                 name: self.name.clone(),
             }),

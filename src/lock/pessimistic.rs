@@ -300,6 +300,7 @@ impl<T: Transaction> LockInTx<'_, T> {
         match attempt.take().await? {
             Taking::Locked(locked) => return Ok(TryLock::Locked(locked)),
             Taking::Missed(Some(busy)) => return Ok(TryLock::Busy(busy)),
+            Taking::Quarantined(left) => return Ok(TryLock::Busy(attempt.quarantined(left))),
             Taking::Missed(None) | Taking::Blocking => {}
         }
         attempt.check_starved().await?;
@@ -329,10 +330,9 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`] when the lock was not free in time; [`Error::TransactionAborted`] when the database
-    /// ended this transaction to resolve a deadlock, or (MySQL and MariaDB) when a lease was granted that its holder
-    /// could not renew while this transaction waits; and the errors of
-    /// [`try_acquire`](Self::try_acquire).
+    /// [`Error::WaitTimeout`] when the lock was not free in time, and at once in a [quarantine](crate::Rowlock::quarantine);
+    /// [`Error::TransactionAborted`] when the database ended this transaction to resolve a deadlock, or (MySQL and MariaDB) when a lease was
+    /// granted that its holder could not renew while this transaction waits; and the errors of [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
     ///
@@ -361,6 +361,7 @@ impl<T: Transaction> LockInTx<'_, T> {
                 Looked::Free { .. } => match attempt.take().await? {
                     Taking::Locked(locked) => return Ok(locked),
                     Taking::Missed(Some(busy)) => return Err(conflict(&busy.name)),
+                    Taking::Quarantined(left) => return Err(timed_out(attempt.quarantined(left))),
                     Taking::Missed(None) => {
                         attempt.check_starved().await?;
                         may_block |= attempt.capabilities().leased_rows_stay_locked && several;

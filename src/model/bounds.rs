@@ -24,6 +24,11 @@ pub(crate) fn check_wait(wait: Duration) -> Result<(), Error> {
     within("wait", wait, bounds, "at most 366 days are allowed")
 }
 
+pub(crate) fn check_quarantine(time: Duration) -> Result<(), Error> {
+    let bounds = MIN_TTL..=MAX_WAIT;
+    within("quarantine", time, bounds, "100 ms to 366 days are allowed")
+}
+
 pub(crate) fn check_linger(linger: Duration) -> Result<(), Error> {
     let bounds = Duration::from_millis(1)..=Duration::from_mins(1);
     within("linger", linger, bounds, "1 ms to 1 min are allowed")

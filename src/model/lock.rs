@@ -83,11 +83,30 @@ pub struct Busy {
     /// How many wait for the name in its queue, as far as is known. (The waiters of a crashed process count until their session has
     /// expired and their turn comes.)
     pub waiters: u32,
+    /// How long the database is in [quarantine](crate::Rowlock::quarantine), if that is what keeps the name.
+    pub quarantine: Option<Duration>,
+}
+
+impl Busy {
+    /// The database is in quarantine for this time.
+    pub(crate) fn in_quarantine(name: Name, left: Duration) -> Self {
+        Self {
+            name,
+            kind: Kind::Lock,
+            holder: None,
+            waiters: 0,
+            quarantine: Some(left),
+        }
+    }
 }
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.holder {
+            None if let Some(left) = self.quarantine => write!(
+                f,
+                "the database is in quarantine for another {left:.0?}, because it may have forgotten leases, and grants nothing"
+            ),
             Some(held) => write!(
                 f,
                 "held by {} since {}, until {} unless renewed",
@@ -177,6 +196,7 @@ mod tests {
             kind: Kind::Lock,
             holder: Some(holder),
             waiters: 0,
+            quarantine: None,
         };
         assert_eq!(
             busy.to_string(),

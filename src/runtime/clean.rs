@@ -179,7 +179,9 @@ mod tests {
         let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
         let sqlite = Sqlite::from_url(&url).unwrap();
         let mut conn = sqlite.open(PATIENCE).await.unwrap();
-        conn.migrate().await.unwrap();
+        conn.migrate(crate::store::migrate::MigrateUntil::Now)
+            .await
+            .unwrap();
         let shared = Shared::default();
         shared.wanted.store(true, Ordering::Release);
         (Link::new(sqlite, PATIENCE, &Arc::default()), conn, shared)

@@ -64,6 +64,7 @@ impl Seen {
             kind: Kind::Lock,
             holder: Some(holder.clone()),
             waiters: self.waiters,
+            quarantine: None,
         })
     }
 }
@@ -141,12 +142,18 @@ impl Core {
         let row = self.ask(head, look).await.ok().flatten();
         let waiters = row.as_ref().map_or(0, |row| row.waiters);
         let seen = row.and_then(|row| Seen::of(row).ok());
-        seen.and_then(|seen| seen.busy(name)).unwrap_or(Busy {
+        if let Some(busy) = seen.and_then(|seen| seen.busy(name)) {
+            return busy;
+        }
+        let head = self.look(Subject::Lock(name.clone()), LOOK);
+        let look = async move |store: &mut dyn Store| store.quarantine_left().await;
+        Busy {
             name: name.clone(),
             kind,
             holder: None,
             waiters,
-        })
+            quarantine: self.ask(head, look).await.ok().flatten(),
+        }
     }
 
     async fn look_at_row(&self, name: &Name) -> Result<Option<Seen>, Error> {

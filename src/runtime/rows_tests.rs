@@ -52,7 +52,10 @@ pub(crate) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
     let settings = Settings {
         holder: "test".into(),
         operation_timeout: Duration::from_secs(20),
-        migrate: true,
+        preparing: crate::runtime::schema::Preparing {
+            migrate: true,
+            quarantine: None,
+        },
         clean_every: None,
         clock_error: ClockError::new(Duration::ZERO),
         session_ttl: Duration::from_secs(30),

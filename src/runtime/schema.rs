@@ -9,7 +9,7 @@ use super::timer::sleep_until;
 use crate::model::{Engine, Error, FaultKind, Moment};
 use crate::store::brands::migrations;
 use crate::store::fault::Fault;
-use crate::store::migrate::{HISTORY_TABLE, changed, newer};
+use crate::store::migrate::{HISTORY_TABLE, MigrateUntil, changed, newer};
 use crate::store::schema::Applied;
 use crate::store::{Connection, Store};
 
@@ -27,7 +27,15 @@ enum Schema {
     Older { found: i32, needed: i32 },
 }
 
-/// Checks the tables, and migrates them when `migrate` is set. Returns the migrations that this call applied.
+/// What to do with the tables of a client that connects.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Preparing {
+    pub(crate) migrate: bool,
+    /// Puts the database in quarantine for so long: before it has a table of locks, if it has none.
+    pub(crate) quarantine: Option<Duration>,
+}
+
+/// Checks the tables, and migrates them if that is wanted. Returns the migrations that this call applied.
 ///
 /// The migration lock is local to a server, and a cluster has several servers. A process that loses against a migration through
 /// another server checks again what is left to apply.
@@ -35,8 +43,9 @@ pub(crate) async fn prepare(
     connection: &mut dyn Connection,
     engine: Engine,
     target: &str,
-    migrate: bool,
+    preparing: Preparing,
 ) -> Result<Vec<String>, Error> {
+    let mut quarantine = preparing.quarantine;
     let give_up = Moment::now() + PATIENCE;
     let mut pauses = backoff::reconnect();
     let mut applied = Vec::new();
@@ -49,16 +58,17 @@ pub(crate) async fn prepare(
             read => read.map_err(|fault| unlike(fault, target))??,
         };
         // An up-to-date schema is left alone: starting does not need the right to create tables.
-        match (compare(history, engine, target)?, migrate) {
+        let schema = compare(history, engine, target)?;
+        match (&schema, preparing.migrate) {
             (Schema::Current, _) => break,
             (_, true) => {}
-            (Schema::Missing, false) => {
+            (&Schema::Missing, false) => {
                 return Err(Error::SchemaMissing {
                     target: target.into(),
                     engine,
                 });
             }
-            (Schema::Older { found, needed }, false) => {
+            (&Schema::Older { found, needed }, false) => {
                 return Err(Error::SchemaOlder {
                     target: target.into(),
                     found,
@@ -66,7 +76,18 @@ pub(crate) async fn prepare(
                 });
             }
         }
-        match connection.migrate().await {
+        let until = match schema {
+            Schema::Missing if quarantine.is_some() => MigrateUntil::Database,
+            _ => MigrateUntil::Now,
+        };
+        if until == MigrateUntil::Now {
+            begin_quarantine(connection, &mut quarantine, target).await?;
+        }
+        match connection.migrate(until).await {
+            Ok(more) if until == MigrateUntil::Database => {
+                applied.extend(more);
+                continue;
+            }
             Ok(more) => {
                 applied.extend(more);
                 break;
@@ -82,6 +103,7 @@ pub(crate) async fn prepare(
         }
         sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
     }
+    begin_quarantine(connection, &mut quarantine, target).await?;
     loop {
         let checked = connection
             .call(UNBOUNDED, async |store| store.check_tables().await)
@@ -95,6 +117,21 @@ pub(crate) async fn prepare(
             _ => return Ok(applied),
         }
     }
+}
+
+/// Puts the database in quarantine, if that has not happened yet.
+async fn begin_quarantine(
+    connection: &mut dyn Connection,
+    quarantine: &mut Option<Duration>,
+    target: &str,
+) -> Result<(), Error> {
+    let Some(time) = quarantine.take() else {
+        return Ok(());
+    };
+    let begun = connection.call(UNBOUNDED, async |store| store.quarantine_begin(time).await);
+    let begun = begun.await;
+    begun.map_err(|fault| fault.into_error("quarantine", target))?;
+    Ok(())
 }
 
 /// Reads the history. The inner error: there is none, but a table with the name of rowlock's, which must not be taken for ours.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::schema::Preparing;
 use crate::model::{ClockError, Error};
 
 /// The settings of a client; `Builder` documents them under the same names.
@@ -10,7 +11,7 @@ use crate::model::{ClockError, Error};
 pub(crate) struct Settings {
     pub(crate) holder: Arc<str>,
     pub(crate) operation_timeout: Duration,
-    pub(crate) migrate: bool,
+    pub(crate) preparing: Preparing,
     pub(crate) clock_error: ClockError,
     pub(crate) session_ttl: Duration,
     /// How often this process cleans; `None` for never.

@@ -13,6 +13,7 @@ use super::guards::Guards;
 use super::lanes::{Lane, LaneHandle};
 use super::link::{Link, Way};
 use super::renew::Renewals;
+use super::schema::Preparing;
 use super::seen_keys::SeenKeys;
 use super::sessions::Sessions;
 use super::settings::Settings;
@@ -54,7 +55,7 @@ impl Core {
         };
         let lanes: Vec<LaneHandle> = senders.into_iter().map(LaneHandle::new).collect();
         let awaited: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.callers)).collect();
-        let (migrate, timeout) = (settings.migrate, settings.operation_timeout);
+        let (preparing, timeout) = (settings.preparing, settings.operation_timeout);
         let tasks = Tasks::default();
         spawn(LANES, &target, (&tasks, Kind::Lanes), move || {
             let mut lanes: Vec<Lane> = queues.into_iter().map(&lane).collect();
@@ -62,7 +63,7 @@ impl Core {
             let awaiting = lanes.into_iter().zip(&awaited);
             let awaiting = awaiting.map(|(lane, of)| lane.with_callers(of, C::LARGE_BATCH));
             let lanes = awaiting.chain(aside).collect();
-            run_lanes(lanes, errands::run(orders, lane, timeout), migrate, ready)
+            run_lanes(lanes, errands::run(orders, lane, timeout), preparing, ready)
         })?;
         let FirstConnection {
             server,
@@ -133,14 +134,14 @@ struct FirstConnection {
 fn run_lanes(
     mut lanes: Vec<Lane>,
     errands: impl Future<Output = ()> + 'static,
-    migrate: bool,
+    preparing: Preparing,
     ready: oneshot::Sender<Result<FirstConnection, Error>>,
 ) -> std::io::Result<()> {
     let runtime = own_runtime()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async move {
         let started = match lanes.first_mut() {
-            Some(first) => begin(&mut first.link, &first.target, migrate).await,
+            Some(first) => begin(&mut first.link, &first.target, preparing).await,
             None => return,
         };
         let failed = started.is_err();
@@ -161,7 +162,11 @@ fn run_lanes(
 }
 
 /// Uses the first connection to check the server's version and the tables.
-async fn begin(link: &mut Link, target: &str, migrate: bool) -> Result<FirstConnection, Error> {
+async fn begin(
+    link: &mut Link,
+    target: &str,
+    preparing: Preparing,
+) -> Result<FirstConnection, Error> {
     link.connect()
         .await
         .map_err(|fault| fault.into_error("connect", target))?;
@@ -182,7 +187,7 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Result<FirstConn
     let engine = server.engine;
     let applied = link
         .lend(MIGRATION_LIMIT, async |session| {
-            Ok(schema::prepare(session, engine, target, migrate).await)
+            Ok(schema::prepare(session, engine, target, preparing).await)
         })
         .await
         .map_err(|fault| fault.into_error("migrate", target))??;
@@ -195,6 +200,21 @@ async fn begin(link: &mut Link, target: &str, migrate: bool) -> Result<FirstConn
         })
         .await
         .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
+    let relaxed = link
+        .run(link.operation_timeout(), async |store| {
+            store.relaxed_durability().await
+        })
+        .await
+        .map_err(|fault| fault.into_error("read the settings of", target))?;
+    if !relaxed.is_empty() {
+        let settings = relaxed.join(", ");
+        tracing::warn!(
+            %target,
+            %settings,
+            "a crash of this server may lose leases that it has granted: make commits durable, or put the database in quarantine after each crash \
+             (`rowlock quarantine`)"
+        );
+    }
     let largest_outcome = link
         .lend(link.operation_timeout(), async |session| {
             session.largest_outcome().await

@@ -108,6 +108,7 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
             kind: Kind::of(capacity.unwrap_or_default()),
             weight: count(weight.unwrap_or_default()),
             buried: false,
+            quarantine: None,
         });
         Self {
             database: Some(id),
@@ -177,6 +178,8 @@ pub(crate) enum TxTaken {
     Again,
     /// The clock has to advance by this much, so that the fence is never issued again.
     Early(Duration),
+    /// The database is in quarantine for so long: nothing was granted.
+    Quarantined(Duration),
     /// One of the names is held, or its row is locked; with the holder, where the brand knows it.
     Missed(Option<LockRow>),
     /// One of the names has a live lease, and this transaction now has its row locked: the lease cannot be renewed before the

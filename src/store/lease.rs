@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::permit::{self, PermitStore};
+use super::quarantine::QuarantineStore;
 use super::queue::{PassAsk, PassWhy, QueueStore};
 use super::release::{Freed, ReleaseAsk};
 use super::row::LockRow;
@@ -16,12 +17,15 @@ use crate::model::{Kind, Name};
 
 /// The verbs for leases.
 #[async_trait]
-pub(crate) trait LeaseStore: SessionStore + QueueStore + PermitStore + Send {
+pub(crate) trait LeaseStore:
+    SessionStore + QueueStore + PermitStore + QuarantineStore + Send
+{
     /// Grants a lease on each name without a live one and without waiters (or with waiters, if the ask is barging), under the next fence:
     /// `max(previous + 1, microseconds of the clock)`.
     ///
     /// One outcome per ask, in the order of the asks. A name that is held or has waiters, or whose row another transaction has locked,
-    /// is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this ask took it.
+    /// is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this ask took it. While the database is in
+    /// [quarantine](super::quarantine), every other name is `Quarantined`.
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         let taken = self.lease_take_free(asks).await?;
         self.lease_take_freed(asks, taken).await
@@ -56,6 +60,14 @@ pub(crate) trait LeaseStore: SessionStore + QueueStore + PermitStore + Send {
         for taken in &mut taken {
             if taken.left_behind().is_some() {
                 *taken = Taken::Busy(None);
+            }
+        }
+        if taken.iter().any(Taken::is_unexplained)
+            && let Some(left) = self.quarantine_left().await?
+        {
+            for taken in taken.iter_mut().filter(|taken| taken.is_unexplained()) {
+                let waiters = taken.waiters();
+                *taken = Taken::Quarantined { left, waiters };
             }
         }
         Ok(taken)
@@ -170,6 +182,11 @@ pub(crate) enum Taken {
     },
     /// `None`: another transaction has the row locked, or the name is changing hands right now.
     Busy(Option<LockRow>),
+    /// Nobody has the name, and the database is in quarantine for so long.
+    Quarantined {
+        left: Duration,
+        waiters: u32,
+    },
 }
 
 impl Taken {
@@ -194,6 +211,18 @@ impl Taken {
     /// The name has waiters and no live grant: it has to be passed on first.
     fn is_stuck(&self) -> bool {
         matches!(self, Self::Busy(Some(row)) if row.is_stuck())
+    }
+
+    /// No live grant is in the way.
+    fn is_unexplained(&self) -> bool {
+        matches!(self, Self::Busy(None)) || self.is_stuck()
+    }
+
+    fn waiters(&self) -> u32 {
+        match self {
+            Self::Busy(Some(row)) => row.waiters,
+            _ => 0,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! connections. Each brand's `schema.rs` takes the lock and calls [`run`] under it.
 
 use refinery_core::traits::r#async::AsyncMigrate;
-use refinery_core::{Migration, Report, Runner, error::Kind};
+use refinery_core::{Migration, Report, Runner, Target, error::Kind};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -72,11 +72,30 @@ impl From<refinery_core::Error> for MigrateFault {
     }
 }
 
+/// How far to migrate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MigrateUntil {
+    /// All migrations.
+    Now,
+    /// Only `rowlock_database`: a new database can be put in quarantine before it has a table in which anything is granted.
+    Database,
+}
+
+/// The version that makes the row of `rowlock_database`.
+const DATABASE: i32 = 2;
+
 /// Applies the missing migrations on `conn`, under the caller's lock, and returns their names.
-pub(crate) async fn run<C>(conn: C, mut runner: Runner) -> Result<Vec<String>, MigrateFault>
+pub(crate) async fn run<C>(
+    conn: C,
+    mut runner: Runner,
+    until: MigrateUntil,
+) -> Result<Vec<String>, MigrateFault>
 where
     Adapter<C>: AsyncMigrate,
 {
+    if until == MigrateUntil::Database {
+        runner = runner.set_target(Target::Version(DATABASE));
+    }
     runner.set_migration_table_name(HISTORY_TABLE);
     let report = runner.run_async(&mut Adapter(conn)).await?;
     Ok(names(&report))

@@ -34,6 +34,7 @@ pub(crate) mod mysql;
 pub(crate) mod permit;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+pub(crate) mod quarantine;
 pub(crate) mod queue;
 #[cfg(test)]
 pub(crate) mod queue_cases;
@@ -70,8 +71,9 @@ use form_token::FormTokenStore;
 use in_tx::InTxStore;
 use lease::LeaseStore;
 use lock_row::LockRowStore;
-use migrate::MigrateFault;
+use migrate::{MigrateFault, MigrateUntil};
 use permit::PermitStore;
+use quarantine::QuarantineStore;
 use queue::{Listener, QueueStore};
 use record::RecordStore;
 use record_admin::RecordAdminStore;
@@ -163,7 +165,7 @@ pub(crate) trait Connection: fmt::Debug + Send + 'static {
     }
 
     /// [`SchemaStore::migrate`]. It is not a single verb, because it begins transactions of its own.
-    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault>;
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault>;
 }
 
 impl dyn Connection {
@@ -234,6 +236,7 @@ pub(crate) trait Store:
     + CleanStore
     + SchemaStore
     + SessionStore
+    + QuarantineStore
     + Send
 {
 }
@@ -251,6 +254,7 @@ impl<T> Store for T where
         + CleanStore
         + SchemaStore
         + SessionStore
+        + QuarantineStore
         + Send
 {
 }

@@ -1,5 +1,7 @@
 //! The row of a lock, as every brand reads it.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -31,6 +33,8 @@ pub(crate) struct LockRow {
     pub(crate) weight: u32,
     /// This look freed the row: a session that had ended had left it behind.
     pub(crate) buried: bool,
+    /// How long the database is in quarantine, if that is why a join was refused.
+    pub(crate) quarantine: Option<Duration>,
 }
 
 /// The columns of a lock row, in the order in which every brand selects them.
@@ -76,6 +80,7 @@ impl From<LockColumns> for LockRow {
             kind: Kind::of(capacity),
             weight: count(weight),
             buried: false,
+            quarantine: None,
         }
     }
 }
@@ -205,6 +210,7 @@ mod tests {
             kind: Some(Kind::Lock),
             weight: 0,
             buried: false,
+            quarantine: None,
         }
     }
 

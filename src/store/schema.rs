@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::migrate::MigrateFault;
+use super::migrate::{MigrateFault, MigrateUntil};
 use crate::model::Engine;
 
 /// The verbs that need no lock row: for the server and for the schema.
@@ -23,7 +23,10 @@ pub(crate) trait SchemaStore {
     async fn check_tables(&mut self) -> Result<(), Fault>;
 
     /// Applies the missing migrations, under a lock in the database, and returns their names.
-    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault>;
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault>;
+
+    /// The settings with which a crash of the server may lose commits that it has confirmed, as `name = value`.
+    async fn relaxed_durability(&mut self) -> Result<Vec<String>, Fault>;
 
     /// The database's own id, which differs from that of every other database.
     async fn database_id(&mut self) -> Result<Uuid, Fault>;

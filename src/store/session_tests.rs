@@ -52,7 +52,10 @@ async fn is_held(store: &mut dyn Store, held: &LeftBehind) -> bool {
 
 async fn each(connector: impl Connector) {
     let mut connection = connector.connect(0, TIMEOUT).await.unwrap();
-    connection.migrate().await.unwrap();
+    connection
+        .migrate(crate::store::migrate::MigrateUntil::Now)
+        .await
+        .unwrap();
     let mut connection: Box<dyn Connection> = Box::new(connection);
     let tried = connection.call(TIMEOUT, async |store| {
         buries_only_what_has_ended(store).await;

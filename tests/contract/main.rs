@@ -31,6 +31,7 @@ mod order_dedupe;
 mod pessimistic;
 mod pin;
 mod pool;
+mod quarantine;
 mod queue;
 mod queue_ends;
 mod queue_races;

@@ -124,5 +124,5 @@ fn tables_that_do_not_fit_are_78_and_a_damaged_row_is_65() {
     shell.sql("UPDATE rowlock_schema_history SET checksum = '1'");
     let changed = shell.run(&["ls"]);
     assert_eq!(code(&changed), 78, "{}", stderr(&changed));
-    assert!(stderr(&changed).contains("V1__lock"));
+    assert!(stderr(&changed).contains("V1__database"));
 }

@@ -263,7 +263,7 @@ fn ls_and_show_print_tables_and_json() {
 #[test]
 fn migrate_says_what_it_did_and_prints_sql_for_every_engine() {
     let shell = Shell::new();
-    assert!(stdout(&shell.run(&["migrate"])).contains("applied V1__lock"));
+    assert!(stdout(&shell.run(&["migrate"])).contains("applied V1__database"));
     assert!(stdout(&shell.run(&["migrate"])).contains("up to date"));
     for engine in ["postgres", "mysql", "mariadb", "sqlite"] {
         let sql = stdout(&shell.run(&["migrate", "--print", engine]));

@@ -59,15 +59,17 @@ impl Take {
         })
     }
 
-    /// The name is held, or changing hands. A late sending may still be granted it.
-    fn busy(self, fate: &Fate, row: Option<LockRow>) -> Next {
+    /// The name is held, or changing hands; or the database is in quarantine for this time, and so many wait. A late sending may still be granted it.
+    fn busy(self, fate: &Fate, row: Option<LockRow>, quarantine: Option<(Duration, u32)>) -> Next {
         // An earlier sending, or this grant itself, may have the row locked.
         let is_unknown = fate.in_doubt() || (fate.sent && row.is_none());
         let undo = is_unknown.then(|| self.undo(fate, Moment::now()));
         let name = self.ask.name;
-        let _ = self
-            .reply
-            .send(busy(name, Kind::Lock, row).map(Acquired::Busy));
+        let mut busy = busy(name, Kind::Lock, row);
+        if let (Ok(busy), Some((left, waiters))) = (&mut busy, quarantine) {
+            (busy.quarantine, busy.waiters) = (Some(left), waiters);
+        }
+        let _ = self.reply.send(busy.map(Acquired::Busy));
         undo.map_or(Next::Done, |undo| {
             let undo = if fate.in_doubt() {
                 undo.repeated()
@@ -116,8 +118,13 @@ impl Verb for Take {
                 Confirm::after(task, row.fence)
             }
             // The row may be locked by an earlier sending, which the server has not finished.
-            Taken::Busy(None) if fate.in_doubt() => Next::Later(task.into()),
-            Taken::Busy(row) => task.verb.busy(&fate, row),
+            Taken::Busy(None) | Taken::Quarantined { .. } if fate.in_doubt() => {
+                Next::Later(task.into())
+            }
+            Taken::Busy(row) => task.verb.busy(&fate, row, None),
+            Taken::Quarantined { left, waiters } => {
+                task.verb.busy(&fate, None, Some((left, waiters)))
+            }
         }
     }
 
@@ -140,6 +147,7 @@ impl Verb for Take {
 pub(super) fn busy(name: Name, kind: Kind, row: Option<LockRow>) -> Result<Busy, Error> {
     row.as_ref().map_or(Ok(()), |row| row.check_kind(kind))?;
     let waiters = row.as_ref().map_or(0, |row| row.waiters);
+    let quarantine = row.as_ref().and_then(|row| row.quarantine);
     // Without a live grant, the name is about to be passed on.
     let holder = row.map(LockRow::grant).transpose()?.flatten();
     let holder = holder.filter(|holder| !holder.remaining.is_zero());
@@ -148,6 +156,7 @@ pub(super) fn busy(name: Name, kind: Kind, row: Option<LockRow>) -> Result<Busy,
         kind,
         holder,
         waiters,
+        quarantine,
     })
 }
 
@@ -200,7 +209,7 @@ impl Verb for Confirm {
         match outcome {
             Renewed::Live { remaining } => take.granted(&fate, fence, answered.sent, remaining),
             // It was granted, and has expired meanwhile.
-            Renewed::Gone => take.busy(&fate, None),
+            Renewed::Gone => take.busy(&fate, None, None),
         }
     }
 

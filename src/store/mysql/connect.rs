@@ -11,7 +11,7 @@ use super::statement::{found_cluster, read_alone};
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
-use crate::store::migrate::MigrateFault;
+use crate::store::migrate::{MigrateFault, MigrateUntil};
 use crate::store::schema::SchemaStore;
 use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, servers, url};
 
@@ -162,8 +162,8 @@ impl Connection for MySqlConnection {
         Ok(usize::try_from((packet - BESIDE_OUTCOME) / 2).unwrap_or(0))
     }
 
-    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
-        SchemaStore::migrate(self).await
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
+        SchemaStore::migrate(self, until).await
     }
 }
 

@@ -14,6 +14,7 @@ use sqlx::{MySqlConnection, Row};
 
 use super::lease::take_text;
 use super::lock_row::{Rows, found, row_columns, row_ends};
+use super::quarantine::may_grant;
 use super::statement::{fill, hex, in_one_transaction, is_in_cluster, text};
 use crate::model::Name;
 use crate::store::fault::Fault;
@@ -34,11 +35,14 @@ SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NUL
 WHERE @rl_mine = ? AND l.name IN (?)";
 
 /// For asks that differ in the name and the grant id only.
-const TAKE: &str = "
+const TAKE: &str = concat!(
+    "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
     WHERE f.name IN (?) AND (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6))
-      AND (f.waiters = 0 OR ?) AND f.capacity = 0
+      AND (f.waiters = 0 OR ?) AND f.capacity = 0 AND ",
+    may_grant!(),
+    "
     LIMIT 1000000
     FOR UPDATE SKIP LOCKED
 ) t
@@ -48,7 +52,8 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
     l.holder = ?,
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND,
-    l.session_id = ?";
+    l.session_id = ?"
+);
 
 const READ: &str = concat!(
     "

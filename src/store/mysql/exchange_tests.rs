@@ -154,7 +154,7 @@ async fn a_batch_of_one_kind_tells_of_each_ask() {
                     fence,
                     was_queued: false,
                 }),
-                Taken::Busy(_) => assert_eq!(ask.name, named("b")),
+                other => assert_eq!(ask.name, named("b"), "{other:?}"),
             }
         }
         other.run("COMMIT").await;

@@ -31,6 +31,7 @@ use crate::store::fault::Fault;
 use crate::store::in_tx::{
     FURTHEST_AHEAD, InTxStore, PinAsk, PinBy, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
 };
+use crate::store::micros;
 use crate::store::row::LockRow;
 
 /// MAX returns a row even for an empty table.
@@ -81,9 +82,28 @@ fn pin_text(ask: &PinAsk) -> String {
     )
 }
 
+/// The database's row, if it is in quarantine. It is locked: under REPEATABLE READ a read without a lock would fix the snapshot.
+macro_rules! quarantine {
+    () => {
+        "FROM rowlock_database q WHERE q.quarantine_until > UTC_TIMESTAMP(6)
+             + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND LOCK IN SHARE MODE"
+    };
+}
+
 /// Whether the row, which is locked, may be granted.
-const IS_FREE: &str = "capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)";
+const IS_FREE: &str = concat!(
+    "capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
+                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)
+     AND NOT EXISTS (SELECT 1 ",
+    quarantine!(),
+    ")"
+);
+
+/// The time that a quarantine lasts, in microseconds; no row: there is none.
+const QUARANTINE: &str = concat!(
+    "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.quarantine_until) ",
+    quarantine!()
+);
 
 fn find_text(names: &str) -> String {
     format!(
@@ -214,7 +234,7 @@ impl InTxStore for MySqlConnection {
                 free: row.try_get::<i64, _>(2)? == 1,
             });
         }
-        if let Some(found) = refusal(asks, &found) {
+        if let Some(found) = refusal(self, asks, &found).await? {
             return Ok(Told { database, found });
         }
         let rows = send(self, grant_text(&names)).await?.unwrap_or_default();
@@ -280,15 +300,13 @@ async fn take_one(conn: &mut MySqlConnection, ask: &TxAsk) -> Result<Told<TxTake
         fence: row.try_get(0)?,
         free: row.try_get::<i64, _>(1)? == 1,
     }];
-    let found = match refusal(asks, &found) {
+    let database = row.try_get(3)?;
+    let found = match refusal(conn, asks, &found).await? {
         Some(refusal) => refusal,
         None if changed == 0 => TxTaken::Blocking,
         None => granted(asks, &found, vec![row.try_get(2)?]),
     };
-    Ok(Told {
-        database: row.try_get(3)?,
-        found,
-    })
+    Ok(Told { database, found })
 }
 
 /// A row that is locked now, with its previous columns.
@@ -312,19 +330,27 @@ fn granted(asks: &[TxAsk], found: &[Found], fences: Vec<i64>) -> TxTaken {
 }
 
 /// Why the locked rows cannot be granted.
-fn refusal(asks: &[TxAsk], found: &[Found]) -> Option<TxTaken> {
+async fn refusal(
+    conn: &mut MySqlConnection,
+    asks: &[TxAsk],
+    found: &[Found],
+) -> Result<Option<TxTaken>, Fault> {
     if found.iter().any(|row| !row.free) {
-        return Some(TxTaken::Blocking);
+        let rows = rows(conn, QUARANTINE.into()).await?;
+        let left = rows.first().map(|row| row.try_get(0)).transpose()?;
+        return Ok(Some(left.map_or(TxTaken::Blocking, |left| {
+            TxTaken::Quarantined(micros(left))
+        })));
     }
     for ask in asks {
         let Some(row) = found.iter().find(|row| row.name == ask.name.as_bytes()) else {
-            return Some(TxTaken::NoRow);
+            return Ok(Some(TxTaken::NoRow));
         };
         if ask.version.is_some_and(|version| version != row.fence) {
-            return Some(TxTaken::Missed(None));
+            return Ok(Some(TxTaken::Missed(None)));
         }
     }
-    None
+    Ok(None)
 }
 
 /// [`rows`], but `None` when another transaction has a lock.

@@ -19,6 +19,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use super::exchange::{exchange, lean_take_text, release_all};
 use super::lock_row::{Rows, found, is_duplicate, read, read_text, row_columns, row_ends};
+use super::quarantine::may_grant;
 use super::statement::{fill, hex, quoted, text, write_and_read};
 use crate::model::Name;
 use crate::store::fault::Fault;
@@ -27,7 +28,8 @@ use crate::store::release::{Freed, ReleaseAsk};
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{json, micros, release, to_micros};
 
-const TAKE: &str = "
+const TAKE: &str = concat!(
+    "
 UPDATE (
     SELECT f.name, UNHEX(a.grant_id) AS grant_id, a.ttl, a.holder,
            UNHEX(a.session_id) AS session_id
@@ -41,7 +43,9 @@ UPDATE (
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
     WHERE (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6)) AND (f.waiters = 0 OR a.barging)
-      AND f.capacity = 0
+      AND f.capacity = 0 AND ",
+    may_grant!(),
+    "
     LIMIT 1000000
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
@@ -51,14 +55,18 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
     l.holder = t.holder,
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL t.ttl MICROSECOND,
-    l.session_id = t.session_id";
+    l.session_id = t.session_id"
+);
 
 /// [`TAKE`] for a single ask.
-const TAKE_ONE: &str = "
+const TAKE_ONE: &str = concat!(
+    "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
     WHERE f.name = ? AND (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6))
-      AND (f.waiters = 0 OR ?) AND f.capacity = 0
+      AND (f.waiters = 0 OR ?) AND f.capacity = 0 AND ",
+    may_grant!(),
+    "
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ) t
@@ -68,10 +76,12 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
     l.holder = ?,
     l.acquired_at = SYSDATE(6),
     l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND,
-    l.session_id = ?";
+    l.session_id = ?"
+);
 
 /// For names without a row. A duplicate raises an error, which is caught; ON DUPLICATE KEY UPDATE would deadlock on gaps.
-const MAKE: &str = "
+const MAKE: &str = concat!(
+    "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
 SELECT UNHEX(a.name), UNHEX(a.grant_id), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
        a.holder, SYSDATE(6), SYSDATE(6) + INTERVAL a.ttl MICROSECOND, UNHEX(a.session_id)
@@ -81,7 +91,9 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (
     ttl        BIGINT                             PATH '$[2]',
     holder     VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]',
     session_id CHAR(32)     CHARACTER SET ascii   PATH '$[4]'
-)) a";
+)) a WHERE ",
+    may_grant!()
+);
 
 const RENEW: &str = "
 UPDATE (

@@ -12,6 +12,7 @@ mod lock_row;
 mod permit;
 mod permit_reap;
 mod permit_text;
+mod quarantine;
 mod queue;
 mod record;
 mod record_admin;

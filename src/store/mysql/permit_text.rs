@@ -1,7 +1,7 @@
 //! Read/write locks and semaphores: the texts of the verbs.
 //!
 //! Each verb is a transaction in one text, as in `queue.rs`: it locks the row of the name and that of its own permit, and decides with user
-//! variables. `@rl_used` is what is used now, `@rl_go` whether waiters may be granted.
+//! variables. `@rl_used` is what is used now, `@rl_go` whether the text has something to do, `@rl_may` whether the database is in no quarantine.
 //!
 //! - The set of waiters that fit is computed once, with a running sum, and kept as JSON. So every statement after it means the same waiters, even
 //!   when a session ends meanwhile.
@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
 use super::permit_reap::{Literals, REAP, of_name, permits, see_dead};
+use super::quarantine::may_grant;
 use super::queue::{row_with, wait};
 use super::statement::{hex, text, with};
 use crate::model::{Name, Share};
@@ -24,9 +25,11 @@ use crate::store::to_micros;
 const LOCK: &str = concat!(
     wait!(),
     " MAX(waiters), MAX(next_position), MAX(passed), MAX(capacity), MAX(used), MAX(fence),
-       MAX(capacity > 0), NULL, NULL, NULL, NULL
+       MAX(capacity > 0), ",
+    may_grant!(),
+    ", NULL, NULL, NULL, NULL
   INTO @rl_waiters, @rl_position, @rl_passed, @rl_capacity, @rl_used, @rl_fence,
-       @rl_go, @rl_weight, @rl_own_fence, @rl_mine, @rl_live
+       @rl_go, @rl_may, @rl_weight, @rl_own_fence, @rl_mine, @rl_live
   FROM rowlock_lock WHERE name = {name} FOR UPDATE;
 "
 );
@@ -54,7 +57,7 @@ SELECT MAX(position) INTO @rl_had
   FROM rowlock_waiter WHERE @rl_waiters > 0 AND name = {name} AND grant_id = {grant};
 SET @rl_used = IF(@rl_live, @rl_used, GREATEST(@rl_used - COALESCE(@rl_weight, 0), 0)),
     @rl_ours = @rl_go AND @rl_capacity = {capacity};
-SET @rl_first = @rl_ours AND NOT @rl_live AND @rl_waiters = 0;
+SET @rl_first = @rl_ours AND NOT @rl_live AND @rl_waiters = 0 AND @rl_may;
 SET @rl_fits = @rl_first AND @rl_used + {weight} <= @rl_capacity;
 SET @rl_short = @rl_first AND NOT @rl_fits AND {may_reap};
 ",
@@ -79,7 +82,7 @@ UPDATE rowlock_lock
 ",
     row_with!(
         ",
-       CAST(@rl_ours AS SIGNED) AS ours,
+       CAST(@rl_ours AS SIGNED) AS ours, CAST(@rl_may AS SIGNED) AS may,
        CAST(@rl_dead AS SIGNED) AS dead,
        CAST(IF(@rl_live, @rl_own_fence, IF(@rl_fits, @rl_fence, NULL)) AS SIGNED) AS granted,
        CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at"
@@ -110,7 +113,7 @@ SELECT @rl_live AND COALESCE(MAX(p.session_id IS NULL OR s.expires_at > SYSDATE(
   FROM rowlock_lock p LEFT JOIN rowlock_session s ON s.id = p.session_id WHERE p.name = {permit};
 SET @rl_stale = @rl_live AND @rl_weight <> {weight} AND @rl_own_fence <> {fence};
 SET @rl_grows = @rl_live AND NOT @rl_stale AND {weight} > @rl_weight, @rl_after = GREATEST(@rl_used - @rl_weight + {weight}, 0);
-SET @rl_go = @rl_live AND NOT @rl_stale AND (NOT @rl_grows OR @rl_after <= @rl_capacity);
+SET @rl_go = @rl_live AND NOT @rl_stale AND (NOT @rl_grows OR @rl_may AND @rl_after <= @rl_capacity);
 SET @rl_short = @rl_grows AND NOT @rl_go AND {may_reap};
 ",
     see_dead!(),
@@ -151,7 +154,7 @@ SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))
     FROM (
       SELECT w.position, w.weight, w.grant_id FROM rowlock_waiter w FORCE INDEX (PRIMARY)
       STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
-      WHERE @rl_go AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
+      WHERE @rl_go AND @rl_may AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
         AND s.expires_at > SYSDATE(6)
       ORDER BY w.position LIMIT {most_next}) f
   ) g;
@@ -189,12 +192,12 @@ SELECT UNHEX(a.grant_id) FROM ",
     picked!(),
     " WHERE a.position <= @rl_last ORDER BY a.position;
 SELECT COALESCE(MAX(position), @rl_last) INTO @rl_end FROM rowlock_waiter
-  WHERE @rl_go AND @rl_waiters > 0 AND @rl_seen = 0 AND name = {name};
+  WHERE @rl_go AND @rl_may AND @rl_waiters > 0 AND @rl_seen = 0 AND name = {name};
 DELETE FROM rowlock_waiter WHERE name = {name} AND position > @rl_passed AND position < @rl_end;
 SET @rl_gone = ROW_COUNT();
 DELETE FROM rowlock_waiter WHERE name = {name} AND position = @rl_end;
 UPDATE rowlock_lock
-  SET waiters = IF(@rl_seen = 0, 0, GREATEST(@rl_waiters - @rl_gone - ROW_COUNT(), 0)),
+  SET waiters = IF(@rl_seen = 0, IF(@rl_may, 0, @rl_waiters), GREATEST(@rl_waiters - @rl_gone - ROW_COUNT(), 0)),
       passed = COALESCE(@rl_end, passed), used = @rl_used + @rl_sum,
       fence = GREATEST(@rl_fence, @rl_next_fence + @rl_writes - 1)
   WHERE name = {name} AND @rl_go;

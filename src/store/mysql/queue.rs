@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::fault::is_lock_time_out;
 use super::lock_row::{make_row, row_columns, row_ends};
+use super::quarantine::may_grant;
 use super::statement::{fill, hex, in_one_transaction, quoted, read_alone, text, with};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
@@ -58,11 +59,11 @@ pub(super) use row_with;
 /// Passed on to it before: this sending confirms it. A name of another kind has another capacity, and nothing happens.
 const JOIN: &str = concat!(
     wait!(),
-    " MAX(waiters), MAX(next_position),
-       MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
+    " MAX(waiters), MAX(next_position), MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
        MAX(COALESCE(grant_id = {grant}, FALSE) AND expires_at > SYSDATE(6)
-           OR waiters = 0 AND capacity = 0 AND (expires_at IS NULL OR expires_at <= SYSDATE(6))),
-       MAX(capacity)
+           OR waiters = 0 AND capacity = 0 AND (expires_at IS NULL OR expires_at <= SYSDATE(6)) AND ",
+    may_grant!(),
+    "), MAX(capacity)
   INTO @rl_waiters, @rl_position, @rl_mine, @rl_take, @rl_capacity
   FROM rowlock_lock WHERE name = {name} FOR UPDATE;
 SELECT MAX(position), NOT @rl_take AND MAX(position) IS NULL AND @rl_waiters < {most} AND @rl_capacity = 0
@@ -85,8 +86,7 @@ UPDATE rowlock_lock
 ",
     row_with!(
         ",
-       CAST(@rl_take AS SIGNED) AS taken,
-       CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at"
+       CAST(@rl_take AS SIGNED) AS taken, CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at"
     )
 );
 
@@ -118,9 +118,11 @@ const DUE: &str = concat!(
     wait!(),
     " MAX(waiters), MAX(passed),
        MAX(COALESCE(IF(grant_id = {grant}, 1 + (expires_at > SYSDATE(6)), 0), 0)),
-       MAX(COALESCE(grant_id = {grant} OR expires_at <= SYSDATE(6), FALSE)), MAX(grant_id IS NULL),
+       MAX(COALESCE(grant_id = {grant} OR expires_at <= SYSDATE(6), FALSE)), MAX(grant_id IS NULL), ",
+    may_grant!(),
+    ",
        NULL, NULL, NULL, NULL
-  INTO @rl_waiters, @rl_passed, @rl_ended, @rl_due, @rl_free,
+  INTO @rl_waiters, @rl_passed, @rl_ended, @rl_due, @rl_free, @rl_may,
        @rl_position, @rl_grant, @rl_holder, @rl_ends
   FROM rowlock_lock WHERE name = {name} AND capacity = 0 FOR UPDATE;
 "
@@ -139,37 +141,36 @@ SET @rl_waiters = GREATEST(@rl_waiters - @rl_gone, 0);
 UPDATE rowlock_lock SET waiters = @rl_waiters WHERE name = {name} AND @rl_gone > 0;
 ";
 
-/// SET runs from left to right in an UPDATE: the expiry is the new `acquired_at` and the window. The window ends with the waiter's session, if
+/// In a quarantine (not `@rl_may`) the waiters stay, and nobody is granted the name. SET runs from left to right in an UPDATE: the expiry is the new `acquired_at` and the window. The window ends with the waiter's session, if
 /// that is sooner. A time in a user variable is a text.
 const PASS: &str = concat!(
     "\
-SET @rl_due = @rl_due OR @rl_free AND @rl_waiters > 0;
+SET @rl_due = @rl_due OR @rl_free AND @rl_waiters > 0 AND @rl_may;
 SELECT w.position, w.grant_id, w.holder, s.expires_at
   INTO @rl_position, @rl_grant, @rl_holder, @rl_ends
   FROM rowlock_waiter w FORCE INDEX (PRIMARY)
   STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
-  WHERE @rl_due AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
+  WHERE @rl_due AND @rl_may AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
     AND s.expires_at > SYSDATE(6)
   ORDER BY w.position LIMIT 1;
 DELETE FROM rowlock_waiter
-  WHERE @rl_due AND @rl_waiters > 0 AND name = {name} AND position > @rl_passed
+  WHERE @rl_due AND @rl_may AND @rl_waiters > 0 AND name = {name} AND position > @rl_passed
     AND position < COALESCE(@rl_position, 9223372036854775807);
 SET @rl_gone = ROW_COUNT();
 DELETE FROM rowlock_waiter WHERE name = {name} AND position = @rl_position;
 UPDATE rowlock_lock
-  SET waiters = IF(@rl_position IS NULL, 0, GREATEST(waiters - @rl_gone - ROW_COUNT(), 0)),
+  SET waiters = IF(@rl_position IS NULL, IF(@rl_may, 0, waiters), GREATEST(waiters - @rl_gone - ROW_COUNT(), 0)),
       fence = IF(@rl_position IS NULL, fence,
           GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))),
       grant_id = @rl_grant, session_id = NULL, holder = @rl_holder,
       acquired_at = IF(@rl_position IS NULL, NULL, SYSDATE(6)),
       expires_at = LEAST(acquired_at + INTERVAL {window} MICROSECOND, CAST(@rl_ends AS DATETIME(6))),
-      passed = COALESCE(@rl_position, next_position - 1)
+      passed = COALESCE(@rl_position, IF(@rl_may, next_position - 1, passed))
   WHERE @rl_due AND name = {name};
 ",
     row_with!(
         ",
-       CAST(@rl_due AS SIGNED) AS due,
-       CAST(@rl_ended AS SIGNED) AS ended,
+       CAST(@rl_due AS SIGNED) AS due, CAST(@rl_ended AS SIGNED) AS ended,
        CAST(@rl_grant AS BINARY(16)) AS next_grant"
     )
 );

@@ -29,7 +29,9 @@ impl Database {
         let (address, _) = server.rsplit_once('/').unwrap();
         let database = Self(MySql::from_url(&format!("{address}/{name}")).unwrap());
         let mut conn = database.connect().await;
-        SchemaStore::migrate(&mut conn).await.unwrap();
+        SchemaStore::migrate(&mut conn, crate::store::migrate::MigrateUntil::Now)
+            .await
+            .unwrap();
         conn.check_tables().await.unwrap();
         database
     }

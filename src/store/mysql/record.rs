@@ -9,6 +9,7 @@
 use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection, Row};
 
+use super::quarantine::may_grant;
 use super::statement::{fill, hex, quoted, read_alone};
 use crate::model::{FaultKind, RecordKey};
 use crate::store::fault::Fault;
@@ -61,7 +62,8 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
 FOR UPDATE /*!80000 OF r */ NOWAIT";
 
 /// A duplicate raises an error, which is caught.
-const CLAIM_NEW: &str = "
+const CLAIM_NEW: &str = concat!(
+    "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
@@ -77,9 +79,12 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (
     fingerprint    CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
     lease          BIGINT                             PATH '$[7]',
     remember_begun BIGINT                             PATH '$[8]'
-)) a";
+)) a WHERE ",
+    may_grant!()
+);
 
-const CLAIM_AGAIN: &str = "
+const CLAIM_AGAIN: &str = concat!(
+    "
 UPDATE (
     SELECT r.scope, r.idempotency_key, a.max_attempts, UNHEX(a.attempt_id) AS attempt_id, a.holder,
            UNHEX(a.fingerprint) AS fingerprint, a.lease, a.remember_begun, r.state = 'running' AS taken_over
@@ -98,6 +103,9 @@ UPDATE (
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
     WHERE r.attempt = a.seen
       AND (r.state = 'free' OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= SYSDATE(6)))
+      AND ",
+    may_grant!(),
+    "
     LIMIT 1000000
     FOR UPDATE /*!80000 OF r */ SKIP LOCKED
 ) t
@@ -108,7 +116,8 @@ SET r.state = 'running', r.bound = r.bound OR t.taken_over,
     r.vanished = r.vanished + 1, r.max_attempts = t.max_attempts, r.attempt_id = t.attempt_id, r.holder = t.holder,
     r.fingerprint = t.fingerprint, r.attempted_at = SYSDATE(6),
     r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
-    r.forget_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND";
+    r.forget_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND"
+);
 
 const LOCK_FORGOTTEN: &str = "
 SELECT attempt FROM rowlock_idempotency

@@ -9,7 +9,7 @@ use super::statement::read_alone;
 use crate::model::{Engine, FaultKind};
 use crate::store::fault::Fault;
 use crate::store::grants::{RIGHTS, TABLES, identifier};
-use crate::store::migrate::{self, MigrateFault, Migrations};
+use crate::store::migrate::{self, MigrateFault, MigrateUntil, Migrations};
 use crate::store::schema::{Applied, SchemaStore, Server};
 
 mod embedded {
@@ -39,7 +39,7 @@ pub(crate) fn grants(user: &str, database: &str) -> String {
 
 /// Every column of every table.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
-     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, \
+     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
      r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
      r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
      r.retain_until, r.forget_at, r.clean_at, \
@@ -50,6 +50,9 @@ const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acqui
      x.grant_id, x.held_grant, x.name, x.position, x.owner \
      FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \
      rowlock_session o, rowlock_waiter w, rowlock_waiting_owner x WHERE 1 = 0";
+
+const RELAXED: &str = "
+SELECT CAST(@@innodb_flush_log_at_trx_commit AS SIGNED), CAST(IF(@@log_bin, @@sync_binlog, 1) AS SIGNED)";
 
 #[async_trait]
 impl SchemaStore for MySqlConnection {
@@ -86,7 +89,7 @@ impl SchemaStore for MySqlConnection {
 
     /// DDL commits by itself here, and GET_LOCK survives that. The name of the lock is server-wide and at most 64 characters long, so it
     /// carries a hash of the database's name.
-    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         let lock =
             "SELECT GET_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 60)";
         let got = read_alone(self, lock).await?;
@@ -94,12 +97,27 @@ impl SchemaStore for MySqlConnection {
         if got.try_get::<Option<i64>, _>(0)? != Some(1) {
             return Err(MigrateFault::LockNotObtained);
         }
-        let applied = migrate::run(&mut *self, runner()).await;
+        let applied = migrate::run(&mut *self, runner(), until).await;
         let unlock = "DO RELEASE_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)))";
         let unlocked = sqlx::query(unlock).execute(self).await;
         let applied = applied?;
         unlocked?;
         Ok(applied)
+    }
+
+    async fn relaxed_durability(&mut self) -> Result<Vec<String>, Fault> {
+        let rows = read_alone(self, RELAXED).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let (log, binary_log): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let mut relaxed = Vec::new();
+        if log != 1 {
+            relaxed.push(format!("innodb_flush_log_at_trx_commit = {log}"));
+        }
+        // With a binary log, a prepared transaction that is not in it is rolled back at the restart.
+        if binary_log != 1 {
+            relaxed.push(format!("sync_binlog = {binary_log}"));
+        }
+        Ok(relaxed)
     }
 
     async fn database_id(&mut self) -> Result<Uuid, Fault> {

@@ -12,6 +12,7 @@
 
 use sqlx::PgConnection;
 
+use super::quarantine::may_grant;
 use super::{names, query_as};
 use crate::store::fault::Fault;
 use crate::store::lease::TakeAsk;
@@ -20,7 +21,8 @@ use crate::store::to_micros;
 
 /// The first asks are acquires. A release has no TTL: only `name` and `id` are as long as all the asks, and the end of a shorter array
 /// is NULL.
-const EXCHANGE: &str = "
+const EXCHANGE: &str = concat!(
+    "
 UPDATE rowlock_lock l
 SET grant_id = CASE WHEN a.ttl IS NOT NULL THEN a.id END,
     fence = CASE
@@ -41,11 +43,15 @@ LATERAL (
     WHERE r.name = a.name AND CASE
         WHEN a.ttl IS NULL THEN r.grant_id = a.id AND r.expires_at > clock_timestamp() AND r.waiters = 0
         ELSE (r.expires_at IS NULL OR r.expires_at <= clock_timestamp()) AND (r.waiters = 0 OR a.barging) AND r.capacity = 0
+             AND ",
+    may_grant!(),
+    "
     END
     FOR UPDATE SKIP LOCKED
 ) AS mine
 WHERE l.ctid = mine.ctid
-RETURNING a.n, l.fence";
+RETURNING a.n, l.fence"
+);
 
 /// What was freed, and the fences of what was granted, in the order of the asks.
 pub(super) struct Exchanged {

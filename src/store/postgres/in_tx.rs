@@ -2,24 +2,21 @@
 //!
 //! Contention must not raise an error here: after an error the caller could only roll its transaction back.
 //!
-//! READ COMMITTED locks the newest version of a row and checks WHERE on it afterwards; a row that fails this check stays
-//! locked until the transaction ends (manual, section 13.2.1). A lease that was committed after the statement began would then be
-//! locked by this transaction: its holder could neither renew nor release it, and would lose it. So the transaction waits after
-//! a savepoint, and rolls back to it when a row is missing from the answer. It takes several names in the same way. A lone name
-//! is taken without a savepoint, which would cost two round trips: there the statement itself fails, and the server unlocks the
-//! row ([`TAKE_ONE`]).
+//! READ COMMITTED locks the newest version of a row and checks WHERE on it afterwards; a row that fails this check stays locked until the transaction ends
+//! (manual, section 13.2.1). A lease that was committed after the statement began would then be locked by this transaction: its holder could neither renew
+//! nor release it, and would lose it. So the transaction waits after a savepoint, and rolls back to it when a row is missing from the answer. It takes
+//! several names in the same way. A lone name is taken without a savepoint, which would cost two round trips: there the statement itself fails, and the
+//! server unlocks the row ([`TAKE_ONE`]).
 //!
-//! The application may have ended the transaction with its own COMMIT or ROLLBACK. sqlx does not notice, and each statement then
-//! commits by itself, so the verbs check. Nothing in SQL tells a transaction block from a lone statement (the times of the
-//! transaction and of the statement may be equal in a block, and differ outside of one). These checks do:
+//! The application may have ended the transaction with its own COMMIT or ROLLBACK. sqlx does not notice, and each statement then commits by itself, so the verbs
+//! check. Nothing in SQL tells a transaction block from a lone statement (the times of both may be equal in a block, and differ outside of one). These checks do:
 //!
 //! - A transaction that has an id when a statement begins has written or locked before, so there is a block. `here` is
 //!   MATERIALIZED and stands in the first condition, so it is read before the statement itself gets an id.
 //! - A transaction with the setting `rowlock.here`, which ends with it, is a block ([`BEGIN`]).
 //! - Otherwise SAVEPOINT decides, in a round trip of its own: outside of a block it is an error (manual, "SAVEPOINT").
 //!
-//! Under REPEATABLE READ and SERIALIZABLE a row that was changed after the transaction's snapshot cannot be locked (40001): the
-//! caller begins again.
+//! Under REPEATABLE READ and SERIALIZABLE a row that was changed after the transaction's snapshot cannot be locked (40001): the caller begins again.
 
 use std::time::Duration;
 
@@ -28,6 +25,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
+use super::quarantine::{may_grant, quarantine_left};
 use super::{in_callers, names, query, query_as, query_scalar};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
@@ -35,7 +33,7 @@ use crate::store::in_tx::{
     FURTHEST_AHEAD, InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
 };
 use crate::store::row::LockRow;
-use crate::store::to_micros;
+use crate::store::{micros, to_micros};
 
 /// Begins a transaction in which every later statement can tell that this transaction is still open.
 pub(crate) const BEGIN: &str = "BEGIN; SET LOCAL rowlock.here = 'begun'";
@@ -86,7 +84,7 @@ WITH ask AS (
     SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name
     WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND l.capacity = 0
       AND (a.version IS NULL OR a.version = l.fence)
-      AND NOT (SELECT again FROM marks)
+      AND NOT (SELECT again FROM marks) AND ", may_grant!(), "
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), took AS (
@@ -101,14 +99,14 @@ WITH ask AS (
         true)
 )
 SELECT d.id, (SELECT again FROM marks),
-       (SELECT count(*) FROM rowlock_lock WHERE name = ANY ($1)) < cardinality($1), t.name, t.fence
+       (SELECT count(*) FROM rowlock_lock WHERE name = ANY ($1)) < cardinality($1), t.name, t.fence, ", quarantine_left!(), "
 FROM rowlock_database d LEFT JOIN took t ON true");
 
 /// [`TAKE`] for a lone name, with half the work. When it grants nothing, [`WHY`] gives the reason.
 ///
-/// The inner SELECT reads the row in the statement's snapshot. The row is then locked by its name only, and CASE sees the locked
-/// version. A lease may have been committed in these few microseconds. The cast then fails, and the transaction with it. So
-/// the server unlocks the row by itself, however slow this process is, and its log has the reason.
+/// The inner SELECT reads the row in the statement's snapshot. The row is then locked by its name only, and CASE sees the locked version. A lease may have
+/// been committed in these few microseconds. The cast then fails, and the transaction with it. So the server unlocks the row by itself, however slow this
+/// process is, and its log has the reason.
 const TAKE_ONE: &str = concat!("
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
@@ -126,7 +124,7 @@ WHERE name = (
     WHERE k.name = (
         SELECT name FROM rowlock_lock
         WHERE (SELECT proven FROM here) IS NOT NULL AND name = $1 AND ($2::bigint IS NULL OR fence = $2)
-          AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND capacity = 0
+          AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND capacity = 0 AND ", may_grant!(), "
           AND position(' ' || encode($1, 'hex') || ' ' IN
                        COALESCE(current_setting('rowlock.locked', true), '')) = 0
     )
@@ -140,14 +138,18 @@ RETURNING (SELECT id FROM rowlock_database), fence, set_config(
 /// `invalid_text_representation`: how the cast in [`TAKE_ONE`] fails.
 const GAVE_WAY: &str = "22P02";
 
-/// Whether this transaction was granted the name before, whether the name has no row, and whether a transaction is known to be open.
-const WHY: &str = "
+/// Whether this transaction was granted the name before, whether it has no row, whether a transaction is open, and how long a quarantine lasts.
+const WHY: &str = concat!(
+    "
 SELECT id, position(' ' || encode($1, 'hex') || ' ' IN
                     COALESCE(current_setting('rowlock.locked', true), '')) > 0,
        NOT EXISTS (SELECT FROM rowlock_lock WHERE name = $1),
        pg_current_xact_id_if_assigned() IS NOT NULL
-       OR COALESCE(current_setting('rowlock.here', true), '') <> ''
-FROM rowlock_database";
+       OR COALESCE(current_setting('rowlock.here', true), '') <> '', ",
+    quarantine_left!(),
+    "
+FROM rowlock_database d"
+);
 
 const WAIT: &str = "
 SELECT name FROM rowlock_lock
@@ -170,9 +172,8 @@ FROM rowlock_database d
 LEFT JOIN rowlock_lock l
     ON l.name = $1 AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0";
 
-/// The database, whether this transaction was granted one of the names before, whether a name has no row, and a name with its
-/// fence.
-type TakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>);
+/// The database, whether this transaction was granted one of the names before, whether a name has no row, a name with its fence, and how long a quarantine lasts.
+type TakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>, Option<i64>);
 
 /// The database, the fence, the setting, and whether a transaction is known to be open.
 type TakenColumns = (Option<Uuid>, i64, String, bool);
@@ -323,7 +324,7 @@ async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>,
             Ok(Told { database, found })
         }
         Ok(None) => {
-            let row: Option<(Uuid, bool, bool, bool)> = query_as(WHY)
+            let row: Option<(Uuid, bool, bool, bool, Option<i64>)> = query_as(WHY)
                 .bind(ask.name.as_bytes())
                 .fetch_optional(&mut *conn)
                 .await?;
@@ -334,7 +335,8 @@ async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>,
                 database: row.map(|row| row.0),
                 found: match row {
                     Some((_, true, ..)) => TxTaken::Again,
-                    Some((_, _, true, _)) => TxTaken::NoRow,
+                    Some((.., Some(left))) => TxTaken::Quarantined(micros(left)),
+                    Some((_, _, true, ..)) => TxTaken::NoRow,
                     _ => TxTaken::Missed(None),
                 },
             })
@@ -354,10 +356,6 @@ async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTake
         .fetch_all(conn)
         .await?;
     let database = rows.first().map(|row| row.0);
-    if rows.first().is_some_and(|row| row.1) {
-        let found = TxTaken::Again;
-        return Ok(Told { database, found });
-    }
     let fence = |ask: &TxAsk| {
         let mine = |row: &&TakeColumns| row.3.as_deref() == Some(ask.name.as_bytes());
         rows.iter().find(mine).and_then(|row| row.4)
@@ -368,8 +366,12 @@ async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTake
             fences,
             perhaps_again: Vec::new(),
         },
-        None if rows.first().is_some_and(|row| row.2) => TxTaken::NoRow,
-        None => TxTaken::Missed(None),
+        None => match rows.first() {
+            Some((_, true, ..)) => TxTaken::Again,
+            Some(&(.., Some(left))) => TxTaken::Quarantined(micros(left)),
+            Some((_, _, true, ..)) => TxTaken::NoRow,
+            _ => TxTaken::Missed(None),
+        },
     };
     Ok(Told { database, found })
 }

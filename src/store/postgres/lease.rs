@@ -14,22 +14,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
-use uuid::Uuid;
 
 use super::exchange::exchange;
-use super::lock_row::{one, row_columns, row_ends};
+use super::lock_row::{TakeColumns, one, row_columns, row_ends, taken};
+use super::quarantine::may_grant;
 use super::{names, query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
-use crate::store::release;
-use crate::store::release::{Freed, ReleaseAsk};
+use crate::store::release::{self, Freed, ReleaseAsk};
 use crate::store::row::LockRow;
 use crate::store::{micros, to_micros};
 
 /// A single ask on an existing, free row: half the work of the statement for a batch. When it changes nothing, the statement for a
 /// batch finds the reason, or makes the row.
-const TAKE_ONE: &str = "
+const TAKE_ONE: &str = concat!(
+    "
 UPDATE rowlock_lock
 SET grant_id = $2,
     fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
@@ -41,9 +41,13 @@ SET grant_id = $2,
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND (waiters = 0 OR $6) AND capacity = 0
+      AND ",
+    may_grant!(),
+    "
     FOR UPDATE SKIP LOCKED
 )
-RETURNING fence";
+RETURNING fence"
+);
 
 /// UPDATE first, then INSERT only the missing rows: a failing INSERT … ON CONFLICT would cost a transaction id and WAL for every
 /// busy answer.
@@ -56,6 +60,9 @@ WITH ask AS (
 ), free AS (
     SELECT l.name FROM ask a JOIN rowlock_lock l ON l.name = a.name
     WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND (l.waiters = 0 OR a.barging) AND l.capacity = 0
+      AND ",
+    may_grant!(),
+    "
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), took AS (
@@ -75,7 +82,9 @@ WITH ask AS (
     SELECT a.name, a.grant_id, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, a.holder,
            clock_timestamp(), clock_timestamp() + a.ttl * interval '1 microsecond', a.session_id
     FROM ask a
-    WHERE NOT EXISTS (SELECT FROM rowlock_lock l WHERE l.name = a.name)
+    WHERE NOT EXISTS (SELECT FROM rowlock_lock l WHERE l.name = a.name) AND ",
+    may_grant!(),
+    "
     ORDER BY a.name
     ON CONFLICT (name) DO NOTHING
     RETURNING name, fence
@@ -182,22 +191,6 @@ SELECT",
     row_columns!(),
     "
 FROM held l LEFT JOIN rowlock_session s ON s.id = l.session_id"
-);
-
-/// The granted fence, then the row as it was before, where there was one.
-type TakeColumns = (
-    Option<i64>,
-    Option<Vec<u8>>,
-    Option<Uuid>,
-    Option<i64>,
-    Option<String>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<Uuid>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
 );
 
 /// The row was freed; it has the grant; it is free, with the grant's fence; its grant is live; its waiters; and the setting.
@@ -369,31 +362,4 @@ fn granted(fences: Vec<Option<i64>>, others: Vec<Taken>) -> Vec<Taken> {
         None => others.next().unwrap_or(Taken::Busy(None)),
     });
     each.collect()
-}
-
-fn taken(row: TakeColumns) -> Taken {
-    match row {
-        (Some(fence), ..) => Taken::Granted { fence },
-        (
-            None,
-            Some(name),
-            grant_id,
-            Some(fence),
-            holder,
-            acquired,
-            expires,
-            left,
-            session,
-            Some(waiters),
-            Some(capacity),
-            Some(weight),
-        ) => {
-            let columns = (
-                name, grant_id, fence, holder, acquired, expires, left, session, waiters, capacity,
-                weight,
-            );
-            Taken::busy(Some(LockRow::from(columns)))
-        }
-        _ => Taken::Busy(None),
-    }
 }

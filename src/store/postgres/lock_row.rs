@@ -2,10 +2,12 @@
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use super::{query, query_as};
 use crate::model::{Kind, Name};
 use crate::store::fault::Fault;
+use crate::store::lease::Taken;
 use crate::store::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
 use crate::store::row::{LockColumns, LockRow};
 
@@ -180,4 +182,47 @@ pub(super) async fn one(
         .fetch_optional(conn)
         .await?;
     Ok(row.map(LockRow::from))
+}
+
+/// The granted fence, then the row as it was before, where there was one.
+pub(super) type TakeColumns = (
+    Option<i64>,
+    Option<Vec<u8>>,
+    Option<Uuid>,
+    Option<i64>,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<Uuid>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
+pub(super) fn taken(row: TakeColumns) -> Taken {
+    match row {
+        (Some(fence), ..) => Taken::Granted { fence },
+        (
+            None,
+            Some(name),
+            grant_id,
+            Some(fence),
+            holder,
+            acquired,
+            expires,
+            left,
+            session,
+            Some(waiters),
+            Some(capacity),
+            Some(weight),
+        ) => {
+            let columns = (
+                name, grant_id, fence, holder, acquired, expires, left, session, waiters, capacity,
+                weight,
+            );
+            Taken::busy(Some(LockRow::from(columns)))
+        }
+        _ => Taken::Busy(None),
+    }
 }

@@ -16,6 +16,7 @@ mod look;
 mod own_connection;
 mod permit;
 mod pooler;
+mod quarantine;
 mod queue;
 mod record;
 mod record_admin;

@@ -9,7 +9,7 @@ use super::NAMED;
 use super::pooler::{BEGIN, Known, Sharing, is_mix_up};
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
-use crate::store::migrate::MigrateFault;
+use crate::store::migrate::{MigrateFault, MigrateUntil};
 use crate::store::schema::SchemaStore;
 use crate::store::{Call, Connection};
 
@@ -156,13 +156,13 @@ impl Connection for OwnConnection {
     }
 
     /// Where each verb has a transaction of its own, the migrations' transaction is nested in one.
-    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         if !self.own_transactions {
-            return self.conn.migrate().await;
+            return self.conn.migrate(until).await;
         }
         let mut tx = self.conn.begin_with(BEGIN_MIGRATION).await?;
         let named = self.sharing != Sharing::Mixed;
-        let applied = NAMED.scope(named, tx.migrate()).await?;
+        let applied = NAMED.scope(named, tx.migrate(until)).await?;
         tx.commit().await?;
         Ok(applied)
     }

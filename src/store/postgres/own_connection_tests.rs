@@ -115,7 +115,9 @@ async fn connected(settings: &[(&str, &str)]) -> OwnConnection {
     let options = options.options(settings.iter().copied());
     let connector = Postgres::from_options(options).unwrap();
     let mut own = connector.connect(0, TTL).await.unwrap();
-    own.migrate().await.unwrap();
+    own.migrate(crate::store::migrate::MigrateUntil::Now)
+        .await
+        .unwrap();
     own
 }
 

@@ -12,10 +12,12 @@ use super::lock_row::{ROW, make_row, one, row_ends};
 use super::{query, query_as, query_scalar};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
+use crate::store::quarantine::QuarantineStore;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
     Ticket, WINDOW, WaiterColumns, WaiterRow,
 };
+use crate::store::row::LockRow;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
 
@@ -182,7 +184,14 @@ pub(super) async fn joined(
             position,
             is_stuck: is_stuck.unwrap_or_default(),
         }),
-        Some((3, ..)) => one(conn, ROW, name).await?.map(Joined::Full),
+        Some((status @ (3 | 5), ..)) => {
+            let quarantine = match status {
+                5 => conn.quarantine_left().await?,
+                _ => None,
+            };
+            let row = one(conn, ROW, name).await?;
+            row.map(|row| Joined::Full(LockRow { quarantine, ..row }))
+        }
         Some((4, Some(capacity), _)) => Some(Joined::Mismatch(Kind::of(capacity))),
         _ => None,
     })

@@ -27,7 +27,9 @@ impl Schema {
         Self::run(&mut conn, &format!("CREATE SCHEMA \"{name}\"")).await;
         let schema = Self(options.options([("search_path", format!("\"{name}\""))]));
         let mut conn = schema.connect().await;
-        SchemaStore::migrate(&mut conn).await.unwrap();
+        SchemaStore::migrate(&mut conn, crate::store::migrate::MigrateUntil::Now)
+            .await
+            .unwrap();
         conn.check_tables().await.unwrap();
         schema
     }

@@ -11,6 +11,7 @@
 use async_trait::async_trait;
 use sqlx::{PgConnection, Row};
 
+use super::quarantine::may_grant;
 use super::{query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
 use crate::store::fault::Fault;
@@ -34,7 +35,8 @@ SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempt
 FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT cardinality($1)) a
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
 
-const CLAIM_NEW: &str = "
+const CLAIM_NEW: &str = concat!(
+    "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_attempts,
@@ -44,11 +46,15 @@ FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $
             $9::bigint[])
      AS a (scope, key, lock, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun),
      clock_timestamp() AS now (at)
-WHERE pg_try_advisory_xact_lock(a.lock)
+WHERE ",
+    may_grant!(),
+    " AND pg_try_advisory_xact_lock(a.lock)
 ON CONFLICT DO NOTHING
-RETURNING scope, idempotency_key, attempt";
+RETURNING scope, idempotency_key, attempt"
+);
 
-const CLAIM_AGAIN: &str = "
+const CLAIM_AGAIN: &str = concat!(
+    "
 WITH mine AS (
     SELECT a.*
     FROM (
@@ -61,6 +67,9 @@ WITH mine AS (
     WHERE r.attempt = a.seen
       AND (r.state = 'free'
            OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= clock_timestamp()))
+      AND ",
+    may_grant!(),
+    "
     ORDER BY a.scope, a.key
     FOR UPDATE OF r SKIP LOCKED
 )
@@ -74,7 +83,8 @@ SET state = 'running', bound = r.bound OR r.state = 'running',
     clean_at = clock_timestamp() + m.remember_begun * interval '1 microsecond'
 FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
-RETURNING r.scope, r.idempotency_key, r.attempt";
+RETURNING r.scope, r.idempotency_key, r.attempt"
+);
 
 const FORGET: &str = "
 WITH old AS (

@@ -8,7 +8,7 @@ use super::{query, query_as, query_scalar};
 use crate::model::Engine;
 use crate::store::fault::Fault;
 use crate::store::grants::{RIGHTS, TABLES, identifier};
-use crate::store::migrate::{self, MigrateFault, Migrations};
+use crate::store::migrate::{self, MigrateFault, MigrateUntil, Migrations};
 use crate::store::schema::{Applied, SchemaStore, Server};
 
 mod embedded {
@@ -59,9 +59,15 @@ const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;
 
+/// The settings of this session. (Manual, sections 20.5.1 and 30.4. Whether a standby has to confirm a commit is another matter: nobody can tell which standby
+/// a failover will choose.)
+const RELAXED: &str = "
+SELECT name || ' = ' || setting FROM pg_settings
+WHERE name IN ('synchronous_commit', 'fsync', 'full_page_writes') AND setting = 'off' ORDER BY name";
+
 /// Every column of every table, and every function. The server checks the right to run a function before it finds that there is no row.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
-     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, \
+     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
      r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
      r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
      r.retain_until, r.forget_at, r.clean_at, \
@@ -121,16 +127,20 @@ impl SchemaStore for PgConnection {
         Ok(())
     }
 
-    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         // DDL is transactional here: all migrations apply or none, and the lock ends with the transaction.
         let mut tx = self.begin().await?;
         query("SELECT pg_advisory_xact_lock($1)")
             .bind(MIGRATION_LOCK)
             .execute(&mut *tx)
             .await?;
-        let applied = migrate::run(&mut *tx, runner()).await?;
+        let applied = migrate::run(&mut *tx, runner(), until).await?;
         tx.commit().await?;
         Ok(applied)
+    }
+
+    async fn relaxed_durability(&mut self) -> Result<Vec<String>, Fault> {
+        Ok(query_scalar(RELAXED).fetch_all(self).await?)
     }
 
     async fn database_id(&mut self) -> Result<Uuid, Fault> {

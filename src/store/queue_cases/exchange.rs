@@ -90,6 +90,7 @@ pub(crate) async fn an_exchange_is_releases_and_takes<P: Place>(place: &P) {
     let is_found = match &taken[0] {
         Taken::Granted { .. } => true,
         Taken::Busy(row) => row.as_ref().is_some_and(|row| row.is_of(takes[0].grant_id)),
+        Taken::Quarantined { .. } => false,
     };
     assert!(is_found, "{taken:?}");
 }

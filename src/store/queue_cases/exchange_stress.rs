@@ -47,7 +47,7 @@ async fn swap<P: Place>(place: P, seen: Arc<Seen>, number: u64) -> u64 {
                 Taken::Granted { fence } => fence,
                 // An earlier sending.
                 Taken::Busy(Some(row)) if row.is_of(ask.grant_id) => row.fence,
-                Taken::Busy(_) => continue,
+                Taken::Busy(_) | Taken::Quarantined { .. } => continue,
             };
             let before = seen[at].0.swap(number, Ordering::SeqCst);
             assert_eq!(before, 0, "{} has two holders", ask.name);

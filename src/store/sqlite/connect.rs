@@ -13,7 +13,7 @@ use super::in_tx::BEGIN_TO_WRITE;
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
-use crate::store::migrate::MigrateFault;
+use crate::store::migrate::{MigrateFault, MigrateUntil};
 use crate::store::schema::SchemaStore;
 use crate::store::writers::{self, Writers};
 use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, url};
@@ -187,8 +187,8 @@ impl Connection for OwnConnection {
         }
     }
 
-    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
-        Connection::migrate(&mut self.conn).await
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
+        Connection::migrate(&mut self.conn, until).await
     }
 }
 
@@ -199,8 +199,8 @@ impl Connection for SqliteConnection {
         call.on(self).await
     }
 
-    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
-        SchemaStore::migrate(self).await
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
+        SchemaStore::migrate(self, until).await
     }
 }
 

@@ -6,6 +6,7 @@
 use sqlx::SqliteConnection;
 
 use super::lease::{Done, release_all, take_all};
+use super::quarantine::may_grant;
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
 use crate::store::json;

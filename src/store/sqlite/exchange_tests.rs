@@ -62,7 +62,9 @@ async fn exchanges(conn: &mut SqliteConnection, held: ReleaseAsk) {
 async fn an_exchange_that_fails_does_nothing_and_leaves_no_transaction() {
     let dir = tempfile::tempdir().unwrap();
     let (mut conn, mut other) = (connect(&dir).await, connect(&dir).await);
-    conn.migrate().await.unwrap();
+    conn.migrate(crate::store::migrate::MigrateUntil::Now)
+        .await
+        .unwrap();
     // After the releases, at the second take.
     run(
         &mut conn,
@@ -89,7 +91,9 @@ async fn an_exchange_that_fails_does_nothing_and_leaves_no_transaction() {
 async fn an_exchange_with_a_busy_file_does_nothing_and_may_be_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     let (mut conn, mut other) = (connect(&dir).await, connect(&dir).await);
-    conn.migrate().await.unwrap();
+    conn.migrate(crate::store::migrate::MigrateUntil::Now)
+        .await
+        .unwrap();
     let held = hold(&mut conn, "held").await;
     run(&mut other, "BEGIN IMMEDIATE").await;
     let exchanged = conn
@@ -105,7 +109,9 @@ async fn an_exchange_with_a_busy_file_does_nothing_and_may_be_sent_again() {
 async fn an_exchange_that_cannot_commit_does_nothing_and_may_be_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     let (mut conn, mut other) = (connect(&dir).await, connect(&dir).await);
-    conn.migrate().await.unwrap();
+    conn.migrate(crate::store::migrate::MigrateUntil::Now)
+        .await
+        .unwrap();
     let held = hold(&mut conn, "held").await;
     sqlx::Connection::close(other).await.unwrap();
     run(&mut conn, "PRAGMA journal_mode = DELETE").await;

@@ -16,6 +16,7 @@ use time::UtcDateTime;
 use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
+use super::quarantine::{self, may_grant};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{
@@ -68,12 +69,17 @@ LEFT JOIN rowlock_lock l
     ON l.name = ?1 AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0";
 
 /// Grants a lone name that is free, in a transaction that has the write lock. The BEGIN fails, as it should.
-const TAKE_ONE: &str = "
+const TAKE_ONE: &str = concat!(
+    "
 UPDATE rowlock_lock SET fence = ?2
 WHERE name = ?1 AND fence < ?2 AND (?3 IS NULL OR fence = ?3)
   AND grant_id IS NULL AND expires_at IS NULL AND capacity = 0
+  AND ",
+    may_grant!(),
+    "
 RETURNING (SELECT id FROM rowlock_database);
-BEGIN";
+BEGIN"
+);
 
 #[async_trait]
 impl InTxStore for SqliteConnection {
@@ -114,6 +120,10 @@ impl InTxStore for SqliteConnection {
         }
         if rows.iter().any(|row| row.kind != Some(Kind::Lock)) {
             let found = TxTaken::Missed(None);
+            return Ok(Told { database, found });
+        }
+        if let Some(left) = quarantine::left(self).await? {
+            let found = TxTaken::Quarantined(left);
             return Ok(Told { database, found });
         }
         let left: Vec<LeftBehind> = rows.iter().filter_map(LockRow::left_behind).collect();
@@ -301,7 +311,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("test.db");
         let (mut reader, mut writer) = (connect(&file).await, connect(&file).await);
-        writer.migrate().await.unwrap();
+        writer
+            .migrate(crate::store::migrate::MigrateUntil::Now)
+            .await
+            .unwrap();
         let name = Name::new("a").unwrap();
         writer.lock_row(&name, RowAsk::Make).await.unwrap();
         let mut tx = reader.begin().await.unwrap();
@@ -320,7 +333,9 @@ mod tests {
     async fn nothing_is_granted_before_the_clock_has_passed_the_last_fence() {
         let dir = tempfile::tempdir().unwrap();
         let mut conn = connect(&dir.path().join("test.db")).await;
-        conn.migrate().await.unwrap();
+        conn.migrate(crate::store::migrate::MigrateUntil::Now)
+            .await
+            .unwrap();
         let name = Name::new("a").unwrap();
         conn.lock_row(&name, RowAsk::Make).await.unwrap();
         let ask = TxAsk {

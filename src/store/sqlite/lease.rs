@@ -16,6 +16,7 @@ use sqlx::SqliteConnection;
 
 use super::exchange::exchange;
 use super::lock_row::{Rows, read, row_columns, row_ends};
+use super::quarantine::may_grant;
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
@@ -27,13 +28,16 @@ use crate::store::{json, micros, to_micros, writers};
 /// Grants the asks in `?2`. Its rows have the names and the fences.
 macro_rules! take_all {
     () => {
-        "
+        concat!(
+            "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
 SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us + 1000, a.value ->> 3,
        now.us, now.us + (a.value ->> 2) + 1000, unhex(a.value ->> 4)
 FROM json_each(?2) a,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE true
+WHERE ",
+            may_grant!(),
+            "
 ON CONFLICT (name) DO UPDATE
 SET grant_id = excluded.grant_id,
     fence = max(fence + 1, excluded.fence),
@@ -44,6 +48,7 @@ SET grant_id = excluded.grant_id,
 WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at) AND capacity = 0
   AND (waiters = 0 OR EXISTS (SELECT 1 FROM json_each(?2) a WHERE a.value ->> 5 AND unhex(a.value ->> 0) = excluded.name))
 RETURNING name, fence"
+        )
     };
 }
 pub(super) use take_all;
@@ -54,11 +59,14 @@ const TAKE: &str = take_all!();
 const NONE: Option<&str> = None;
 
 /// [`TAKE`] for a single ask.
-const TAKE_ONE: &str = "
+const TAKE_ONE: &str = concat!(
+    "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
 SELECT ?1, ?2, now.us + 1000, ?4, now.us, now.us + ?3 + 1000, ?5
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE true
+WHERE ",
+    may_grant!(),
+    "
 ON CONFLICT (name) DO UPDATE
 SET grant_id = excluded.grant_id,
     fence = max(fence + 1, excluded.fence),
@@ -67,7 +75,8 @@ SET grant_id = excluded.grant_id,
     expires_at = excluded.expires_at,
     session_id = excluded.session_id
 WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at) AND (waiters = 0 OR ?6) AND capacity = 0
-RETURNING fence";
+RETURNING fence"
+);
 
 const RENEW: &str = "
 UPDATE rowlock_lock

@@ -12,6 +12,7 @@ mod lease;
 mod lock_row;
 mod permit;
 mod permit_row;
+mod quarantine;
 mod queue;
 mod record;
 mod record_admin;

@@ -12,6 +12,7 @@ use sqlx::SqliteConnection;
 use super::connect::in_a_transaction;
 use super::lock_row::{make_row, row_ends};
 use super::permit_row::{Lock, Wanted, permits_of};
+use super::quarantine::is_quarantined;
 use super::queue::{joined_or_full, unlocked};
 use super::waiter;
 use crate::model::{Kind, Name, Share};
@@ -134,7 +135,7 @@ async fn join(
     }
     // What is left of an earlier sending's permit has the name of the new one.
     lock.remove(ask.grant_id).await?;
-    if lock.waiters == 0 && lock.fits(wanted.weight).await? {
+    if lock.waiters == 0 && !is_quarantined(lock.conn).await? && lock.fits(wanted.weight).await? {
         let fence = lock.make(&wanted).await?;
         return Ok(Some(Joined::Granted { fence }));
     }
@@ -197,7 +198,7 @@ async fn weigh(conn: &mut SqliteConnection, ask: &WeighAsk) -> Result<Weighed, s
     if more != 0 && fence != ask.fence {
         return Ok(Weighed::Stale(fence));
     }
-    if more > 0 && !lock.fits(more).await? {
+    if more > 0 && (is_quarantined(lock.conn).await? || !lock.fits(more).await?) {
         return Ok(Weighed::Full);
     }
     // Also when it has that weight: a downgrade that was given up may still arrive.

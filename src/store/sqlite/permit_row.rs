@@ -5,6 +5,7 @@
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
+use super::quarantine::is_quarantined;
 use super::waiter;
 use crate::model::{Kind, Name};
 use crate::store::permit::MOST;
@@ -227,6 +228,9 @@ impl<'a> Lock<'a> {
     pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Uuid>, sqlx::Error> {
         let mut next = Vec::new();
         let name = self.name.as_bytes();
+        if self.waiters > 0 && is_quarantined(self.conn).await? {
+            return Ok(next);
+        }
         while self.waiters > 0 && next.len() < MOST {
             let first = waiter::first(self.conn, name, self.passed, self.now).await?;
             let Some(first) = first else {

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::connect::in_a_transaction;
 use super::lock_row::{make_row, read, row_ends};
+use super::quarantine::{self, is_quarantined};
 use super::waiter;
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
@@ -17,6 +18,7 @@ use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
     Ticket, WaiterColumns, WaiterRow,
 };
+use crate::store::row::LockRow;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::{to_micros, writers};
 
@@ -228,7 +230,7 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
         keep.execute(conn).await?;
         return Ok(Some(Joined::Granted { fence: row.fence }));
     }
-    if !row.is_live && row.waiters == 0 {
+    if !row.is_live && row.waiters == 0 && !is_quarantined(conn).await? {
         let fence = grant(
             conn,
             name,
@@ -270,6 +272,17 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx:
     if row.grant_id.is_none() && row.waiters == 0 {
         return Ok(Found::Done(Passed::NOTHING));
     }
+    let ended = match (is_mine, row.is_live) {
+        (false, _) => Ended::Nothing,
+        (true, false) => Ended::Expired,
+        (true, true) => Ended::Live,
+    };
+    if row.waiters > 0 && is_quarantined(conn).await? {
+        // The waiters stay, and the name is stuck until the end of the quarantine.
+        sqlx::query(FREE).bind(name).execute(conn).await?;
+        let next = Vec::new();
+        return Ok(Found::Done(Passed { ended, next }));
+    }
     let first = waiter::first(conn, name, row.passed, row.now).await?;
     let passed = first.as_ref().map(|first| first.position);
     let passed = passed.unwrap_or(row.next_position - 1);
@@ -282,11 +295,6 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx:
     } else {
         sqlx::query(FREE).bind(name).execute(conn).await?;
         Vec::new()
-    };
-    let ended = match (is_mine, row.is_live) {
-        (false, _) => Ended::Nothing,
-        (true, false) => Ended::Expired,
-        (true, true) => Ended::Live,
     };
     Ok(Found::Done(Passed { ended, next }))
 }
@@ -342,8 +350,10 @@ pub(super) async fn joined_or_full(
     if joined.is_some() {
         return Ok(joined);
     }
+    let quarantine = quarantine::left(conn).await?;
     let row = read(conn, std::iter::once(name)).await?;
-    Ok(row.into_values().next().map(Joined::Full))
+    let row = row.into_values().next();
+    Ok(row.map(|row| Joined::Full(LockRow { quarantine, ..row })))
 }
 
 /// `None`: the file stayed busy, and nothing has happened.

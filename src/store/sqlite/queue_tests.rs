@@ -18,7 +18,9 @@ impl File {
     async fn new() -> Self {
         let file = Self(Arc::new(tempfile::tempdir().unwrap()));
         let mut conn = file.connect().await;
-        SchemaStore::migrate(&mut conn).await.unwrap();
+        SchemaStore::migrate(&mut conn, crate::store::migrate::MigrateUntil::Now)
+            .await
+            .unwrap();
         conn.check_tables().await.unwrap();
         file
     }

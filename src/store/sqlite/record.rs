@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};
 
 use super::connect::in_a_transaction;
+use super::quarantine::is_quarantined;
 use crate::model::{Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::lease::Renewed;
@@ -130,8 +131,14 @@ impl RecordStore for SqliteConnection {
     async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
         durably(self, async |conn| {
             let mut claimed = Vec::with_capacity(asks.len());
+            let may_claim = !is_quarantined(conn).await?;
             for ask in asks {
-                claimed.push(match claim_one(conn, ask).await? {
+                let attempt = if may_claim {
+                    claim_one(conn, ask).await?
+                } else {
+                    None
+                };
+                claimed.push(match attempt {
                     Some(attempt) => Claimed::Mine { attempt },
                     None => ask.missed(read_one(conn, &ask.key, 0).await?.as_ref()),
                 });

@@ -129,7 +129,9 @@ mod tests {
         let sqlite = Sqlite::from_url(&url).unwrap();
         let minute = Duration::from_mins(1);
         let mut conn = sqlite.open(minute).await.unwrap();
-        conn.migrate().await.unwrap();
+        conn.migrate(crate::store::migrate::MigrateUntil::Now)
+            .await
+            .unwrap();
         let happened = Outcome::new("text/plain", "done").unwrap();
         for decision in [
             Decision::Unknown,

@@ -8,7 +8,7 @@ use super::connect;
 use crate::model::Engine;
 use crate::store::fault::Fault;
 use crate::store::grants::RIGHTS;
-use crate::store::migrate::{self, MigrateFault, Migrations};
+use crate::store::migrate::{self, MigrateFault, MigrateUntil, Migrations};
 use crate::store::schema::{Applied, SchemaStore, Server};
 
 mod embedded {
@@ -35,7 +35,7 @@ const OLDEST: (u32, u32, u32) = (3, 51, 3);
 
 /// Every column of every table.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
-     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, \
+     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
      r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
      r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
      r.retain_until, r.forget_at, r.clean_at, \
@@ -93,17 +93,26 @@ impl SchemaStore for SqliteConnection {
         Ok(())
     }
 
-    async fn migrate(&mut self) -> Result<Vec<String>, MigrateFault> {
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         // IMMEDIATE is the lock: a deferred transaction that starts to write fails at once while another one writes, whatever the
         // busy timeout. A migration is not retried by a lane, so it waits here for other processes that migrate.
         sqlx::raw_sql("PRAGMA busy_timeout = 60000")
             .execute(&mut *self)
             .await?;
         let mut tx = self.begin_with("BEGIN IMMEDIATE").await?;
-        let applied = migrate::run(&mut *tx, runner()).await?;
+        let applied = migrate::run(&mut *tx, runner(), until).await?;
         tx.commit().await?;
         sqlx::raw_sql(connect::ASK_AGAIN).execute(self).await?;
         Ok(applied)
+    }
+
+    /// Locks need no fsync here: their holders are on this machine, and die with it. `OFF` may also corrupt the file (sqlite.org/pragma.html, `synchronous`).
+    async fn relaxed_durability(&mut self) -> Result<Vec<String>, Fault> {
+        let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous")
+            .fetch_one(self)
+            .await?;
+        let relaxed = (synchronous == 0).then(|| "synchronous = OFF".to_owned());
+        Ok(relaxed.into_iter().collect())
     }
 
     async fn database_id(&mut self) -> Result<Uuid, Fault> {

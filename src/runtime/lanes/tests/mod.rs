@@ -35,6 +35,7 @@ use crate::runtime::grant::Grant;
 use crate::runtime::head::{Fate, Head, Manner};
 use crate::runtime::job::{Answered, Task, Verb};
 use crate::runtime::lease_guard::Guard;
+use crate::runtime::schema::Preparing;
 use crate::runtime::tasks::Kind;
 use crate::runtime::verbs::release::{self, Release};
 use crate::runtime::verbs::take::{Acquired, Take};
@@ -66,7 +67,10 @@ impl Bench {
         let settings = Settings {
             holder: "test".into(),
             operation_timeout: PATIENCE,
-            migrate: true,
+            preparing: Preparing {
+                migrate: true,
+                quarantine: None,
+            },
             clean_every: None,
             clock_error: ClockError::new(Duration::ZERO),
             session_ttl: Duration::from_secs(30),

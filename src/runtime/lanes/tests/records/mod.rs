@@ -47,7 +47,10 @@ impl House {
         let settings = Settings {
             holder: "a test".into(),
             operation_timeout: PATIENCE,
-            migrate: true,
+            preparing: crate::runtime::schema::Preparing {
+                migrate: true,
+                quarantine: None,
+            },
             clean_every: None,
             clock_error: ClockError::new(Duration::ZERO),
             session_ttl: Duration::from_secs(30),

@@ -1,6 +1,9 @@
 -- One row: an id that tells this database from every other one; docs: ARCHITECTURE.md, "The database's id".
+-- Until quarantine_until, by the database's clock, nothing is granted; docs: ARCHITECTURE.md, "Quarantine". It is the first migration: a
+-- database that is made anew can be in quarantine before it has a table of locks.
 CREATE TABLE IF NOT EXISTS rowlock_database (
     one INTEGER NOT NULL PRIMARY KEY DEFAULT 1,
     id  BLOB    NOT NULL,
+    quarantine_until INTEGER,
     CONSTRAINT rowlock_database_one CHECK (one = 1 AND length(id) = 16)
 ) STRICT;

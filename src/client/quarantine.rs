@@ -1,0 +1,84 @@
+//! Quarantine: after a database may have forgotten its last commits.
+
+use std::time::Duration;
+
+use super::Rowlock;
+use crate::model::Error;
+use crate::model::bounds::check_quarantine;
+use crate::store::Store;
+
+impl Rowlock {
+    /// Puts the database in quarantine: for `time`, 100 ms to 366 days, it grants nothing. Returns the time that the quarantine lasts now: one that lasts longer
+    /// stays.
+    ///
+    /// A database may forget its last commits: after a failover to a standby that had not received them, after a crash with `synchronous_commit = off` or the like,
+    /// or when it is restored from a backup. A holder may then have a lease of which the database knows nothing, and the database would grant the name again. Put the
+    /// database in quarantine **before clients reach it**, for as long as the longest of these: the TTL of a lock, the
+    /// [`session_ttl`](crate::Builder::session_ttl), the [lease](crate::Idempotency::lease) of an attempt. Then every forgotten lease has run out before the next
+    /// grant. Fences stay above all earlier ones, unless the new host's clock is behind the old one's by more than the quarantine.
+    ///
+    /// - It is in force for every statement that begins after this call has returned, of all clients, old and new.
+    /// - No lock, permit or [version](crate::InTx::advance) is granted, and no attempt [begins](crate::Idempotency::begin). Asking once answers
+    ///   [`Busy`](crate::Busy), which tells how long the quarantine lasts. Waiting calls wait for its end, in their order. A transaction does not wait: the result is
+    ///   [`Error::WaitTimeout`] at once.
+    /// - Leases that the database has not forgotten go on: they are renewed, pinned and released. A name that is released stays free.
+    /// - [`run_in_tx`](crate::Idempotency::run_in_tx) goes on: a forgotten outcome was forgotten together with its effect.
+    ///
+    /// # Errors
+    ///
+    /// A time out of bounds, or a database out of reach. On MySQL and MariaDB it waits for transactions that have locked a name, for at most the
+    /// [`operation_timeout`](crate::Builder::operation_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop it: the quarantine may begin.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// use std::time::Duration;
+    ///
+    /// let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// rowlock.quarantine(Duration::from_secs(60)).await?;
+    /// if let rowlock::TryAcquire::Busy(busy) = rowlock.lock("stock:42").try_acquire().await? {
+    ///     println!("{busy}"); // the database is in quarantine for another 60s, …
+    /// }
+    /// # assert!(rowlock.end_quarantine().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn quarantine(&self, time: Duration) -> Result<Duration, Error> {
+        check_quarantine(time)?;
+        let head = self.core.look(None, "quarantine");
+        let begin = async move |store: &mut dyn Store| store.quarantine_begin(time).await;
+        self.core.run_errand(head, begin).await
+    }
+
+    /// Ends the quarantine now. Returns whether there was one. Call it only when it is certain that no lease was forgotten.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop it: the quarantine may end.
+    pub async fn end_quarantine(&self) -> Result<bool, Error> {
+        let head = self.core.look(None, "end the quarantine");
+        let end = async move |store: &mut dyn Store| store.quarantine_end().await;
+        self.core.run_errand(head, end).await
+    }
+
+    /// How long the database is in [quarantine](Self::quarantine). `None`: it is in none.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach.
+    pub async fn quarantine_left(&self) -> Result<Option<Duration>, Error> {
+        let head = self.core.look(None, "look for a quarantine");
+        let left = async move |store: &mut dyn Store| store.quarantine_left().await;
+        self.core.run_errand(head, left).await
+    }
+}

@@ -1,0 +1,70 @@
+//! Quarantine: the statements. Their times follow the rules of `lease.rs`.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+use super::record::durably;
+use crate::store::fault::Fault;
+use crate::store::quarantine::QuarantineStore;
+use crate::store::{micros, to_micros};
+
+/// Whether the database is in no quarantine.
+macro_rules! may_grant {
+    () => {
+        "NOT EXISTS (SELECT 1 FROM rowlock_database q
+             WHERE q.quarantine_until > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)"
+    };
+}
+pub(super) use may_grant;
+
+const BEGIN: &str = "
+UPDATE rowlock_database
+SET quarantine_until = max(coalesce(quarantine_until, 0), now.us + ?1 + 1000)
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+RETURNING quarantine_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
+
+const END: &str =
+    "UPDATE rowlock_database SET quarantine_until = NULL WHERE quarantine_until IS NOT NULL";
+
+const LEFT: &str = "
+SELECT d.quarantine_until - now.us
+FROM rowlock_database d, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE d.quarantine_until > now.us";
+
+/// The time that the quarantine lasts. `None`: there is none.
+pub(super) async fn left(conn: &mut SqliteConnection) -> Result<Option<Duration>, sqlx::Error> {
+    let left: Option<i64> = sqlx::query_scalar(LEFT).fetch_optional(conn).await?;
+    Ok(left.map(micros))
+}
+
+pub(super) async fn is_quarantined(conn: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+    Ok(left(conn).await?.is_some())
+}
+
+#[async_trait]
+impl QuarantineStore for SqliteConnection {
+    async fn quarantine_begin(&mut self, time: Duration) -> Result<Duration, Fault> {
+        let left: Vec<i64> = durably(self, async |conn| {
+            let begin = sqlx::query_scalar(BEGIN).bind(to_micros(time));
+            begin.fetch_all(conn).await
+        })
+        .await?;
+        let left = left.first().ok_or(sqlx::Error::RowNotFound)?;
+        Ok(micros(*left))
+    }
+
+    async fn quarantine_end(&mut self) -> Result<bool, Fault> {
+        durably(self, async |conn| {
+            let was = left(conn).await?.is_some();
+            sqlx::query(END).execute(conn).await?;
+            Ok(was)
+        })
+        .await
+    }
+
+    async fn quarantine_left(&mut self) -> Result<Option<Duration>, Fault> {
+        Ok(left(self).await?)
+    }
+}

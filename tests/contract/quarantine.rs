@@ -1,0 +1,258 @@
+//! A database in quarantine grants nothing, until its end. What it has not forgotten goes on.
+
+use std::time::Duration;
+
+use rowlock::{Begun, Busy, Error, ReleaseOutcome, Rowlock, TryAcquire, TryLock};
+use rowlock_test::{
+    Db, begin, begin_new, eventually, join, on_app, on_every_engine, outcome, queue_is, release,
+    request, take, turns,
+};
+use tokio::task::JoinSet;
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// Longer than a test.
+const LONG: Duration = Duration::from_mins(10);
+
+/// What is in the way is the quarantine.
+fn is_quarantined(busy: &Busy) {
+    let left = busy.quarantine.expect("it tells of the quarantine");
+    assert!(left <= LONG && left > LONG / 2, "{busy}");
+    assert!(busy.holder.is_none(), "{busy}");
+    assert!(
+        busy.to_string().contains("in quarantine for another"),
+        "{busy}"
+    );
+}
+
+/// The request is refused because of the quarantine.
+fn refused<H: std::fmt::Debug>(asked: Result<TryAcquire<H>, Error>) {
+    match asked.unwrap() {
+        TryAcquire::Busy(busy) => is_quarantined(&busy),
+        TryAcquire::Held(held) => panic!("{held:?}"),
+    }
+}
+
+/// The call in a transaction failed at once because of the quarantine.
+fn gave_up<T: std::fmt::Debug>(locked: Result<T, Error>) {
+    match locked.unwrap_err() {
+        Error::WaitTimeout { busy, waited, .. } => {
+            is_quarantined(&busy);
+            assert!(waited < Duration::from_secs(5), "{waited:?}");
+        }
+        error => panic!("{error}"),
+    }
+}
+
+on_every_engine! {
+    async fn no_lease_is_granted(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        for name in ["free", "expired", "d", "e"] {
+            release(&take(&one, name, TTL).await).await;
+        }
+        std::mem::forget(take(&one, "expired", TTL).await);
+        let expired = db.bytes("expired");
+        db.execute(&format!("UPDATE rowlock_lock SET expires_at = acquired_at WHERE name = {expired}")).await;
+        assert_eq!(one.quarantine_left().await.unwrap(), None);
+        let lasts = one.quarantine(LONG).await.unwrap();
+        assert!(lasts <= LONG && lasts > LONG - Duration::from_secs(10), "{lasts:?}");
+        for rowlock in [&one, &two, &db.rowlock().await] {
+            for name in ["free", "expired", "new"] {
+                refused(rowlock.lock(name).try_acquire().await);
+                refused(rowlock.lock(name).barging().try_acquire().await);
+                refused(rowlock.lock(name).in_session().try_acquire().await);
+            }
+            refused(rowlock.multi_lock(["free", "new"]).try_acquire().await);
+        }
+        // A batch.
+        let mut asking = JoinSet::new();
+        for n in 0..100 {
+            let lock = one.lock(["d".into(), format!("n{n}")][n % 2].clone());
+            asking.spawn(async move { lock.try_acquire().await });
+        }
+        asking.join_all().await.into_iter().for_each(refused);
+        let short = one.lock("free").wait(Duration::from_millis(1)).acquire().await;
+        gave_up(short);
+
+        assert!(one.end_quarantine().await.unwrap());
+        assert!(!one.end_quarantine().await.unwrap());
+        for name in ["free", "expired", "new", "n1"] {
+            release(&take(&two, name, TTL).await).await;
+        }
+    }
+
+    async fn no_transaction_locks_or_advances_a_name(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for name in ["a", "b"] {
+            release(&take(&rowlock, name, TTL).await).await;
+        }
+        let seen = rowlock.version("a").await.unwrap();
+        rowlock.quarantine(LONG).await.unwrap();
+        for name in ["a", "new"] {
+            let mut tx = db.begin().await;
+            match tx.try_lock(&rowlock, name).await.unwrap() {
+                TryLock::Busy(busy) => is_quarantined(&busy),
+                TryLock::Locked(locked) => panic!("{locked:?}"),
+            }
+            tx.release().await;
+            let mut tx = db.begin().await;
+            gave_up(tx.acquire(&rowlock, name, LONG).await);
+            tx.release().await;
+        }
+        let mut tx = db.begin().await;
+        match tx.lock_all(&rowlock, &["a", "b"]).await.unwrap() {
+            TryLock::Busy(busy) => is_quarantined(&busy),
+            TryLock::Locked(locked) => panic!("{locked:?}"),
+        }
+        tx.release().await;
+        let mut tx = db.begin().await;
+        gave_up(tx.advance(&rowlock, &seen).await);
+        tx.release().await;
+        // `Retry` does not begin again and again.
+        let locked = on_app!(&db.app, pool => rowlock.retry().run(pool, |mut tx| {
+            let rowlock = rowlock.clone();
+            async move { rowlock.in_tx(&mut tx).lock("a").acquire().await }
+        }).await);
+        gave_up(locked);
+
+        rowlock.end_quarantine().await.unwrap();
+        let mut tx = db.begin().await;
+        assert!(tx.lock(&rowlock, "a").await.fence() > 0);
+        tx.commit().await.unwrap();
+    }
+
+    async fn no_permit_is_granted(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let mut reader = one.rw_lock("rw").read().await.unwrap();
+        let permit = one.semaphore("s", 3).acquire().await.unwrap();
+        one.quarantine(LONG).await.unwrap();
+        for rowlock in [&one, &two] {
+            refused(rowlock.semaphore("s", 3).try_acquire().await);
+            refused(rowlock.semaphore("new", 3).try_acquire().await);
+            refused(rowlock.rw_lock("rw").try_read().await);
+            refused(rowlock.rw_lock("new rw").try_write().await);
+        }
+        assert!(!reader.try_upgrade().await.unwrap(), "there may be another reader");
+        // A waiter is granted nothing by a release, or by more capacity.
+        let waits = two.semaphore("s", 3).holder("w");
+        let waiting = tokio::spawn(async move { waits.acquire().await });
+        queue_is(&one, "s", &["w"]).await;
+        assert_eq!(permit.release().await.unwrap(), ReleaseOutcome::Released);
+        one.semaphore("s", 5).set_capacity().await.unwrap();
+        queue_is(&one, "s", &["w"]).await;
+        assert!(!waiting.is_finished());
+        one.end_quarantine().await.unwrap();
+        let granted = waiting.await.unwrap();
+        assert!(matches!(granted, Err(Error::WrongKind { .. }) | Ok(_)), "{granted:?}");
+        assert!(reader.try_upgrade().await.unwrap());
+    }
+
+    async fn waiters_are_granted_after_it_in_their_order(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = take(&one, "a", TTL).await;
+        let mut waiting = vec![join(&one, "a", "0").await, join(&two, "a", "1").await];
+        one.quarantine(LONG).await.unwrap();
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        waiting.push(join(&one, "a", "2").await);
+        // Its holder has gone, and nobody has the name.
+        eventually("it is free", async || two.inspect("a").await.unwrap().is_none()).await;
+        for _ in 0..5 {
+            // Each ask tries to pass the name on.
+            refused(two.lock("a").try_acquire().await);
+        }
+        queue_is(&two, "a", &["0", "1", "2"]).await;
+        assert!(two.inspect("a").await.unwrap().is_none());
+        // A waiter that leaves passes nothing on.
+        waiting.remove(1).abort();
+        queue_is(&two, "a", &["0", "2"]).await;
+        assert!(two.inspect("a").await.unwrap().is_none());
+        assert!(two.end_quarantine().await.unwrap());
+        assert_eq!(turns(waiting).await, [0, 1]);
+    }
+
+    async fn a_wait_ends_with_the_quarantine(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let before = take(&one, "a", TTL).await;
+        release(&before).await;
+        one.quarantine(Duration::from_millis(1_500)).await.unwrap();
+        let after = two.lock("a").wait(TTL).acquire().await.unwrap();
+        assert_eq!(one.quarantine_left().await.unwrap(), None, "it was granted after its end");
+        assert!(after.fence() > before.fence());
+    }
+
+    async fn what_the_database_remembers_goes_on(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let ttl = Duration::from_secs(1);
+        let held = take(&one, "a", ttl).await;
+        let in_session = one.lock("b").in_session().acquire().await.unwrap();
+        let guard = begin_new(&one.idempotency(), "k").await;
+        one.quarantine(LONG).await.unwrap();
+        tokio::time::sleep(ttl * 2).await;
+        assert!(held.is_held() && in_session.is_held(), "they were renewed");
+        let mut tx = db.begin().await;
+        tx.pin(&held).await.unwrap();
+        tx.commit().await.unwrap();
+        guard.complete(&outcome("done")).await.unwrap();
+        assert!(matches!(begin(&two.idempotency(), "k").await, Begun::Replay(_)));
+        release(&held).await;
+        release(&in_session).await;
+        refused(two.lock("a").try_acquire().await);
+    }
+
+    async fn no_attempt_begins_and_transactions_go_on(db: &Db) {
+        let rowlock = db.rowlock().await;
+        begin_new(&rowlock.idempotency(), "freed").await.release().await.unwrap();
+        rowlock.quarantine(LONG).await.unwrap();
+        for key in ["freed", "new"] {
+            let begun = begin(&rowlock.idempotency(), key).await;
+            assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+        }
+        let begun = on_app!(&db.app, pool => {
+            let idempotency = rowlock.idempotency();
+            let request = request();
+            let run = idempotency.run_in_tx(pool, "scope", "in tx", &request, |_tx| async {
+                Ok::<_, Error>(outcome("done"))
+            });
+            run.await.unwrap()
+        });
+        assert!(matches!(begun, Begun::New(_)), "{begun:?}");
+        rowlock.end_quarantine().await.unwrap();
+        for key in ["freed", "new"] {
+            let _ = begin_new(&rowlock.idempotency(), key).await;
+        }
+    }
+
+    async fn a_longer_quarantine_stays(db: &Db) {
+        let rowlock = db.rowlock().await;
+        rowlock.quarantine(LONG).await.unwrap();
+        let left = rowlock.quarantine(Duration::from_secs(1)).await.unwrap();
+        assert!(left > LONG / 2, "{left:?}");
+        let left = rowlock.quarantine(LONG * 2).await.unwrap();
+        assert!(left > LONG, "{left:?}");
+        for time in [Duration::ZERO, Duration::from_millis(99), Duration::from_hours(367 * 24)] {
+            let error = rowlock.quarantine(time).await.unwrap_err();
+            assert!(matches!(error, Error::InvalidDuration { setting: "quarantine", .. }), "{error}");
+            let error = Rowlock::builder().quarantine(time).connect(&db.url).await.unwrap_err();
+            assert!(matches!(error, Error::InvalidDuration { setting: "quarantine", .. }), "{error}");
+        }
+    }
+
+    async fn a_new_database_is_in_quarantine_before_it_has_a_table_of_locks(db: &Db) {
+        // Of another program: the migrations that make the rest cannot be used.
+        db.execute("CREATE TABLE rowlock_waiter (x INTEGER)").await;
+        let new = Rowlock::builder().quarantine(LONG);
+        let error = new.clone().connect(&db.url).await.unwrap_err();
+        assert!(matches!(error, Error::SchemaDamaged { .. } | Error::MigrationFailed { .. }), "{error}");
+        let quarantined = "SELECT COUNT(*) FROM rowlock_database WHERE quarantine_until IS NOT NULL";
+        assert_eq!(db.number(quarantined).await, 1);
+        db.execute("DROP TABLE rowlock_waiter").await;
+        db.execute("DELETE FROM rowlock_schema_history WHERE version > 7").await;
+        let after = db.rowlock().await;
+        refused(after.lock("a").try_acquire().await);
+        // A client that connects in quarantine to a database with all tables.
+        after.end_quarantine().await.unwrap();
+        release(&take(&after, "a", TTL).await).await;
+        drop(new.migrate(false).connect(&db.url).await.unwrap());
+        refused(after.lock("a").try_acquire().await);
+    }
+}
