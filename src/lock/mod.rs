@@ -45,6 +45,7 @@ mod acquire;
 mod barging;
 mod call;
 mod cohort;
+mod hold;
 mod lease;
 mod multi;
 mod optimistic;

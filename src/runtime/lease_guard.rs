@@ -1,7 +1,7 @@
 //! The RAII part of a held lease: it releases exactly once, whatever happens.
 
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Mutex, oneshot};
@@ -22,6 +22,8 @@ pub(crate) struct Guard {
     core: Arc<Core>,
     /// The cohort that it is of, and its fence there.
     cohort: OnceLock<(Arc<Cohort>, i64)>,
+    /// Its fence, if that was raised ([`raise_fence`](Self::raise_fence)); 0 before.
+    pub(super) raised: AtomicI64,
     /// Set when this guard is released: how the grant had been lost by then, if it had.
     released: OnceLock<Option<Loss>>,
     /// The last release failed: the caller may release again.
@@ -37,6 +39,7 @@ impl Guard {
             grant,
             core,
             cohort: OnceLock::new(),
+            raised: AtomicI64::new(0),
             released: OnceLock::new(),
             failed: AtomicBool::new(false),
             answer: Mutex::default(),
@@ -49,6 +52,7 @@ impl Guard {
             grant: Arc::clone(&self.grant),
             core: Arc::clone(&self.core),
             cohort: OnceLock::from((Arc::clone(cohort), fence)),
+            raised: AtomicI64::new(0),
             released: OnceLock::new(),
             failed: AtomicBool::new(false),
             answer: Mutex::default(),
@@ -64,7 +68,8 @@ impl Guard {
     /// The fence under which its task works.
     pub(crate) fn fence(&self) -> i64 {
         let own = self.cohort.get().map(|(_, fence)| *fence);
-        own.unwrap_or_else(|| self.grant.fence())
+        let own = own.unwrap_or_else(|| self.grant.fence());
+        own.max(self.raised.load(Ordering::Acquire))
     }
 
     pub(crate) fn grant(&self) -> &Arc<Grant> {
@@ -138,7 +143,24 @@ impl Guard {
         true
     }
 
-    fn send(&self, reply: Option<Reply<ReleaseOutcome>>) {
+    /// Ends this guard without a release. Returns whether it was the last one of its grant, which has ended then. `None`: it was released before.
+    pub(super) fn end(&self) -> Option<bool> {
+        let (grant, now) = (&self.grant, Moment::now());
+        self.released.set(grant.loss_at(now)).ok()?;
+        if let Some((cohort, _)) = self.cohort.get() {
+            // The grant may be pinned, so this only ends the turn.
+            cohort.hand_on(self);
+        }
+        let is_last = grant.drop_guard(now);
+        if is_last {
+            self.core.renewals.remove(grant.id);
+            self.core.sessions.forget(grant);
+            self.core.guards.remove(grant.id);
+        }
+        Some(is_last)
+    }
+
+    pub(super) fn send(&self, reply: Option<Reply<ReleaseOutcome>>) {
         let grant = &self.grant;
         if let Some(loss) = self.loss().filter(|_| self.core.has_ended()) {
             // A shutdown does not wait for the guard of a lost lock, and there is nothing to release.

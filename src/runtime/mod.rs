@@ -23,6 +23,7 @@ mod gathered;
 pub(crate) mod grant;
 mod guards;
 pub(crate) mod head;
+mod hold;
 pub(crate) mod job;
 mod lanes;
 pub(crate) mod lease_guard;

@@ -23,6 +23,7 @@ pub(crate) mod fault;
 pub(crate) mod fault_error;
 pub(crate) mod form_token;
 mod grants;
+pub(crate) mod hold;
 pub(crate) mod in_tx;
 mod json;
 pub(crate) mod lease;
@@ -68,6 +69,7 @@ use clean::CleanStore;
 use deadlock::DeadlockStore;
 use fault::Fault;
 use form_token::FormTokenStore;
+use hold::HoldStore;
 use in_tx::InTxStore;
 use lease::LeaseStore;
 use lock_row::LockRowStore;
@@ -237,6 +239,7 @@ pub(crate) trait Store:
     + SchemaStore
     + SessionStore
     + QuarantineStore
+    + HoldStore
     + Send
 {
 }
@@ -255,6 +258,7 @@ impl<T> Store for T where
         + SchemaStore
         + SessionStore
         + QuarantineStore
+        + HoldStore
         + Send
 {
 }

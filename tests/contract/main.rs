@@ -14,6 +14,7 @@ mod exclusion;
 mod fence;
 mod forget;
 mod form_tokens;
+mod hold;
 mod idempotency;
 mod idle_locks;
 mod in_tx_bad_input;

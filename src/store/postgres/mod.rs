@@ -8,6 +8,7 @@ mod deadlock;
 mod exchange;
 mod fault;
 mod form_token;
+mod hold;
 mod in_tx;
 mod lease;
 mod listener;

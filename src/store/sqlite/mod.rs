@@ -7,6 +7,7 @@ mod deadlock;
 mod exchange;
 mod fault;
 mod form_token;
+mod hold;
 mod in_tx;
 mod lease;
 mod lock_row;

@@ -1,0 +1,95 @@
+//! What a holder changes in its own lease, besides renewing and releasing it.
+
+use std::time::Duration;
+
+use super::Held;
+use crate::model::bounds::{MAX_WAIT, within};
+use crate::model::{Error, ReleaseOutcome};
+
+/// Fences above leave no room for the grants of centuries.
+const HIGHEST: i64 = 4_000_000_000_000_000_000;
+
+impl Held {
+    /// Gives this grant a new fence: the next one of the name, and at least `at_least` (0 to 4 × 10^18). Returns it; [`fence`](Self::fence) is the same from then on.
+    /// Every later grant has a greater one.
+    ///
+    /// For names that are locked in several databases, whose clocks are not ordered: propose the highest fence of all to each of them. The
+    /// [quorum](crate::compose::Quorum) does so.
+    ///
+    /// While the fence is ahead of the database's clock, the name is not [cleaned away](crate::Builder::clean_every), its tasks do not hand the lease on in memory, and a
+    /// [transaction](crate::Rowlock::in_tx) that locks the name and is rolled back may give its fence to the next one.
+    ///
+    /// # Errors
+    ///
+    /// A fence out of bounds; a permit of a semaphore or a read/write lock; [`Error::Lost`], [`Error::Released`]; [`Error::RowLocked`] when a transaction has the lease pinned for the whole
+    /// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. After an error the grant may have its old fence or a new one, of which this guard
+    /// knows nothing: release it, or call this again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop it: the fence may be raised.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let held = rowlock.lock("stock:42").acquire().await?;
+    /// let elsewhere = held.fence() + 1_000_000;
+    /// assert_eq!(held.raise_fence(elsewhere).await?, elsewhere);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn raise_fence(&self, at_least: i64) -> Result<i64, Error> {
+        if !(0..=HIGHEST).contains(&at_least) {
+            return Err(Error::InvalidSetting {
+                setting: "at_least",
+                reason: "a fence from 0 to 4,000,000,000,000,000,000 is allowed",
+            });
+        }
+        if self.guard.grant().name.of_permit().is_some() {
+            return Err(Error::InvalidSetting {
+                setting: "raise_fence",
+                reason: "a permit shares the fences of its semaphore or read/write lock",
+            });
+        }
+        self.guard.raise_fence(at_least).await
+    }
+
+    /// Ends this guard, and keeps the name from all others for `time` more, by the database's clock: 0 to 366 days. Nobody holds it then, and it is free
+    /// by itself, whatever becomes of this process. Until then it is shown with this holder.
+    ///
+    /// For work that must not be done again too soon, such as a [scheduled job](crate::compose::Job). Other guards of the same [owner](crate::Owner) keep the lease:
+    /// then this only ends this guard.
+    ///
+    /// # Errors
+    ///
+    /// A time out of bounds: the guard still holds the lease. [`Error::RowLocked`] when a transaction has the lease pinned for the whole
+    /// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. In both cases the name is free after the TTL, which may be sooner than `time`.
+    ///
+    /// # Cancel safety
+    ///
+    /// After dropping the future, the name is free after `time` or after the TTL.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// use std::time::Duration;
+    ///
+    /// let held = rowlock.lock("send-reminders").acquire().await?;
+    /// // … they are sent …
+    /// let _ = held.release_in(Duration::from_secs(50)).await?;
+    /// assert!(rowlock.lock("send-reminders").try_acquire().await?.held().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn release_in(&self, time: Duration) -> Result<ReleaseOutcome, Error> {
+        let allowed = Duration::ZERO..=MAX_WAIT;
+        within("release_in", time, allowed, "at most 366 days are allowed")?;
+        self.guard.release_in(time).await
+    }
+}

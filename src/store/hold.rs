@@ -1,0 +1,57 @@
+//! What a holder changes in its own lease, besides renewing and releasing it: the verbs, with their asks and outcomes.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use crate::model::Name;
+
+/// The verbs for the holder of a live lease. They skip a row that a transaction has locked.
+#[async_trait]
+pub(crate) trait HoldStore {
+    /// Gives a live grant the next fence of its name, and one that is not smaller than the asked one: `max(previous + 1, asked)`. Returns it. A second sending
+    /// raises it once more. The commit is durable.
+    async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault>;
+
+    /// Hands a live lease over to a grant that nobody has, and that expires after the asked time. So no late renewal or release of the first grant touches it. A lock of a
+    /// session leaves the session. A second sending finds that grant. The commit is durable.
+    async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault>;
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RaiseAsk {
+    /// The name of the row.
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    pub(crate) at_least: i64,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RunOutAsk {
+    /// The name of the row.
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    /// The id of the grant that nobody has. (The row of a permit is named by its grant id: there it is the same one.)
+    pub(crate) heir: Uuid,
+    /// From now on, by the database's clock.
+    pub(crate) time: Duration,
+}
+
+/// What became of the ask of a holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held<T> {
+    Done(T),
+    /// The lease has expired, or the name no longer belongs to the grant.
+    Gone,
+    /// A transaction has the row locked.
+    Locked,
+}
+
+impl<T> Held<T> {
+    /// Nothing was changed. `is_live`: the row has the grant, live.
+    pub(super) fn missed(is_live: bool) -> Self {
+        if is_live { Self::Locked } else { Self::Gone }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a holder changes in its own lease: the statements.
+
+use async_trait::async_trait;
+use sqlx::{FromRow, MySqlConnection};
+use uuid::Uuid;
+
+use super::statement::{fill, hex, read_alone, write_and_read};
+use crate::model::Name;
+use crate::store::fault::Fault;
+use crate::store::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
+use crate::store::to_micros;
+
+/// The row `f` has a live grant of the ask.
+macro_rules! is_live {
+    () => {
+        "f.name = ? AND f.grant_id IN (?) AND f.expires_at > SYSDATE(6)
+      AND (f.session_id IS NULL
+           OR EXISTS (SELECT 1 FROM rowlock_session s WHERE s.id = f.session_id AND s.expires_at > SYSDATE(6)))"
+    };
+}
+
+/// As in `lease.rs`, a derived table skips a locked row.
+macro_rules! mine {
+    () => {
+        concat!(
+            "
+UPDATE (
+    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY) WHERE ",
+            is_live!(),
+            "
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+) t
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
+SET "
+        )
+    };
+}
+
+const RAISE: &str = concat!(mine!(), "l.fence = GREATEST(l.fence + 1, ?)");
+
+const RUN_OUT: &str = concat!(
+    mine!(),
+    "l.grant_id = ?, l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND, l.session_id = NULL"
+);
+
+/// The fence, and whether it is that of the ask or greater. A fence of before is smaller.
+const READ: &str = concat!(
+    "SELECT f.fence, f.grant_id FROM rowlock_lock f FORCE INDEX (PRIMARY) WHERE ",
+    is_live!()
+);
+
+#[async_trait]
+impl HoldStore for MySqlConnection {
+    async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault> {
+        let mine = [hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes())];
+        let [name, id] = mine.clone();
+        let raise = fill(RAISE, &[name, id, ask.at_least.to_string()]);
+        let rows = write_and_read(self, &raise, &fill(READ, &mine)).await?;
+        Ok(match rows.first() {
+            None => Held::Gone,
+            Some(row) => {
+                let (fence, _) = <(i64, Uuid)>::from_row(row)?;
+                if fence < ask.at_least {
+                    Held::Locked
+                } else {
+                    Held::Done(fence)
+                }
+            }
+        })
+    }
+
+    async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {
+        let ids = |ids: &[Uuid]| {
+            let ids: Vec<String> = ids.iter().map(|id| hex(id.as_bytes())).collect();
+            ids.join(",")
+        };
+        let name = hex(ask.name.as_bytes());
+        let both = ids(&[ask.grant_id, ask.heir]);
+        let run_out = fill(
+            RUN_OUT,
+            &[
+                name,
+                both,
+                ids(&[ask.heir]),
+                to_micros(ask.time).to_string(),
+            ],
+        );
+        let run_out = sqlx::raw_sql(sqlx::AssertSqlSafe(run_out));
+        if run_out.execute(&mut *self).await?.rows_affected() > 0 {
+            return Ok(Held::Done(()));
+        }
+        missed(self, &ask.name, &ids(&[ask.grant_id])).await
+    }
+}
+
+async fn missed<T>(conn: &mut MySqlConnection, name: &Name, id: &str) -> Result<Held<T>, Fault> {
+    let read = fill(READ, &[hex(name.as_bytes()), id.to_owned()]);
+    let rows = read_alone(conn, &read).await?;
+    Ok(Held::missed(!rows.is_empty()))
+}

@@ -1,0 +1,77 @@
+//! What a holder changes in its own lease: the statements.
+
+use async_trait::async_trait;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{query, query_scalar};
+use crate::model::Name;
+use crate::store::fault::Fault;
+use crate::store::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
+use crate::store::to_micros;
+
+/// The row `l` has a live grant of the ask. (A session that has ended has no expiry.)
+macro_rules! is_live {
+    () => {
+        "l.name = $1 AND l.grant_id IN ($2, $3) AND l.expires_at > clock_timestamp()
+      AND (l.session_id IS NULL
+           OR EXISTS (SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > clock_timestamp()))"
+    };
+}
+
+const RAISE: &str = concat!(
+    "
+UPDATE rowlock_lock SET fence = GREATEST(fence + 1, $4)
+WHERE name = (SELECT l.name FROM rowlock_lock l WHERE ",
+    is_live!(),
+    " FOR UPDATE OF l SKIP LOCKED)
+RETURNING fence"
+);
+
+const RUN_OUT: &str = concat!(
+    "
+UPDATE rowlock_lock
+SET grant_id = $3, expires_at = clock_timestamp() + $4 * interval '1 microsecond', session_id = NULL, recall = NULL
+WHERE name = (SELECT l.name FROM rowlock_lock l WHERE ",
+    is_live!(),
+    " FOR UPDATE OF l SKIP LOCKED)"
+);
+
+const LIVE: &str = concat!(
+    "SELECT EXISTS (SELECT FROM rowlock_lock l WHERE ",
+    is_live!(),
+    ")"
+);
+
+#[async_trait]
+impl HoldStore for PgConnection {
+    async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault> {
+        let fence = query_scalar(RAISE)
+            .bind(ask.name.as_bytes())
+            .bind(ask.grant_id)
+            .bind(ask.grant_id)
+            .bind(ask.at_least);
+        match fence.fetch_optional(&mut *self).await? {
+            Some(fence) => Ok(Held::Done(fence)),
+            None => missed(self, &ask.name, ask.grant_id).await,
+        }
+    }
+
+    async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {
+        let run_out = query(RUN_OUT)
+            .bind(ask.name.as_bytes())
+            .bind(ask.grant_id)
+            .bind(ask.heir)
+            .bind(to_micros(ask.time));
+        if run_out.execute(&mut *self).await?.rows_affected() > 0 {
+            return Ok(Held::Done(()));
+        }
+        missed(self, &ask.name, ask.grant_id).await
+    }
+}
+
+async fn missed<T>(conn: &mut PgConnection, name: &Name, grant_id: Uuid) -> Result<Held<T>, Fault> {
+    let live = query_scalar(LIVE).bind(name.as_bytes());
+    let live = live.bind(grant_id).bind(grant_id).fetch_one(conn).await?;
+    Ok(Held::missed(live))
+}

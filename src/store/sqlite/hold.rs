@@ -1,0 +1,69 @@
+//! What a holder changes in its own lease: the statements. Their times follow the rules of `lease.rs`.
+
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+use super::record::durably;
+use crate::store::fault::Fault;
+use crate::store::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
+use crate::store::to_micros;
+
+/// The row has a live grant of the ask.
+macro_rules! is_live {
+    () => {
+        "
+WHERE name = ?1 AND grant_id IN (?2, ?3) AND expires_at > now.us
+  AND (session_id IS NULL
+       OR EXISTS (SELECT 1 FROM rowlock_session s WHERE s.id = session_id AND s.expires_at > now.us))"
+    };
+}
+
+const RAISE: &str = concat!(
+    "
+UPDATE rowlock_lock SET fence = max(fence + 1, ?4)
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now",
+    is_live!(),
+    " RETURNING fence"
+);
+
+const RUN_OUT: &str = concat!(
+    "
+UPDATE rowlock_lock SET grant_id = ?3, expires_at = now.us + ?4 + 1000, session_id = NULL
+FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now",
+    is_live!()
+);
+
+#[async_trait]
+impl HoldStore for SqliteConnection {
+    async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault> {
+        let fences: Vec<i64> = durably(self, async |conn| {
+            let raise = sqlx::query_scalar(RAISE)
+                .bind(ask.name.as_bytes())
+                .bind(ask.grant_id)
+                .bind(ask.grant_id)
+                .bind(ask.at_least);
+            raise.fetch_all(conn).await
+        })
+        .await?;
+        Ok(fences
+            .first()
+            .map_or(Held::Gone, |fence| Held::Done(*fence)))
+    }
+
+    async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {
+        durably(self, async |conn| {
+            let run_out = sqlx::query(RUN_OUT)
+                .bind(ask.name.as_bytes())
+                .bind(ask.grant_id)
+                .bind(ask.heir)
+                .bind(to_micros(ask.time));
+            let changed = run_out.execute(conn).await?.rows_affected();
+            Ok(if changed > 0 {
+                Held::Done(())
+            } else {
+                Held::Gone
+            })
+        })
+        .await
+    }
+}
