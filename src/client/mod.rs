@@ -11,6 +11,7 @@ use std::time::Duration;
 pub use builder::Builder;
 pub use operate::Cleaned;
 use tokio::task::JoinHandle;
+use uuid::Uuid;
 
 use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, MultiLock, Owner, RwLock, Semaphore, Version};
@@ -272,6 +273,13 @@ impl Rowlock {
     #[must_use]
     pub fn target(&self) -> &str {
         &self.core.target
+    }
+
+    /// The id of the database. It was made with the tables, and differs from that of every other database. (A copied or restored database has the id of
+    /// the original.)
+    #[must_use]
+    pub fn database_id(&self) -> Uuid {
+        self.core.database
     }
 
     /// The migrations that this client applied when it connected.

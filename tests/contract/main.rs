@@ -37,6 +37,7 @@ mod queue;
 mod queue_ends;
 mod queue_races;
 mod queue_settings;
+mod quorum;
 mod re_entry;
 mod record_states;
 mod release;

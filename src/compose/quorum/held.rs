@@ -1,0 +1,258 @@
+//! The guard: the leases of the members.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+use super::members::Members;
+use super::round::{all, until};
+use crate::lock::Held;
+use crate::model::{Error, Loss, Name, ReleaseOutcome};
+use crate::transaction::Transaction;
+
+/// A lock that a majority of the databases has granted; see the [module](super).
+///
+/// # Drop
+///
+/// Dropping returns at once and releases in the background, in every database. Call [`Rowlock::flush`](crate::Rowlock::flush) of the members before the process
+/// exits.
+#[must_use = "a lock that is dropped is released"]
+pub struct QuorumHeld {
+    name: Name,
+    fence: i64,
+    leases: Arc<Leases>,
+    repair: AbortHandle,
+}
+
+impl fmt::Debug for QuorumHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumHeld")
+            .field("name", &self.name)
+            .field("fence", &self.fence)
+            .field("is_held", &self.is_held())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The lease of each member. Once fewer than a majority are held, none is added.
+#[derive(Debug)]
+pub(super) struct Leases {
+    each: Mutex<Vec<Option<Arc<Held>>>>,
+    majority: usize,
+}
+
+impl Leases {
+    fn each(&self) -> MutexGuard<'_, Vec<Option<Arc<Held>>>> {
+        self.each.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those that are held.
+    fn held(&self) -> Vec<Arc<Held>> {
+        let each = self.each();
+        let held = each.iter().flatten().filter(|held| held.is_held());
+        held.cloned().collect()
+    }
+
+    /// The members whose leases are not held. `None`: fewer than a majority are held.
+    pub(super) fn missing(&self) -> Option<Vec<usize>> {
+        let each = self.each();
+        let is_held = |lease: &Option<Arc<Held>>| lease.as_ref().is_some_and(|held| held.is_held());
+        let missing = each.iter().enumerate().filter(|(_, lease)| !is_held(lease));
+        let missing: Vec<usize> = missing.map(|(member, _)| member).collect();
+        (each.len() - missing.len() >= self.majority).then_some(missing)
+    }
+
+    /// Adds the lease of a member, unless fewer than a majority are held. It is dropped then.
+    pub(super) fn add(&self, member: usize, lease: Held) {
+        let mut each = self.each();
+        let held = each.iter().flatten().filter(|held| held.is_held()).count();
+        if held >= self.majority {
+            each[member] = Some(Arc::new(lease));
+        }
+    }
+
+    /// The time until fewer than a majority are trusted.
+    fn remaining(&self) -> Duration {
+        let mut left: Vec<Duration> = self.held().iter().map(|held| held.remaining()).collect();
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        left.get(self.majority - 1).copied().unwrap_or_default()
+    }
+}
+
+impl QuorumHeld {
+    /// `leases`: a majority of them is held, and has this fence.
+    pub(super) fn new(
+        name: Name,
+        fence: i64,
+        leases: Vec<Option<Held>>,
+        members: &Arc<Members>,
+        repair: impl FnOnce(Arc<Leases>) -> AbortHandle,
+    ) -> Self {
+        let leases = Arc::new(Leases {
+            each: Mutex::new(
+                leases
+                    .into_iter()
+                    .map(|lease| lease.map(Arc::new))
+                    .collect(),
+            ),
+            majority: members.majority(),
+        });
+        let repair = repair(Arc::clone(&leases));
+        Self {
+            name,
+            fence,
+            leases,
+            repair,
+        }
+    }
+
+    /// The lock.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The fence: greater than that of every earlier holder of this name in this quorum, whatever the clocks of the databases say. Send it with every write, and have
+    /// the resource refuse a smaller fence than it has seen.
+    #[must_use]
+    pub fn fence(&self) -> i64 {
+        self.fence
+    }
+
+    /// Whether a majority of the leases is held now, by their local deadlines. Once false, it stays false.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.leases.missing().is_some()
+    }
+
+    /// The time for which this process trusts the lock without another renewal; zero after a release or a loss.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.leases.remaining()
+    }
+
+    /// Pins the lease of a member, by its number in the quorum, in a transaction on that member's database, as [`Held::pin`] does. It proves that this one database
+    /// has granted the name to nobody else. It does not prove that a majority still holds it; see the [module](super).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Held::pin`]; [`Error::Lost`] when this member's lease is not held.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Held::pin`].
+    pub async fn pin_on<T: Transaction>(&self, member: usize, tx: &mut T) -> Result<(), Error> {
+        let lease = self.leases.each().get(member).cloned().flatten();
+        match lease {
+            Some(lease) => lease.pin(tx).await,
+            None => Err(Error::Lost {
+                name: self.name.clone(),
+                loss: Loss::Expired,
+            }),
+        }
+    }
+
+    /// Resolves when the lock is lost: fewer than a majority of the leases are held. At their deadlines at the latest, also when no database answers.
+    ///
+    /// Cancel safe.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers (`enable_time`).
+    pub async fn lost(&self) -> Loss {
+        loop {
+            let held = self.leases.held();
+            if held.len() < self.leases.majority {
+                return self.loss();
+            }
+            // The next loss may be that of the majority. Leases that are added meanwhile are seen then.
+            until(1, held.iter().map(|held| held.lost())).await;
+        }
+    }
+
+    /// How the members were lost, most of them.
+    fn loss(&self) -> Loss {
+        let each = self.leases.each();
+        let losses = each.iter().flatten().filter_map(|held| held.loss());
+        // A lease that was taken over tells more than one that has run out.
+        losses
+            .max_by_key(|loss| *loss != Loss::Expired)
+            .unwrap_or(Loss::Expired)
+    }
+
+    /// Resolves when the lock is at risk: so many of the leases are at risk or lost that the others are no majority. Stop the work then.
+    ///
+    /// Cancel safe. The risk may pass.
+    ///
+    /// # Panics
+    ///
+    /// As [`lost`](Self::lost) does.
+    pub async fn at_risk(&self) {
+        let held = self.leases.held();
+        let spare = held.len().saturating_sub(self.leases.majority);
+        until(spare + 1, held.iter().map(|held| held.at_risk())).await;
+    }
+
+    /// Runs `work` while the lock is held. When it is lost, drops `work` at its next await point. The lock is not released afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]: the lock was lost before `work` was done.
+    ///
+    /// # Panics
+    ///
+    /// As [`lost`](Self::lost) does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the lock stays with the guard.
+    pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T, Error> {
+        let (mut lost, mut work) = (pin!(self.lost()), pin!(work()));
+        poll_fn(|cx| {
+            if let Poll::Ready(loss) = lost.as_mut().poll(cx) {
+                let name = self.name.clone();
+                return Poll::Ready(Err(Error::Lost { name, loss }));
+            }
+            work.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+
+    /// Releases the lock in every database, and reports whether it was held until now.
+    ///
+    /// # Errors
+    ///
+    /// So many databases gave no answer that no majority of them is known to be free. Renewals have stopped: the name is free within the TTL.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the release.
+    pub async fn release(self) -> Result<ReleaseOutcome, Error> {
+        self.repair.abort();
+        let (was_held, loss) = (self.is_held(), self.loss());
+        let leases: Vec<Arc<Held>> = self.leases.each().drain(..).flatten().collect();
+        let released = all(leases.iter().map(|lease| lease.release())).await;
+        let errors: Vec<Error> = released.into_iter().filter_map(Result::err).collect();
+        if errors.len() >= self.leases.majority
+            && let Some(error) = errors.into_iter().next()
+        {
+            return Err(error);
+        }
+        Ok(if was_held {
+            ReleaseOutcome::Released
+        } else {
+            ReleaseOutcome::Lost(loss)
+        })
+    }
+}
+
+impl Drop for QuorumHeld {
+    fn drop(&mut self) {
+        self.repair.abort();
+    }
+}

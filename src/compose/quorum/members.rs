@@ -1,0 +1,152 @@
+//! The databases of a quorum. Those that could not be reached at the start are connected to later.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use super::QuorumError;
+use super::round::all;
+use crate::client::{Builder, Rowlock};
+use crate::model::Error;
+
+#[derive(Debug)]
+pub(super) struct Members {
+    each: Vec<Arc<Member>>,
+}
+
+/// One of the databases.
+#[derive(Debug)]
+struct Member {
+    client: OnceLock<Rowlock>,
+    /// How to connect to it.
+    way: Option<(Builder, String)>,
+    /// A task tries to connect to it.
+    connecting: AtomicBool,
+}
+
+impl Members {
+    pub(super) fn of(clients: Vec<Rowlock>) -> Result<Self, QuorumError> {
+        check_count(clients.len())?;
+        check_ids(clients.iter())?;
+        let member = |client: Rowlock| {
+            Arc::new(Member {
+                client: OnceLock::from(client),
+                way: None,
+                connecting: AtomicBool::new(false),
+            })
+        };
+        Ok(Self {
+            each: clients.into_iter().map(member).collect(),
+        })
+    }
+
+    pub(super) async fn connect(builder: Builder, urls: Vec<String>) -> Result<Self, QuorumError> {
+        check_count(urls.len())?;
+        let connecting = urls.iter().map(|url| builder.clone().connect(url));
+        let mut details = Vec::new();
+        let mut each = Vec::new();
+        for (url, connected) in urls.iter().zip(all(connecting).await) {
+            let client = match connected {
+                Ok(client) => OnceLock::from(client),
+                Err(error) if error.is_transient() => {
+                    details.push(error.to_string());
+                    OnceLock::new()
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let way = Some((builder.clone(), url.clone()));
+            let connecting = AtomicBool::new(false);
+            each.push(Arc::new(Member {
+                client,
+                way,
+                connecting,
+            }));
+        }
+        let members = Self { each };
+        let reached = members.each.len() - details.len();
+        if reached < members.majority() {
+            return Err(QuorumError::NoMajority {
+                reached,
+                needed: members.majority(),
+                members: members.each.len(),
+                detail: details.join("; "),
+            });
+        }
+        check_ids(members.each.iter().filter_map(|member| member.client.get()))?;
+        Ok(members)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.each.len()
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        self.each.len() / 2 + 1
+    }
+
+    /// The client of a database. If there is none yet, a task tries to connect.
+    pub(super) fn client(self: &Arc<Self>, number: usize) -> Option<Rowlock> {
+        let member = &self.each[number];
+        let client = member.client.get();
+        if client.is_none() && !member.connecting.swap(true, Ordering::AcqRel) {
+            tokio::spawn(Self::connect_to(Arc::downgrade(self), number));
+        }
+        client.cloned()
+    }
+
+    /// Tries once to connect.
+    async fn connect_to(members: Weak<Self>, number: usize) {
+        let way = members
+            .upgrade()
+            .and_then(|members| members.each[number].way.clone());
+        let Some((builder, url)) = way else {
+            return;
+        };
+        let connected = builder.connect(&url).await;
+        // The quorum may have been dropped meanwhile.
+        let Some(members) = members.upgrade() else {
+            return;
+        };
+        let member = &members.each[number];
+        let others = members.each.iter().filter_map(|member| member.client.get());
+        match connected {
+            Ok(client) => match check_ids(others.chain([&client])) {
+                Ok(()) => {
+                    let _ = member.client.set(client);
+                }
+                Err(error) => tracing::error!(%error, "a database of a quorum is left out"),
+            },
+            Err(error) => tracing::debug!(%error, "a database of a quorum is out of reach"),
+        }
+        member.connecting.store(false, Ordering::Release);
+    }
+
+    /// The error of a member that is not connected.
+    pub(super) fn missing() -> Error {
+        Error::Unreachable {
+            target: "a database of the quorum".into(),
+            detail: "it could not be reached since the start".into(),
+        }
+    }
+}
+
+fn check_count(count: usize) -> Result<(), QuorumError> {
+    if count < 3 || count.is_multiple_of(2) {
+        return Err(QuorumError::Count(count));
+    }
+    Ok(())
+}
+
+fn check_ids<'a>(clients: impl Iterator<Item = &'a Rowlock>) -> Result<(), QuorumError> {
+    let mut seen = HashMap::new();
+    for client in clients {
+        if let Some(first) = seen.insert(client.database_id(), client.target()) {
+            return Err(QuorumError::SameDatabase {
+                first: first.to_owned(),
+                second: client.target().to_owned(),
+                id: client.database_id().to_string(),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! A lock over several databases has one holder, and its fences rise, while a minority of the databases is not there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use rowlock::compose::Quorum;
+use rowlock::compose::quorum::QuorumError;
+use rowlock::{Error, Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock_test::{Db, ENGINES, eventually, on_every_engine, take};
+use tokio::task::JoinSet;
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// The fence of a century.
+const FAR: i64 = 3_000_000_000_000_000;
+
+/// Three databases: the one of the test, and two of other brands.
+struct Three<'a> {
+    db: &'a Db,
+    others: [Db; 2],
+}
+
+impl<'a> Three<'a> {
+    async fn of(db: &'a Db) -> Self {
+        let at = ENGINES
+            .iter()
+            .position(|engine| *engine == db.engine)
+            .unwrap();
+        let other = |n: usize| Db::new(ENGINES[(at + n) % ENGINES.len()]);
+        Self {
+            db,
+            others: [other(1).await, other(2).await],
+        }
+    }
+
+    fn urls(&self) -> [&str; 3] {
+        [&self.db.url, &self.others[0].url, &self.others[1].url]
+    }
+
+    async fn quorum(&self) -> Quorum {
+        Quorum::connect(self.urls()).await.unwrap()
+    }
+
+    async fn clients(&self) -> [Rowlock; 3] {
+        [
+            self.db.rowlock().await,
+            self.others[0].rowlock().await,
+            self.others[1].rowlock().await,
+        ]
+    }
+
+    async fn remove(self) {
+        for other in self.others {
+            other.remove().await;
+        }
+    }
+}
+
+/// How many of the databases show the name as held.
+async fn holders(clients: &[Rowlock], name: &str) -> usize {
+    let mut held = 0;
+    for client in clients {
+        held += usize::from(client.inspect(name).await.unwrap().is_some());
+    }
+    held
+}
+
+on_every_engine! {
+    async fn one_holds_it_at_a_time_and_fences_rise(db: &Db) {
+        let three = Three::of(db).await;
+        let (one, two) = (three.quorum().await, three.quorum().await);
+        let clients = three.clients().await;
+        let held = one.lock("a").acquire().await.unwrap();
+        assert!(held.is_held() && held.remaining() > TTL / 2);
+        assert!(holders(&clients, "a").await >= 2);
+        let TryAcquire::Busy(busy) = two.lock("a").try_acquire().await.unwrap() else {
+            panic!("it is held");
+        };
+        assert!(busy.holder.is_some(), "{busy}");
+        let late = two.lock("a").wait(Duration::from_millis(100)).acquire().await;
+        assert!(matches!(late, Err(Error::WaitTimeout { .. })), "{late:?}");
+        let waiting = tokio::spawn({
+            let two = two.clone();
+            async move { two.lock("a").acquire().await }
+        });
+        let before = held.fence();
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        let next = waiting.await.unwrap().unwrap();
+        assert!(next.fence() > before);
+        drop(next);
+        eventually("it is free", async || holders(&clients, "a").await == 0).await;
+        three.remove().await;
+    }
+
+    async fn tasks_of_several_clients_exclude_each_other(db: &Db) {
+        let three = Three::of(db).await;
+        let last = Arc::new(AtomicI64::new(0));
+        let inside = Arc::new(AtomicI64::new(0));
+        let mut tasks = JoinSet::new();
+        for _ in 0..4 {
+            let quorum = three.quorum().await;
+            for _ in 0..2 {
+                let (quorum, last, inside) = (quorum.clone(), Arc::clone(&last), Arc::clone(&inside));
+                tasks.spawn(async move {
+                    for _ in 0..5 {
+                        let held = quorum.lock("a").acquire().await.unwrap();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
+                        let before = last.swap(held.fence(), Ordering::SeqCst);
+                        assert!(before < held.fence(), "{before} {}", held.fence());
+                        tokio::task::yield_now().await;
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+                    }
+                });
+            }
+        }
+        tasks.join_all().await;
+        three.remove().await;
+    }
+
+    async fn the_fence_rises_although_the_clocks_are_not_ordered(db: &Db) {
+        let three = Three::of(db).await;
+        let quorum = three.quorum().await;
+        let clients = three.clients().await;
+        // The clock of one database is a century ahead.
+        let ahead = take(&clients[0], "a", TTL).await;
+        ahead.raise_fence(FAR).await.unwrap();
+        assert_eq!(ahead.release().await.unwrap(), ReleaseOutcome::Released);
+        let mut first = quorum.lock("a").acquire().await.unwrap();
+        // A round may end before the slowest member has answered.
+        while first.fence() < FAR {
+            assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
+            first = quorum.lock("a").acquire().await.unwrap();
+        }
+        let fence = first.fence();
+        assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
+        // That database is out of reach now: nobody else knows its clock.
+        let other = loop {
+            if let TryAcquire::Held(held) = clients[0].lock("a").try_acquire().await.unwrap() {
+                break held;
+            }
+        };
+        let second = quorum.lock("a").acquire().await.unwrap();
+        assert!(second.fence() > fence, "{} {fence}", second.fence());
+        drop(other);
+        three.remove().await;
+    }
+
+    async fn it_is_lost_with_the_majority_and_a_lost_member_is_taken_again(db: &Db) {
+        let three = Three::of(db).await;
+        let quorum = three.quorum().await;
+        let clients = three.clients().await;
+        let ttl = Duration::from_millis(1_500);
+        let held = quorum.lock("a").ttl(ttl).acquire().await.unwrap();
+        eventually("all have granted it", async || holders(&clients, "a").await == 3).await;
+        for client in &clients {
+            client.force_release("a").await.unwrap();
+            assert!(held.is_held(), "a minority is lost");
+            eventually("it is taken again", async || client.inspect("a").await.unwrap().is_some()).await;
+        }
+        let info = clients[0].inspect("a").await.unwrap().unwrap();
+        assert!(info.fence >= held.fence(), "{} {}", info.fence, held.fence());
+        let (lost, done) = tokio::join!(
+            held.lost(),
+            async {
+                let work = held.with(async || std::future::pending::<()>().await);
+                let take_two = async {
+                    let mut others = Vec::new();
+                    for client in &clients[..2] {
+                        // It must not be taken again.
+                        others.push(loop {
+                            client.force_release("a").await.unwrap();
+                            if let TryAcquire::Held(held) = client.lock("a").try_acquire().await.unwrap() {
+                                break held;
+                            }
+                        });
+                    }
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    done = work => done,
+                    () = take_two => unreachable!(),
+                }
+            }
+        );
+        assert_eq!(lost, Loss::TakenOver);
+        assert!(matches!(done, Err(Error::Lost { .. })), "{done:?}");
+        held.at_risk().await;
+        assert!(!held.is_held() && held.remaining().is_zero());
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+        eventually("it is free", async || holders(&clients, "a").await == 0).await;
+        three.remove().await;
+    }
+
+    async fn a_minority_may_be_out_of_reach_and_a_majority_may_not(db: &Db) {
+        let three = Three::of(db).await;
+        let mut urls: Vec<String> = three.urls().iter().map(ToString::to_string).collect();
+        let nowhere = |port| format!("postgres://me:s3cret@127.0.0.1:{port}/x");
+        urls.extend([nowhere(1), nowhere(2)]);
+        let quorum = Quorum::connect(urls.clone()).await.unwrap();
+        assert_eq!((quorum.members().iter().flatten().count(), quorum.majority()), (3, 3));
+        let held = quorum.lock("a").acquire().await.unwrap();
+        // One more, and no majority is left.
+        three.others[1].rowlock().await.force_release("a").await.unwrap();
+        held.lost().await;
+        let other = take(&three.others[1].rowlock().await, "a", TTL).await;
+        let error = quorum.lock("a").wait(Duration::ZERO).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. } | Error::WaitTimeout { .. }), "{error}");
+        drop(other);
+        urls.push(nowhere(3));
+        urls.push(nowhere(4));
+        let error = Quorum::connect(urls).await.unwrap_err();
+        assert!(matches!(error, QuorumError::NoMajority { reached: 3, needed: 4, members: 7, .. }), "{error}");
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+        three.remove().await;
+    }
+
+    async fn databases_that_are_no_quorum_are_refused(db: &Db) {
+        let three = Three::of(db).await;
+        let [one, two, last] = three.clients().await;
+        for members in [vec![], vec![one.clone()], vec![one.clone(), two.clone()], vec![one.clone(); 4]] {
+            let count = members.len();
+            let error = Quorum::new(members).unwrap_err();
+            assert!(matches!(error, QuorumError::Count(n) if n == count), "{error}");
+        }
+        // Another client, by another URL.
+        let again = Rowlock::builder().holder("again").connect(&db.url).await.unwrap();
+        let error = Quorum::new([one.clone(), two.clone(), again]).unwrap_err();
+        assert!(matches!(error, QuorumError::SameDatabase { .. }), "{error}");
+        let error = Quorum::connect([&db.url, &three.others[0].url, &db.url]).await.unwrap_err();
+        assert!(matches!(error, QuorumError::SameDatabase { .. }), "{error}");
+        assert!(error.to_string().contains(&one.database_id().to_string()), "{error}");
+        let error = Quorum::connect(["redis://x", "redis://y", "redis://z"]).await.unwrap_err();
+        assert!(matches!(error, QuorumError::Member(Error::InvalidUrl { .. })), "{error}");
+        // One of them has older tables.
+        three.others[1].execute("DELETE FROM rowlock_schema_history WHERE version > 3").await;
+        let unmigrated = Rowlock::builder().migrate(false);
+        let error = Quorum::connect_with(unmigrated, three.urls()).await.unwrap_err();
+        assert!(matches!(error, QuorumError::Member(Error::SchemaOlder { found: 3, .. })), "{error}");
+
+        let quorum = Quorum::new([one, two, last]).unwrap();
+        let error = quorum.lock("").acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidName(_)), "{error}");
+        let error = quorum.lock("a").ttl(Duration::ZERO).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidDuration { setting: "ttl", .. }), "{error}");
+        let error = quorum.lock("a").wait(TTL * 10_000_000).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidDuration { setting: "wait", .. }), "{error}");
+        let error = quorum.lock("a").holder("").acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidSetting { setting: "holder", .. }), "{error}");
+        three.remove().await;
+    }
+
+    async fn databases_in_quarantine_grant_nothing(db: &Db) {
+        let three = Three::of(db).await;
+        let quorum = three.quorum().await;
+        let clients = three.clients().await;
+        clients[0].quarantine(TTL).await.unwrap();
+        let held = quorum.lock("a").acquire().await.unwrap();
+        assert!(clients[0].inspect("a").await.unwrap().is_none());
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        clients[1].quarantine(TTL).await.unwrap();
+        let TryAcquire::Busy(busy) = quorum.lock("a").try_acquire().await.unwrap() else {
+            panic!("no majority may grant it");
+        };
+        assert!(busy.quarantine.is_some(), "{busy}");
+        let waiting = tokio::spawn(async move { quorum.lock("a").acquire().await });
+        clients[0].end_quarantine().await.unwrap();
+        let held = waiting.await.unwrap().unwrap();
+        assert!(held.is_held());
+        three.remove().await;
+    }
+
+    async fn a_pin_on_one_member_proves_that_members_lease(db: &Db) {
+        let three = Three::of(db).await;
+        let quorum = three.quorum().await;
+        let held = quorum.lock("a").acquire().await.unwrap();
+        let member = three.db.rowlock().await;
+        let clients = three.clients().await;
+        eventually("all have granted it", async || holders(&clients, "a").await == 3).await;
+        eventually("this member has granted it", async || member.inspect("a").await.unwrap().is_some()).await;
+        let mut tx = db.begin().await;
+        rowlock_test::on_tx!(&mut tx, tx => held.pin_on(0, tx).await.unwrap());
+        tx.commit().await.unwrap();
+        member.force_release("a").await.unwrap();
+        let mut tx = db.begin().await;
+        let error = rowlock_test::on_tx!(&mut tx, tx => held.pin_on(0, tx).await.unwrap_err());
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        tx.release().await;
+        let mut tx = db.begin().await;
+        let error = rowlock_test::on_tx!(&mut tx, tx => held.pin_on(9, tx).await.unwrap_err());
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        tx.release().await;
+        assert!(held.is_held());
+        three.remove().await;
+    }
+}
