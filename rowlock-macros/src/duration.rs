@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 use syn::{Error, LitStr, Result};
 
@@ -48,9 +48,10 @@ pub(crate) fn within(option: &str, text: &LitStr, bounds: &Bounds) -> Result<Tok
     }
     let (seconds, rest) = (duration.as_secs(), duration.subsec_millis());
     Ok(if rest == 0 {
+        let seconds = Literal::u64_unsuffixed(seconds);
         quote!(::std::time::Duration::from_secs(#seconds))
     } else {
-        let millis = seconds * 1_000 + u64::from(rest);
+        let millis = Literal::u64_unsuffixed(seconds * 1_000 + u64::from(rest));
         quote!(::std::time::Duration::from_millis(#millis))
     })
 }

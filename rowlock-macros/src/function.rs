@@ -1,7 +1,7 @@
 //! The function that an attribute is on: its arguments, its client, its result.
 
 use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens as _, quote, quote_spanned};
+use quote::{ToTokens as _, quote};
 use syn::spanned::Spanned as _;
 use syn::visit_mut::{VisitMut, visit_type_mut};
 use syn::{
@@ -129,7 +129,7 @@ impl Function {
         Ok(arguments)
     }
 
-    /// The body as a closure that gets a guard as `guard`, and its result as the type that the function returns.
+    /// The body as a closure that gets the guard of type `ty` as `guard`, and returns what the function returns.
     pub(crate) fn work(&self, guard: &Ident, ty: &TokenStream) -> TokenStream {
         let body = &self.item.block.stmts;
         let mut output = match &self.item.sig.output {
@@ -139,11 +139,6 @@ impl Function {
         // A closure cannot return `impl Trait`, but its type can be inferred.
         Opaque.visit_type_mut(&mut output);
         quote!(async move |#guard: &#ty| -> #output { #(#body)* })
-    }
-
-    /// The operator that returns a failure to the caller. A failure that does not convert is reported at the type that the function returns.
-    pub(crate) fn question_mark(&self) -> TokenStream {
-        quote_spanned!(self.item.sig.output.span()=> ?)
     }
 
     /// The function with another body.

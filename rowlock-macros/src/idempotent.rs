@@ -60,7 +60,7 @@ pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenSt
             &#client.idempotency() #settings,
             #scope,
             #key,
-            ::rowlock::compose::Call::of(::core::concat!(::core::module_path!(), #path)) #arguments.finish(),
+            ::rowlock::compose::Call::of(::std::concat!(::std::module_path!(), #path)) #arguments.finish(),
             #work,
         )
         .await

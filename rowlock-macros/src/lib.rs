@@ -2,6 +2,8 @@
 //!
 //! Use them through rowlock, which re-exports them (feature `macros`, on by default). What they write calls rowlock by that name.
 
+#[cfg(test)]
+mod docs_tests;
 mod duration;
 mod function;
 mod idempotent;
@@ -28,19 +30,23 @@ pub fn idempotent(options: TokenStream, item: TokenStream) -> TokenStream {
     expand("idempotent", known, idempotent::expand, options, item)
 }
 
+type Expand = fn(Options, Function) -> Result<proc_macro2::TokenStream>;
+
 /// Expands one attribute. After a mistake, the function stays as it is, so that the compiler reports nothing but the mistake.
 fn expand(
     attribute: &'static str,
     known: &[&str],
-    expand: fn(Options, Function) -> Result<proc_macro2::TokenStream>,
+    expand: Expand,
     options: TokenStream,
     item: TokenStream,
 ) -> TokenStream {
-    let expanded = Options::parse(attribute, known, options.into()).and_then(|options| {
-        let function = Function::parse(attribute, item.clone().into())?;
-        expand(options, function)
-    });
-    match expanded {
+    match expanded(
+        attribute,
+        known,
+        expand,
+        options.into(),
+        item.clone().into(),
+    ) {
         Ok(expanded) => expanded.into(),
         Err(mistake) => {
             let mut told = TokenStream::from(mistake.into_compile_error());
@@ -48,4 +54,15 @@ fn expand(
             told
         }
     }
+}
+
+fn expanded(
+    attribute: &'static str,
+    known: &[&str],
+    expand: Expand,
+    options: proc_macro2::TokenStream,
+    item: proc_macro2::TokenStream,
+) -> Result<proc_macro2::TokenStream> {
+    let options = Options::parse(attribute, known, options)?;
+    expand(options, Function::parse(attribute, item)?)
 }

@@ -32,8 +32,7 @@ pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenSt
 
     let name = name.expression();
     let work = function.work(&guard, &quote!(::rowlock::Held));
-    let fails = function.question_mark();
     Ok(function.with(&quote! {
-        ::rowlock::compose::while_locked(&#client.lock(#name) #settings, #work).await #fails
+        ::rowlock::compose::while_locked(&#client.lock(#name) #settings, #work,).await?
     }))
 }
