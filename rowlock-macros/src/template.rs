@@ -21,14 +21,11 @@ impl Template {
     /// Parses the value of `option`. The compiler reports a mistake at the string.
     pub(crate) fn parse(option: &str, text: &LitStr, function: &Function) -> Result<Self> {
         let mistake = |message: String| Error::new(text.span(), message);
-        let (mut texts, mut values) = (vec![String::new()], Vec::new());
+        let (mut texts, mut values) = (Vec::new(), Vec::new());
         let whole = text.value();
-        let mut rest = whole.as_str();
+        let (mut fixed, mut rest) = (String::new(), whole.as_str());
         while let Some(at) = rest.find(['{', '}']) {
             let (before, brace) = rest.split_at(at);
-            let fixed = texts
-                .last_mut()
-                .unwrap_or_else(|| unreachable!("it begins with one"));
             fixed.push_str(before);
             if let Some(after) = brace.strip_prefix("{{") {
                 fixed.push('{');
@@ -44,7 +41,7 @@ impl Template {
                     return Err(mistake(message));
                 };
                 values.push(value(placeholder, function, text.span()).map_err(mistake)?);
-                texts.push(String::new());
+                texts.push(std::mem::take(&mut fixed));
                 rest = after;
             } else {
                 let message = format!(
@@ -53,9 +50,8 @@ impl Template {
                 return Err(mistake(message));
             }
         }
-        if let Some(fixed) = texts.last_mut() {
-            fixed.push_str(rest);
-        }
+        fixed.push_str(rest);
+        texts.push(fixed);
         let bytes: usize = texts.iter().map(String::len).sum();
         if bytes == 0 && values.is_empty() {
             return Err(mistake(format!(

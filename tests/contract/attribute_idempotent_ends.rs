@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::compose::Refused;
-use rowlock::{Error, Outcome, RecordState, Rowlock, idempotent};
+use rowlock::{Error, Outcome, RecordState, Rowlock, StepFailed, idempotent};
 use rowlock_test::{Db, Tx, eventually, lapse, on_every_engine, on_tx};
 use tokio::sync::{Mutex, Semaphore};
 
@@ -70,6 +70,13 @@ async fn lock_the_record(
 ) -> Result<u32, Failed> {
     *keep.lock().await = Some(db.lock_record("k").await);
     Ok(runs.fetch_add(1, Ordering::SeqCst) + 1)
+}
+
+#[idempotent(scope = "scope", key = "k")]
+async fn hide_a_step(rowlock: &Rowlock) -> Result<(), Failed> {
+    let charge = async { Err::<u32, _>(StepFailed::Unknown(Failed::Declined)) };
+    let _ = attempt.step_once("charge", charge).await;
+    Ok(())
 }
 
 #[idempotent(scope = "scope", key = "k")]
@@ -158,6 +165,13 @@ on_every_engine! {
         eventually("it is kept", async || state(&rowlock).await == RecordState::Done).await;
         assert_eq!(call().await.unwrap(), 1);
         assert_eq!(runs.load(Ordering::SeqCst), 1);
+    }
+
+    async fn a_result_does_not_hide_an_open_step(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let hidden = hide_a_step(&rowlock).await;
+        assert!(matches!(hidden, Err(Failed::Rowlock(Error::StepUnknown { .. }))), "{hidden:?}");
+        assert_eq!(state(&rowlock).await, RecordState::Unknown);
     }
 
     async fn a_body_that_keeps_its_key_keeps_it_whatever_it_returns(db: &Db) {
