@@ -38,13 +38,15 @@
 //! - [`Idempotency`] makes an effect happen once for a key: in one transaction
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
+//! - The attributes [`locked`] and [`idempotent`] make a function hold a lock while it runs, or run once for a key. [`compose`] has the calls
+//!   that they stand for.
 //! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum and tower.
 //!   To write your own layer, use [`begin_http`](Idempotency::begin_http).
 //! - [`Error`] says what went wrong and what to do next. Contention is not an error.
 //!
 //! # Features
 //!
-//! `sqlite` (default, with a bundled library), `postgres`, `mysql` (MariaDB too). Connections to PostgreSQL, MySQL and MariaDB support TLS, by rustls.
+//! `sqlite` (default, with a bundled library), `postgres`, `mysql` (MariaDB too); `macros` (default): the attributes. Connections to PostgreSQL, MySQL and MariaDB support TLS, by rustls.
 //!
 //! # Runtime
 //!
@@ -70,6 +72,12 @@
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../rowlock-macros/docs/locked.md")]
+mod locked_attribute {}
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../rowlock-macros/docs/idempotent.md")]
+mod idempotent_attribute {}
 
 mod client;
 pub mod compose;
@@ -95,5 +103,7 @@ pub use model::{
     Outcome, RecordKey, ReleaseOutcome, SessionInfo, Subject, Unfinished, UnknownEngine,
     WaiterInfo,
 };
+#[cfg(feature = "macros")]
+pub use rowlock_macros::{idempotent, locked};
 pub use store::migration_sql::migration_sql;
 pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

@@ -26,9 +26,10 @@ fn files(below: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// The code of all packages of the workspace.
-const ALL: [&str; 7] = [
+const ALL: [&str; 8] = [
     "src",
     "rowlock-http/src",
+    "rowlock-macros/src",
     "rowlock-cli/src",
     "rowlock-test/src",
     "benches/src",
@@ -37,12 +38,18 @@ const ALL: [&str; 7] = [
 ];
 
 /// The code of the packages that are published.
-const PUBLISHED: [&str; 3] = ["src", "rowlock-http/src", "rowlock-cli/src"];
+const PUBLISHED: [&str; 4] = [
+    "src",
+    "rowlock-http/src",
+    "rowlock-macros/src",
+    "rowlock-cli/src",
+];
 
 /// All their tests.
-const TESTS: [&str; 5] = [
+const TESTS: [&str; 6] = [
     "tests",
     "rowlock-http/tests",
+    "rowlock-macros/tests",
     "rowlock-cli/tests",
     "benches/tests",
     "examples/payments/tests",

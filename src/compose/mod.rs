@@ -2,6 +2,15 @@
 //!
 //! The cookbook (`docs/COOKBOOK.md`) says when to use which, and what each one does when its process is paused, killed or cut off.
 
+mod call;
+mod keep;
+mod locked;
+mod once;
 pub mod quorum;
+mod refused;
 
+pub use call::Call;
+pub use locked::while_locked;
+pub use once::once;
 pub use quorum::Quorum;
+pub use refused::Refused;

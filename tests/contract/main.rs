@@ -2,6 +2,10 @@
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod attempts;
+mod attribute_idempotent;
+mod attribute_idempotent_ends;
+mod attribute_locked;
+mod attribute_shapes;
 mod bad_input;
 mod bounded_trust;
 mod cleaner;

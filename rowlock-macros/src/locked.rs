@@ -1,0 +1,38 @@
+//! `#[locked]`: a function that holds a lock while it runs.
+
+use proc_macro2::{Span, TokenStream};
+use quote::quote;
+use syn::{Error, Ident, Result};
+
+use crate::duration::{LEASE, MAX_HOLD, WAIT, within};
+use crate::function::Function;
+use crate::options::Options;
+use crate::template::Template;
+
+pub(crate) const OPTIONS: &[&str] = &["name", "ttl", "wait", "max_hold", "client", "guard"];
+
+pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenStream> {
+    let name = options.needed_text("name", "stock:{id}")?;
+    let name = Template::parse("name", &name, &function)?;
+    if name.contains('\0') {
+        let message = "`name` contains a NUL character, which no lock may have in its name";
+        return Err(Error::new(name.span(), message));
+    }
+    let mut settings = TokenStream::new();
+    for (setting, bounds) in [("ttl", LEASE), ("wait", WAIT), ("max_hold", MAX_HOLD)] {
+        if let Some(text) = options.text(setting)? {
+            let duration = within(setting, &text, &bounds)?;
+            let setting = Ident::new(setting, Span::call_site());
+            settings.extend(quote!(.#setting(#duration)));
+        }
+    }
+    let client = function.client(&mut options)?.expression();
+    let guard = options.variable("guard")?;
+    let guard = guard.unwrap_or_else(|| Ident::new("held", Span::call_site()));
+
+    let name = name.expression();
+    let work = function.work(&guard, &quote!(::rowlock::Held));
+    Ok(function.with(&quote! {
+        ::rowlock::compose::while_locked(&#client.lock(#name) #settings, #work,).await?
+    }))
+}

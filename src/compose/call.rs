@@ -1,0 +1,202 @@
+//! The fingerprint of a call: a function and its arguments, as JSON.
+
+use std::fmt::{Formatter, Write as _};
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use crate::model::{Error, Fingerprint, FingerprintBuilder, Outcome};
+
+/// Objects that are nested more deeply count in the order in which they were written.
+const MAX_DEPTH: usize = 64;
+
+/// A call of a function, which becomes a [`Fingerprint`]. Two calls have the same fingerprint if they have the same function, and the same
+/// arguments under the same names in the same order.
+///
+/// An argument counts as JSON. The fields of an object count in any order, so a `HashMap` counts by what it contains. The
+/// elements of an array count in their order: give no `HashSet`, whose order changes.
+///
+/// ```
+/// use rowlock::compose::Call;
+///
+/// let pay = |user, cents| Call::of("shop::pay").argument("user", &user)?.argument("cents", &cents);
+/// assert_eq!(pay("alice", 500)?.finish(), pay("alice", 500)?.finish());
+/// assert_ne!(pay("alice", 500)?.finish(), pay("alice", 501)?.finish());
+/// # Ok::<(), rowlock::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "finish it"]
+pub struct Call(FingerprintBuilder);
+
+impl Call {
+    /// A call of `function`: any text that no other function has.
+    pub fn of(function: &str) -> Self {
+        Self(Fingerprint::builder().part("rowlock.call").part(function))
+    }
+
+    /// Adds an argument.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Json`] when JSON cannot represent the value.
+    pub fn argument(self, name: &str, value: &(impl Serialize + ?Sized)) -> Result<Self, Error> {
+        let json = Outcome::json(&value)?;
+        let json: Box<RawValue> = json.parse_json()?;
+        let mut text = String::new();
+        write_canonical(&json, &mut text, 0);
+        Ok(Self(self.0.part(name).part(text)))
+    }
+
+    /// The fingerprint of the call.
+    #[must_use]
+    pub fn finish(self) -> Fingerprint {
+        self.0.finish()
+    }
+}
+
+/// An object with its fields in their order. A field that occurs twice stays twice.
+struct Object<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Object(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+/// Writes a value with sorted fields. A number keeps its text: as floats, two different numbers could become equal.
+fn write_canonical(value: &RawValue, text: &mut String, depth: usize) {
+    let raw = value.get();
+    if depth < MAX_DEPTH {
+        if let Ok(mut object) = serde_json::from_str::<Object<'_>>(raw) {
+            object.0.sort_by(|(one, _), (other, _)| one.cmp(other));
+            text.push('{');
+            for (name, value) in object.0 {
+                let _ = write!(text, "{}:", serde_json::Value::from(name));
+                write_canonical(value, text, depth + 1);
+                text.push(',');
+            }
+            text.push('}');
+            return;
+        }
+        if let Ok(values) = serde_json::from_str::<Vec<&RawValue>>(raw) {
+            text.push('[');
+            for value in values {
+                write_canonical(value, text, depth + 1);
+                text.push(',');
+            }
+            text.push(']');
+            return;
+        }
+    }
+    text.push_str(raw);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn of(value: &(impl Serialize + ?Sized)) -> Fingerprint {
+        let call = Call::of("pay").argument("it", value);
+        call.unwrap().finish()
+    }
+
+    #[test]
+    fn the_order_of_a_map_makes_no_difference() {
+        let order = |keys: &[u32]| {
+            let entries = keys.iter().map(|key| (key.to_string(), vec![*key]));
+            entries.collect::<HashMap<_, _>>()
+        };
+        // Each map has an order of its own.
+        for _ in 0..50 {
+            assert_eq!(of(&[order(&[1, 2, 3, 4])]), of(&[order(&[4, 3, 2, 1])]));
+        }
+        assert_ne!(of(&order(&[1, 2])), of(&order(&[1, 3])));
+    }
+
+    #[test]
+    fn whatever_differs_is_another_request() {
+        let base = || Call::of("pay").argument("from", "a").unwrap();
+        let one = base().argument("to", "b").unwrap().finish();
+        let others = [
+            Call::of("refund")
+                .argument("from", "a")
+                .unwrap()
+                .argument("to", "b"),
+            Call::of("pay")
+                .argument("to", "a")
+                .unwrap()
+                .argument("from", "b"),
+            Call::of("pay")
+                .argument("from", "b")
+                .unwrap()
+                .argument("to", "a"),
+            base().argument("to", &["b"]),
+            base().argument("to", &Some("c")),
+            base().argument("to", "b").unwrap().argument("now", &true),
+        ];
+        for other in others {
+            assert_ne!(one, other.unwrap().finish());
+        }
+        assert_ne!(one, base().finish());
+        assert_eq!(one, base().argument("to", &Some("b")).unwrap().finish());
+    }
+
+    #[test]
+    fn what_a_float_would_make_one_are_two() {
+        assert_ne!(of(&u128::MAX), of(&(u128::MAX - 1)));
+        assert_ne!(of(&1), of("1"));
+    }
+
+    #[test]
+    fn a_field_that_stands_there_twice_is_another_request() {
+        #[derive(Serialize)]
+        struct Twice {
+            cents: u32,
+            #[serde(flatten)]
+            more: HashMap<&'static str, u32>,
+        }
+        let twice = |cents| Twice {
+            cents,
+            more: HashMap::from([("cents", 7)]),
+        };
+        assert_ne!(of(&twice(1)), of(&twice(2)));
+    }
+
+    #[test]
+    fn what_json_cannot_represent_is_an_error() {
+        let keys = HashMap::from([(vec![1], 1)]);
+        let call = Call::of("pay").argument("it", &keys);
+        assert!(matches!(call, Err(Error::Json { .. })), "{call:?}");
+    }
+
+    #[test]
+    fn what_is_nested_deeply_still_counts() {
+        let nested = |inside: &str| {
+            let depth = 100;
+            let json = format!("{}{inside}{}", "[".repeat(depth), "]".repeat(depth));
+            of(&serde_json::from_str::<serde_json::Value>(&json).unwrap())
+        };
+        assert_ne!(nested("1"), nested("2"));
+    }
+}
