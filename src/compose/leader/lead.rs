@@ -57,7 +57,7 @@ impl Election {
     ///
     /// let election = Election::new(&rowlock, "scheduler");
     /// let ticks = election
-    ///     .lead(async |leadership| {
+    ///     .lead(|leadership| async move {
     ///         for n in 0..3 {
     ///             let mut tx = pool.begin().await?;
     ///             let tick = sqlx::query("INSERT INTO tick VALUES (?, ?)").bind(n).bind(leadership.term());
@@ -72,15 +72,13 @@ impl Election {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn lead<T, E>(
-        &self,
-        mut work: impl AsyncFnMut(Leadership) -> Result<ControlFlow<T>, E>,
-    ) -> Result<T, E>
+    pub async fn lead<T, E, F>(&self, mut work: impl FnMut(Leadership) -> F) -> Result<T, E>
     where
         E: From<Error> + Display,
+        F: Future<Output = Result<ControlFlow<T>, E>>,
     {
         loop {
-            let leadership = self.win().await.map_err(in_words_of_elections)?;
+            let leadership = self.win().await?;
             let (name, term) = (leadership.name(), leadership.term());
             tracing::debug!(%name, term, "leads");
             let run = work(leadership.shared());
@@ -118,13 +116,12 @@ impl Election {
             .build();
         loop {
             match lock.acquire().await {
-                Ok(held) => return Ok(Leadership::new(held)),
+                Ok(won) => return Ok(Leadership::new(won)),
                 Err(error) if error.is_transient() => {
-                    let name = &self.name;
-                    tracing::debug!(?name, %error, "campaigns again");
+                    tracing::debug!(%error, "campaigns again");
                     sleep(pauses.next().unwrap_or_default()).await;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(in_words_of_elections(error)),
             }
         }
     }
