@@ -10,6 +10,7 @@
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed;
 //!   [`queue_cut`]: connections are cut while tasks wait.
+//! - [`leader`]: leaders that are killed and paused while they act.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
 //! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has finished.
 //! - [`late_steps`]: statements about a step that reach the server after their caller has given up.
@@ -35,6 +36,7 @@ mod late_requests;
 mod late_response;
 mod late_steps;
 mod late_token;
+mod leader;
 mod modes;
 mod payments;
 mod philosophers;
@@ -65,6 +67,10 @@ fn main() -> ExitCode {
     // Each has the machine for itself: they measure when a name is free again.
     arguments.test_threads = Some(1);
     let mut trials = the_judge_of_histories();
+    trials.push(Trial::test("leaders_by_hand", || {
+        leader::the_judge_sees_violations();
+        Ok(())
+    }));
     for &engine in rowlock_test::ENGINES {
         trials.push(trial("campaign", engine, move || {
             block_on(campaign::run(engine));
@@ -83,6 +89,7 @@ fn main() -> ExitCode {
         }));
         trials.push(trial("modes", engine, move || block_on(modes::run(engine))));
         trials.extend(queues(engine));
+        trials.extend(leaders(engine));
         trials.push(trial("late_record", engine, move || {
             block_on(late_record::run(engine));
         }));
@@ -190,6 +197,22 @@ fn queues(engine: Engine) -> Vec<Trial> {
         }));
         trials.push(trial("queue_cut_and_gone", engine, move || {
             block_on(queue_cut::gone(engine));
+        }));
+    }
+    trials
+}
+
+/// Leaders that are killed and paused, and one that is cut off.
+fn leaders(engine: Engine) -> Vec<Trial> {
+    let mut trials = vec![
+        trial("leaders", engine, move || block_on(leader::run(engine))),
+        trial("leaders_without_a_pin_are_refused", engine, move || {
+            block_on(leader::without_a_pin(engine));
+        }),
+    ];
+    if rowlock_test::Kind::of(engine).has_server {
+        trials.push(trial("leader_cut_off", engine, move || {
+            block_on(leader::cut_off(engine));
         }));
     }
     trials

@@ -10,7 +10,8 @@ use nix::unistd::Pid;
 use rowlock::Rowlock;
 
 use crate::{
-    dead_holder, histories, late_record, modes, payments, philosophers, queue, worker, zombie,
+    dead_holder, histories, late_record, leader, modes, payments, philosophers, queue, worker,
+    zombie,
 };
 
 /// What the parent wants of this process.
@@ -51,6 +52,10 @@ pub(crate) enum Part {
     },
     Claim,
     Gateway,
+    Leader {
+        candidate: i64,
+        means: leader::Means,
+    },
 }
 
 /// How a process holds the name that it dies with.
@@ -116,6 +121,7 @@ impl Role {
                 Part::Shop { gateway } => payments::shop(self, gateway).await,
                 Part::Claim => payments::claim(self).await,
                 Part::Gateway => payments::gateway(self).await,
+                Part::Leader { candidate, means } => leader::stand(self, candidate, means).await,
             }
         });
     }

@@ -45,7 +45,7 @@
 //! - *The leader is paused* (SIGSTOP, a suspended laptop): the same. When the process wakes up, [`Leadership::is_leading`] is false, and
 //!   [`Leadership::lost`] resolves. A write that is already in flight is stopped by the pin or by the term, and by nothing else.
 //! - *The leader is paused in a transaction that has pinned the leadership*: it keeps the name until the transaction ends, and nobody else leads. Limit
-//!   that in the server: `idle_in_transaction_session_timeout` (PostgreSQL), `idle_transaction_timeout` (MariaDB), `wait_timeout` (MySQL).
+//!   that in the server: `idle_in_transaction_session_timeout` (PostgreSQL), `wait_timeout` (MySQL, MariaDB).
 //!   SQLite has no such limit: there, such a process has the whole file until it wakes up.
 //! - *The leader is cut off from the database*: its renewals fail, and its term ends at the deadline. Another candidate leads after the expiry.
 //! - *The database is out of reach for all*: the leader leads until its deadline, then nobody does. Candidates try again until the database answers.
