@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rowlock::Rowlock;
 
@@ -199,6 +200,14 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// Stops it, and waits until all its threads have stopped.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGSTOP));
     }
 
     /// Stops it, and lets it go on after `time`, also when the parent is busy.

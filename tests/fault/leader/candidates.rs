@@ -85,7 +85,7 @@ impl Candidates {
     pub(super) fn pause(&mut self, number: i64) -> Option<()> {
         let at = self.awake_one(number)?;
         let pause = rand::rng().random_range(1.3..=3.0);
-        self.all[at].process.signal(Signal::SIGSTOP);
+        self.all[at].process.stop();
         self.all[at].wakes = Some(Instant::now() + TTL.mul_f64(pause));
         self.pauses += 1;
         Some(())

@@ -1,6 +1,6 @@
 //! Judges what leaders did, and what an observer saw.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rowlock::compose::leader::Leader;
 
@@ -26,7 +26,7 @@ impl From<(i64, i64, i64)> for Act {
 /// A leader that an observer reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen {
-    term: i64,
+    pub(super) term: i64,
     candidate: i64,
 }
 
@@ -39,37 +39,40 @@ impl From<Leader> for Seen {
     }
 }
 
-/// What the acts came to.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
-    pub(super) terms: usize,
-}
-
 /// A term, as its acts show it.
 #[derive(Debug)]
-struct Term {
-    candidate: i64,
+pub(super) struct Term {
+    candidates: BTreeSet<i64>,
     first: i64,
     last: i64,
 }
 
-/// One candidate acts in a term; no act of a term comes after the first act of a later term; the observer saw terms rise, each with the candidate that acted in it.
-pub(super) fn judge(acts: &[Act], seen: &[Seen]) -> Result<Verdict, String> {
+/// The terms in which somebody acted.
+pub(super) fn terms(acts: &[Act]) -> BTreeMap<i64, Term> {
     let mut terms: BTreeMap<i64, Term> = BTreeMap::new();
     for act in acts {
-        let term = terms.entry(act.term).or_insert(Term {
-            candidate: act.candidate,
+        let term = terms.entry(act.term).or_insert_with(|| Term {
+            candidates: BTreeSet::new(),
             first: act.at,
             last: act.at,
         });
-        if term.candidate != act.candidate {
-            return Err(format!(
-                "two candidates acted in term {}: {} and {}",
-                act.term, term.candidate, act.candidate
-            ));
-        }
+        term.candidates.insert(act.candidate);
         term.first = term.first.min(act.at);
         term.last = term.last.max(act.at);
+    }
+    terms
+}
+
+/// One candidate acts in a term; no act of a term comes after the first act of a later term; the observer saw terms rise, each with the candidate that
+/// acted in it. Returns how many terms there were, or what is wrong.
+pub(super) fn judge(acts: &[Act], seen: &[Seen]) -> Result<usize, String> {
+    let terms = terms(acts);
+    for (number, Term { candidates, .. }) in &terms {
+        if candidates.len() > 1 {
+            return Err(format!(
+                "several candidates acted in term {number}: {candidates:?}"
+            ));
+        }
     }
     let mut latest: Option<(i64, i64)> = None;
     for (number, term) in &terms {
@@ -92,12 +95,14 @@ pub(super) fn judge(acts: &[Act], seen: &[Seen]) -> Result<Verdict, String> {
         }
     }
     for leader in seen {
-        let acted = terms.get(&leader.term).map(|term| term.candidate);
-        if acted.is_some_and(|candidate| candidate != leader.candidate) {
-            return Err(format!("the observer saw {leader:?}, and {acted:?} acted"));
+        let acted = terms.get(&leader.term).map(|term| &term.candidates);
+        if let Some(candidates) = acted.filter(|acted| !acted.contains(&leader.candidate)) {
+            return Err(format!(
+                "the observer saw {leader:?}, and {candidates:?} acted"
+            ));
         }
     }
-    Ok(Verdict { terms: terms.len() })
+    Ok(terms.len())
 }
 
 /// Histories that it must accept, and others that it must refuse.
@@ -109,10 +114,10 @@ pub(crate) fn the_judge_sees_violations() {
             .collect::<Vec<_>>()
     };
     let sound = acts(&[(10, 1, 100), (10, 1, 200), (20, 2, 300), (35, 1, 400)]);
-    assert_eq!(judge(&sound, &[]), Ok(Verdict { terms: 3 }));
+    assert_eq!(judge(&sound, &[]), Ok(3));
     // An observer may miss a term, and may see a leader that does not act.
     let watched = seen(&[(10, 1), (30, 3), (35, 1)]);
-    assert_eq!(judge(&sound, &watched), Ok(Verdict { terms: 3 }));
+    assert_eq!(judge(&sound, &watched), Ok(3));
 
     let refused = |acts: &[Act], seen: &[Seen], why: &str| {
         let flaw = judge(acts, seen).unwrap_err();
@@ -137,7 +142,7 @@ pub(crate) fn the_judge_sees_violations() {
     refused(&long, &[], "term 30 began");
     // Two candidates have one term.
     let split = acts(&[(10, 1, 100), (10, 2, 200)]);
-    refused(&split, &[], "two candidates acted in term 10");
+    refused(&split, &[], "several candidates acted in term 10");
     // An observer that reports a term twice, goes back, or names another candidate.
     for bad in [[(10, 1), (10, 1)], [(20, 2), (10, 1)]] {
         refused(&sound, &seen(&bad), "and then");
