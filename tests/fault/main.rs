@@ -67,10 +67,6 @@ fn main() -> ExitCode {
     // Each has the machine for itself: they measure when a name is free again.
     arguments.test_threads = Some(1);
     let mut trials = the_judge_of_histories();
-    trials.push(Trial::test("leaders_by_hand", || {
-        leader::the_judge_sees_violations();
-        Ok(())
-    }));
     for &engine in rowlock_test::ENGINES {
         trials.push(trial("campaign", engine, move || {
             block_on(campaign::run(engine));
@@ -88,8 +84,7 @@ fn main() -> ExitCode {
             block_on(dead_holder::run(engine));
         }));
         trials.push(trial("modes", engine, move || block_on(modes::run(engine))));
-        trials.extend(queues(engine));
-        trials.extend(leaders(engine));
+        trials.extend(queues(engine).into_iter().chain(leaders(engine)));
         trials.push(trial("late_record", engine, move || {
             block_on(late_record::run(engine));
         }));
@@ -220,10 +215,16 @@ fn leaders(engine: Engine) -> Vec<Trial> {
 
 /// Histories that it must accept, and others that it must refuse.
 fn the_judge_of_histories() -> Vec<Trial> {
-    let mut trials = vec![Trial::test("histories_by_hand", || {
-        histories::the_checker_sees_violations();
-        Ok(())
-    })];
+    let mut trials = vec![
+        Trial::test("histories_by_hand", || {
+            histories::the_checker_sees_violations();
+            Ok(())
+        }),
+        Trial::test("leaders_by_hand", || {
+            leader::the_judge_sees_violations();
+            Ok(())
+        }),
+    ];
     for (name, variant) in [
         ("sound_leases_are_accepted", Variant::Sound),
         (

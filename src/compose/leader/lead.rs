@@ -24,11 +24,11 @@ impl Election {
     ///   return `Continue` to let another candidate try.
     ///
     /// `work` may run many times, and one run may be cut off at any await point. So write what must not be done by halves in one transaction that
-    /// [pins](Leadership::pin) the leadership. A run that is never cut off has no await point, or never returns from one: then this candidate
-    /// goes on after the end of its term. `work` gets the leadership by value, and may drop it: this candidate leads until `work` is done. If `work`
+    /// [pins](Leadership::pin) the leadership; [`Rowlock::retry`](crate::Rowlock::retry) rolls such a transaction back in good order. Code without an await is not
+    /// interrupted. `work` gets the leadership by value, and may drop it: this candidate leads until `work` is done. If `work`
     /// resigns itself, it is not cut off.
     ///
-    /// While the database is out of reach, the candidate tries again for ever, with pauses of up to five seconds between two attempts. The
+    /// While the database is out of reach or the queue is full, the candidate tries again for ever, with pauses of up to five seconds. The
     /// [`wait`](Self::wait) does not count here. To stop, drop the future.
     ///
     /// # Errors
@@ -81,7 +81,8 @@ impl Election {
             let leadership = self.win().await?;
             let (name, term) = (leadership.name(), leadership.term());
             tracing::debug!(%name, term, "leads");
-            let run = work(leadership.shared());
+            // On the heap, so that this future stays small.
+            let run = Box::pin(work(leadership.shared()));
             let ended = match leadership.with(async move || run.await).await {
                 Ok(Ok(ControlFlow::Break(value))) => Some(Ok(value)),
                 Ok(Ok(ControlFlow::Continue(()))) => None,

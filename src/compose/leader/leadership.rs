@@ -207,7 +207,6 @@ impl Leadership {
     }
 
     /// The lease, for functions that take one. To release it is to resign.
-    #[must_use]
     pub fn lease(&self) -> &Held {
         &self.held
     }

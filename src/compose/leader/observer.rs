@@ -181,32 +181,21 @@ impl Reported {
 mod tests {
     use super::*;
 
-    fn leader(term: i64) -> Option<Leader> {
-        Some(Leader {
+    fn leader(term: i64) -> Leader {
+        Leader {
             candidate: "host-7".into(),
             term,
             since: DateTime::UNIX_EPOCH,
             until: DateTime::UNIX_EPOCH,
             remaining: Duration::ZERO,
-        })
+        }
     }
 
     #[test]
     fn each_term_is_reported_once_and_none_after_a_later_one() {
         let mut reported = Reported::default();
-        let looks = [
-            None,
-            None,
-            leader(4),
-            leader(4),
-            None,
-            leader(4),
-            leader(3),
-            leader(7),
-            leader(4),
-            leader(9),
-            None,
-        ];
+        let looks = [0, 0, 4, 4, 0, 4, 3, 7, 4, 9, 0];
+        let looks = looks.map(|term| (term != 0).then(|| leader(term)));
         let changes = looks.into_iter().filter_map(|look| reported.change(look));
         let terms: Vec<_> = changes
             .map(|change| match change {
