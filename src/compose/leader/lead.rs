@@ -55,7 +55,7 @@ impl Election {
     /// use std::ops::ControlFlow;
     /// use rowlock::compose::leader::Election;
     ///
-    /// let election = Election::new(&rowlock, "scheduler");
+    /// let (election, pool) = (Election::new(&rowlock, "scheduler"), &pool);
     /// let ticks = election
     ///     .lead(|leadership| async move {
     ///         for n in 0..3 {
