@@ -78,6 +78,10 @@ pub struct Kind {
     pub unless_exists: fn(key: &str) -> String,
     /// Has the server refuse every later update of a row of `table` where `column` is `bytes`.
     pub refuse: fn(table: &str, column: &str, bytes: &str) -> String,
+    /// Has the server end a transaction that sends nothing for a second, if the server has such a limit. Sent in the transaction.
+    pub end_idle: Option<&'static str>,
+    /// The time now, in microseconds.
+    pub micros: &'static str,
     /// The time now.
     pub(crate) now: &'static str,
     /// A time, moved by so many seconds.

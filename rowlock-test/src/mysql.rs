@@ -30,6 +30,8 @@ pub(crate) const KIND: Kind = Kind {
              THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF"
         )
     },
+    end_idle: Some("SET SESSION wait_timeout = 1"),
+    micros: "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
     now: "UTC_TIMESTAMP(6)",
     moved: |time, seconds| format!("{time} + INTERVAL {seconds} SECOND"),
     bytes: |hex| format!("x'{hex}'"),

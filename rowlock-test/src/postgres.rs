@@ -31,6 +31,8 @@ pub(crate) const KIND: Kind = Kind {
              WHEN (NEW.{column} = {bytes}) EXECUTE FUNCTION refused()"
         )
     },
+    end_idle: Some("SET idle_in_transaction_session_timeout = '1s'"),
+    micros: "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
     now: "clock_timestamp()",
     moved: |time, seconds| format!("{time} + interval '{seconds} seconds'"),
     bytes: |hex| format!("'\\x{hex}'::bytea"),

@@ -29,6 +29,8 @@ pub(crate) const KIND: Kind = Kind {
              BEGIN SELECT RAISE(ABORT, 'refused'); END"
         )
     },
+    end_idle: None,
+    micros: "CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000",
     now: "CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000",
     moved: |time, seconds| format!("{time} + {seconds} * 1000000"),
     bytes: |hex| format!("x'{hex}'"),

@@ -4,12 +4,14 @@
 
 mod call;
 mod keep;
+pub mod leader;
 mod locked;
 mod once;
 pub mod quorum;
 mod refused;
 
 pub use call::Call;
+pub use leader::Election;
 pub use locked::while_locked;
 pub use once::once;
 pub use quorum::Quorum;

@@ -10,6 +10,7 @@
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed;
 //!   [`queue_cut`]: connections are cut while tasks wait.
+//! - [`leader`]: leaders that are killed and paused while they act.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
 //! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has finished.
 //! - [`late_steps`]: statements about a step that reach the server after their caller has given up.
@@ -35,6 +36,7 @@ mod late_requests;
 mod late_response;
 mod late_steps;
 mod late_token;
+mod leader;
 mod modes;
 mod payments;
 mod philosophers;
@@ -82,7 +84,7 @@ fn main() -> ExitCode {
             block_on(dead_holder::run(engine));
         }));
         trials.push(trial("modes", engine, move || block_on(modes::run(engine))));
-        trials.extend(queues(engine));
+        trials.extend(queues(engine).into_iter().chain(leaders(engine)));
         trials.push(trial("late_record", engine, move || {
             block_on(late_record::run(engine));
         }));
@@ -195,12 +197,34 @@ fn queues(engine: Engine) -> Vec<Trial> {
     trials
 }
 
+/// Leaders that are killed and paused, and one that is cut off.
+fn leaders(engine: Engine) -> Vec<Trial> {
+    let mut trials = vec![
+        trial("leaders", engine, move || block_on(leader::run(engine))),
+        trial("leaders_without_a_pin_are_refused", engine, move || {
+            block_on(leader::without_a_pin(engine));
+        }),
+    ];
+    if rowlock_test::Kind::of(engine).has_server {
+        trials.push(trial("leader_cut_off", engine, move || {
+            block_on(leader::cut_off(engine));
+        }));
+    }
+    trials
+}
+
 /// Histories that it must accept, and others that it must refuse.
 fn the_judge_of_histories() -> Vec<Trial> {
-    let mut trials = vec![Trial::test("histories_by_hand", || {
-        histories::the_checker_sees_violations();
-        Ok(())
-    })];
+    let mut trials = vec![
+        Trial::test("histories_by_hand", || {
+            histories::the_checker_sees_violations();
+            Ok(())
+        }),
+        Trial::test("leaders_by_hand", || {
+            leader::the_judge_sees_violations();
+            Ok(())
+        }),
+    ];
     for (name, variant) in [
         ("sound_leases_are_accepted", Variant::Sound),
         (

@@ -6,11 +6,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rowlock::Rowlock;
 
 use crate::{
-    dead_holder, histories, late_record, modes, payments, philosophers, queue, worker, zombie,
+    dead_holder, histories, late_record, leader, modes, payments, philosophers, queue, worker,
+    zombie,
 };
 
 /// What the parent wants of this process.
@@ -51,6 +53,10 @@ pub(crate) enum Part {
     },
     Claim,
     Gateway,
+    Leader {
+        candidate: i64,
+        means: leader::Means,
+    },
 }
 
 /// How a process holds the name that it dies with.
@@ -116,6 +122,7 @@ impl Role {
                 Part::Shop { gateway } => payments::shop(self, gateway).await,
                 Part::Claim => payments::claim(self).await,
                 Part::Gateway => payments::gateway(self).await,
+                Part::Leader { candidate, means } => leader::stand(self, candidate, means).await,
             }
         });
     }
@@ -193,6 +200,14 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// Stops it, and waits until all its threads have stopped.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGSTOP));
     }
 
     /// Stops it, and lets it go on after `time`, also when the parent is busy.

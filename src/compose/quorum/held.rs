@@ -194,8 +194,9 @@ impl QuorumHeld {
     /// As [`lost`](Self::lost) does.
     pub async fn at_risk(&self) {
         let held = self.leases.held();
-        let spare = held.len().saturating_sub(self.leases.majority);
-        until(spare + 1, held.iter().map(|held| held.at_risk())).await;
+        if let Some(spare) = held.len().checked_sub(self.leases.majority) {
+            until(spare + 1, held.iter().map(|held| held.at_risk())).await;
+        }
     }
 
     /// Runs `work` while the lock is held. When it is lost, drops `work` at its next await point. The lock is not released afterwards.
