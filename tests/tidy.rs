@@ -26,7 +26,7 @@ fn files(below: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// The code of all packages of the workspace.
-const ALL: [&str; 7] = [
+const ALL: [&str; 8] = [
     "src",
     "rowlock-http/src",
     "rowlock-cli/src",
@@ -34,18 +34,20 @@ const ALL: [&str; 7] = [
     "benches/src",
     "examples/flash_sale/src",
     "examples/payments/src",
+    "examples/web_sessions/src",
 ];
 
 /// The code of the packages that are published.
 const PUBLISHED: [&str; 3] = ["src", "rowlock-http/src", "rowlock-cli/src"];
 
 /// All their tests.
-const TESTS: [&str; 5] = [
+const TESTS: [&str; 6] = [
     "tests",
     "rowlock-http/tests",
     "rowlock-cli/tests",
     "benches/tests",
     "examples/payments/tests",
+    "examples/web_sessions/tests",
 ];
 
 /// Every line below `folders` that has one of `words` in it, outside the rooms where it may stand.

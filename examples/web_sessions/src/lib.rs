@@ -1,0 +1,4 @@
+//! wip
+pub mod rotate;
+pub mod session_lock;
+pub mod store;
