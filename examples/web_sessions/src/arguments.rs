@@ -44,6 +44,13 @@ pub(crate) struct Arguments {
     /// Let the tabs of a user wait for each other: without a lock until all have loaded the session, with a lock until all ask for it.
     #[arg(long, hide = true)]
     pub(crate) meet: bool,
+    #[command(flatten)]
+    pub(crate) process: Process,
+}
+
+/// What the program tells the processes that serve.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Process {
     /// Serve `modes[0]`, as one of the processes. The first line of the input is the URL.
     #[arg(long, hide = true)]
     pub(crate) serve: bool,
@@ -70,7 +77,9 @@ impl Arguments {
 
     /// The requests that add an item.
     pub(crate) fn requests(&self) -> u32 {
-        self.users.saturating_mul(self.tabs).saturating_mul(self.items)
+        self.users
+            .saturating_mul(self.tabs)
+            .saturating_mul(self.items)
     }
 
     /// The arguments of a serving process.
@@ -82,7 +91,10 @@ impl Arguments {
         ];
         let serve = ["--serve".to_owned(), "--modes".to_owned(), mode.name()];
         let times = ms.map(|(name, ms)| [name.to_owned(), ms.to_string()]);
-        serve.into_iter().chain(times.into_iter().flatten()).collect()
+        serve
+            .into_iter()
+            .chain(times.into_iter().flatten())
+            .collect()
     }
 }
 
@@ -130,7 +142,7 @@ mod tests {
             let words = asked.for_server(*mode);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let served = parse(&words).unwrap();
-            assert!(served.serve);
+            assert!(served.process.serve);
             assert_eq!(served.modes, [*mode]);
             let ms = [1, 200, 3].map(Duration::from_millis);
             assert_eq!([served.think(), served.ttl(), served.wait()], ms);

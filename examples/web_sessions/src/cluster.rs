@@ -43,7 +43,9 @@ impl Server {
         let output = child.stdout.take().ok_or("no output of a process")?;
         let mut lines = BufReader::new(output).lines();
         let address = lines.next_line().await?;
-        let address = address.ok_or("a serving process could not start")?.parse()?;
+        let address = address
+            .ok_or("a serving process could not start")?
+            .parse()?;
         let (tell, in_the_middle) = oneshot::channel();
         tokio::spawn(async move {
             if lines.next_line().await.ok().flatten().as_deref() == Some(IN_THE_MIDDLE) {

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         .build();
     let result = runtime.map_err(Failure::from).and_then(|runtime| {
         runtime.block_on(async {
-            if arguments.serve {
+            if arguments.process.serve {
                 shop::serve(&arguments).await
             } else {
                 compare(&arguments).await

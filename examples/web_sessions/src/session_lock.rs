@@ -79,7 +79,8 @@ pub fn lock_name(id: &Id) -> String {
 #[must_use]
 pub fn digest(id: &Id) -> String {
     let digest = Sha256::digest(id.to_string());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits = digest.iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
 }
 
 /// Lets the requests of one session pass one after the other, on all servers. Requests of other sessions do not wait.

@@ -9,13 +9,15 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use rowlock::Rowlock;
 use tokio::io::AsyncBufReadExt;
 use tokio::net::TcpListener;
 use tower_cookies::CookieManagerLayer;
-use tower_sessions::{Session, SessionManagerLayer};
+use tower_sessions::SessionManagerLayer;
+use tower_sessions::session::{self, Session};
 use web_sessions::rotate::{refuse_moved, rotate};
 use web_sessions::session_lock::{COOKIE, SessionLock, one_at_a_time};
 use web_sessions::store::SqlStore;
@@ -41,23 +43,32 @@ struct Shop {
     until_stop: Arc<AtomicU32>,
 }
 
-type Answer<T> = Result<T, StatusCode>;
+type Answer<T> = Result<T, Failed>;
 
-/// The session could not be loaded, or its cart has the wrong type.
-fn failed(error: tower_sessions::session::Error) -> StatusCode {
-    tracing::error!(%error, "a request failed");
-    StatusCode::INTERNAL_SERVER_ERROR
+/// The session could not be loaded or changed.
+struct Failed;
+
+impl From<session::Error> for Failed {
+    fn from(error: session::Error) -> Self {
+        tracing::error!(%error, "a request failed");
+        Self
+    }
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
 }
 
 async fn items(session: &Session) -> Answer<Vec<String>> {
-    let cart = session.get(CART).await.map_err(failed)?;
-    Ok(cart.unwrap_or_default())
+    Ok(session.get(CART).await?.unwrap_or_default())
 }
 
 /// The first page, which makes the session.
 async fn start(session: Session) -> Answer<StatusCode> {
     let cart = items(&session).await?;
-    session.insert(CART, cart).await.map_err(failed)?;
+    session.insert(CART, cart).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -80,12 +91,12 @@ async fn add(
         std::future::pending::<()>().await;
     }
     cart.push(item);
-    session.insert(CART, cart).await.map_err(failed)?;
+    session.insert(CART, cart).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn login(State(shop): State<Shop>, session: Session) -> Answer<StatusCode> {
-    rotate(&session, &shop.store).await.map_err(failed)?;
+    rotate(&session, &shop.store).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -101,7 +112,9 @@ fn router(shop: Shop, lock: Option<SessionLock>, meeting: Option<SocketAddr>) ->
     if let (None, Some(host)) = (&lock, meeting) {
         changing = changing.layer(from_fn_with_state(host, meet));
     }
-    changing = changing.layer(from_fn(refuse_moved)).layer(sessions.clone());
+    changing = changing
+        .layer(from_fn(refuse_moved))
+        .layer(sessions.clone());
     if let Some(lock) = lock {
         changing = changing.layer(from_fn_with_state(lock, one_at_a_time));
         if let Some(host) = meeting {
@@ -126,14 +139,14 @@ pub(crate) async fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let shop = Shop {
         store: SqlStore::open(&url, mode == Mode::Pinned).await?,
         think: arguments.think(),
-        until_stop: Arc::new(AtomicU32::new(arguments.stop_at.unwrap_or(0))),
+        until_stop: Arc::new(AtomicU32::new(arguments.process.stop_at.unwrap_or(0))),
     };
     let lock = mode.is_guarded().then(|| SessionLock {
         rowlock: rowlock.clone(),
         ttl: arguments.ttl(),
         wait: arguments.wait(),
     });
-    let routes = router(shop, lock, arguments.meet_at);
+    let routes = router(shop, lock, arguments.process.meet_at);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
     std::io::stdout().flush()?;

@@ -36,7 +36,10 @@ pub(crate) async fn shop(
         .timeout(arguments.wait() + Duration::from_secs(30))
         .build()?;
     let first = browser.get(format!("http://{address}/")).send().await?;
-    let cookie = first.headers().get(header::SET_COOKIE).ok_or("no session")?;
+    let cookie = first
+        .headers()
+        .get(header::SET_COOKIE)
+        .ok_or("no session")?;
     let cookie = cookie.to_str()?.split(';').next().unwrap_or_default();
 
     let mut tally = Tally::default();
