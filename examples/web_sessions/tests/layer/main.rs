@@ -30,7 +30,7 @@ async fn a_request_without_a_session_takes_no_lock() {
         let sent = server.begin("add/slow", cookie).await;
         assert_eq!(server.rowlock.list().await.unwrap(), []);
         server.gate.go.notify_one();
-        let answer = sent.await.unwrap();
+        let answer = sent.answer().await;
         assert_eq!(answer.status(), StatusCode::NO_CONTENT);
         assert_eq!(server.cart(&new_cookie(&answer).unwrap()).await, ["slow"]);
     }
@@ -46,12 +46,11 @@ async fn only_requests_of_one_session_wait_for_each_other() {
     assert_eq!(other.post("add/quick", &yours).await.status(), 204);
     assert_eq!(other.cart(&mine).await, ["first"]); // reading takes no lock
 
-    let (second, cookie) = (other.clone(), mine.clone());
-    let second = tokio::spawn(async move { second.post("add/second", &cookie).await });
+    let second = other.spawn("add/second", &mine);
     somebody_waits(&one.rowlock).await;
     one.gate.go.notify_one();
-    assert_eq!(slow.await.unwrap().status(), 204);
-    assert_eq!(second.await.unwrap().status(), 204);
+    assert_eq!(slow.answer().await.status(), 204);
+    assert_eq!(second.answer().await.status(), 204);
     assert_eq!(one.cart(&mine).await, ["first", "slow", "second"]);
     assert_eq!(one.cart(&yours).await, ["first", "quick"]);
 }
@@ -78,7 +77,7 @@ async fn the_database_does_not_have_the_id_of_a_session() {
     assert!(!has(&id(&cookie).0.to_be_bytes()));
 
     server.gate.go.notify_one();
-    assert_eq!(slow.await.unwrap().status(), 204);
+    assert_eq!(slow.answer().await.status(), 204);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,13 +99,30 @@ async fn when_the_wait_is_over_nothing_has_happened_and_the_client_may_send_agai
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_requests_for_one_session_is_refused_at_once() {
+    let world = World::new(true).await;
+    let server = world.patient_server(Duration::from_hours(1)).await;
+    let cookie = server.first().await;
+    let slow = server.begin("add/slow", &cookie).await;
+    let mut flood = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        flood.spawn(server.spawn("add/quick", &cookie).answer());
+    }
+    let refused = flood.join_next().await.unwrap().unwrap();
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
+    server.gate.go.notify_one();
+    assert_eq!(slow.answer().await.status(), 204);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_whose_client_hangs_up_keeps_the_lock_and_is_finished() {
     let world = World::new(true).await;
     let (one, other) = (world.server().await, world.server().await);
     let cookie = one.first().await;
     let slow = one.begin("add/slow", &cookie).await;
-    slow.abort();
-    assert!(slow.await.unwrap_err().is_cancelled());
+    slow.0.abort();
+    assert!(slow.0.await.unwrap_err().is_cancelled());
 
     let lock = other.rowlock.lock(lock_name(&id(&cookie)));
     assert!(matches!(
@@ -132,7 +148,7 @@ async fn a_request_that_loses_its_lease_is_dropped_and_not_acknowledged() {
         let name = lock_name(&id(&cookie));
         server.rowlock.force_release(name).await.unwrap().unwrap(); // its own client knows it at once
 
-        let answer = slow.await.unwrap();
+        let answer = slow.answer().await;
         assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert!(!answer.headers().contains_key(header::RETRY_AFTER));
         assert_eq!(server.cart(&cookie).await, ["first"]);
@@ -149,7 +165,7 @@ async fn lost_without_knowing(pins: bool) -> (StatusCode, Vec<String>) {
     other.rowlock.force_release(name).await.unwrap().unwrap();
     assert_eq!(other.post("add/second", &cookie).await.status(), 204);
     one.gate.go.notify_one();
-    (slow.await.unwrap().status(), other.cart(&cookie).await)
+    (slow.answer().await.status(), other.cart(&cookie).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,16 +199,15 @@ async fn a_request_behind_a_login_is_sent_back_and_leaves_the_new_cookie_alone()
     let (one, other) = (world.server().await, world.server().await);
     let old = one.first().await;
     let login = one.begin("login", &old).await;
-    let (behind, cookie) = (other.clone(), old.clone());
-    let behind = tokio::spawn(async move { behind.post("add/second", &cookie).await });
+    let behind = other.spawn("add/second", &old);
     somebody_waits(&one.rowlock).await;
     one.gate.go.notify_one();
 
-    let login = login.await.unwrap();
+    let login = login.answer().await;
     assert_eq!(login.status(), StatusCode::NO_CONTENT);
     let new = new_cookie(&login).unwrap();
     assert_ne!(new, old);
-    let behind = behind.await.unwrap();
+    let behind = behind.answer().await;
     assert_eq!(behind.status(), StatusCode::CONFLICT);
     assert_eq!(new_cookie(&behind), None);
     assert_eq!(other.post("add/second", &new).await.status(), 204);
@@ -233,7 +248,7 @@ async fn a_late_save_does_not_bring_back_a_session_that_has_ended() {
     let late = server.begin("unlocked/slow", &cookie).await;
     assert_eq!(server.post("logout", &cookie).await.status(), 204);
     server.gate.go.notify_one();
-    assert_eq!(late.await.unwrap().status(), 500);
+    assert_eq!(late.answer().await.status(), 500);
     assert_eq!(server.store.load(&id(&cookie)).await.unwrap(), None);
 }
 

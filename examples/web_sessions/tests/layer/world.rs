@@ -158,6 +158,16 @@ pub(crate) fn id(cookie: &str) -> Id {
     cookie.strip_prefix("id=").unwrap().parse().unwrap()
 }
 
+/// A request that was sent.
+pub(crate) struct Sent(pub(crate) tokio::task::JoinHandle<Response>);
+
+impl Sent {
+    pub(crate) async fn answer(self) -> Response {
+        let answer = tokio::time::timeout(Duration::from_mins(1), self.0).await;
+        answer.expect("no answer within a minute").unwrap()
+    }
+}
+
 impl Server {
     async fn send(&self, method: &str, path: String, cookie: &str) -> Response {
         let mut request = Request::builder().method(method).uri(path);
@@ -177,14 +187,18 @@ impl Server {
         new_cookie(&self.post("add/first", "").await).unwrap()
     }
 
-    /// Sends a request that stops in its handler, and returns when it is there.
-    pub(crate) async fn begin(
-        &self,
-        path: &str,
-        cookie: &str,
-    ) -> tokio::task::JoinHandle<Response> {
+    /// Sends a request, and does not wait for its answer.
+    pub(crate) fn spawn(&self, path: &str, cookie: &str) -> Sent {
         let (server, path, cookie) = (self.clone(), path.to_owned(), cookie.to_owned());
-        let sent = tokio::spawn(async move { server.post(&path, &cookie).await });
+        let sent = async move { server.post(&path, &cookie).await };
+        Sent(tokio::spawn(sent))
+    }
+
+    /// Sends a request that stops in its handler, and returns when it is there.
+    ///
+    /// [`Sent::answer`] waits for its answer.
+    pub(crate) async fn begin(&self, path: &str, cookie: &str) -> Sent {
+        let sent = self.spawn(path, cookie);
         self.gate.entered.notified().await;
         sent
     }
