@@ -6,6 +6,8 @@
 //!
 //! With `pins`, every write that happens under a lease [pins](rowlock::Held::pin) it in its transaction: the write commits only if no other
 //! server was granted the lock meanwhile. And no session is saved without its lease, so a route that lacks the lock shows itself.
+//! A handler that makes a session, or gives it a new id, leaves the save to the `SessionManagerLayer`: a second save would be refused, because the request has no
+//! lease of the new id.
 
 use std::fmt::Display;
 use std::time::Duration;

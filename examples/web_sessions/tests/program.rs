@@ -33,7 +33,7 @@ fn counts(run: &Value) -> [u64; 4] {
 
 #[test]
 fn without_a_lock_two_requests_that_have_loaded_the_same_session_lose_an_item() {
-    let runs = runs("--modes none --meet --users 2 --items 5");
+    let runs = runs("--modes none --meet --think-ms 0 --users 2 --items 5");
     // Of the two items of each round one is lost, for both users.
     assert_eq!(counts(&runs[0]), [20, 20, 10, 0]);
 }

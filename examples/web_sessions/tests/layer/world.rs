@@ -163,8 +163,7 @@ pub(crate) struct Sent(pub(crate) tokio::task::JoinHandle<Response>);
 
 impl Sent {
     pub(crate) async fn answer(self) -> Response {
-        let answer = tokio::time::timeout(Duration::from_mins(1), self.0).await;
-        answer.expect("no answer within a minute").unwrap()
+        self.0.await.unwrap()
     }
 }
 
@@ -175,7 +174,9 @@ impl Server {
             request = request.header(header::COOKIE, cookie);
         }
         let request = request.body(Body::empty()).unwrap();
-        self.routes.clone().call(request).await.unwrap()
+        let mut routes = self.routes.clone();
+        let answer = tokio::time::timeout(Duration::from_mins(1), routes.call(request)).await;
+        answer.expect("no answer within a minute").unwrap()
     }
 
     pub(crate) async fn post(&self, path: &str, cookie: &str) -> Response {
