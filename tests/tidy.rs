@@ -35,6 +35,7 @@ const ALL: [&str; 8] = [
     "benches/src",
     "examples/flash_sale/src",
     "examples/payments/src",
+    "examples/web_sessions/src",
 ];
 
 /// The code of the packages that are published.
@@ -53,6 +54,7 @@ const TESTS: [&str; 6] = [
     "rowlock-cli/tests",
     "benches/tests",
     "examples/payments/tests",
+    "examples/web_sessions/tests",
 ];
 
 /// Every line below `folders` that has one of `words` in it, outside the rooms where it may stand.
