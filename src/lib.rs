@@ -59,7 +59,7 @@
 //! # Tables
 //!
 //! Connecting creates or updates the tables `rowlock_lock`, `rowlock_database`, `rowlock_idempotency`,
-//! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session`, `rowlock_waiter`, `rowlock_waiting_owner` and `rowlock_schema_history`,
+//! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session`, `rowlock_waiter`, `rowlock_waiting_owner`, `rowlock_run` and `rowlock_schema_history`,
 //! under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] returns the SQL for a DBA. At run
 //! time rowlock needs only SELECT, INSERT, UPDATE and DELETE on them. On PostgreSQL, connecting also creates the functions
 //! `rowlock_*_v1`, which every user may run unless an administrator has changed that.
@@ -100,8 +100,8 @@ pub use lock::{
 pub use model::{
     Blocked, Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder,
     FingerprintPieces, FormToken, InvalidKey, InvalidName, Kind, LockInfo, Loss, Mode, Name,
-    Outcome, RecordKey, ReleaseOutcome, SessionInfo, Subject, Unfinished, UnknownEngine,
-    WaiterInfo,
+    Outcome, RecordKey, ReleaseOutcome, RunInfo, RunState, SessionInfo, Subject, Unfinished,
+    UnknownEngine, WaiterInfo,
 };
 #[cfg(feature = "macros")]
 pub use rowlock_macros::{idempotent, locked};

@@ -21,6 +21,12 @@ pub(crate) async fn make(url: &str) -> Result<Rowlock, Error> {
     builder().connect(url).await
 }
 
+/// [`make`], but nothing is granted for this time.
+pub(crate) async fn make_in_quarantine(url: &str, time: Duration) -> Result<Rowlock, Error> {
+    check(url)?;
+    builder().quarantine(time).connect(url).await
+}
+
 /// [`make`], for a client that waits for locks and holds them. If it is killed while it waits, its place in the queue ends with its session:
 /// after the same time as the lock would.
 pub(crate) async fn make_for(url: &str, ttl: Duration) -> Result<Rowlock, Error> {

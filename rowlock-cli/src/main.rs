@@ -2,14 +2,18 @@
 
 mod database;
 mod duration;
+mod execute;
 mod idempotency;
 mod leash;
 mod out;
+mod quarantine;
 mod records;
 mod release;
 mod run;
+mod scheduled;
 mod share;
 mod show;
+mod terminal;
 mod until;
 
 use std::process::ExitCode;
@@ -17,7 +21,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
-use rowlock::{Engine, Error, Name, Rowlock, migration_sql};
+use rowlock::{Engine, Error, Name, Rowlock};
 
 /// The lock is free, or the record does not exist. (As with grep(1): not found is no error.)
 const ABSENT: u8 = 1;
@@ -43,6 +47,9 @@ Examples:
   rowlock run billing --ttl 10s --wait 1m -- ./bill --month 11
   rowlock ls
   rowlock show nightly-report --json
+  rowlock run reminders --at-least-for 50s -- ./remind.sh     on one of many machines
+  rowlock jobs                                      when each job ran, and what came of it
+  rowlock quarantine --for 1m                       after a failover that may have lost commits
   rowlock release nightly-report --force            free it, even if it is held
   rowlock set-capacity exports 5                    from now on, five run at a time
   rowlock forget exports                            it may be another kind of lock now
@@ -106,6 +113,21 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// List the jobs, with the last run of each
+    ///
+    /// `rowlock run --at-least-for` records its runs, and so does a program that uses `Job` or `begin_run`. They are kept for 400 days.
+    Jobs {
+        /// Print a JSON array: one object per job.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Grant nothing for a time, because the database may have forgotten its last commits
+    ///
+    /// After a failover to a standby that lacked the last commits, after a crash with relaxed durability, or after restoring a backup, a
+    /// holder may have a lease of which the database knows nothing. Run this before clients reach the database. An empty database gets
+    /// its tables, in quarantine from the start. Leases that it has not forgotten go on. Without an option, this tells how long the
+    /// quarantine lasts.
+    Quarantine(quarantine::Quarantine),
     /// Show who holds a lock, a read/write lock or a semaphore, and who waits for it
     ///
     /// The exit code is 1 when no one holds it.
@@ -253,7 +275,7 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let result = match runtime {
-        Ok(runtime) => runtime.block_on(execute(arguments)),
+        Ok(runtime) => runtime.block_on(execute::execute(arguments)),
         Err(error) => Err(Failure::Other(format!("cannot start: {error}"), FAILED)),
     };
     match result {
@@ -276,80 +298,4 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
         error.insert(ContextKind::Suggested, hints);
     }
     error
-}
-
-async fn execute(arguments: Arguments) -> Result<u8, Failure> {
-    let url = arguments.url.as_deref().unwrap_or(database::DEFAULT);
-    match arguments.command {
-        Command::Run(run) => {
-            let made = arguments.url.is_none().then(database::missing_default);
-            run.execute(url, made.flatten()).await
-        }
-        // `main` has handled it.
-        Command::Leash(_) => Ok(USAGE),
-        Command::Ls { json } => {
-            let rowlock = database::find(url).await?;
-            let locks = rowlock.list().await?;
-            let waiters = rowlock.waiters().await?;
-            show::print_list(&locks, &waiters, json)?;
-            if locks.is_empty() && waiters.is_empty() && !json {
-                database::tell_where(&rowlock);
-            }
-            Ok(0)
-        }
-        Command::Sessions { json } => {
-            let rowlock = database::find(url).await?;
-            let sessions = rowlock.sessions().await?;
-            show::print_sessions(&sessions, json)?;
-            if sessions.is_empty() && !json {
-                database::tell_where(&rowlock);
-            }
-            Ok(0)
-        }
-        Command::Show { name, json } => {
-            let rowlock = database::find(url).await?;
-            let held = rowlock.holders(name.clone()).await?;
-            let mut waiters = rowlock.waiters().await?;
-            waiters.retain(|waiter| waiter.name == name);
-            show::print_one(&name, &held, &waiters, json)?;
-            if held.is_empty() && !json {
-                database::tell_where(&rowlock);
-            }
-            Ok(if held.is_empty() { ABSENT } else { 0 })
-        }
-        Command::Release { name, force: _ } => {
-            release::release(&database::find(url).await?, &name).await?;
-            Ok(0)
-        }
-        Command::SetCapacity { name, capacity } => {
-            let rowlock = database::find(url).await?;
-            let semaphore = rowlock.semaphore(name.clone(), capacity);
-            let before = semaphore.set_capacity().await?;
-            show::print_capacity(&name, capacity, before)?;
-            if before.is_none() {
-                database::tell_where(&rowlock);
-            }
-            Ok(0)
-        }
-        Command::Forget { name } => {
-            release::forget(&database::find(url).await?, &name).await?;
-            Ok(0)
-        }
-        Command::Idempotency(command) => command.execute(url).await,
-        Command::Clean { batch } => {
-            idempotency::clean(&database::find(url).await?, batch).await?;
-            Ok(0)
-        }
-        Command::Migrate {
-            print: Some(engine),
-        } => {
-            out::print(format_args!("{}", migration_sql(engine)?))?;
-            Ok(0)
-        }
-        Command::Migrate { print: None } => {
-            let rowlock = database::make(url).await?;
-            show::print_migrations(rowlock.target(), rowlock.applied_migrations())?;
-            Ok(0)
-        }
-    }
 }

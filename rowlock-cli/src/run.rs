@@ -1,7 +1,6 @@
 //! `rowlock run`: a command that runs only while a lock is held.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -9,16 +8,18 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use clap::Args;
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use nix::unistd::{Pid, getpgrp};
 use rowlock::{Error, Held, Lock, Loss, Name, ReleaseOutcome, Rowlock};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::out::{span, tell};
-use crate::share::Share;
+use crate::scheduled::{Running, Scheduled};
+use crate::share::{Holding, Share};
+use crate::terminal::Terminal;
 use crate::until::Until;
 use crate::{FAILED, Failure, LOST, database, duration, leash};
 
@@ -49,6 +50,8 @@ pub(crate) struct Run {
     no_wait: bool,
     #[command(flatten)]
     share: Share,
+    #[command(flatten)]
+    scheduled: Scheduled,
     /// The time between SIGTERM and SIGKILL when the lock is lost.
     #[arg(long, value_parser = duration::parse, default_value = "5s", allow_hyphen_values = true)]
     grace: Duration,
@@ -63,6 +66,7 @@ impl Run {
         // Wrong arguments are refused without asking the database.
         Lock::check_ttl(self.ttl)?;
         Lock::check_wait(self.wait.unwrap_or_default())?;
+        self.scheduled.check(self.ttl)?;
         // From here on a signal ends the wait, or goes to the command.
         let mut signals = catch()?;
         let until = self.wait.map(Until::after);
@@ -78,21 +82,25 @@ impl Run {
             (false, until) => until.map(Until::remaining),
         };
         let held = tokio::select! {
-            held = self.share.acquire(&rowlock, &self.name, self.ttl, wait) => held,
+            held = self.acquire(&rowlock, wait) => held,
             Some(signal) = signals.recv() => {
                 settle(&rowlock, &mut signals).await;
                 return Ok(128 + number(signal));
             }
         };
-        let held = match held {
-            Ok(held) => held,
+        let (held, job) = match held {
+            Ok(Some(held)) => held,
+            Ok(None) => return Ok(0),
             Err(error) => {
                 settle(&rowlock, &mut signals).await;
                 return Err(error.into());
             }
         };
         let code = self.supervise(&held, &mut signals).await;
-        let released = held.release().await;
+        let released = match job {
+            Some(job) => job.end(&held, &code).await,
+            None => held.release().await,
+        };
         let code = code?;
         match released {
             Ok(ReleaseOutcome::Lost(loss)) if code != LOST => {
@@ -113,6 +121,20 @@ impl Run {
                 Ok(code)
             }
         }
+    }
+
+    /// Waits for the lock: `None` for ever. No lock: the job runs elsewhere.
+    async fn acquire(
+        &self,
+        rowlock: &Rowlock,
+        wait: Option<Duration>,
+    ) -> Result<Option<(Holding, Option<Running>)>, Error> {
+        if self.scheduled.is_wanted() {
+            let begun = self.scheduled.begin(rowlock, &self.name, self.ttl).await?;
+            return Ok(begun.map(|(held, job)| (Holding::Held(held), Some(job))));
+        }
+        let held = self.share.acquire(rowlock, &self.name, self.ttl, wait);
+        Ok(Some((held.await?, None)))
     }
 
     /// Runs the command until it ends, or until the lock is lost.
@@ -330,49 +352,6 @@ fn stop_alone() {
 /// SIGTSTP would also work, but we catch it.
 fn stop_with_group() {
     let _ = killpg(getpgrp(), Signal::SIGTTIN);
-}
-
-/// The terminal, lent to the command's process group: the command may read from it, and gets Ctrl-C.
-#[derive(Debug)]
-struct Terminal(File);
-
-impl Terminal {
-    fn open() -> Option<File> {
-        File::options().read(true).write(true).open("/dev/tty").ok()
-    }
-
-    /// Whether this process has a terminal.
-    fn is_there() -> bool {
-        Self::open().is_some()
-    }
-
-    fn lend(group: Pid) -> Option<Self> {
-        let terminal = Self::open()?;
-        let ours = tcgetpgrp(&terminal).is_ok_and(|owner| owner == getpgrp());
-        if !ours || !give(&terminal, group) {
-            return None;
-        }
-        Some(Self(terminal))
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        give(&self.0, getpgrp());
-    }
-}
-
-/// Makes `group` the foreground group. SIGTTOU stops a background group that does this, unless it blocks the signal
-/// (tcsetpgrp(3)).
-fn give(terminal: &File, group: Pid) -> bool {
-    let mut blocked = SigSet::empty();
-    blocked.add(Signal::SIGTTOU);
-    let blocks = blocked.thread_block().is_ok();
-    let given = tcsetpgrp(terminal, group).is_ok();
-    if blocks {
-        let _ = blocked.thread_unblock();
-    }
-    given
 }
 
 /// A change of the command's state. Its end is not one: `Child::wait` reports it.

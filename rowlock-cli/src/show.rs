@@ -93,11 +93,11 @@ fn mode(mode: Mode) -> &'static str {
     }
 }
 
-fn rfc3339(at: DateTime<Utc>) -> String {
+pub(crate) fn rfc3339(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
-fn for_people(at: DateTime<Utc>) -> String {
+pub(crate) fn for_people(at: DateTime<Utc>) -> String {
     at.format("%F %T UTC").to_string()
 }
 

@@ -4,6 +4,7 @@ mod builder;
 mod holder;
 mod operate;
 mod quarantine;
+mod runs;
 
 use std::sync::Arc;
 use std::time::Duration;

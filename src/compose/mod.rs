@@ -3,6 +3,7 @@
 //! The cookbook (`docs/COOKBOOK.md`) says when to use which, and what each one does when its process is paused, killed or cut off.
 
 mod call;
+pub mod job;
 mod keep;
 pub mod leader;
 mod locked;
@@ -11,6 +12,7 @@ pub mod quorum;
 mod refused;
 
 pub use call::Call;
+pub use job::Job;
 pub use leader::Election;
 pub use locked::while_locked;
 pub use once::once;

@@ -54,6 +54,7 @@ mod patience;
 mod pessimistic;
 mod pin;
 mod queue;
+mod run;
 mod rw_lock;
 mod semaphore;
 mod until_unlocked;

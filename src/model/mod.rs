@@ -16,6 +16,7 @@ mod name;
 mod outcome;
 mod record;
 mod record_state;
+mod run;
 mod subject;
 mod unfinished;
 
@@ -38,5 +39,6 @@ pub use outcome::Outcome;
 pub(crate) use record::{HTTP, check_any_step, check_scope, check_step};
 pub use record::{InvalidKey, RecordKey};
 pub use record_state::RecordState;
+pub use run::{RunInfo, RunState};
 pub use subject::Subject;
 pub use unfinished::Unfinished;

@@ -21,7 +21,7 @@ pub(crate) trait CleanStore {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault>;
 
     /// Removes at most `limit` of each kind: outcomes past their retention, with the results of their steps; records and form
-    /// tokens past their time; sessions that have expired, after their locks are freed. Skips locked rows, and records that are running, have an open step or are unknown.
+    /// tokens past their time; runs that began more than 400 days ago; sessions that have expired, after their locks are freed. Skips locked rows, and records that are running, have an open step or are unknown.
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault>;
 }
 

@@ -3,7 +3,7 @@
 use super::brands;
 
 /// Every table of rowlock's.
-pub(super) const TABLES: [&str; 9] = [
+pub(super) const TABLES: [&str; 10] = [
     "rowlock_lock",
     "rowlock_database",
     "rowlock_idempotency",
@@ -12,6 +12,7 @@ pub(super) const TABLES: [&str; 9] = [
     "rowlock_session",
     "rowlock_waiter",
     "rowlock_waiting_owner",
+    "rowlock_run",
     "rowlock_schema_history",
 ];
 

@@ -46,6 +46,7 @@ pub(crate) mod record_state;
 pub(crate) mod release;
 mod request;
 pub(crate) mod row;
+pub(crate) mod run;
 pub(crate) mod schema;
 mod servers;
 pub(crate) mod session;
@@ -81,6 +82,7 @@ use record::RecordStore;
 use record_admin::RecordAdminStore;
 use record_in_tx::RecordInTxStore;
 pub(crate) use request::RequestLimit;
+use run::RunStore;
 use schema::SchemaStore;
 use session::SessionStore;
 use step::StepStore;
@@ -240,6 +242,7 @@ pub(crate) trait Store:
     + SessionStore
     + QuarantineStore
     + HoldStore
+    + RunStore
     + Send
 {
 }
@@ -259,6 +262,7 @@ impl<T> Store for T where
         + SessionStore
         + QuarantineStore
         + HoldStore
+        + RunStore
         + Send
 {
 }

@@ -22,6 +22,7 @@ mod hold;
 mod idempotency;
 mod idle_locks;
 mod in_tx_bad_input;
+mod jobs;
 mod leader;
 mod leader_observer;
 mod leader_work;

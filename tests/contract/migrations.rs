@@ -7,9 +7,9 @@ use rowlock::{Error, Rowlock};
 use rowlock_test::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
-const MIGRATIONS: i64 = 10;
+const MIGRATIONS: i64 = 11;
 
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "rowlock_lock",
     "rowlock_database",
     "rowlock_idempotency",
@@ -18,6 +18,7 @@ const TABLES: [&str; 9] = [
     "rowlock_session",
     "rowlock_waiter",
     "rowlock_waiting_owner",
+    "rowlock_run",
     "rowlock_schema_history",
 ];
 
@@ -30,7 +31,7 @@ on_every_engine! {
         let first = db.rowlock().await;
         let fence = take(&first, "a", Duration::from_secs(30)).await.fence();
         first.flush().await;
-        for table in &TABLES[2..8] {
+        for table in &TABLES[2..9] {
             db.execute(&format!("DROP TABLE {table}")).await;
         }
         db.execute("DELETE FROM rowlock_schema_history WHERE version > 3").await;

@@ -14,6 +14,7 @@ use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::permit::MOST;
 use crate::store::queue::{PassAsk, PassWhy};
+use crate::store::run::RunStore;
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
@@ -137,6 +138,7 @@ impl CleanStore for MySqlConnection {
         }
         tx.commit().await?;
         self.deadlock_clean(limit).await?;
+        self.run_clean(limit).await?;
         let sessions = self.session_sweep(limit).await?;
         Ok(CleanedRows {
             outcomes,

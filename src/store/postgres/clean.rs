@@ -11,6 +11,7 @@ use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::permit::PermitStore;
 use crate::store::queue::{PassAsk, PassWhy};
+use crate::store::run::RunStore;
 use crate::store::session::SessionStore;
 use crate::store::to_micros;
 
@@ -121,6 +122,7 @@ impl CleanStore for PgConnection {
             .fetch_one(&mut *self)
             .await?;
         self.deadlock_clean(limit).await?;
+        self.run_clean(limit).await?;
         let sessions = self.session_sweep(limit).await?;
         Ok(CleanedRows {
             outcomes: outcomes.unsigned_abs(),

@@ -13,6 +13,7 @@ use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::permit::PermitStore;
 use crate::store::queue::{PassAsk, PassWhy};
+use crate::store::run::RunStore;
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
@@ -129,6 +130,7 @@ impl CleanStore for SqliteConnection {
         })
         .await?;
         self.deadlock_clean(limit).await?;
+        self.run_clean(limit).await?;
         cleaned.sessions = self.session_sweep(limit).await?;
         Ok(cleaned)
     }

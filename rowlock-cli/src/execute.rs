@@ -1,0 +1,94 @@
+//! What each command does.
+
+use rowlock::migration_sql;
+
+use crate::{
+    ABSENT, Arguments, Command, Failure, USAGE, database, idempotency, out, release, scheduled,
+    show,
+};
+
+pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
+    let url = arguments.url.as_deref().unwrap_or(database::DEFAULT);
+    match arguments.command {
+        Command::Run(run) => {
+            let made = arguments.url.is_none().then(database::missing_default);
+            run.execute(url, made.flatten()).await
+        }
+        // `main` has handled it.
+        Command::Leash(_) => Ok(USAGE),
+        Command::Ls { json } => {
+            let rowlock = database::find(url).await?;
+            let locks = rowlock.list().await?;
+            let waiters = rowlock.waiters().await?;
+            show::print_list(&locks, &waiters, json)?;
+            if locks.is_empty() && waiters.is_empty() && !json {
+                database::tell_where(&rowlock);
+            }
+            Ok(0)
+        }
+        Command::Sessions { json } => {
+            let rowlock = database::find(url).await?;
+            let sessions = rowlock.sessions().await?;
+            show::print_sessions(&sessions, json)?;
+            if sessions.is_empty() && !json {
+                database::tell_where(&rowlock);
+            }
+            Ok(0)
+        }
+        Command::Jobs { json } => {
+            let rowlock = database::find(url).await?;
+            let runs = rowlock.runs().await?;
+            scheduled::print_runs(&runs, json)?;
+            if runs.is_empty() && !json {
+                database::tell_where(&rowlock);
+            }
+            Ok(0)
+        }
+        Command::Quarantine(quarantine) => quarantine.execute(url).await,
+        Command::Show { name, json } => {
+            let rowlock = database::find(url).await?;
+            let held = rowlock.holders(name.clone()).await?;
+            let mut waiters = rowlock.waiters().await?;
+            waiters.retain(|waiter| waiter.name == name);
+            show::print_one(&name, &held, &waiters, json)?;
+            if held.is_empty() && !json {
+                database::tell_where(&rowlock);
+            }
+            Ok(if held.is_empty() { ABSENT } else { 0 })
+        }
+        Command::Release { name, force: _ } => {
+            release::release(&database::find(url).await?, &name).await?;
+            Ok(0)
+        }
+        Command::SetCapacity { name, capacity } => {
+            let rowlock = database::find(url).await?;
+            let semaphore = rowlock.semaphore(name.clone(), capacity);
+            let before = semaphore.set_capacity().await?;
+            show::print_capacity(&name, capacity, before)?;
+            if before.is_none() {
+                database::tell_where(&rowlock);
+            }
+            Ok(0)
+        }
+        Command::Forget { name } => {
+            release::forget(&database::find(url).await?, &name).await?;
+            Ok(0)
+        }
+        Command::Idempotency(command) => command.execute(url).await,
+        Command::Clean { batch } => {
+            idempotency::clean(&database::find(url).await?, batch).await?;
+            Ok(0)
+        }
+        Command::Migrate {
+            print: Some(engine),
+        } => {
+            out::print(format_args!("{}", migration_sql(engine)?))?;
+            Ok(0)
+        }
+        Command::Migrate { print: None } => {
+            let rowlock = database::make(url).await?;
+            show::print_migrations(rowlock.target(), rowlock.applied_migrations())?;
+            Ok(0)
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The last runs of the work under locks.
+
+use super::Rowlock;
+use crate::model::{Error, Name, RunInfo};
+use crate::store::Store;
+use crate::store::run::RunRow;
+
+impl Rowlock {
+    /// The last run of the work under each lock, sorted by name: of the locks whose holders [record](crate::Held::begin_run) their runs, as a [job](crate::compose::Job)
+    /// does. Runs are kept for 400 days.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or a damaged row.
+    pub async fn runs(&self) -> Result<Vec<RunInfo>, Error> {
+        let list = async |store: &mut dyn Store| store.run_list(None).await;
+        let rows = self
+            .core
+            .run_errand(self.core.look(None, "list runs"), list);
+        rows.await?.into_iter().map(RunRow::info).collect()
+    }
+
+    /// The last run of the work under the lock `name`, if one was recorded.
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, a database out of reach, or a damaged row.
+    pub async fn last_run<N>(&self, name: N) -> Result<Option<RunInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let list = async move |store: &mut dyn Store| store.run_list(Some(&name)).await;
+        let rows = self
+            .core
+            .run_errand(self.core.look(None, "look up the last run"), list);
+        rows.await?.pop().map(RunRow::info).transpose()
+    }
+}

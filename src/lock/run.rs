@@ -1,0 +1,111 @@
+//! Recording the run of the work under a lease.
+
+use std::sync::Arc;
+
+use super::Held;
+use crate::model::{Error, Loss, Subject};
+use crate::runtime::head::{Fate, Head, Manner};
+use crate::store::Store;
+use crate::store::run::{RunAsk, RunEnd};
+
+/// The longest message, in bytes.
+const MESSAGE: usize = 1_000;
+
+impl Held {
+    /// Records that the work under this lease begins: when, by whom, and under which fence. Operators see the last run of each lock ([`Rowlock::runs`](crate::Rowlock::runs)). It
+    /// replaces the run before, and does nothing when this guard has recorded its begin before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when the lease is lost. [`Error::Released`]. A permit of a semaphore or a read/write lock has no runs ([`Error::InvalidSetting`]). A database out of
+    /// reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop it: the run may be recorded.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let held = rowlock.lock("nightly-report").acquire().await?;
+    /// held.begin_run().await?;
+    /// // … the report is made …
+    /// held.end_run(true, "42 pages").await?;
+    /// let _ = held.release().await?;
+    /// let last = rowlock.last_run("nightly-report").await?.expect("it was recorded");
+    /// println!("{} {} after {:?}: {}", last.name, last.state, last.took, last.message);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn begin_run(&self) -> Result<(), Error> {
+        let ask = self.run()?;
+        if self.guard.is_released() {
+            let name = self.name().clone();
+            let doing = "begin the run of";
+            return Err(Error::Released { doing, name });
+        }
+        let begun = self.record("begin the run of", async move |store: &mut dyn Store| {
+            store.run_begin(&ask).await
+        });
+        if begun.await? {
+            return Ok(());
+        }
+        let loss = self.loss().unwrap_or(Loss::TakenOver);
+        let name = self.name().clone();
+        Err(Error::Lost { name, loss })
+    }
+
+    /// Records the end of the run that [`begin_run`](Self::begin_run) has recorded, also after a release or a loss. `message`: what people should know; what is longer than 1,000 bytes
+    /// is cut off. Returns whether this run is still the last one: otherwise nothing is recorded.
+    ///
+    /// # Errors
+    ///
+    /// As [`begin_run`](Self::begin_run), but for a loss or a release.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop it: the end may be recorded.
+    pub async fn end_run(&self, succeeded: bool, message: &str) -> Result<bool, Error> {
+        let ask = self.run()?;
+        // NUL is no text on PostgreSQL.
+        let mut message = message.replace('\0', " ");
+        message.truncate(message.floor_char_boundary(MESSAGE));
+        let end = RunEnd { succeeded, message };
+        self.record("end the run of", async move |store: &mut dyn Store| {
+            store.run_end(&ask, &end).await
+        })
+        .await
+    }
+
+    fn run(&self) -> Result<RunAsk, Error> {
+        let grant = self.guard.grant();
+        if grant.name.of_permit().is_some() {
+            return Err(Error::InvalidSetting {
+                setting: "run",
+                reason: "only locks have runs, and this is a permit",
+            });
+        }
+        Ok(RunAsk {
+            name: grant.name.clone(),
+            grant_id: grant.id,
+            fence: self.fence(),
+        })
+    }
+
+    async fn record(
+        &self,
+        doing: &'static str,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<bool, crate::store::fault::Fault>
+        + Send
+        + 'static,
+    ) -> Result<bool, Error> {
+        let core = Arc::clone(self.guard.core());
+        let subject = Subject::Lock(self.name().clone());
+        let fate = Fate::within(core.settings.operation_timeout);
+        let head = Head::new(subject, doing, Manner::Duty, fate);
+        core.ask(head, verb).await
+    }
+}

@@ -1,0 +1,61 @@
+//! The data of a run that callers can read.
+
+use std::fmt;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::Name;
+
+/// The last run of the work under a lock, as its row in the database describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunInfo {
+    /// The lock.
+    pub name: Name,
+    /// The fence under which it ran.
+    pub fence: i64,
+    /// Who ran it, for people to read.
+    pub holder: String,
+    /// When it began, by the database's clock.
+    pub began_at: DateTime<Utc>,
+    /// How long it took; of one that has not ended, the time from its begin to the reading of the row.
+    pub took: Duration,
+    /// How far it has come.
+    pub state: RunState,
+    /// What the work had to say: its error, or a text of its own. At most 1,000 bytes.
+    pub message: String,
+}
+
+/// How far a run has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RunState {
+    /// Its lease is live.
+    Running,
+    /// Its lease has ended, and nobody has recorded its end: the process has crashed or was cut off.
+    Vanished,
+    /// It has succeeded.
+    Succeeded,
+    /// It has failed.
+    Failed,
+}
+
+impl RunState {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Vanished => "vanished",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl fmt::Display for RunState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,92 @@
+//! The last run of the work under a lock: the statements.
+//!
+//! A duplicate is caught, as everywhere: ON DUPLICATE KEY UPDATE would deadlock on gaps.
+
+use async_trait::async_trait;
+use sqlx::{FromRow, MySqlConnection};
+
+use super::lock_row::is_duplicate;
+use super::statement::{fill, hex, read_alone};
+use crate::model::Name;
+use crate::store::fault::Fault;
+use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
+use crate::store::to_micros;
+
+const INSERT: &str = "
+INSERT INTO rowlock_run (name, grant_id, fence, holder, began_at)
+SELECT l.name, l.grant_id, ?, l.holder, SYSDATE(6)
+FROM rowlock_lock l WHERE l.name = ? AND l.grant_id = ? AND l.expires_at > SYSDATE(6)";
+
+const REPLACE: &str = "
+UPDATE rowlock_run r STRAIGHT_JOIN rowlock_lock l
+    ON l.name = r.name AND l.grant_id = ? AND l.expires_at > SYSDATE(6)
+SET r.grant_id = l.grant_id, r.fence = ?, r.holder = l.holder, r.began_at = SYSDATE(6),
+    r.ended_at = NULL, r.succeeded = NULL, r.message = NULL
+WHERE r.name = ? AND r.fence < ?";
+
+const IS_THERE: &str = "SELECT 1 FROM rowlock_run WHERE name = ? AND grant_id = ? AND fence = ?";
+
+const END: &str = "
+UPDATE rowlock_run SET ended_at = SYSDATE(6), succeeded = ?, message = ?
+WHERE name = ? AND grant_id = ? AND fence = ? AND (ended_at IS NULL OR succeeded = ? AND message = ?)";
+
+const LIST: &str = "
+SELECT r.name, r.fence, r.holder, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
+       TIMESTAMPDIFF(MICROSECOND, r.began_at, COALESCE(r.ended_at, SYSDATE(6))),
+       r.succeeded, r.message, COALESCE(l.expires_at > SYSDATE(6), FALSE)
+FROM rowlock_run r LEFT JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = r.grant_id";
+
+const CLEAN: &str = "
+DELETE FROM rowlock_run WHERE began_at < SYSDATE(6) - INTERVAL ? MICROSECOND LIMIT ?";
+
+#[async_trait]
+impl RunStore for MySqlConnection {
+    async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault> {
+        let insert = sqlx::query(INSERT).bind(ask.fence);
+        let insert = insert.bind(ask.name.as_bytes()).bind(ask.grant_id);
+        let begun = match insert.execute(&mut *self).await {
+            Err(error) if is_duplicate(&error) => {
+                let replace = sqlx::query(REPLACE)
+                    .bind(ask.grant_id)
+                    .bind(ask.fence)
+                    .bind(ask.name.as_bytes())
+                    .bind(ask.fence);
+                replace.execute(&mut *self).await?
+            }
+            inserted => inserted?,
+        };
+        if begun.rows_affected() > 0 {
+            return Ok(true);
+        }
+        let (name, id) = (hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes()));
+        let is_there = fill(IS_THERE, &[name, id, ask.fence.to_string()]);
+        Ok(!read_alone(self, &is_there).await?.is_empty())
+    }
+
+    async fn run_end(&mut self, ask: &RunAsk, end: &RunEnd) -> Result<bool, Fault> {
+        let ended = sqlx::query(END)
+            .bind(end.succeeded)
+            .bind(&*end.message)
+            .bind(ask.name.as_bytes())
+            .bind(ask.grant_id)
+            .bind(ask.fence)
+            .bind(end.succeeded)
+            .bind(&*end.message);
+        Ok(ended.execute(self).await?.rows_affected() > 0)
+    }
+
+    async fn run_list(&mut self, name: Option<&Name>) -> Result<Vec<RunRow>, Fault> {
+        let of = name.map_or_else(String::new, |name| {
+            format!(" WHERE r.name = {}", hex(name.as_bytes()))
+        });
+        let rows = read_alone(self, &format!("{LIST}{of} ORDER BY r.name")).await?;
+        let rows: Result<Vec<RunColumns>, _> = rows.iter().map(RunColumns::from_row).collect();
+        Ok(rows?.into_iter().map(RunRow::from).collect())
+    }
+
+    async fn run_clean(&mut self, limit: u32) -> Result<(), Fault> {
+        let clean = sqlx::query(CLEAN).bind(to_micros(KEPT)).bind(limit);
+        clean.execute(self).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! The last run of the work under a lock: the statements.
+
+use async_trait::async_trait;
+use sqlx::PgConnection;
+
+use super::{query, query_as, query_scalar};
+use crate::model::Name;
+use crate::store::fault::Fault;
+use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
+use crate::store::to_micros;
+
+const BEGIN: &str = "
+INSERT INTO rowlock_run (name, grant_id, fence, holder, began_at)
+SELECT l.name, l.grant_id, $3, l.holder, clock_timestamp()
+FROM rowlock_lock l WHERE l.name = $1 AND l.grant_id = $2 AND l.expires_at > clock_timestamp()
+ON CONFLICT (name) DO UPDATE
+SET grant_id = EXCLUDED.grant_id, fence = EXCLUDED.fence, holder = EXCLUDED.holder, began_at = EXCLUDED.began_at,
+    ended_at = NULL, succeeded = NULL, message = NULL
+WHERE rowlock_run.fence < EXCLUDED.fence";
+
+const IS_THERE: &str =
+    "SELECT EXISTS (SELECT FROM rowlock_run WHERE name = $1 AND grant_id = $2 AND fence = $3)";
+
+const END: &str = "
+UPDATE rowlock_run SET ended_at = clock_timestamp(), succeeded = $4, message = $5
+WHERE name = $1 AND grant_id = $2 AND fence = $3 AND (ended_at IS NULL OR succeeded = $4 AND message = $5)";
+
+const LIST: &str = "
+SELECT r.name, r.fence, r.holder, (extract(epoch FROM r.began_at) * 1000000)::bigint,
+       (extract(epoch FROM COALESCE(r.ended_at, clock_timestamp()) - r.began_at) * 1000000)::bigint,
+       r.succeeded, r.message, COALESCE(l.expires_at > clock_timestamp(), false)
+FROM rowlock_run r LEFT JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = r.grant_id
+WHERE $1 IS NULL OR r.name = $1
+ORDER BY r.name";
+
+const CLEAN: &str = "
+DELETE FROM rowlock_run WHERE name IN (
+    SELECT name FROM rowlock_run WHERE began_at < clock_timestamp() - $2 * interval '1 microsecond'
+    LIMIT $1 FOR UPDATE SKIP LOCKED)";
+
+#[async_trait]
+impl RunStore for PgConnection {
+    async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault> {
+        let begin = query(BEGIN).bind(ask.name.as_bytes()).bind(ask.grant_id);
+        let begun = begin.bind(ask.fence).execute(&mut *self).await?;
+        if begun.rows_affected() > 0 {
+            return Ok(true);
+        }
+        let is_there = query_scalar(IS_THERE).bind(ask.name.as_bytes());
+        let is_there = is_there.bind(ask.grant_id).bind(ask.fence);
+        Ok(is_there.fetch_one(self).await?)
+    }
+
+    async fn run_end(&mut self, ask: &RunAsk, end: &RunEnd) -> Result<bool, Fault> {
+        let ended = query(END)
+            .bind(ask.name.as_bytes())
+            .bind(ask.grant_id)
+            .bind(ask.fence)
+            .bind(end.succeeded)
+            .bind(&*end.message);
+        Ok(ended.execute(self).await?.rows_affected() > 0)
+    }
+
+    async fn run_list(&mut self, name: Option<&Name>) -> Result<Vec<RunRow>, Fault> {
+        let rows = query_as(LIST).bind(name.map(Name::as_bytes));
+        let rows: Vec<RunColumns> = rows.fetch_all(self).await?;
+        Ok(rows.into_iter().map(RunRow::from).collect())
+    }
+
+    async fn run_clean(&mut self, limit: u32) -> Result<(), Fault> {
+        let clean = query(CLEAN).bind(i64::from(limit)).bind(to_micros(KEPT));
+        clean.execute(self).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! The last run of the work under a lock: the statements. Their times follow the rules of `lease.rs`.
+
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+use super::record::durably;
+use crate::model::Name;
+use crate::store::fault::Fault;
+use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
+use crate::store::{to_micros, writers};
+
+const BEGIN: &str = "
+INSERT INTO rowlock_run (name, grant_id, fence, holder, began_at)
+SELECT l.name, l.grant_id, ?3, l.holder, now.us
+FROM rowlock_lock l, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE l.name = ?1 AND l.grant_id = ?2 AND l.expires_at > now.us
+ON CONFLICT (name) DO UPDATE
+SET grant_id = excluded.grant_id, fence = excluded.fence, holder = excluded.holder, began_at = excluded.began_at,
+    ended_at = NULL, succeeded = NULL, message = NULL
+WHERE rowlock_run.fence < excluded.fence";
+
+const IS_THERE: &str =
+    "SELECT EXISTS (SELECT 1 FROM rowlock_run WHERE name = ?1 AND grant_id = ?2 AND fence = ?3)";
+
+const END: &str = "
+UPDATE rowlock_run
+SET ended_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, succeeded = ?4, message = ?5
+WHERE name = ?1 AND grant_id = ?2 AND fence = ?3 AND (ended_at IS NULL OR succeeded = ?4 AND message = ?5)";
+
+const LIST: &str = "
+SELECT r.name, r.fence, r.holder, r.began_at, coalesce(r.ended_at, now.us) - r.began_at, r.succeeded, r.message,
+       coalesce(l.expires_at > now.us, FALSE)
+FROM rowlock_run r LEFT JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = r.grant_id,
+     (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE ?1 IS NULL OR r.name = ?1
+ORDER BY r.name";
+
+const CLEAN: &str = "
+DELETE FROM rowlock_run WHERE name IN (
+    SELECT name FROM rowlock_run
+    WHERE began_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2 LIMIT ?1)";
+
+#[async_trait]
+impl RunStore for SqliteConnection {
+    async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault> {
+        durably(self, async |conn| {
+            let begin = sqlx::query(BEGIN).bind(ask.name.as_bytes());
+            let begin = begin.bind(ask.grant_id).bind(ask.fence);
+            if begin.execute(&mut *conn).await?.rows_affected() > 0 {
+                return Ok(true);
+            }
+            let is_there = sqlx::query_scalar(IS_THERE).bind(ask.name.as_bytes());
+            let is_there = is_there.bind(ask.grant_id).bind(ask.fence);
+            is_there.fetch_one(conn).await
+        })
+        .await
+    }
+
+    async fn run_end(&mut self, ask: &RunAsk, end: &RunEnd) -> Result<bool, Fault> {
+        durably(self, async |conn| {
+            let ended = sqlx::query(END)
+                .bind(ask.name.as_bytes())
+                .bind(ask.grant_id)
+                .bind(ask.fence)
+                .bind(end.succeeded)
+                .bind(&*end.message);
+            Ok(ended.execute(conn).await?.rows_affected() > 0)
+        })
+        .await
+    }
+
+    async fn run_list(&mut self, name: Option<&Name>) -> Result<Vec<RunRow>, Fault> {
+        let rows = sqlx::query_as(LIST).bind(name.map(Name::as_bytes));
+        let rows: Vec<RunColumns> = rows.fetch_all(self).await?;
+        Ok(rows.into_iter().map(RunRow::from).collect())
+    }
+
+    async fn run_clean(&mut self, limit: u32) -> Result<(), Fault> {
+        let _turn = writers::turn().await;
+        let clean = sqlx::query(CLEAN).bind(limit).bind(to_micros(KEPT));
+        clean.execute(self).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! A job that several machines start in one round runs once, and its name stays taken for `at_least_for`. The last run is recorded.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rowlock::compose::Job;
+use rowlock::compose::job::Ran;
+use rowlock::{Error, Loss, RunState};
+use rowlock_test::{Db, eventually, on_every_engine, release, take};
+use tokio::task::JoinSet;
+
+const LONG: Duration = Duration::from_mins(10);
+
+/// The job does its work here.
+async fn works(job: &Job) -> bool {
+    let ran = job.run(async |_| Ok::<_, Error>(()));
+    ran.await.unwrap().here().is_some()
+}
+
+on_every_engine! {
+    async fn a_job_that_all_machines_start_runs_once(db: &Db) {
+        let count = Arc::new(AtomicU32::new(0));
+        let mut machines = JoinSet::new();
+        for machine in 0..8 {
+            let (rowlock, count) = (db.rowlock().await, Arc::clone(&count));
+            machines.spawn(async move {
+                let job = Job::new(&rowlock, "j").at_least_for(LONG).holder(format!("m{machine}"));
+                let ran = job.run(async |_| {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    Ok::<_, Error>(machine)
+                });
+                let ran = ran.await.unwrap();
+                // The process ends: the name stays taken.
+                rowlock.shutdown(Duration::from_secs(10)).await;
+                match ran {
+                    Ran::Here(machine) => Some(machine),
+                    Ran::Elsewhere(busy) => {
+                        assert!(busy.holder.is_none_or(|holder| holder.holder.starts_with('m')));
+                        None
+                    }
+                }
+            });
+        }
+        let ran: Vec<_> = machines.join_all().await.into_iter().flatten().collect();
+        assert_eq!((ran.len(), count.load(Ordering::SeqCst)), (1, 1));
+        let late = db.rowlock().await;
+        assert!(!works(&Job::new(&late, "j")).await, "a machine whose clock is late");
+        let [run] = &late.runs().await.unwrap()[..] else {
+            panic!("one run");
+        };
+        assert_eq!((run.name.as_str(), run.state), ("j", RunState::Succeeded));
+        assert_eq!(run.holder, format!("m{}", ran[0]));
+        assert_eq!(run.message, "");
+    }
+
+    async fn the_name_is_free_after_at_least_for(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let time = Duration::from_millis(1_200);
+        let job = Job::new(&rowlock, "j").at_least_for(time);
+        let before = Instant::now();
+        assert!(works(&job).await);
+        eventually("the next round runs", async || works(&job).await).await;
+        assert!(before.elapsed() >= time, "{:?}", before.elapsed());
+        // One that takes longer than that frees the name at once.
+        let quick = Job::new(&rowlock, "q").at_least_for(Duration::from_millis(1));
+        let ran = quick.run(async |_| {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Ok::<_, Error>(())
+        });
+        assert!(ran.await.unwrap().here().is_some());
+        assert!(works(&quick).await);
+    }
+
+    async fn the_last_run_tells_what_came_of_it(db: &Db) {
+        let rowlock = db.rowlock().await;
+        assert_eq!(rowlock.last_run("j").await.unwrap(), None);
+        let job = Job::new(&rowlock, "j").holder("here");
+        let other = db.rowlock().await;
+        let failed = job.run(async |held| {
+            let run = other.last_run("j").await.unwrap().unwrap();
+            assert_eq!((run.state, run.fence), (RunState::Running, held.fence()));
+            let long = format!("no paper\0{}", "ä".repeat(1_000));
+            Err::<(), _>(Error::Json { detail: long })
+        });
+        let error = failed.await.unwrap_err();
+        assert!(matches!(error, Error::Json { .. }), "{error}");
+        let run = other.last_run("j").await.unwrap().unwrap();
+        assert_eq!((run.state, run.holder.as_str()), (RunState::Failed, "here"));
+        assert!(run.message.contains("no paper ä") && run.message.len() >= 990, "{}", run.message);
+        assert!(run.took < Duration::from_secs(60));
+        // The next run replaces it.
+        assert!(works(&job).await);
+        let next = other.last_run("j").await.unwrap().unwrap();
+        assert_eq!((next.state, next.message.as_str()), (RunState::Succeeded, ""));
+        assert!(next.fence > run.fence && next.began_at >= run.began_at);
+        assert!(works(&Job::new(&rowlock, "a")).await);
+        let all = other.runs().await.unwrap();
+        let names: Vec<_> = all.iter().map(|run| run.name.as_str()).collect();
+        assert_eq!(names, ["a", "j"]);
+    }
+
+    async fn a_late_process_does_not_touch_the_run_of_its_successor(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let late = take(&one, "j", LONG).await;
+        late.begin_run().await.unwrap();
+        late.begin_run().await.unwrap();
+        two.force_release("j").await.unwrap();
+        let run = two.last_run("j").await.unwrap().unwrap();
+        assert_eq!(run.state, RunState::Vanished);
+        let next = take(&two, "j", LONG).await;
+        next.begin_run().await.unwrap();
+        assert!(!late.end_run(true, "late").await.unwrap());
+        let error = late.begin_run().await.unwrap_err();
+        assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
+        let run = two.last_run("j").await.unwrap().unwrap();
+        assert_eq!((run.state, run.fence), (RunState::Running, next.fence()));
+        release(&next).await;
+        assert!(next.end_run(true, "done").await.unwrap());
+        assert!(next.end_run(true, "done").await.unwrap(), "the answer was lost");
+        assert!(!next.end_run(false, "other").await.unwrap());
+        let error = next.begin_run().await.unwrap_err();
+        assert!(matches!(error, Error::Released { .. }), "{error}");
+        let permit = one.semaphore("s", 1).acquire().await.unwrap();
+        let error = permit.begin_run().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidSetting { setting: "run", .. }), "{error}");
+    }
+
+    async fn a_job_that_was_cut_off_or_panics_keeps_its_name_taken(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let dropped = Job::new(&one, "dropped").at_least_for(LONG);
+        let running = tokio::spawn(async move {
+            dropped.run(async |_| std::future::pending::<Result<(), Error>>().await).await
+        });
+        eventually("it runs", async || two.last_run("dropped").await.unwrap().is_some()).await;
+        running.abort();
+        let _ = running.await;
+        let panics = Job::new(&one, "panics").at_least_for(LONG);
+        let panicked = tokio::spawn(async move {
+            let run = panics.run(async |_| -> Result<(), Error> { panic!("on purpose") });
+            run.await
+        });
+        assert!(panicked.await.unwrap_err().is_panic());
+        one.shutdown(Duration::from_secs(10)).await;
+        for name in ["dropped", "panics"] {
+            assert!(!works(&Job::new(&two, name)).await, "{name}");
+            let run = two.last_run(name).await.unwrap().unwrap();
+            assert!(matches!(run.state, RunState::Vanished | RunState::Running), "{run:?}");
+        }
+    }
+
+    async fn a_job_runs_at_most_for_its_time(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let job = Job::new(&rowlock, "j").at_most_for(Duration::from_millis(300));
+        let ran = job.run(async |_| std::future::pending::<Result<(), Error>>().await);
+        let error = ran.await.unwrap_err();
+        assert!(matches!(error, Error::Lost { loss: Loss::MaxHold, .. }), "{error}");
+        let run = rowlock.last_run("j").await.unwrap().unwrap();
+        assert_eq!(run.state, RunState::Failed);
+        assert!(run.message.contains("max_hold"), "{}", run.message);
+        eventually("another one can run", async || works(&job).await).await;
+    }
+
+    async fn bad_settings_are_refused(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let job = Job::new(&rowlock, "j").at_least_for(LONG).at_most_for(LONG - Duration::from_secs(1));
+        let error = job.run(async |_| Ok::<_, Error>(())).await.unwrap_err();
+        assert!(matches!(error, Error::InvalidSetting { setting: "at_least_for", .. }), "{error}");
+        assert!(error.to_string().contains("longer than at_most_for"), "{error}");
+        for (job, setting) in [
+            (Job::new(&rowlock, "j").at_least_for(Duration::from_hours(25)), "at_least_for"),
+            (Job::new(&rowlock, "j").ttl(Duration::ZERO), "ttl"),
+            (Job::new(&rowlock, "j").at_most_for(Duration::ZERO), "max_hold"),
+        ] {
+            let error = job.run(async |_| Ok::<_, Error>(())).await.unwrap_err();
+            assert!(matches!(error, Error::InvalidDuration { setting: of, .. } if of == setting), "{error}");
+        }
+        let error = Job::new(&rowlock, "").run(async |_| Ok::<_, Error>(())).await.unwrap_err();
+        assert!(matches!(error, Error::InvalidName(_)), "{error}");
+        assert_eq!(rowlock.runs().await.unwrap(), []);
+    }
+}
