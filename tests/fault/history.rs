@@ -162,6 +162,11 @@ impl History {
         self.events.push(event);
     }
 
+    /// Whether nothing has happened yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// Judges everything, and panics at a violation.
     pub(crate) fn check(&self) -> Verdict {
         let mut names: Vec<&str> = self.events.iter().map(Event::name).collect();

@@ -10,6 +10,7 @@
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed;
 //!   [`queue_cut`]: connections are cut while tasks wait.
+//! - [`quorum`]: a lock over five databases, of which up to two are away.
 //! - [`leader`]: leaders that are killed and paused while they act.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
 //! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has finished.
@@ -44,6 +45,7 @@ mod proxy;
 mod queue;
 mod queue_cut;
 mod queue_head;
+mod quorum;
 mod role;
 mod server_kill;
 mod silence;
@@ -216,6 +218,14 @@ fn leaders(engine: Engine) -> Vec<Trial> {
 /// Histories that it must accept, and others that it must refuse.
 fn the_judge_of_histories() -> Vec<Trial> {
     let mut trials = vec![
+        Trial::test("quorum", || {
+            block_on(quorum::run());
+            Ok(())
+        }),
+        Trial::test("quorum_without_a_quarantine", || {
+            block_on(quorum::without_a_quarantine());
+            Ok(())
+        }),
         Trial::test("histories_by_hand", || {
             histories::the_checker_sees_violations();
             Ok(())

@@ -11,8 +11,8 @@ use nix::unistd::Pid;
 use rowlock::Rowlock;
 
 use crate::{
-    dead_holder, histories, late_record, leader, modes, payments, philosophers, queue, worker,
-    zombie,
+    dead_holder, histories, late_record, leader, modes, payments, philosophers, queue, quorum,
+    worker, zombie,
 };
 
 /// What the parent wants of this process.
@@ -53,6 +53,7 @@ pub(crate) enum Part {
     },
     Claim,
     Gateway,
+    Quorum,
     Leader {
         candidate: i64,
         means: leader::Means,
@@ -122,6 +123,7 @@ impl Role {
                 Part::Shop { gateway } => payments::shop(self, gateway).await,
                 Part::Claim => payments::claim(self).await,
                 Part::Gateway => payments::gateway(self).await,
+                Part::Quorum => quorum::work(self).await,
                 Part::Leader { candidate, means } => leader::stand(self, candidate, means).await,
             }
         });

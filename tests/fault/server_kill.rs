@@ -1,7 +1,7 @@
 //! The database server is killed with SIGKILL during the traffic and started again: clients recover
 //! without a restart, and there are never two holders.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -40,15 +40,24 @@ impl Server {
         self.servers(&["start", self.engine.name()])
     }
 
+    /// Its folder.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn stop(&self) {
+        self.servers(&["stop"]);
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        let pid = std::fs::read_to_string(self.dir.path().join("pid")).unwrap();
+        Pid::from_raw(pid.trim().parse().unwrap())
+    }
+
     /// Kills it, and waits until the process is gone.
     pub(crate) fn kill(&self) {
-        let file: PathBuf = self.dir.path().join("pid");
-        let pid: i32 = std::fs::read_to_string(file)
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap();
-        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        let pid = self.pid();
+        kill(pid, Signal::SIGKILL).unwrap();
         let status = PathBuf::from(format!("/proc/{pid}/status"));
         let is_there =
             || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ"));
@@ -60,7 +69,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.servers(&["stop"]);
+        self.stop();
     }
 }
 

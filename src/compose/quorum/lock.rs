@@ -246,7 +246,11 @@ impl QuorumLock {
         if let Some(busy) = busy.filter(|_| answered >= majority) {
             return Missed::Busy(busy);
         }
-        if let Some(error) = errors.iter().find(|error| !error.is_transient()) {
+        // If some of them are away only for now, it is worth asking again.
+        if let Some(error) = errors
+            .first()
+            .filter(|_| !errors.iter().any(Error::is_transient))
+        {
             return Missed::Failed(error.clone());
         }
         let detail: Vec<String> = errors.iter().map(ToString::to_string).collect();

@@ -48,7 +48,10 @@ impl Members {
         for (url, connected) in urls.iter().zip(all(connecting).await) {
             let client = match connected {
                 Ok(client) => OnceLock::from(client),
-                Err(error) if error.is_transient() => {
+                // One that has come back empty has no tables before it is in quarantine.
+                Err(error)
+                    if error.is_transient() || matches!(error, Error::SchemaMissing { .. }) =>
+                {
                     details.push(error.to_string());
                     OnceLock::new()
                 }

@@ -1,0 +1,255 @@
+//! Three servers and two files. What happens to one of them is a task; a database that has one is away until its end.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rand::Rng;
+use rand::seq::IteratorRandom;
+use rowlock::{Engine, Rowlock};
+use rowlock_test::Db;
+use tokio::task::{JoinHandle, block_in_place};
+
+use super::TTL;
+use crate::server_kill::Server;
+
+/// How a database that has lost its data comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wiped {
+    InQuarantine,
+    /// As if nothing had happened.
+    Bare,
+}
+
+enum Place {
+    Server(Server),
+    File(Db),
+}
+
+struct Database {
+    place: Place,
+    url: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Struck {
+    killed: u32,
+    paused: u32,
+    wiped: u32,
+}
+
+impl fmt::Display for Struck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} kills, {} pauses and {} total losses of databases",
+            self.killed, self.paused, self.wiped
+        )
+    }
+}
+
+/// The databases. Those that are away have a task.
+pub(super) struct Databases {
+    each: Vec<Arc<Database>>,
+    away: Vec<Option<JoinHandle<()>>>,
+    struck: Struck,
+}
+
+impl Databases {
+    pub(super) async fn start() -> Self {
+        let mut each = Vec::new();
+        for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
+            let server = Server::new(engine);
+            let url = block_in_place(|| {
+                server.start();
+                server.stop();
+                // What a total loss goes back to.
+                copy(&server.dir().join("data"), &server.dir().join("empty"));
+                server.start()
+            });
+            let place = Place::Server(server);
+            each.push(Arc::new(Database { place, url }));
+        }
+        for _ in 0..2 {
+            let db = Db::new(Engine::Sqlite).await;
+            let url = db.url.clone();
+            let place = Place::File(db);
+            each.push(Arc::new(Database { place, url }));
+        }
+        for database in &each {
+            // Its tables.
+            drop(Rowlock::connect(&database.url).await.unwrap());
+        }
+        let away = each.iter().map(|_| None).collect();
+        Self {
+            each,
+            away,
+            struck: Struck::default(),
+        }
+    }
+
+    pub(super) fn urls(&self) -> String {
+        let urls: Vec<&str> = self.each.iter().map(|database| &*database.url).collect();
+        urls.join(" ")
+    }
+
+    /// How many are not away.
+    pub(super) fn there(&self) -> usize {
+        self.away.iter().filter(|away| away.is_none()).count()
+    }
+
+    /// Takes in those that are back.
+    pub(super) fn settle(&mut self) {
+        for away in &mut self.away {
+            away.take_if(|task| task.is_finished());
+        }
+    }
+
+    /// Strikes one of those that are there, unless two are away.
+    pub(super) fn strike_one(&mut self, wiped: Wiped) {
+        self.settle();
+        if self.there() <= 3 {
+            return;
+        }
+        let there = (0..self.each.len()).filter(|at| self.away[*at].is_none());
+        let Some(at) = there.choose(&mut rand::rng()) else {
+            return;
+        };
+        let database = Arc::clone(&self.each[at]);
+        let time = Duration::from_millis(rand::rng().random_range(300..3_000));
+        let what = rand::rng().random_range(0..3);
+        let struck = match (&database.place, what) {
+            (Place::File(_), _) | (_, 0) => &mut self.struck.paused,
+            (_, 1) => &mut self.struck.killed,
+            _ => &mut self.struck.wiped,
+        };
+        *struck += 1;
+        self.away[at] = Some(tokio::spawn(async move {
+            match (&database.place, what) {
+                (Place::File(db), _) => pause_file(db, time).await,
+                (Place::Server(server), 0) => {
+                    let stopped = pause(server);
+                    tokio::time::sleep(time).await;
+                    wake(&stopped);
+                }
+                (Place::Server(server), 1) => {
+                    block_in_place(|| server.kill());
+                    tokio::time::sleep(time).await;
+                    block_in_place(|| server.start());
+                }
+                (Place::Server(server), _) => wipe(server, &database.url, wiped).await,
+            }
+        }));
+    }
+
+    /// Two databases are paused; after a while one of the others loses all its data, and comes back bare; then the two go on.
+    pub(super) fn forget_one(self, ttl: Duration) -> JoinHandle<Self> {
+        tokio::spawn(async move {
+            let Self { each, .. } = &self;
+            // PostgreSQL starts the fastest: it is back before the holder learns of the loss.
+            let (Place::Server(third), Place::Server(first), Place::Server(second)) =
+                (&each[0].place, &each[1].place, &each[2].place)
+            else {
+                panic!("the first three are servers");
+            };
+            let url = &each[0].url;
+            let stopped = [pause(first), pause(second)].concat();
+            // All leases that they have granted are over.
+            tokio::time::sleep(2 * ttl).await;
+            block_in_place(|| {
+                third.kill();
+                empty(third);
+                wake(&stopped);
+                third.start();
+            });
+            drop(Rowlock::connect(url).await.unwrap());
+            self
+        })
+    }
+
+    /// Ends the databases, when all are back.
+    pub(super) async fn end(self) -> Struck {
+        for away in self.away.into_iter().flatten() {
+            away.await.unwrap();
+        }
+        self.struck
+    }
+}
+
+/// It comes back without its data.
+async fn wipe(server: &Server, url: &str, wiped: Wiped) {
+    block_in_place(|| {
+        server.kill();
+        empty(server);
+        server.start();
+    });
+    if wiped == Wiped::Bare {
+        drop(Rowlock::connect(url).await.unwrap());
+        return;
+    }
+    // As long as the longest TTL.
+    let quarantine = Rowlock::builder().quarantine(TTL).connect(url);
+    let rowlock = quarantine.await.unwrap();
+    while let Some(left) = rowlock.quarantine_left().await.unwrap() {
+        tokio::time::sleep(left).await;
+    }
+}
+
+fn empty(server: &Server) {
+    let data = server.dir().join("data");
+    std::fs::remove_dir_all(&data).unwrap();
+    copy(&server.dir().join("empty"), &data);
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
+/// Stops a server with all its processes.
+fn pause(server: &Server) -> Vec<Pid> {
+    let first = server.pid();
+    kill(first, Signal::SIGSTOP).unwrap();
+    let mut stopped = vec![first];
+    // PostgreSQL has a process for each connection.
+    for child in children(first) {
+        if kill(child, Signal::SIGSTOP).is_ok() {
+            stopped.push(child);
+        }
+    }
+    stopped
+}
+
+fn wake(stopped: &[Pid]) {
+    for pid in stopped {
+        // A process of a connection may have been told to end meanwhile.
+        let _ = kill(*pid, Signal::SIGCONT);
+    }
+}
+
+fn children(parent: Pid) -> Vec<Pid> {
+    let of_parent = |entry: std::fs::DirEntry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // The name, which stands before it, may have spaces.
+        let of: i32 = stat.rsplit_once(')')?.1.split(' ').nth(2)?.parse().ok()?;
+        (of == parent.as_raw()).then(|| Pid::from_raw(pid))
+    };
+    let entries = std::fs::read_dir("/proc").unwrap();
+    entries.filter_map(|entry| of_parent(entry.ok()?)).collect()
+}
+
+/// Another process writes for that long.
+async fn pause_file(db: &Db, time: Duration) {
+    let mut writer = db.begin().await;
+    writer
+        .execute("UPDATE rowlock_lock SET fence = fence WHERE 1 = 0")
+        .await
+        .unwrap();
+    tokio::time::sleep(time).await;
+    writer.release().await;
+}

@@ -1,0 +1,173 @@
+//! A lock over five databases of four brands: six processes that are killed and paused, and up to two databases at a time that are killed, paused, or lose all their data.
+//!
+//! - [`databases`]: the databases, and what happens to them.
+//! - [`member`]: one process, which takes the lock and tells when its guard says that it is held.
+
+mod databases;
+mod member;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use databases::{Databases, Wiped};
+pub(crate) use member::work;
+use rand::Rng;
+
+use crate::campaign::seconds;
+use crate::crew::Crew;
+use crate::history::{Event, History, now, the_checker_sees_violations};
+use crate::role::{Part, Role};
+
+const PROCESSES: usize = 6;
+const TTL: Duration = Duration::from_secs(2);
+/// A holder trusts its lease for longer than a database needs to come back.
+const LONG_TTL: Duration = Duration::from_secs(6);
+/// The longest pause of a process: its lease is over when it wakes.
+const MAX_PAUSE: Duration = Duration::from_millis(4_500);
+/// The longest time without a grant while three databases are there. A holder that is killed or paused keeps the lock for the TTL; and so may the next one.
+const LONGEST_GAP: Duration = Duration::from_secs(8);
+
+/// The processes with their history.
+struct Campaign {
+    crew: Crew<Event>,
+    role: Role,
+    history: History,
+    strike: Instant,
+    last_grant: Duration,
+    slowest: Duration,
+}
+
+impl Campaign {
+    fn start(databases: &Databases, ttl: Duration) -> Self {
+        let role = Role {
+            part: Part::Quorum,
+            url: databases.urls(),
+            ttl,
+        };
+        Self {
+            crew: Crew::start(std::iter::repeat_n(role.clone(), PROCESSES)),
+            role,
+            history: History::default(),
+            strike: Instant::now() + Duration::from_secs(1),
+            last_grant: now(),
+            slowest: Duration::ZERO,
+        }
+    }
+
+    /// Takes in what the processes have told, and strikes one of them when it is time.
+    async fn step(&mut self) {
+        while let Some((_, event)) = self.crew.next() {
+            self.take_in(event);
+        }
+        self.crew.wake();
+        if self.strike <= Instant::now() {
+            self.strike += Duration::from_millis(rand::rng().random_range(300..700));
+            if let Some(slot) = self.crew.strike(MAX_PAUSE) {
+                self.crew.replace(slot, &self.role);
+            }
+        }
+        // The pace of the loop, which looks at clocks: strikes and the ends of pauses have a time, and no event.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    fn take_in(&mut self, event: Event) {
+        if let Event::Granted { at, .. } = &event {
+            self.slowest = self.slowest.max(at.saturating_sub(self.last_grant));
+            self.last_grant = self.last_grant.max(*at);
+        }
+        self.history.record(event);
+    }
+
+    /// Ends the processes.
+    fn end(self) -> (History, Duration, u32, u32) {
+        let (kills, pauses) = (self.crew.kills, self.crew.pauses);
+        let mut history = self.history;
+        for event in self.crew.end() {
+            history.record(event);
+        }
+        (history, self.slowest, kills, pauses)
+    }
+}
+
+/// At most two databases are away at a time, and one that has lost its data is in quarantine: no two guards say that the lock is held, and it can be acquired.
+pub(crate) async fn run() {
+    the_checker_sees_violations();
+    let mut databases = Databases::start().await;
+    let mut campaign = Campaign::start(&databases, TTL);
+    // Until the first processes have connected.
+    while campaign.history.is_empty() {
+        campaign.step().await;
+    }
+    let until = Instant::now() + Duration::from_secs(seconds());
+    campaign.last_grant = now();
+    let mut strike = Instant::now();
+    while Instant::now() < until {
+        campaign.step().await;
+        if strike <= Instant::now() {
+            strike += Duration::from_millis(rand::rng().random_range(300..1_500));
+            databases.strike_one(Wiped::InQuarantine);
+        }
+        databases.settle();
+        let gap = now().saturating_sub(campaign.last_grant);
+        assert!(
+            gap < LONGEST_GAP,
+            "nobody was granted the lock for {gap:?}, with {} databases there",
+            databases.there()
+        );
+    }
+    let struck = databases.end().await;
+    let (history, slowest, kills, pauses) = campaign.end();
+    let verdict = history.check();
+    assert!(verdict.grants > 10 && verdict.writes > 10, "{verdict:?}");
+    println!(
+        "quorum: {} s, {kills} kills and {pauses} pauses of processes; {struck}; {} grants, {} looks at guards, 0 overlaps, the longest time \
+         without a grant was {} ms; {} writes of paused holders came after another grant, and had a smaller fence",
+        seconds(),
+        verdict.grants,
+        verdict.writes,
+        slowest.as_millis(),
+        verdict.overlaps
+    );
+}
+
+/// Without the quarantine the same run shows two guards at once: a database that has lost its data grants the name once more.
+pub(crate) async fn without_a_quarantine() {
+    let mut databases = Databases::start().await;
+    let mut campaign = Campaign::start(&databases, LONG_TTL);
+    while campaign.history.is_empty() {
+        campaign.step().await;
+    }
+    let until = Instant::now() + Duration::from_mins(3);
+    let mut wiped = 0;
+    let hook = std::panic::take_hook();
+    let overlap = loop {
+        // Two are away, so every holder has the other three. One of these forgets it, and the two come back.
+        let mut round = databases.forget_one(LONG_TTL);
+        wiped += 1;
+        while !round.is_finished() {
+            campaign.step().await;
+        }
+        let back = Instant::now();
+        while back.elapsed() < LONG_TTL {
+            campaign.step().await;
+        }
+        databases = (&mut round).await.unwrap();
+        std::panic::set_hook(Box::new(|_| {}));
+        let judged = catch_unwind(AssertUnwindSafe(|| campaign.history.check()));
+        let _ = std::panic::take_hook();
+        if let Err(said) = judged {
+            break said.downcast_ref::<String>().cloned().unwrap_or_default();
+        }
+        assert!(
+            Instant::now() < until,
+            "{wiped} databases have forgotten all leases, and no overlap was seen"
+        );
+    };
+    std::panic::set_hook(hook);
+    databases.end().await;
+    campaign.end();
+    assert!(overlap.contains("was still called held"), "{overlap}");
+    println!(
+        "quorum without a quarantine: seen after {wiped} databases had lost their data: {overlap}"
+    );
+}
