@@ -47,4 +47,5 @@ mod semaphore;
 mod sessions;
 mod shutdown;
 mod steps;
+mod stripes;
 mod waiting;

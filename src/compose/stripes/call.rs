@@ -1,8 +1,17 @@
 //! One call in a caller's transaction: its locks, and its statements.
 
-use crate::compose::stripes::{OnConnection, Quantities, Stripes, StripesError};
+use std::time::{Duration, Instant};
+
+use super::seen::Used;
+use super::{OnConnection, Quantities, Stripes, StripesError};
 use crate::lock::{LockInTx, TryLock};
 use crate::model::{Error, Name};
+
+/// How many busy stripes a call finds before it waits for one. To find one busy takes three round trips.
+const BUSY: u32 = 1;
+
+/// How long a call waits for one stripe before it goes on to another. A transaction that sells is shorter. One of a paused process is not.
+const TURN: Duration = Duration::from_millis(100);
 
 /// The quantities, and their sum.
 pub(super) struct Found {
@@ -15,6 +24,10 @@ pub(super) struct Call<'a, S, T> {
     pub(super) stripes: &'a Stripes<S>,
     tx: &'a mut T,
     locked: Vec<usize>,
+    /// How many stripes it found busy.
+    busy: u32,
+    /// When it stops to wait.
+    until: Option<Instant>,
 }
 
 impl<'a, S, T> Call<'a, S, T>
@@ -27,6 +40,10 @@ where
             stripes,
             tx,
             locked: Vec::new(),
+            busy: 0,
+            until: stripes
+                .wait
+                .and_then(|wait| Instant::now().checked_add(wait)),
         }
     }
 
@@ -40,25 +57,45 @@ where
         self.locked.iter().all(|locked| *locked < stripe)
     }
 
-    /// Locks a stripe if it is free.
-    pub(super) async fn try_lock(&mut self, stripe: usize) -> Result<bool, StripesError> {
-        let locked = self.request(stripe).try_acquire().await;
-        self.is_locked(stripe, locked.map(|locked| matches!(locked, TryLock::Locked(_))))
+    /// Locks a stripe if it is free, or (when the call has met busy ones, and may wait for this one) soon free.
+    pub(super) async fn lock_soon(&mut self, stripe: usize) -> Result<bool, StripesError> {
+        if self.busy >= BUSY && self.may_wait_for(stripe) {
+            return self.lock(stripe, Some(TURN)).await;
+        }
+        let is_locked = self.try_lock(stripe).await?;
+        self.busy += u32::from(!is_locked);
+        Ok(is_locked)
     }
 
-    /// Waits for a stripe.
-    pub(super) async fn lock(&mut self, stripe: usize) -> Result<(), StripesError> {
-        let locked = self.request(stripe).acquire().await;
-        self.is_locked(stripe, locked.map(|_| true)).map(drop)
+    async fn try_lock(&mut self, stripe: usize) -> Result<bool, StripesError> {
+        let used = self.stripes.seen.used(stripe);
+        let lock = self.request(vec![self.stripes.names[stripe].clone()], None);
+        let locked = lock.try_acquire().await;
+        let locked = locked.map(|locked| matches!(locked, TryLock::Locked(_)));
+        self.is_locked(used, locked)
     }
 
-    fn request(&mut self, stripe: usize) -> LockInTx<'_, T> {
-        self.waiting(vec![self.stripes.names[stripe].clone()])
+    /// Waits for a stripe: for the time that the caller has set, or a shorter turn. `false`: the turn is over.
+    async fn lock(&mut self, stripe: usize, turn: Option<Duration>) -> Result<bool, StripesError> {
+        let used = self.stripes.seen.used(stripe);
+        let lock = self.request(vec![self.stripes.names[stripe].clone()], turn);
+        let locked = match lock.acquire().await {
+            Err(Error::WaitTimeout { .. }) if self.has_time() => Ok(false),
+            locked => locked.map(|_| true),
+        };
+        self.is_locked(used, locked)
     }
 
-    fn waiting(&mut self, names: Vec<Name>) -> LockInTx<'_, T> {
+    fn has_time(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() < until)
+    }
+
+    fn request(&mut self, names: Vec<Name>, turn: Option<Duration>) -> LockInTx<'_, T> {
+        let left = self
+            .until
+            .map(|until| until.saturating_duration_since(Instant::now()));
         let lock = self.stripes.rowlock.in_tx(&mut *self.tx).lock_all(names);
-        match self.stripes.wait {
+        match left.into_iter().chain(turn).min() {
             Some(wait) => lock.wait(wait),
             None => lock,
         }
@@ -67,7 +104,7 @@ where
     /// A stripe that an earlier call of the same transaction has locked is as good as one that this call has locked.
     fn is_locked(
         &mut self,
-        stripe: usize,
+        used: Used,
         outcome: Result<bool, Error>,
     ) -> Result<bool, StripesError> {
         let locked = match outcome {
@@ -75,7 +112,8 @@ where
             outcome => outcome?,
         };
         if locked {
-            self.locked.push(stripe);
+            self.locked.push(used.stripe());
+            self.tx.keep_until_end(used);
         }
         Ok(locked)
     }
@@ -83,7 +121,11 @@ where
     /// Locks all stripes, in ascending order. A stripe before one that is locked is not waited for: then the transaction has to begin again.
     pub(super) async fn lock_all(&mut self) -> Result<(), StripesError> {
         if self.locked.is_empty() {
-            match self.waiting(self.stripes.names.to_vec()).acquire().await {
+            match self
+                .request(self.stripes.names.to_vec(), None)
+                .acquire()
+                .await
+            {
                 Ok(_) => {
                     self.locked = (0..self.stripes.names.len()).collect();
                     return Ok(());
@@ -95,7 +137,7 @@ where
         for stripe in 0..self.stripes.names.len() {
             if self.has_locked(stripe) {
             } else if self.may_wait_for(stripe) {
-                self.lock(stripe).await?;
+                while !self.lock(stripe, None).await? {}
             } else if !self.try_lock(stripe).await? {
                 return Err(self.begin_again(stripe));
             }

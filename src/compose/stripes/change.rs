@@ -4,9 +4,6 @@ use super::call::Call;
 use super::{OnConnection, Quantities, Stripes, StripesError};
 use crate::model::Error;
 
-/// How many busy stripes a call finds before it waits for one. Each costs three round trips.
-const BUSY: usize = 2;
-
 impl<S: Quantities> Stripes<S> {
     /// Adds `n` to one stripe, a free one if there is one. Zero adds nothing, without a statement.
     ///
@@ -26,18 +23,9 @@ impl<S: Quantities> Stripes<S> {
             return Ok(());
         }
         let mut call = Call::new(self, tx);
-        let stripes = self.names.len();
-        let first = fastrand::usize(0..stripes);
-        let mut stripe = first;
-        for busy in 1.. {
-            if call.try_lock(stripe).await? {
-                break;
-            }
-            if busy == BUSY.min(stripes) {
-                call.lock(stripe).await?;
-                break;
-            }
-            stripe = (stripe + 1) % stripes;
+        let mut stripe = fastrand::usize(0..self.names.len());
+        while !call.lock_soon(stripe).await? {
+            stripe = (stripe + 1) % self.names.len();
         }
         if call.add(stripe, n).await? {
             return Ok(());

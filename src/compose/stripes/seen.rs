@@ -1,11 +1,15 @@
-//! What this client saw last: which stripes have how much. It may be out of date, so it decides only where to look first.
+//! What this client knows of the stripes: how much it saw in each, and how many of its own transactions are at each. That may be out of date, so it
+//! decides only where to begin.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// The quantities that this client saw last.
+/// What this client knows of the stripes.
 #[derive(Debug)]
 pub(super) struct Seen {
     quantities: Box<[AtomicI64]>,
+    /// How many transactions of this client have each stripe locked, or wait for it.
+    users: Box<[AtomicUsize]>,
     /// Their sum at the last look.
     sum: AtomicU64,
     /// How much this client has taken since.
@@ -17,6 +21,7 @@ impl Seen {
     pub(super) fn new(stripes: usize) -> Self {
         Self {
             quantities: (0..stripes).map(|_| AtomicI64::new(0)).collect(),
+            users: (0..stripes).map(|_| AtomicUsize::new(0)).collect(),
             sum: AtomicU64::new(0),
             taken: AtomicU64::new(0),
         }
@@ -47,29 +52,54 @@ impl Seen {
         self.quantities[stripe].fetch_min(n - 1, Relaxed);
     }
 
-    /// A random stripe that seems to have `n`, of those that `may` be chosen: one that has more is chosen more often, so
-    /// that the stripes run empty together.
+    /// Notes that a transaction uses the stripe, until the answer is dropped.
+    pub(super) fn used(self: &Arc<Self>, stripe: usize) -> Used {
+        self.users[stripe].fetch_add(1, Relaxed);
+        Used {
+            seen: Arc::clone(self),
+            stripe,
+        }
+    }
+
+    /// A stripe that seems to have `n`, of those that `may` be chosen: one that few transactions of this client use. Of several it is a random one.
+    /// One that has more is chosen more often, so that the stripes run empty together.
     pub(super) fn pick(&self, n: i64, may: impl Fn(usize) -> bool) -> Option<usize> {
-        let quantity = |stripe: usize| self.quantities[stripe].load(Relaxed);
-        let weight = |quantity: i64| u128::from(quantity.unsigned_abs());
         let stripes = (0..self.quantities.len()).filter(|stripe| may(*stripe));
-        let enough: Vec<_> = stripes
-            .map(|stripe| (stripe, quantity(stripe)))
-            .filter(|(_, quantity)| *quantity >= n)
-            .collect();
-        let sum: u128 = enough.iter().map(|(_, quantity)| weight(*quantity)).sum();
-        if sum == 0 {
-            return None;
-        }
+        let stripes = stripes.filter_map(|stripe| {
+            let quantity = self.quantities[stripe].load(Relaxed);
+            let weight = u128::from(quantity.unsigned_abs());
+            (quantity >= n).then(|| (stripe, weight, self.users[stripe].load(Relaxed)))
+        });
+        let mut stripes: Vec<_> = stripes.collect();
+        let fewest = stripes.iter().map(|(.., users)| *users).min()?;
+        stripes.retain(|(.., users)| *users == fewest);
+        let sum: u128 = stripes.iter().map(|(_, weight, _)| weight).sum();
         let mut left = fastrand::u128(0..sum);
-        for (stripe, quantity) in enough {
-            let weight = weight(quantity);
-            if left < weight {
-                return Some(stripe);
-            }
-            left -= weight;
-        }
-        None
+        let chosen = stripes.iter().find(|(_, weight, _)| {
+            let found = left < *weight;
+            left = left.saturating_sub(*weight);
+            found
+        });
+        chosen.map(|(stripe, ..)| *stripe)
+    }
+}
+
+/// A transaction of this client that has a stripe locked, or waits for it.
+#[derive(Debug)]
+pub(super) struct Used {
+    seen: Arc<Seen>,
+    stripe: usize,
+}
+
+impl Used {
+    pub(super) fn stripe(&self) -> usize {
+        self.stripe
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        self.seen.users[self.stripe].fetch_sub(1, Relaxed);
     }
 }
 
@@ -98,7 +128,26 @@ mod tests {
         seen.look(&[i64::MAX, i64::MAX / 3]);
         let picks = (0..1_000).filter(|_| seen.pick(1, |_| true) == Some(0));
         let picks = picks.count();
-        assert!((600..900).contains(&picks), "{picks} of 1000, where 750 are expected");
+        assert!(
+            (600..900).contains(&picks),
+            "{picks} of 1000, where 750 are expected"
+        );
+    }
+
+    #[test]
+    fn transactions_of_a_client_spread_over_the_stripes() {
+        let seen = Arc::new(Seen::new(3));
+        seen.look(&[1, 1, i64::MAX]);
+        let mut used = Vec::new();
+        for round in 1..=2 {
+            for _ in 0..3 {
+                used.push(seen.used(seen.pick(1, |_| true).unwrap()));
+            }
+            let users: Vec<_> = seen.users.iter().map(|users| users.load(Relaxed)).collect();
+            assert_eq!(users, [round; 3]);
+        }
+        used.retain(|used| used.stripe != 1);
+        assert_eq!(seen.pick(1, |_| true), Some(1));
     }
 
     #[test]

@@ -60,6 +60,9 @@ pub trait OnConnection: Transaction {
 
     /// The connection, in the transaction.
     fn on_connection(&mut self) -> &mut Self::Connection;
+
+    /// Keeps a guard until the transaction has ended, as [`RetryTx::keep`] does. sqlx's transactions do not report their end, and drop it.
+    fn keep_until_end(&mut self, guard: impl Send + Sync + 'static);
 }
 
 impl<B: sqlx::Database> OnConnection for sqlx::Transaction<'_, B>
@@ -71,6 +74,10 @@ where
     fn on_connection(&mut self) -> &mut B::Connection {
         self
     }
+
+    fn keep_until_end(&mut self, guard: impl Send + Sync + 'static) {
+        drop(guard);
+    }
 }
 
 impl<T: OnConnection> OnConnection for RetryTx<T> {
@@ -78,5 +85,9 @@ impl<T: OnConnection> OnConnection for RetryTx<T> {
 
     fn on_connection(&mut self) -> &mut T::Connection {
         (**self).on_connection()
+    }
+
+    fn keep_until_end(&mut self, guard: impl Send + Sync + 'static) {
+        self.keep(guard);
     }
 }

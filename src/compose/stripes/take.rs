@@ -4,9 +4,6 @@ use super::call::{Call, Found};
 use super::change::signed;
 use super::{OnConnection, Quantities, Stripes, StripesError};
 
-/// How many busy stripes a call finds before it waits for one. Each costs three round trips.
-const BUSY: usize = 2;
-
 /// What was taken, and from which stripes: made by [`Stripes::take`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
@@ -36,7 +33,7 @@ impl<S: Quantities> Stripes<S> {
     /// Takes `n`: from one stripe that has enough, or else from several. It takes all of `n` or nothing. Zero takes nothing, without a
     /// statement.
     ///
-    /// A stripe is taken from when its lock is free. If those that have enough are locked, the call waits for one of them. If no stripe has enough, it
+    /// It takes from a stripe whose lock is free, or else waits a short time for one after the other of those that have enough. If no stripe has enough, it
     /// locks all of them. The locks end with the transaction.
     ///
     /// The call may read the stripes before it locks one. Under REPEATABLE READ this fixes the snapshot of the transaction's later reads. A stripe's lock
@@ -84,32 +81,30 @@ where
         if has_looked {
             self.look(n).await?;
         }
-        let mut busy = Vec::new();
+        // Those that this call found locked.
+        let mut busy: Vec<usize> = Vec::new();
         loop {
             let untried = |stripe| !self.has_locked(stripe) && !busy.contains(&stripe);
-            let next = seen.pick(n, untried).filter(|_| busy.len() < BUSY);
-            let stripe = if let Some(stripe) = next {
-                if !self.try_lock(stripe).await? {
-                    busy.push(stripe);
-                    continue;
+            let Some(stripe) = seen.pick(n, untried) else {
+                if busy.iter().any(|stripe| self.may_wait_for(*stripe)) {
+                    busy.clear();
+                } else if let Some(stripe) = busy.first() {
+                    return Err(self.begin_again(*stripe));
+                } else if has_looked {
+                    return Ok(None);
                 }
-                stripe
-            } else if let Some(stripe) = seen.pick(n, |stripe| self.may_wait_for(stripe)) {
-                self.lock(stripe).await?;
-                stripe
-            } else if let Some(stripe) = seen.pick(n, |stripe| !self.has_locked(stripe)) {
-                return Err(self.begin_again(stripe));
-            } else if has_looked {
-                return Ok(None);
-            } else {
                 self.look(n).await?;
                 has_looked = true;
                 continue;
             };
+            if !self.lock_soon(stripe).await? {
+                busy.push(stripe);
+                continue;
+            }
             if self.add(stripe, -n).await? {
                 return Ok(Some(stripe));
             }
-            // Others have taken from it. It stays locked, so the rest of this call is in a hurry.
+            // Others have taken from it since the look.
             seen.has_less(stripe, n);
             self.look(n).await?;
             has_looked = true;
