@@ -13,6 +13,13 @@ use crate::{Db, Tx};
 #[derive(Debug)]
 pub struct Stock<C>(PhantomData<fn(C)>);
 
+impl<B: sqlx::Database> Stock<B> {
+    /// The statements for the engine of a transaction.
+    pub fn of(_tx: &sqlx::Transaction<'_, B>) -> Stock<B::Connection> {
+        Stock(PhantomData)
+    }
+}
+
 macro_rules! quantities {
     ($connection:ty, $add:literal, $newest:literal) => {
         impl Quantities for Stock<$connection> {
