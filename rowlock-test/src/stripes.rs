@@ -139,6 +139,7 @@ impl Striped {
     }
 
     /// Limits how long a call waits.
+    #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         Self {
             postgres: self.postgres.wait(wait),

@@ -10,6 +10,10 @@ use crate::model::{Error, Name};
 /// How many busy stripes a call finds before it waits for one. To find one busy takes three round trips.
 const BUSY: u32 = 1;
 
+/// A client that met a locked stripe waits at once, without asking for another one first. Of this many calls one asks, and so finds out whether it is
+/// still so.
+const ASKS: u32 = 8;
+
 /// How long a call waits for one stripe before it goes on to another. A transaction that sells is shorter. One of a paused process is not.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -57,12 +61,14 @@ where
         self.locked.iter().all(|locked| *locked < stripe)
     }
 
-    /// Locks a stripe if it is free, or (when the call has met busy ones, and may wait for this one) soon free.
+    /// Locks a stripe if it is free, or soon free: it waits for it when most stripes are locked, and the call may wait for this one.
     pub(super) async fn lock_soon(&mut self, stripe: usize) -> Result<bool, StripesError> {
-        if self.busy >= BUSY && self.may_wait_for(stripe) {
+        let crowded = self.stripes.seen.is_crowded() && fastrand::u32(0..ASKS) > 0;
+        if (self.busy >= BUSY || crowded) && self.may_wait_for(stripe) {
             return self.lock(stripe, Some(TURN)).await;
         }
         let is_locked = self.try_lock(stripe).await?;
+        self.stripes.seen.met(!is_locked);
         self.busy += u32::from(!is_locked);
         Ok(is_locked)
     }

@@ -19,12 +19,13 @@
 //!              └─ take: the sum is too small ──► Short: nothing was changed
 //! ```
 //!
-//! A call asks for free stripes first, and does not wait for one while another one is free. It waits for a stripe only if it has locked none after it. So the
-//! calls wait in ascending order, and two transactions with one call each never deadlock.
+//! A call asks for one stripe, and if that is locked, for another one. It waits there for 0.1 s, then goes on to the next: so a transaction that is stuck
+//! delays few. While a client finds stripes locked, most of its calls wait at the first. A call waits for a stripe only if it has locked none
+//! after it. So the calls wait in ascending order, and two transactions with one call each never deadlock.
 //!
-//! A client remembers what it saw of each stripe, to begin with one that has enough, and more often with one that has more. It looks at all stripes when it
-//! has taken an eighth of what it saw, and before it says that there is too little. What it remembers decides only where it begins: the
-//! statement that takes also checks.
+//! A client remembers what it saw of each stripe, to begin with one that has enough, that few of its own transactions use, and more often with
+//! one that has more. It looks at all stripes when it has taken an eighth of what it saw, and before it says that there is too little. What it remembers
+//! decides only where it begins: the statement that takes also checks.
 //!
 //! # Trust window
 //!
@@ -35,7 +36,7 @@
 //! # Failure
 //!
 //! - *The process crashes* between any two statements: the server rolls back, and the stock is as before.
-//! - *The process is paused*: its stripe stays locked, and the others sell. Its transaction keeps what it took until the server ends it: set
+//! - *The process is paused*: its stripe stays locked, and the others sell. A taker who meets it goes on after 0.1 s. Its transaction keeps what it took until the server ends it: set
 //!   `idle_in_transaction_session_timeout` or `wait_timeout`. A call that needs all stripes waits for it ([`Stripes::wait`]).
 //! - *The process is cut off*: the server rolls back when it sees the connection close. A commit without an answer is
 //!   [`Error::CommitUnknown`].

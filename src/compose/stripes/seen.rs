@@ -2,7 +2,7 @@
 //! decides only where to begin.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// What this client knows of the stripes.
 #[derive(Debug)]
@@ -10,6 +10,8 @@ pub(super) struct Seen {
     quantities: Box<[AtomicI64]>,
     /// How many transactions of this client have each stripe locked, or wait for it.
     users: Box<[AtomicUsize]>,
+    /// Whether the last stripe that this client asked for was locked.
+    crowded: AtomicBool,
     /// Their sum at the last look.
     sum: AtomicU64,
     /// How much this client has taken since.
@@ -22,6 +24,7 @@ impl Seen {
         Self {
             quantities: (0..stripes).map(|_| AtomicI64::new(0)).collect(),
             users: (0..stripes).map(|_| AtomicUsize::new(0)).collect(),
+            crowded: AtomicBool::new(false),
             sum: AtomicU64::new(0),
             taken: AtomicU64::new(0),
         }
@@ -50,6 +53,16 @@ impl Seen {
     /// The stripe has less than `n`.
     pub(super) fn has_less(&self, stripe: usize, n: i64) {
         self.quantities[stripe].fetch_min(n - 1, Relaxed);
+    }
+
+    /// Notes whether a stripe that this client asked for was locked.
+    pub(super) fn met(&self, is_busy: bool) {
+        self.crowded.store(is_busy, Relaxed);
+    }
+
+    /// Whether most stripes seem to be locked, so that asking for one after the other finds none that is free.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.crowded.load(Relaxed)
     }
 
     /// Notes that a transaction uses the stripe, until the answer is dropped.
