@@ -3,11 +3,11 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use rowlock::Rowlock;
 use rowlock::compose::stripes::{Quantities, Stripes, StripesError, Taken};
+use rowlock::{Retry, Rowlock};
 use sqlx::{MySqlConnection, PgConnection, SqliteConnection};
 
-use crate::{Db, Tx};
+use crate::{App, Db, Tx};
 
 /// The statements for the table `stock (stripe, items)`, which has no constraint of its own: the statements alone keep it from going below zero.
 #[derive(Debug)]
@@ -94,19 +94,18 @@ macro_rules! on_both {
 }
 
 /// Runs the same code with the pool and the stripes of any engine.
-#[macro_export]
 macro_rules! on_stripes {
     ($app:expr, $striped:expr, $pool:ident, $stripes:ident => $body:expr) => {
         match $app {
-            $crate::App::Postgres($pool) => {
+            App::Postgres($pool) => {
                 let $stripes = &$striped.postgres;
                 $body
             }
-            $crate::App::MySql($pool) => {
+            App::MySql($pool) => {
                 let $stripes = &$striped.mysql;
                 $body
             }
-            $crate::App::Sqlite($pool) => {
+            App::Sqlite($pool) => {
                 let $stripes = &$striped.sqlite;
                 $body
             }
@@ -135,6 +134,30 @@ impl Striped {
             postgres: new(rowlock, stripes),
             mysql: new(rowlock, stripes),
             sqlite: new(rowlock, stripes),
+        }
+    }
+
+    /// The quantities in the table.
+    pub async fn quantities(&self, db: &Db) -> Vec<i64> {
+        let mut all = Vec::new();
+        for stripe in self.sqlite.numbers() {
+            let sql = format!("SELECT items FROM stock WHERE stripe = {stripe}");
+            all.push(db.number(&sql).await);
+        }
+        all
+    }
+
+    /// Takes in a transaction of its own, which is tried again. Returns what is left when there is too little.
+    pub async fn buy(&self, app: &App, n: u64) -> Result<u64, u64> {
+        const EAGER: Retry = Retry::new()
+            .attempts(u32::MAX)
+            .backoff(Duration::from_millis(1), Duration::from_millis(40));
+        let taken = on_stripes!(app, self, pool, stripes => {
+            EAGER.run(pool, |mut tx| async move { stripes.take(&mut tx, n).await }).await
+        });
+        match taken {
+            Ok(taken) => Ok(taken.parts().map(|(_, n)| n).sum()),
+            Err(error) => Err(error.left().unwrap_or_else(|| panic!("{error}"))),
         }
     }
 

@@ -48,4 +48,5 @@ mod sessions;
 mod shutdown;
 mod steps;
 mod stripes;
+mod stripes_races;
 mod waiting;
