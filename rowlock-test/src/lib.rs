@@ -19,6 +19,7 @@ mod promise;
 mod queue;
 mod servers;
 mod sqlite;
+mod stripes;
 mod tx;
 mod urls;
 
@@ -29,6 +30,7 @@ pub use events::{eventually, renewed, take};
 pub use kind::{ENGINES, Kind};
 pub use queue::{Waiting, join, join_with, queue_is, queue_of, release, turns, waiters};
 pub use servers::{Commits, Own, servers};
+pub use stripes::{Stock, Striped};
 pub use tx::Tx;
 pub use urls::{as_user, variable, with_database};
 

@@ -10,6 +10,7 @@ mod locked;
 mod once;
 pub mod quorum;
 mod refused;
+pub mod stripes;
 
 pub use call::Call;
 pub use job::Job;
@@ -18,3 +19,4 @@ pub use locked::while_locked;
 pub use once::once;
 pub use quorum::Quorum;
 pub use refused::Refused;
+pub use stripes::Stripes;

@@ -58,4 +58,6 @@ mod semaphore;
 mod sessions;
 mod shutdown;
 mod steps;
+mod stripes;
+mod stripes_races;
 mod waiting;

@@ -24,9 +24,12 @@ pub(crate) struct Arguments {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "none,lease,pinned,pessimistic,optimistic,unique"
+        default_value = "none,lease,pinned,pessimistic,optimistic,unique,striped"
     )]
     pub(crate) modes: Vec<Mode>,
+    /// Stripes of the stock, in the mode `striped`.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) stripes: u32,
     /// Print one JSON object and nothing else.
     #[arg(long)]
     pub(crate) json: bool,
@@ -50,6 +53,8 @@ pub(crate) enum Mode {
     Optimistic,
     /// No lock of rowlock's: a unique index on the order number.
     Unique,
+    /// The stock in several rows, each under a lock of its own in the transaction that writes.
+    Striped,
 }
 
 impl Mode {
@@ -91,6 +96,7 @@ mod tests {
         for (line, said) in [
             ("--stock 0", "1..=1000000"),
             ("--processes 65", "1..=64"),
+            ("--stripes 0", "1..=256"),
             ("--modes lease,hope", "possible values: none, lease, pinned"),
         ] {
             let error = parse(line).unwrap_err().to_string();

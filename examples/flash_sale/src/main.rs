@@ -19,9 +19,11 @@ use serde::{Deserialize, Serialize};
 mod arguments;
 mod report;
 mod shop;
+mod striped;
 use arguments::{Arguments, Mode};
 use report::{Report, Run, percentile, round};
 use shop::Shop;
+use striped::Striped;
 
 /// The name that the buyers lock.
 const NAME: &str = "flash-sale";
@@ -80,7 +82,12 @@ async fn sell(arguments: &Arguments) -> Result<(), Failure> {
     let mut runs = Vec::new();
     let mut wrong = Vec::new();
     for mode in &arguments.modes {
-        shop.restock(arguments.stock, *mode == Mode::Unique).await?;
+        if *mode == Mode::Striped {
+            let striped = Striped::new(&rowlock, NAME, arguments.stripes)?;
+            shop.restock_striped(&striped, arguments.stock).await?;
+        } else {
+            shop.restock(arguments.stock, *mode == Mode::Unique).await?;
+        }
         let run = one_run(arguments, *mode, &url)?;
         let orders = shop.orders().await?;
         if orders != run.sold {
@@ -125,6 +132,7 @@ fn one_run(arguments: &Arguments, mode: Mode, url: &str) -> Result<Run, Failure>
             + u32::from(process < arguments.buyers % arguments.processes);
         let child = Command::new(&program)
             .args(["--modes", &mode.name(), "--serve", &share.to_string()])
+            .args(["--stripes", &arguments.stripes.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -182,13 +190,14 @@ async fn serve(arguments: &Arguments, buyers: u32) -> Result<(), Failure> {
     let url = url.as_str();
     let rowlock = Rowlock::connect(url).await?;
     let shop = Shop::open(url).await?;
+    let striped = Striped::new(&rowlock, NAME, arguments.stripes)?;
     println!("ready");
     lines.next().transpose()?;
 
     let started = Instant::now();
     let mut running = tokio::task::JoinSet::new();
     for _ in 0..buyers {
-        let (rowlock, shop) = (rowlock.clone(), shop.clone());
+        let (rowlock, shop, striped) = (rowlock.clone(), shop.clone(), striped.clone());
         running.spawn(async move {
             let sold = match mode {
                 Mode::None => shop.buy().await?,
@@ -207,6 +216,7 @@ async fn serve(arguments: &Arguments, buyers: u32) -> Result<(), Failure> {
                 Mode::Pessimistic => shop.buy_pessimistic(&rowlock, NAME).await?,
                 Mode::Optimistic => shop.buy_optimistic(&rowlock, NAME).await?,
                 Mode::Unique => shop.buy_unique().await?,
+                Mode::Striped => shop.buy_striped(&striped).await?,
             };
             Ok::<_, Failure>((sold, started.elapsed()))
         });

@@ -12,19 +12,19 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 /// Every buyer gets an answer, however often other buyers are faster.
-const RETRY: Retry = Retry::new()
+pub(crate) const RETRY: Retry = Retry::new()
     .attempts(u32::MAX)
     .backoff(Duration::from_millis(2), Duration::from_millis(200));
 
 /// The statements that differ from engine to engine.
-struct Sql {
+pub(crate) struct Sql {
     write_stock: &'static str,
-    order: &'static str,
+    pub(crate) order: &'static str,
     order_if_new: &'static str,
 }
 
 /// PostgreSQL and SQLite.
-const NUMBERED: Sql = Sql {
+pub(crate) const NUMBERED: Sql = Sql {
     write_stock: "UPDATE flash_sale_stock SET items = $1",
     order: "INSERT INTO flash_sale_orders (number) VALUES ($1)",
     order_if_new: "INSERT INTO flash_sale_orders (number) VALUES ($1) ON CONFLICT (number) DO NOTHING",
@@ -32,7 +32,7 @@ const NUMBERED: Sql = Sql {
 
 /// MySQL and MariaDB.
 #[cfg(feature = "mysql")]
-const QUESTION: Sql = Sql {
+pub(crate) const QUESTION: Sql = Sql {
     write_stock: "UPDATE flash_sale_stock SET items = ?",
     order: "INSERT INTO flash_sale_orders (number) VALUES (?)",
     order_if_new: "INSERT INTO flash_sale_orders (number) VALUES (?)",
@@ -99,6 +99,7 @@ macro_rules! on_shop {
         }
     };
 }
+pub(crate) use execute;
 
 /// Buys one item in a transaction: `true`, or `false` when none is left.
 macro_rules! buy_in {
@@ -250,6 +251,6 @@ impl Shop {
 }
 
 /// Stands for the work between reading and writing, such as checking an address.
-async fn think() {
+pub(crate) async fn think() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

@@ -52,3 +52,27 @@ fn it_prints_the_database_that_it_uses() {
     assert!(named.exists());
     assert!(!dir.path().join("exported.db").exists());
 }
+
+#[test]
+fn four_processes_sell_a_striped_stock_exactly() {
+    let dir = tempfile::tempdir().unwrap();
+    let sale = [
+        "--modes",
+        "striped",
+        "--stripes",
+        "8",
+        "--stock",
+        "100",
+        "--buyers",
+        "130",
+        "--json",
+    ];
+    let sold = Command::new(env!("CARGO_BIN_EXE_flash_sale"))
+        .args(sale)
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(sold.status.success(), "{}", text(&sold.stderr));
+    let report = text(&sold.stdout);
+    assert!(report.contains(r#""sold":100,"oversold":0"#), "{report}");
+}
