@@ -40,6 +40,9 @@
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
 //! - The attributes [`locked`] and [`idempotent`] make a function hold a lock while it runs, or run once for a key. [`compose`] has the calls
 //!   that they stand for.
+//! - [`compose`] has recipes: a [lock over several databases](compose::Quorum), [leader election](compose::leader), [scheduled jobs](compose::Job), [striped
+//!   counters](compose::stripes), and what the attributes `#[locked]` and `#[idempotent]` stand for.
+//! - [`Rowlock::quarantine`] keeps a database that may have forgotten its last commits from granting names again.
 //! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum and tower.
 //!   To write your own layer, use [`begin_http`](Idempotency::begin_http).
 //! - [`Error`] says what went wrong and what to do next. Contention is not an error.
@@ -72,6 +75,10 @@
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../docs/COOKBOOK.md")]
+mod cookbook {}
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../rowlock-macros/docs/locked.md")]
 mod locked_attribute {}

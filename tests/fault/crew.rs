@@ -125,6 +125,14 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
         Some(slot)
     }
 
+    /// Pauses the process in a slot for this time.
+    pub(crate) fn pause(&mut self, slot: usize, time: Duration) {
+        let worker = &mut self.workers[slot];
+        worker.signal(Signal::SIGSTOP);
+        worker.paused_until = Some(Instant::now() + time);
+        self.pauses += 1;
+    }
+
     /// Starts a process in the place of a killed one.
     pub(crate) fn replace(&mut self, slot: usize, role: &Role) {
         self.workers[slot] = Worker::start(role, slot, &self.sender);

@@ -222,8 +222,12 @@ fn the_judge_of_histories() -> Vec<Trial> {
             block_on(quorum::run());
             Ok(())
         }),
-        Trial::test("quorum_without_a_quarantine", || {
-            block_on(quorum::without_a_quarantine());
+        Trial::test("quorum_forgotten", || {
+            block_on(quorum::forgotten());
+            Ok(())
+        }),
+        Trial::test("quorum_forgotten_without_a_quarantine", || {
+            block_on(quorum::forgotten_without_a_quarantine());
             Ok(())
         }),
         Trial::test("histories_by_hand", || {

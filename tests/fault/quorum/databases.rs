@@ -146,28 +146,32 @@ impl Databases {
         }));
     }
 
-    /// Two databases are paused; after a while one of the others loses all its data, and comes back bare; then the two go on.
-    pub(super) fn forget_one(self, ttl: Duration) -> JoinHandle<Self> {
+    fn server(&self, at: usize) -> &Server {
+        match &self.each[at].place {
+            Place::Server(server) => server,
+            Place::File(_) => panic!("the first three are servers"),
+        }
+    }
+
+    /// Pauses two servers. The third one is PostgreSQL, which starts the fastest.
+    pub(super) fn pause_two(&self) -> Vec<Pid> {
+        [pause(self.server(1)), pause(self.server(2))].concat()
+    }
+
+    /// The third server loses all its data, and comes back; then the two that were paused go on.
+    pub(super) fn forget(&self, two: Vec<Pid>, wiped: Wiped, ttl: Duration) -> JoinHandle<()> {
+        let third = Arc::clone(&self.each[0]);
         tokio::spawn(async move {
-            let Self { each, .. } = &self;
-            // PostgreSQL starts the fastest: it is back before the holder learns of the loss.
-            let (Place::Server(third), Place::Server(first), Place::Server(second)) =
-                (&each[0].place, &each[1].place, &each[2].place)
-            else {
+            let Place::Server(server) = &third.place else {
                 panic!("the first three are servers");
             };
-            let url = &each[0].url;
-            let stopped = [pause(first), pause(second)].concat();
-            // All leases that they have granted are over.
-            tokio::time::sleep(2 * ttl).await;
             block_in_place(|| {
-                third.kill();
-                empty(third);
-                wake(&stopped);
-                third.start();
+                server.kill();
+                wake(&two);
+                empty(server);
+                server.start();
             });
-            drop(Rowlock::connect(url).await.unwrap());
-            self
+            drop(back(&third.url, wiped, ttl).await);
         })
     }
 
@@ -187,16 +191,19 @@ async fn wipe(server: &Server, url: &str, wiped: Wiped) {
         empty(server);
         server.start();
     });
-    if wiped == Wiped::Bare {
-        drop(Rowlock::connect(url).await.unwrap());
-        return;
-    }
-    // As long as the longest TTL.
-    let quarantine = Rowlock::builder().quarantine(TTL).connect(url);
-    let rowlock = quarantine.await.unwrap();
+    let rowlock = back(url, wiped, TTL).await;
     while let Some(left) = rowlock.quarantine_left().await.unwrap() {
         tokio::time::sleep(left).await;
     }
+}
+
+/// Its tables are made: in quarantine for as long as the longest TTL, or not.
+async fn back(url: &str, wiped: Wiped, ttl: Duration) -> Rowlock {
+    let builder = match wiped {
+        Wiped::InQuarantine => Rowlock::builder().quarantine(ttl),
+        Wiped::Bare => Rowlock::builder(),
+    };
+    builder.connect(url).await.unwrap()
 }
 
 fn empty(server: &Server) {
