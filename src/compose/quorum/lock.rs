@@ -166,13 +166,32 @@ impl QuorumLock {
         let mut round = Round::of(asks);
         let granted =
             |round: &Round<_>| round.count(|asked| matches!(asked, Ok(TryAcquire::Held(_))));
+        let members = &self.members;
+        let speaking = (0..count)
+            .filter(|member| !members.is_silent(*member))
+            .count();
         let started = Instant::now();
-        let decided = round
-            .run(|round| granted(round) >= majority || granted(round) + round.pending() < majority);
-        let _ = timeout(self.bound(), decided).await;
+        let decided = round.run(|round| {
+            let granted = granted(round);
+            // Those that were silent the last time are not waited for, if the others can be a majority. Meanwhile this would keep what the others have granted, and of
+            // several callers none would get a majority.
+            let hoped = round
+                .pending()
+                .filter(|member| speaking < majority || !members.is_silent(*member));
+            granted >= majority || granted + hoped.count() < majority
+        });
+        let is_late = timeout(self.bound(), decided).await.is_err();
         if granted(&round) >= majority {
             // Those that are nearly as quick.
             let _ = timeout(started.elapsed(), round.run(|_| false)).await;
+        }
+        for (member, asked) in round.done.iter().enumerate() {
+            match asked {
+                Some(Ok(_)) => members.set_silent(member, false),
+                Some(Err(error)) if error.is_transient() => members.set_silent(member, true),
+                None if is_late => members.set_silent(member, true),
+                Some(Err(_)) | None => {}
+            }
         }
         let is_granted = granted(&round) >= majority;
         let (mut leases, mut busy, mut errors) = (Vec::new(), None, Vec::new());
@@ -242,8 +261,9 @@ impl QuorumLock {
     /// Why no majority granted the lock.
     fn missed(&self, busy: Option<Busy>, errors: Vec<Error>) -> Missed {
         let (count, majority) = (self.members.count(), self.members.majority());
-        let answered = count - errors.len();
-        if let Some(busy) = busy.filter(|_| answered >= majority) {
+        let refused = errors.iter().filter(|error| !error.is_transient()).count();
+        let speaking = (0..count).filter(|member| !self.members.is_silent(*member));
+        if let Some(busy) = busy.filter(|_| speaking.count() >= majority + refused) {
             return Missed::Busy(busy);
         }
         // If some of them are away only for now, it is worth asking again.
@@ -274,10 +294,14 @@ impl QuorumLock {
             let raised = timeout(this.bound(), held.raise_fence(fence)).await;
             matches!(raised, Ok(Ok(_))).then_some(held)
         };
-        while late.pending() > 0 {
+        while late.pending().next().is_some() {
             late.run(|late| late.count(|_| true) > 0).await;
             for (member, asked) in late.done.iter_mut().enumerate() {
-                if let Some(Ok(TryAcquire::Held(held))) = asked.take()
+                let asked = asked.take();
+                if let Some(answer) = &asked {
+                    this.members.set_silent(member, answer.is_err());
+                }
+                if let Some(Ok(TryAcquire::Held(held))) = asked
                     && let Some(held) = raised(held).await
                     && let Some(leases) = leases.upgrade()
                 {

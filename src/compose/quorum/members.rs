@@ -22,6 +22,8 @@ struct Member {
     way: Option<(Builder, String)>,
     /// A task tries to connect to it.
     connecting: AtomicBool,
+    /// It gave no answer when it was asked last.
+    silent: AtomicBool,
 }
 
 impl Members {
@@ -33,6 +35,7 @@ impl Members {
                 client: OnceLock::from(client),
                 way: None,
                 connecting: AtomicBool::new(false),
+                silent: AtomicBool::new(false),
             })
         };
         Ok(Self {
@@ -58,11 +61,12 @@ impl Members {
                 Err(error) => return Err(error.into()),
             };
             let way = Some((builder.clone(), url.clone()));
-            let connecting = AtomicBool::new(false);
+            let silent = AtomicBool::new(client.get().is_none());
             each.push(Arc::new(Member {
                 client,
                 way,
-                connecting,
+                connecting: AtomicBool::new(false),
+                silent,
             }));
         }
         let members = Self { each };
@@ -122,6 +126,15 @@ impl Members {
             Err(error) => tracing::debug!(%error, "a database of a quorum is out of reach"),
         }
         member.connecting.store(false, Ordering::Release);
+    }
+
+    /// Whether a database gave no answer when it was asked last.
+    pub(super) fn is_silent(&self, number: usize) -> bool {
+        self.each[number].silent.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_silent(&self, number: usize, is_silent: bool) {
+        self.each[number].silent.store(is_silent, Ordering::Relaxed);
     }
 
     /// The error of a member that is not connected.

@@ -48,9 +48,10 @@ impl<'a, T> Round<'a, T> {
         self.running.iter().all(Option::is_none)
     }
 
-    /// How many have not ended.
-    pub(super) fn pending(&self) -> usize {
-        self.running.iter().flatten().count()
+    /// The numbers of those that have not ended.
+    pub(super) fn pending(&self) -> impl Iterator<Item = usize> {
+        let running = self.running.iter().enumerate();
+        running.filter_map(|(number, running)| running.as_ref().map(|_| number))
     }
 
     /// How many results are like that.

@@ -21,7 +21,7 @@ use crate::role::{Part, Role};
 const PROCESSES: usize = 6;
 const TTL: Duration = Duration::from_secs(2);
 /// A holder trusts its lease for longer than a database needs to come back.
-const LONG_TTL: Duration = Duration::from_secs(10);
+const LONG_TTL: Duration = Duration::from_secs(6);
 /// The longest pause of a process: its lease is over when it wakes.
 const MAX_PAUSE: Duration = Duration::from_millis(4_500);
 /// The longest time without a grant while three databases are there. A holder that is killed or paused keeps the lock for the TTL; and so may the next one.
@@ -159,7 +159,7 @@ pub(crate) async fn run() {
 /// A holder has the lock in three databases, and is paused. One of the three forgets it, and the other two databases come back. With the quarantine nobody else is
 /// granted the lock while the holder trusts it.
 pub(crate) async fn forgotten() {
-    let seen = forget(Wiped::InQuarantine, 3).await;
+    let seen = forget(Wiped::InQuarantine, 2).await;
     assert_eq!(seen, None);
 }
 
