@@ -29,13 +29,13 @@ impl Quarantine {
             if rowlock.end_quarantine().await? {
                 say!("{target}: the quarantine has ended")?;
             } else {
-                say!("{target} was in no quarantine")?;
+                say!("{target} was not in quarantine")?;
             }
             return Ok(0);
         }
         match rowlock.quarantine_left().await? {
             Some(left) => say!("{target} grants nothing for another {left:.0?}")?,
-            None => say!("{target} is in no quarantine")?,
+            None => say!("{target} is not in quarantine")?,
         }
         Ok(0)
     }

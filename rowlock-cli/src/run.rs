@@ -123,7 +123,7 @@ impl Run {
         }
     }
 
-    /// Waits for the lock: `None` for ever. No lock: the job runs elsewhere.
+    /// Waits for the lock, for ever if `wait` is `None`. `Ok(None)`: this is a job, and its name is taken.
     async fn acquire(
         &self,
         rowlock: &Rowlock,

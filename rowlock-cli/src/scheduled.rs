@@ -15,17 +15,17 @@ use crate::{Failure, LOST, duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct Scheduled {
-    /// Run a job that other machines start at the same time, too: it runs on one of them, and the name stays taken for this long
-    /// after its begin, even when the command ends sooner. Set it to more than the machines' clocks differ. The others do not wait:
-    /// they exit with 0, and without a word. `rowlock jobs` shows the last run.
+    /// Run a job that other machines start at the same time, too. It runs on one of them, and the name stays taken for this long after
+    /// the job has begun, even if the command ends sooner. Set it longer than the machines' clocks differ. If the name is taken,
+    /// this command does not wait: it prints nothing (unless standard error is a terminal) and exits with 0. `rowlock jobs` shows the last run.
     #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true, conflicts_with_all = WAITS)]
     at_least_for: Option<Duration>,
-    /// End the job when it has run for this long, as if the lock were lost.
+    /// Run a job, as with --at-least-for, and end it when it has run for this long, as if the lock were lost (exit code 76).
     #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true, conflicts_with_all = WAITS)]
     at_most_for: Option<Duration>,
 }
 
-/// A job does not wait, and it is alone.
+/// The options that a job refuses: it neither waits nor shares its name.
 const WAITS: [&str; 6] = [
     "wait",
     "no_wait",
@@ -70,7 +70,7 @@ impl Scheduled {
                 // cron mails what a job prints.
                 if std::io::stderr().is_terminal() {
                     tell(format_args!(
-                        "{name:?} runs elsewhere, or has run just now: {busy}"
+                        "{name:?} does not run here, because the name is taken: {busy}"
                     ));
                 }
                 return Ok(None);

@@ -1,6 +1,6 @@
 //! The attributes of [`rowlock`](https://docs.rs/rowlock): a function that holds a lock while it runs, and a function that runs once for a key.
 //!
-//! Use them through rowlock, which re-exports them (feature `macros`, on by default). What they write calls rowlock by that name.
+//! Use them through rowlock, which re-exports them (feature `macros`, on by default). The code that they generate calls `::rowlock`, so the crate must have that name.
 
 #[cfg(test)]
 mod docs_tests;

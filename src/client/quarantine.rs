@@ -8,8 +8,8 @@ use crate::model::bounds::check_quarantine;
 use crate::store::Store;
 
 impl Rowlock {
-    /// Puts the database in quarantine: for `time`, 100 ms to 366 days, it grants nothing. Returns the time that the quarantine lasts now: one that lasts longer
-    /// stays.
+    /// Puts the database in quarantine: for `time`, 100 ms to 366 days, it grants nothing. A quarantine that already lasts
+    /// longer stays as it is. Returns how much longer the database is in quarantine.
     ///
     /// A database may forget its last commits: after a failover to a standby that had not received them, after a crash with `synchronous_commit = off` or the like,
     /// or when it is restored from a backup. A holder may then have a lease of which the database knows nothing, and the database would grant the name again. Put the
@@ -71,7 +71,7 @@ impl Rowlock {
         self.core.run_errand(head, end).await
     }
 
-    /// How long the database is in [quarantine](Self::quarantine). `None`: it is in none.
+    /// How much longer the database is in [quarantine](Self::quarantine). `None`: it is not in quarantine.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@ use crate::store::Store;
 use crate::store::run::RunRow;
 
 impl Rowlock {
-    /// The last run of the work under each lock, sorted by name: of the locks whose holders [record](crate::Held::begin_run) their runs, as a [job](crate::compose::Job)
-    /// does. Runs are kept for 400 days.
+    /// The last run of each lock, sorted by name. A lock has a run if its holder [records](crate::Held::begin_run) one, as a [job](crate::compose::Job)
+    /// does. A run is kept for 400 days after its begin.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::model::{Error, Fingerprint, FingerprintBuilder, Outcome};
 
-/// Objects that are nested more deeply count in the order in which they were written.
+/// Below this depth, the fields of an object count in the order in which they were written.
 const MAX_DEPTH: usize = 64;
 
 /// A call of a function, which becomes a [`Fingerprint`]. Two calls have the same fingerprint if they have the same function, and the same
@@ -30,7 +30,7 @@ const MAX_DEPTH: usize = 64;
 pub struct Call(FingerprintBuilder);
 
 impl Call {
-    /// A call of `function`: any text that no other function has.
+    /// A call of `function`. Its name is any text that no other function uses.
     pub fn of(function: &str) -> Self {
         Self(Fingerprint::builder().part("rowlock.call").part(function))
     }

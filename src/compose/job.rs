@@ -2,8 +2,8 @@
 //!
 //! # Overview
 //!
-//! Every machine has the same schedule, and no machine is special. When the time comes, each one calls [`Job::run`]. One of them gets the lock of the job's name, and runs it; the others skip it.
-//! The name stays taken for [`at_least_for`](Job::at_least_for) after the begin, also when the job is done sooner. So a machine whose clock is late finds it taken. (ShedLock has this
+//! Every machine has the same schedule, and no machine is special. When the time comes, each machine calls [`Job::run`]. One of them gets the lock with the job's name and runs the job. The others skip it.
+//! The name stays taken for at least [`at_least_for`](Job::at_least_for) after the job has begun, even if the job ends sooner. So a machine whose clock is late finds the name taken. (ShedLock has this
 //! promise, <https://github.com/lukas-krecan/ShedLock>, under these names.) The end of each run is recorded: `rowlock jobs` and [`Rowlock::runs`] show when it was, how long it took,
 //! on which machine, and what came of it.
 //!
@@ -18,16 +18,16 @@
 //!
 //! # Trust window
 //!
-//! That of the lease, which is renewed while the job runs ([`Held`]). The database's clock alone measures `at_least_for`. The clocks of the machines only say when each of them calls: if
-//! they differ by less than `at_least_for`, and this is shorter than the time between two rounds less that difference, every round runs once.
+//! That of the lease, which is renewed while the job runs ([`Held`]). The database's clock alone measures `at_least_for`. The machines' clocks only decide when each machine calls. Let the clocks
+//! differ by d at most, and let the rounds be p apart. Every round runs once if `at_least_for` is longer than d and shorter than p − d.
 //!
 //! # Failure
 //!
-//! - *The process crashes*: another machine can run the job in the next round, and in the same one only after `at_least_for`. The run is shown as [vanished](crate::RunState::Vanished).
-//! - *The process is paused, or cut off from the database*: its work is dropped when it wakes, or at the deadline of its lease. Another machine may run the job by then. Pin
+//! - *The process crashes*: the name is free after `at_least_for` or after the TTL, whichever is longer. Then any machine can run the job. The run is shown as [vanished](crate::RunState::Vanished).
+//! - *The process is paused*: the work is dropped when the process wakes. *The process is cut off from the database*: the work is dropped at the deadline of the lease. By then another machine may run the job. Pin
 //!   the lease where the job writes to this database.
-//! - *The work takes longer than [`at_most_for`](Job::at_most_for)*: it is dropped at its next await point, and has failed.
-//! - *No machine is up at that minute*: the round does not run. A job is no queue.
+//! - *The work takes longer than [`at_most_for`](Job::at_most_for)*: the work is dropped at its next await point, and the run is recorded as failed.
+//! - *No machine is up at that minute*, or the database is in [quarantine](crate::Rowlock::quarantine): the round does not run, and nothing runs it later. A job is not a queue.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ const DEFAULT_TTL: Duration = Duration::from_secs(30);
 pub enum Ran<T> {
     /// The job ran here, and this is its result.
     Here(T),
-    /// It runs on another machine, or has run there just now.
+    /// The name is taken, so the job did not run here: it is running, it has just run, another holder has a lock of this name, or the database is in quarantine.
     Elsewhere(Busy),
 }
 
@@ -119,26 +119,26 @@ impl Job {
         }
     }
 
-    /// How long the name stays taken after the begin, however soon the job is done: at most 24 h, and at most [`at_most_for`](Self::at_most_for); 0 when not set. Set it to more than the
-    /// clocks of the machines differ, and to less than the time between two rounds less that difference.
+    /// How long the name stays taken after the job has begun, however soon the job ends: at most 24 h, and at most [`at_most_for`](Self::at_most_for); 0 when not set. If the machines' clocks
+    /// differ by d at most and the rounds are p apart, set it longer than d and shorter than p − d.
     pub fn at_least_for(mut self, time: Duration) -> Self {
         self.at_least_for = time;
         self
     }
 
-    /// How long the job may run: 100 ms to 366 days; no limit when not set. Then it is dropped.
+    /// How long the job may run: 100 ms to 366 days; no limit when not set. At the limit the work is dropped.
     pub fn at_most_for(mut self, time: Duration) -> Self {
         self.at_most_for = Some(time);
         self
     }
 
-    /// As [`Lock::ttl`]: how long the name stays taken when the process crashes, if that is longer than [`at_least_for`](Self::at_least_for). 30 s when not set.
+    /// As [`Lock::ttl`]: 100 ms to 24 h; 30 s when not set. After a crash the name stays taken for this time or for [`at_least_for`](Self::at_least_for), whichever is longer.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// As [`Lock::holder`]: on which machine the job runs, for people to read.
+    /// As [`Lock::holder`]: the machine on which the job runs, for people to read.
     pub fn holder(mut self, holder: impl Into<Arc<str>>) -> Self {
         self.holder = Some(holder.into());
         self
@@ -171,7 +171,7 @@ impl Job {
         Ok(())
     }
 
-    /// Runs `work`, unless it runs on another machine or has run there just now. It does not wait. The work has the lease: pin it in transactions, or send its fence. When the lease is lost,
+    /// Runs `work` if the name is free, and skips it otherwise. It never waits for the name. `work` gets the lease: pin it in transactions, or send its fence. When the lease is lost,
     /// the work is dropped at its next await point.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl Job {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work. The name stays taken for `at_least_for`, as after its end; the run is shown as vanished.
+    /// Dropping the future drops the work. The name still stays taken for `at_least_for`, and the run is shown as vanished.
     ///
     /// # Panics
     ///
@@ -221,7 +221,7 @@ impl Job {
     }
 }
 
-/// A job that runs here. When it is dropped, the name stays taken.
+/// A job that runs here. Dropping it keeps the name taken for the rest of `at_least_for`.
 struct Running {
     held: Arc<Held>,
     /// After the grant.
@@ -240,7 +240,7 @@ impl Running {
         held.with(async || work(held).await).await?
     }
 
-    /// Records the end, and leaves the name.
+    /// Records the end of the run, and releases the name: now, or when `at_least_for` is over.
     async fn end<T, E: Display>(&mut self, done: &Result<T, E>) {
         let held = &self.held;
         let message = done.as_ref().err().map(ToString::to_string);

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::idempotency::{Idempotency, IdempotencyGuard};
 use crate::model::{Error, Outcome};
 
-/// The content type of an outcome that says: the work was done, and its result was not kept.
+/// The content type of the mark: an outcome that stands for a result that could not be kept.
 const NOT_KEPT: &str = "application/vnd.rowlock.result-not-kept";
 
 /// How long a task tries to keep a result when the database does not answer.
@@ -47,7 +47,7 @@ pub(super) async fn keep(
     guard: IdempotencyGuard,
     outcome: Outcome,
 ) -> Result<(), Error> {
-    // If this future is dropped, the work must not be repeated at once.
+    // The work is done. If this future is dropped here, the key must stay claimed.
     guard.keep_claimed();
     let error = match guard.complete(&outcome).await {
         kept @ (Ok(()) | Err(Error::Superseded { .. })) => return kept,
@@ -65,7 +65,7 @@ pub(super) async fn keep(
 
 /// Frees the key after work that failed. (If a step is open, the record becomes unknown.)
 pub(super) async fn give_up(guard: &IdempotencyGuard) {
-    // The work knows that its effect has happened, whatever it returned.
+    // The work has called `keep_claimed`: its effect has happened, although it returned an error.
     if !guard.is_kept_claimed() {
         release(guard).await;
     }

@@ -1,6 +1,6 @@
-//! Recipes: what is built on locks and records. They use the public API of this crate only, as a program outside of it could.
+//! Recipes: programs often need more than a lock or a record, and these modules build it from them. They use only the public API of this crate.
 //!
-//! The cookbook (`docs/COOKBOOK.md`) says when to use which, and what each one does when its process is paused, killed or cut off.
+//! The cookbook (`docs/COOKBOOK.md`) says which recipe to use when, and what happens to the work when its process is paused, killed or cut off.
 
 mod call;
 pub mod job;

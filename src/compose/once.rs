@@ -8,8 +8,8 @@ use super::keep::{give_up, is_not_kept, keep, to_keep};
 use crate::idempotency::{Begun, Idempotency, IdempotencyGuard};
 use crate::model::{Error, Fingerprint, RecordKey};
 
-/// Runs `work` once for `key` in `scope`, and keeps its result as JSON: later calls of the same request get that result, and do not run.
-/// The attribute [`idempotent`](https://docs.rs/rowlock/latest/rowlock/attr.idempotent.html) makes a function of it.
+/// Runs `work` once for `key` in `scope`, and keeps its result as JSON. A later call of the same request gets that result, and does not run `work`.
+/// The attribute [`idempotent`](https://docs.rs/rowlock/latest/rowlock/attr.idempotent.html) does this to a whole function.
 ///
 /// `fingerprint` is the digest of the request; [`Call`](super::Call) makes one of a function and its arguments.
 ///
@@ -29,8 +29,8 @@ use crate::model::{Error, Fingerprint, RecordKey};
 ///   the next call runs the work again. Protect effects outside of the database with [steps](IdempotencyGuard::step) and the
 ///   [`downstream_key`](IdempotencyGuard::downstream_key).
 ///
-/// `work` goes on when the lease of the attempt is lost, because its effect may be under way. Then it is
-/// [`Error::Superseded`](crate::Error::Superseded) if another attempt has taken over.
+/// If the lease of the attempt is lost, `work` goes on, because its effect may be under way. If another attempt has taken over by the end of `work`,
+/// the result is not kept, and the error is [`Error::Superseded`](crate::Error::Superseded).
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ use crate::model::{Error, Fingerprint, RecordKey};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future during `work` has the effect of a crash. After `work`, the result is kept in the background.
+/// Dropping the future during `work` ends the attempt as a crash does, except that the key is free at once. After `work`, the result is kept in the background.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

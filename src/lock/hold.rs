@@ -6,7 +6,7 @@ use super::Held;
 use crate::model::bounds::{MAX_WAIT, within};
 use crate::model::{Error, ReleaseOutcome};
 
-/// Fences above leave no room for the grants of centuries.
+/// A greater fence would leave too few numbers for later grants.
 const HIGHEST: i64 = 4_000_000_000_000_000_000;
 
 impl Held {
@@ -16,14 +16,14 @@ impl Held {
     /// For names that are locked in several databases, whose clocks are not ordered: propose the highest fence of all to each of them. The
     /// [quorum](crate::compose::Quorum) does so.
     ///
-    /// While the fence is ahead of the database's clock, the name is not [cleaned away](crate::Builder::clean_every), its tasks do not hand the lease on in memory, and a
-    /// [transaction](crate::Rowlock::in_tx) that locks the name and is rolled back may give its fence to the next one.
+    /// This grant is not handed on to other tasks of the client in memory. While the fence is ahead of the database's clock, the cleaner does not [remove](crate::Builder::clean_every) the name,
+    /// and two [transactions](crate::Rowlock::in_tx) may get the same fence if the first one rolls back.
     ///
     /// # Errors
     ///
     /// A fence out of bounds; a permit of a semaphore or a read/write lock; [`Error::Lost`], [`Error::Released`]; [`Error::RowLocked`] when a transaction has the lease pinned for the whole
-    /// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. After an error the grant may have its old fence or a new one, of which this guard
-    /// knows nothing: release it, or call this again.
+    /// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. After an error, the row may have a new fence that this guard does not know:
+    /// release the guard, or call this again.
     ///
     /// # Cancel safety
     ///
@@ -57,8 +57,8 @@ impl Held {
         self.guard.raise_fence(at_least).await
     }
 
-    /// Ends this guard, and keeps the name from all others for `time` more, by the database's clock: 0 to 366 days. Nobody holds it then, and it is free
-    /// by itself, whatever becomes of this process. Until then it is shown with this holder.
+    /// Ends this guard, and keeps the name from all others for `time` more, by the database's clock: 0 to 366 days. During that time nobody holds it. It becomes free
+    /// by itself, even if this process crashes. Until then, lists show it with this holder.
     ///
     /// For work that must not be done again too soon, such as a [scheduled job](crate::compose::Job). Other guards of the same [owner](crate::Owner) keep the lease:
     /// then this only ends this guard.

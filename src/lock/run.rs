@@ -13,7 +13,7 @@ const MESSAGE: usize = 1_000;
 
 impl Held {
     /// Records that the work under this lease begins: when, by whom, and under which fence. Operators see the last run of each lock ([`Rowlock::runs`](crate::Rowlock::runs)). It
-    /// replaces the run before, and does nothing when this guard has recorded its begin before.
+    /// replaces the previous run. A second call of the same guard does nothing.
     ///
     /// # Errors
     ///
@@ -58,12 +58,12 @@ impl Held {
         Err(Error::Lost { name, loss })
     }
 
-    /// Records the end of the run that [`begin_run`](Self::begin_run) has recorded, also after a release or a loss. `message`: what people should know; what is longer than 1,000 bytes
-    /// is cut off. Returns whether this run is still the last one: otherwise nothing is recorded.
+    /// Records the end of the run that [`begin_run`](Self::begin_run) has recorded. It also works after a release or a loss. `message` is for people to read, and is cut at 1,000 bytes.
+    /// Returns false, and records nothing, if a later run has replaced this one, or if this run has ended in another way.
     ///
     /// # Errors
     ///
-    /// As [`begin_run`](Self::begin_run), but for a loss or a release.
+    /// Those of [`begin_run`](Self::begin_run), except [`Error::Lost`] and [`Error::Released`].
     ///
     /// # Cancel safety
     ///

@@ -83,7 +83,7 @@ pub struct Busy {
     /// How many wait for the name in its queue, as far as is known. (The waiters of a crashed process count until their session has
     /// expired and their turn comes.)
     pub waiters: u32,
-    /// How long the database is in [quarantine](crate::Rowlock::quarantine), if that is what keeps the name.
+    /// How much longer the database is in [quarantine](crate::Rowlock::quarantine), if that is why the name was not granted.
     pub quarantine: Option<Duration>,
 }
 

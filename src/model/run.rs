@@ -19,11 +19,11 @@ pub struct RunInfo {
     pub holder: String,
     /// When it began, by the database's clock.
     pub began_at: DateTime<Utc>,
-    /// How long it took; of one that has not ended, the time from its begin to the reading of the row.
+    /// The time from its begin to its end. If no end is recorded: from its begin to the reading of the row.
     pub took: Duration,
     /// How far it has come.
     pub state: RunState,
-    /// What the work had to say: its error, or a text of its own. At most 1,000 bytes.
+    /// The error of the work, or a text that its holder gave: at most 1,000 bytes.
     pub message: String,
 }
 

@@ -49,7 +49,7 @@ impl Guard {
         Ok(raised)
     }
 
-    /// Ends this guard, and with the last guard the grant. Its name is free after `time`.
+    /// Ends this guard. If it is the last guard of the grant, the name becomes free after `time`.
     pub(crate) async fn release_in(&self, time: Duration) -> Result<ReleaseOutcome, Error> {
         let grant = self.grant();
         grant.may_be_pinned.store(true, Ordering::Relaxed);

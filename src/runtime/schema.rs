@@ -27,7 +27,7 @@ enum Schema {
     Older { found: i32, needed: i32 },
 }
 
-/// What to do with the tables of a client that connects.
+/// What a client does with the tables when it connects.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Preparing {
     pub(crate) migrate: bool,

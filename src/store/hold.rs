@@ -11,12 +11,12 @@ use crate::model::Name;
 /// The verbs for the holder of a live lease. They skip a row that a transaction has locked.
 #[async_trait]
 pub(crate) trait HoldStore {
-    /// Gives a live grant the next fence of its name, and one that is not smaller than the asked one: `max(previous + 1, asked)`. Returns it. A second sending
+    /// Gives a live grant the fence `max(previous + 1, at_least)`, and returns it. A second sending
     /// raises it once more. The commit is durable.
     async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault>;
 
-    /// Hands a live lease over to a grant that nobody has, and that expires after the asked time. So no late renewal or release of the first grant touches it. A lock of a
-    /// session leaves the session. A second sending finds that grant. The commit is durable.
+    /// Gives the row of a live lease to the heir: a grant without a guard, which expires after `time`. So a late renewal or release of the first grant changes nothing. A lock of a
+    /// session leaves the session. A second sending finds the heir. The commit is durable.
     async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault>;
 }
 

@@ -18,13 +18,13 @@ impl Election {
     ///
     /// - `Ok(ControlFlow::Break(value))`: this candidate resigns, and `lead` returns `value`.
     /// - `Ok(ControlFlow::Continue(()))`: it resigns and campaigns again, at the end of the queue.
-    /// - `Err`, and the term was lost meanwhile: the error counts as a consequence of the loss ([`pin`](Leadership::pin) fails after it, for example). It is logged, and
+    /// - `Err` after the term was lost: the loss may have caused the error (a [`pin`](Leadership::pin) fails, for example). The error is logged, and
     ///   this candidate campaigns again.
-    /// - `Err` in a good term: it resigns, and `lead` returns the error. To go on after a failure, handle the failure in `work`, or
+    /// - `Err` while it still leads: it resigns, and `lead` returns the error. To go on after a failure, handle the failure in `work`, or
     ///   return `Continue` to let another candidate try.
     ///
-    /// `work` may run many times, and one run may be cut off at any await point. So write what must not be done by halves in one transaction that
-    /// [pins](Leadership::pin) the leadership; [`Rowlock::retry`](crate::Rowlock::retry) rolls such a transaction back in good order. Code without an await is not
+    /// `work` may run many times, and one run may be cut off at any await point. So put writes that belong together into one transaction that
+    /// [pins](Leadership::pin) the leadership. [`Rowlock::retry`](crate::Rowlock::retry) rolls such a transaction back when `work` is dropped. Code without an await is not
     /// interrupted. `work` gets the leadership by value, and may drop it: this candidate leads until `work` is done. If `work`
     /// resigns itself, it is not cut off.
     ///

@@ -130,8 +130,8 @@ impl Leadership {
     }
 
     /// Proves in `tx`, a transaction of the application's own pool, that this candidate leads, by the database's clock. Nobody else leads before
-    /// `tx` ends. (On a Galera cluster, or the commit fails.) So what a transaction with a pin writes is written in the term, even if the process was paused:
-    /// a leader whose term has ended cannot commit.
+    /// `tx` ends. (On a Galera cluster another candidate may lead earlier, and then the commit fails.) So a leader whose term has ended cannot commit, even if its process
+    /// was paused.
     ///
     /// Pin right before the commit. A pin at the start protects what the transaction reads, too, but the leadership is not renewed while the
     /// transaction runs. [`Held::pin`] has the details.

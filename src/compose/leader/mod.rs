@@ -33,7 +33,7 @@
 //! # Trust window
 //!
 //! That of a lease: [`Leadership::is_leading`] is true until a deadline on the local boot-time clock, which comes before the expiry by the
-//! database's clock. In between, nobody leads in the eyes of the processes. So at most one process at a time believes that it leads, unless a virtual machine was
+//! database's clock. Between the deadline and the expiry, no process believes that it leads. So at most one process at a time believes that it leads, unless a virtual machine was
 //! paused, or a clock has jumped. **A belief does not fence a write.** The process may be paused between the check and the write. So
 //!
 //! - for writes to the same database, [pin](Leadership::pin) the leadership in the transaction that writes: it commits only in its term;
@@ -49,9 +49,9 @@
 //!   SQLite has no such limit: there, such a process has the whole file until it wakes up.
 //! - *The leader is cut off from the database*: its renewals fail, and its term ends at the deadline. Another candidate leads after the expiry.
 //! - *The database is out of reach for all*: the leader leads until its deadline, then nobody does. Candidates try again until the database answers.
-//! - *A waiting candidate is killed or paused*: its place may come up. It has 2 s to confirm, then it is the next one's turn. After the
-//!   [`session_ttl`](crate::Builder::session_ttl) a killed candidate is passed over.
-//! - *An administrator releases the lease by force*: the leader's term ends. If the leader is another client's, it learns that at its next renewal, within a third of the TTL.
+//! - *A waiting candidate is killed or paused*: if it is first in the queue, the lease is granted to it. When it does not confirm within 2 s, the lease goes to the next candidate. After the
+//!   [`session_ttl`](crate::Builder::session_ttl) the queue skips a killed candidate.
+//! - *An administrator releases the lease by force*: the leader's term ends. If another client released it, the leader learns of the loss at its next renewal, within a third of the TTL.
 //!   Until then two processes may believe that they lead. The pin and the term hold.
 //!
 //! On a Galera cluster there is no queue: candidates ask again and again, and any of them may lead next.
@@ -130,7 +130,7 @@ impl Election {
         self
     }
 
-    /// How long a leader that was killed or paused keeps the others from leading, as [`Lock::ttl`](crate::Lock::ttl): 100 ms to 24 h, and more than twice the client's
+    /// How long nobody else can lead after the leader was killed or paused, as [`Lock::ttl`](crate::Lock::ttl): 100 ms to 24 h, and more than twice the client's
     /// [`clock_error`](crate::Builder::clock_error); 30 s when not set. A short TTL means a quick failover, and more renewals: one in about
     /// a quarter of the TTL. A pause of the leader that is longer than five sixths of the TTL ends its term.
     pub fn ttl(mut self, ttl: Duration) -> Self {

@@ -88,7 +88,7 @@ impl Observer {
         }
     }
 
-    /// The time between two looks: 10 ms to 1 h; 1 s when not set. An observer learns of a change by that much later, and each look is one
+    /// The time between two looks: 10 ms to 1 h; 1 s when not set. An observer learns of a change up to this time later. Each look is one
     /// short statement.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
@@ -96,7 +96,7 @@ impl Observer {
     }
 
     /// The next change. The first call reports at once who leads. Each later call returns when somebody leads in a later term, or nobody leads any
-    /// more. It looks once in an interval, also if it is called more often or its future is dropped, and not between two calls.
+    /// more. It looks at most once in an interval, however often it is called or its future is dropped. Between two calls it does not look.
     ///
     /// # Errors
     ///

@@ -39,7 +39,7 @@ impl fmt::Debug for QuorumHeld {
     }
 }
 
-/// The lease of each member. Once fewer than a majority are held, none is added.
+/// The lease of each member. When fewer than a majority of them are held, the lock is lost, and no lease is added any more.
 #[derive(Debug)]
 pub(super) struct Leases {
     each: Mutex<Vec<Option<Arc<Held>>>>,
@@ -67,7 +67,7 @@ impl Leases {
         (each.len() - missing.len() >= self.majority).then_some(missing)
     }
 
-    /// Adds the lease of a member, unless fewer than a majority are held. It is dropped then.
+    /// Adds the lease of a member. If the lock is lost, it drops the lease instead.
     pub(super) fn add(&self, member: usize, lease: Held) {
         let mut each = self.each();
         let held = each.iter().flatten().filter(|held| held.is_held()).count();
@@ -85,7 +85,7 @@ impl Leases {
 }
 
 impl QuorumHeld {
-    /// `leases`: a majority of them is held, and has this fence.
+    /// A majority of `leases` is held, and each of these has the fence `fence`.
     pub(super) fn new(
         name: Name,
         fence: i64,
@@ -136,8 +136,8 @@ impl QuorumHeld {
         self.leases.remaining()
     }
 
-    /// Pins the lease of a member, by its number in the quorum, in a transaction on that member's database, as [`Held::pin`] does. It proves that this one database
-    /// has granted the name to nobody else. It does not prove that a majority still holds it; see the [module](super).
+    /// Pins the lease of one database in a transaction on that database, as [`Held::pin`] does. `member` is the number of the database, from 0, in the order of
+    /// [`Quorum::members`](super::Quorum::members). The pin proves that this database has granted the name to nobody else. It does not prove that a majority still holds the lock; see the [module](super).
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ impl QuorumHeld {
         }
     }
 
-    /// Resolves when the lock is lost: fewer than a majority of the leases are held. At their deadlines at the latest, also when no database answers.
+    /// Resolves when the lock is lost: when fewer than a majority of the leases are held. It resolves by their deadlines, even if no database answers.
     ///
     /// Cancel safe.
     ///
@@ -175,7 +175,7 @@ impl QuorumHeld {
         }
     }
 
-    /// How the members were lost, most of them.
+    /// How the lock was lost: `Expired`, unless a lease was lost in another way.
     fn loss(&self) -> Loss {
         let each = self.leases.each();
         let losses = each.iter().flatten().filter_map(|held| held.loss());
@@ -185,7 +185,7 @@ impl QuorumHeld {
             .unwrap_or(Loss::Expired)
     }
 
-    /// Resolves when the lock is at risk: so many of the leases are at risk or lost that the others are no majority. Stop the work then.
+    /// Resolves when the lock is at risk: when fewer than a majority of the leases are free of risk. Stop the work then.
     ///
     /// Cancel safe. The risk may pass.
     ///
@@ -228,7 +228,7 @@ impl QuorumHeld {
     ///
     /// # Errors
     ///
-    /// So many databases gave no answer that no majority of them is known to be free. Renewals have stopped: the name is free within the TTL.
+    /// The name may still be taken in a majority of the databases, because they did not answer. Renewals have stopped, so the name is free within the TTL.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! The request: both rounds, and the members that are taken again later.
+//! The request for a lock: its settings, both rounds, and the task that takes lost members again.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::model::{Busy, Error, Name};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// The pause after a round in vain: random, up to a limit that grows from the first to the second.
+/// The pause after a round that did not win: random, up to a limit that grows from the first value to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// A request for a lock in a [`Quorum`](super::Quorum); made by [`Quorum::lock`](super::Quorum::lock), then given its settings.
@@ -30,7 +30,7 @@ pub struct QuorumLock {
 /// The answer of a member.
 type Asked = Result<TryAcquire, Error>;
 
-/// A round in vain.
+/// Why a round did not win the lock.
 enum Missed {
     /// Others have the name.
     Busy(Busy),
@@ -49,7 +49,7 @@ impl QuorumLock {
         }
     }
 
-    /// As [`Lock::ttl`], in each database; 30 s when not set. A round of questions takes at most a sixth of it.
+    /// As [`Lock::ttl`], in each database: 100 ms to 24 h; 30 s when not set. A majority has to answer within a sixth of it in each of the two rounds.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -182,7 +182,7 @@ impl QuorumLock {
         });
         let is_late = timeout(self.bound(), decided).await.is_err();
         if granted(&round) >= majority {
-            // Those that are nearly as quick.
+            // Members that answer nearly as quickly are taken in this round, too.
             let _ = timeout(started.elapsed(), round.run(|_| false)).await;
         }
         for (member, asked) in round.done.iter().enumerate() {
@@ -233,7 +233,7 @@ impl QuorumLock {
         held.ok_or_else(|| self.missed(None, errors))
     }
 
-    /// Proposes the highest fence to all. The leases that have not got it are dropped.
+    /// The second round: proposes the highest fence to all members, and drops the leases that did not get it.
     async fn propose(&self, leases: &mut [Option<Held>]) -> i64 {
         let fences = leases.iter().flatten().map(Held::fence);
         let fence = fences.max().unwrap_or_default();
@@ -266,7 +266,7 @@ impl QuorumLock {
         if let Some(busy) = busy.filter(|_| speaking.count() >= majority + refused) {
             return Missed::Busy(busy);
         }
-        // If some of them are away only for now, it is worth asking again.
+        // If one of the errors is transient, asking again may help, and the error must say so.
         if let Some(error) = errors
             .first()
             .filter(|_| !errors.iter().any(Error::is_transient))
@@ -284,7 +284,7 @@ impl QuorumLock {
         })
     }
 
-    /// Adds the members that answer late. Then takes those again that did not grant the lock, or were lost, for as long as a majority is held.
+    /// Adds the leases of members that answer late. Then asks the other members again, every third of the TTL, while a majority is held.
     async fn repair(self, leases: Weak<Leases>, fence: i64, mut late: Round<'static, Asked>) {
         let this = &self;
         let Ok(name) = &this.name else {

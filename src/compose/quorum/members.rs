@@ -51,7 +51,7 @@ impl Members {
         for (url, connected) in urls.iter().zip(all(connecting).await) {
             let client = match connected {
                 Ok(client) => OnceLock::from(client),
-                // One that has come back empty has no tables before it is in quarantine.
+                // A database that has lost its data has no tables until an operator puts it in quarantine.
                 Err(error)
                     if error.is_transient() || matches!(error, Error::SchemaMissing { .. }) =>
                 {
@@ -141,7 +141,7 @@ impl Members {
     pub(super) fn missing() -> Error {
         Error::Unreachable {
             target: "a database of the quorum".into(),
-            detail: "it could not be reached since the start".into(),
+            detail: "no try to connect to it has succeeded yet".into(),
         }
     }
 }

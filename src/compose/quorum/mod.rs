@@ -1,10 +1,10 @@
-//! A lock over several independent databases: it is held by those who hold it in a majority of them.
+//! A lock over several independent databases: a process holds the lock while a majority of the databases has granted it.
 //!
 //! # Overview
 //!
-//! A [`Quorum`] has an odd number of databases, of any brands. An acquire asks all of them at the same time. If a majority grants the lease, and enough of its time is left, the lock is held;
-//! otherwise everything is released, and asked for again after a random pause. Two majorities have a database in common, and that one has one holder. So the lock has
-//! one holder, and it can be acquired while a minority of the databases is dead, slow, paused or cut off.
+//! A [`Quorum`] has an odd number of databases, of any brands. An acquire asks all of them at the same time. If a majority grants the lease, and at least a third of the TTL is left, the lock is held.
+//! Otherwise the acquire releases all leases, and asks again after a random pause. Any two majorities share a database, and each database has one holder. So the lock has
+//! one holder. It can be acquired while a minority of the databases is dead, slow, paused or cut off.
 //!
 //! (The idea is Redlock's, <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>. There the lock has no fence, and a server that has forgotten a lease after a restart
 //! breaks the exclusion.)
@@ -12,7 +12,7 @@
 //! # Fence
 //!
 //! The clocks of several databases are not ordered. So there is a second round: the highest fence that was granted is proposed to the others
-//! ([`Held::raise_fence`](crate::Held::raise_fence)). The lock is held when a majority has it. The next majority has one of these databases in it, which grants a greater one. So
+//! ([`Held::raise_fence`](crate::Held::raise_fence)). The lock is held when a majority has that fence. Every later majority includes one of these databases, and that database grants a greater fence. So
 //! [`QuorumHeld::fence`] is greater than that of every earlier holder, whatever the clocks say.
 //!
 //! # State model
@@ -28,23 +28,23 @@
 //!
 //! # Trust window
 //!
-//! Each member's lease has a deadline of its own, as every lease has ([`Held`](crate::Held)). The lock is trusted for as long as a majority of them is. So its validity is that of Redlock: the TTL, less the
-//! time that the acquire took, less the clock error. While it is held, each lease is renewed by itself, and members that were lost or dead are taken again. Once fewer
-//! than a majority are left, the lock is lost for good.
+//! Each member's lease has a deadline of its own, as every lease has ([`Held`](crate::Held)). The process trusts the lock while it trusts the leases of a majority: after the acquire for the TTL, less the
+//! time that the acquire took, less the clock error (as in Redlock). While the lock is held, each lease is renewed by itself, and a lease that was lost or refused is taken again. Once fewer
+//! than a majority of the leases are held, the lock is lost for good.
 //!
 //! # Failure
 //!
-//! - *A minority of the databases is dead, paused or cut off*: nothing happens. A member that is back is taken again within a third of the TTL.
+//! - *A minority of the databases is dead, paused or cut off*: the lock stays held. When a database is back, the lock is taken there again within a third of the TTL.
 //! - *A majority is out of reach*: no lock is granted. Held ones are lost at their deadline.
 //! - *A database forgets its last commits, or all its data*: put it in [quarantine](crate::Rowlock::quarantine) before clients reach it, for at least the TTL. Otherwise
-//!   it may grant a name that it had granted before, and with it two majorities may hold the lock. The clocks of the databases must not differ by more than the
+//!   it may grant a name whose lease it has forgotten, and then two processes may each have a majority. The clocks of the databases must not differ by more than the
 //!   quarantine: fences of a database that has forgotten all its data start at its clock.
 //! - *The process is paused*: as for a single lease. [`QuorumHeld::is_held`] is false when it wakes.
 //! - *The process crashes*: the lock is free within the TTL.
 //!
 //! # When it is the wrong tool
 //!
-//! Mostly. If the data that the lock protects is in one database, lock there, and [pin](crate::Held::pin) the lease in the transaction that writes: this is safe even when the process is paused, and one
+//! In most cases. If the data that the lock protects is in one database, lock there, and [pin](crate::Held::pin) the lease in the transaction that writes: this is safe even when the process is paused, and one
 //! highly available database (a standby with synchronous replication, Galera) survives what a quorum survives. A quorum is for work whose effect is in none of the databases, when no single one
 //! of them may stop it. Then send the fence with the effect.
 //!
@@ -71,12 +71,12 @@ use crate::model::{Error, Name};
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuorumError {
-    /// The number is even, or smaller than three.
+    /// The number of databases is even, or smaller than three.
     #[error(
-        "a quorum needs an odd number of databases, and at least 3: {0} were given. With an even number, one more database would have to be up, and no more could be down"
+        "a quorum needs an odd number of databases, and at least 3: {0} were given. Add one or remove one (an even number needs a larger majority, and tolerates no more failures)"
     )]
     Count(usize),
-    /// Two of them are one database.
+    /// Two of the clients or URLs lead to the same database.
     #[error(
         "{first} and {second} are one database: both have the id {id} in rowlock_database. Give another one; if one is a copy of the other, run \
          `DELETE FROM rowlock_database` and `rowlock migrate` in the copy while nobody uses it"
@@ -145,7 +145,7 @@ impl Quorum {
         })
     }
 
-    /// Connects to these databases, as [`Rowlock::connect`] does. A minority of them may be out of reach: the quorum goes on trying to connect to them.
+    /// Connects to these databases, as [`Rowlock::connect`] does. A minority of them may be out of reach. The quorum tries again to connect to these whenever it asks them for a lock.
     ///
     /// # Errors
     ///
@@ -191,7 +191,11 @@ impl Quorum {
         QuorumLock::new(Arc::clone(&self.members), name)
     }
 
-    /// The clients of the databases, in the order in which they were given. `None`: it could not be reached since the start.
+    /// The clients of the databases, in the order in which they were given. `None`: this database could not be reached yet. This call starts one more try in the background.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime, when a database could not be reached yet.
     pub fn members(&self) -> Vec<Option<Rowlock>> {
         (0..self.members.count())
             .map(|member| self.members.client(member))

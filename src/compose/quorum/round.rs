@@ -54,7 +54,7 @@ impl<'a, T> Round<'a, T> {
         running.filter_map(|(number, running)| running.as_ref().map(|_| number))
     }
 
-    /// How many results are like that.
+    /// How many of the results that have arrived satisfy `is_like`.
     pub(super) fn count(&self, is_like: impl Fn(&T) -> bool) -> usize {
         self.done
             .iter()
@@ -73,7 +73,7 @@ pub(super) async fn all<'a, T>(
     round.done.into_iter().flatten().collect()
 }
 
-/// Resolves when so many of the futures have ended.
+/// Resolves when `count` of the futures have ended, or all.
 pub(super) async fn until<'a, T>(
     count: usize,
     asks: impl IntoIterator<Item = impl Future<Output = T> + Send + 'a>,

@@ -7,14 +7,14 @@ use super::{OnConnection, Quantities, Stripes, StripesError};
 use crate::lock::{LockInTx, TryLock};
 use crate::model::{Error, Name};
 
-/// How many busy stripes a call finds before it waits for one. To find one busy takes three round trips.
+/// After this many busy stripes a call waits for the next one, because finding a stripe busy costs three round trips.
 const BUSY: u32 = 1;
 
-/// A client that met a locked stripe waits at once, without asking for another one first. Of this many calls one asks, and so finds out whether it is
-/// still so.
+/// A client that met a locked stripe waits for the next stripe at once. One in this many calls asks without waiting, to find out whether stripes are
+/// free again.
 const ASKS: u32 = 8;
 
-/// How long a call waits for one stripe before it goes on to another. A transaction that sells is shorter. One of a paused process is not.
+/// How long a call waits for one stripe before it goes on to another: longer than a transaction that sells, and much shorter than a pause of a process.
 const TURN: Duration = Duration::from_millis(100);
 
 /// The quantities, and their sum.
@@ -30,7 +30,7 @@ pub(super) struct Call<'a, S, T> {
     locked: Vec<usize>,
     /// How many stripes it found busy.
     busy: u32,
-    /// When it stops to wait.
+    /// When the call stops waiting.
     until: Option<Instant>,
 }
 

@@ -10,7 +10,7 @@ use crate::transaction::Retryable;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StripesError {
-    /// There is less than was asked for. The transaction can go on, and take what is left; or roll it back. End it soon in either case: it
+    /// The counter has less than the call asked for. Take what is left in the same transaction, or roll it back. End the transaction soon: it
     /// may have locked stripes.
     #[error("{asked} of {name:?} were asked for, and {left} are left: nothing was taken")]
     Short {

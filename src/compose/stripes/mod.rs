@@ -19,13 +19,13 @@
 //!              └─ take: the sum is too small ──► Short: nothing was changed
 //! ```
 //!
-//! A call asks for one stripe, and if that is locked, for another one. It waits there for 0.1 s, then goes on to the next: so a transaction that is stuck
-//! delays few. While a client finds stripes locked, most of its calls wait at the first. A call waits for a stripe only if it has locked none
-//! after it. So the calls wait in ascending order, and two transactions with one call each never deadlock.
+//! A call asks for one stripe. If that stripe is locked, the call picks another one and waits for it, for 0.1 s; then it goes on to the next. So a stuck transaction
+//! delays few others. While a client finds stripes locked, most of its calls wait for the first stripe that they pick. A call waits for a stripe only if all stripes that it
+//! has locked come before that one. So calls wait in ascending order, and two transactions with one call each never deadlock.
 //!
-//! A client remembers what it saw of each stripe, to begin with one that has enough, that few of its own transactions use, and more often with
-//! one that has more. It looks at all stripes when it has taken an eighth of what it saw, and before it says that there is too little. What it remembers
-//! decides only where it begins: the statement that takes also checks.
+//! A client remembers the quantities that it saw. It begins with a stripe that seems to have enough and that few of its own transactions use. Of several such stripes it prefers
+//! those that have more. It reads all stripes again when it has taken an eighth of what it saw, and before it answers that there is too little. Its memory
+//! decides only where it begins: the statement that takes also checks the quantity.
 //!
 //! # Trust window
 //!
@@ -155,8 +155,7 @@ impl<S> Stripes<S> {
     /// The counter `name` in `stripes` stripes: 1 to [`MOST`](Self::MOST). Their locks are called `name/000`, `name/001`, …, and the
     /// application's rows have the numbers 0, 1, … All processes have to use the same number of stripes.
     ///
-    /// As many stripes as transactions that change the counter at the same time are enough. Each stripe more is more to read in a
-    /// look and more to lock in a rebalance.
+    /// Use as many stripes as transactions change the counter at the same time. More stripes make each look and each rebalance slower.
     ///
     /// # Errors
     ///

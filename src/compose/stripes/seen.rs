@@ -39,8 +39,8 @@ impl Seen {
         self.taken.store(0, Relaxed);
     }
 
-    /// Whether another look is not due. Other clients take, too, so the next look comes after this client has taken an eighth of what
-    /// it saw. So there are few looks as long as there is much, and a look for each take at the end.
+    /// Whether the memory is good enough to begin with. Other clients take, too, so the memory is too old after this client has taken an eighth of the sum that
+    /// it saw. So looks are rare while the stock is large, and at the end each take looks.
     pub(super) fn is_fresh(&self) -> bool {
         self.taken.load(Relaxed).saturating_mul(8) < self.sum.load(Relaxed)
     }

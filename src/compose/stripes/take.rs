@@ -33,7 +33,7 @@ impl<S: Quantities> Stripes<S> {
     /// Takes `n`: from one stripe that has enough, or else from several. It takes all of `n` or nothing. Zero takes nothing, without a
     /// statement.
     ///
-    /// It takes from a stripe whose lock is free, or else waits a short time for one after the other of those that have enough. If no stripe has enough, it
+    /// It takes from a stripe that has enough and whose lock is free. If all such stripes are locked, it waits for one after the other, a short time for each. If no stripe has enough, it
     /// locks all of them. The locks end with the transaction.
     ///
     /// The call may read the stripes before it locks one. Under REPEATABLE READ this fixes the snapshot of the transaction's later reads. A stripe's lock

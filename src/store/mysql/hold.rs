@@ -44,7 +44,7 @@ const RUN_OUT: &str = concat!(
     "l.grant_id = ?, l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND, l.session_id = NULL"
 );
 
-/// The fence, and whether it is that of the ask or greater. A fence of before is smaller.
+/// The fence of the ask's live grant; no row: there is none.
 const READ: &str = concat!(
     "SELECT f.fence, f.grant_id FROM rowlock_lock f FORCE INDEX (PRIMARY) WHERE ",
     is_live!()
