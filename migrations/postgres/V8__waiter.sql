@@ -76,7 +76,7 @@ BEGIN
 END $$;
 
 -- Grants a free name without waiters, or makes a waiter. status: 0 the name has no row; 1 granted, number is the fence; 2 waiting, number is the
--- position; 3 the queue is full; 4 no lock: number is the capacity; 5 the queue is full, in a quarantine. Only a grant waits for the disk: a waiter that a crash has removed joins again.
+-- position; 3 the queue is full; 4 no lock: number is the capacity. Only a grant waits for the disk: a waiter that a crash has removed joins again.
 CREATE OR REPLACE FUNCTION rowlock_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
     OUT status integer, OUT number bigint, OUT is_stuck boolean
@@ -124,7 +124,7 @@ BEGIN
     is_stuck := NOT is_live OR l.session_id IS NOT NULL AND NOT EXISTS (
         SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at);
     number := rowlock_queue_v1(of_name, of_grant, of_session, of_holder, 0, most);
-    status := CASE WHEN number IS NOT NULL THEN 2 WHEN EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN 5 ELSE 3 END;
+    status := CASE WHEN number IS NULL THEN 3 ELSE 2 END;
     IF status = 2 AND is_live AND l.recall IS NOT NULL THEN
         -- Its client keeps the lease after a release: it is called back.
         PERFORM pg_notify('rowlock_' || replace(l.recall::text, '-', ''), 'recall ' || encode(of_name, 'hex'));

@@ -151,7 +151,7 @@ BEGIN
 END $$;
 
 -- status: 0 the name has no row; 1 granted, number is the fence; 2 waiting, number is the position; 3 the queue is full;
--- 4 another kind or capacity: number is the capacity; 5 the queue is full, in a quarantine.
+-- 4 another kind or capacity: number is the capacity.
 CREATE OR REPLACE FUNCTION rowlock_permit_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
     of_capacity bigint, of_weight bigint,
@@ -210,7 +210,7 @@ BEGIN
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
     number := rowlock_queue_v1(of_name, of_grant, of_session, of_holder, of_weight, most);
-    status := CASE WHEN number IS NOT NULL THEN 2 WHEN EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN 5 ELSE 3 END;
+    status := CASE WHEN number IS NULL THEN 3 ELSE 2 END;
 END $$;
 
 -- The permit and the waiter of of_grant are removed (of_position as in rowlock_pass_v1), then waiters are granted.

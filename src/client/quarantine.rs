@@ -6,6 +6,7 @@ use super::Rowlock;
 use crate::model::Error;
 use crate::model::bounds::check_quarantine;
 use crate::store::Store;
+use crate::store::quarantine::Limit;
 
 impl Rowlock {
     /// Puts the database in quarantine: for `time`, 100 ms to 366 days, it grants nothing. A quarantine that already lasts
@@ -51,8 +52,10 @@ impl Rowlock {
     /// ```
     pub async fn quarantine(&self, time: Duration) -> Result<Duration, Error> {
         check_quarantine(time)?;
-        let head = self.core.look(None, "quarantine");
-        let begin = async move |store: &mut dyn Store| store.quarantine_begin(time).await;
+        let head = self.core.wish(None, "begin the quarantine");
+        let mut limit = Limit::new();
+        let begin =
+            async move |store: &mut dyn Store| store.quarantine_begin(time, limit.next()).await;
         self.core.run_errand(head, begin).await
     }
 
@@ -66,8 +69,9 @@ impl Rowlock {
     ///
     /// Dropping the future does not stop it: the quarantine may end.
     pub async fn end_quarantine(&self) -> Result<bool, Error> {
-        let head = self.core.look(None, "end the quarantine");
-        let end = async move |store: &mut dyn Store| store.quarantine_end().await;
+        let head = self.core.wish(None, "end the quarantine");
+        let mut limit = Limit::new();
+        let end = async move |store: &mut dyn Store| store.quarantine_end(limit.next()).await;
         self.core.run_errand(head, end).await
     }
 

@@ -31,6 +31,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -262,12 +263,19 @@ impl Drop for Running {
     /// The future of the run was dropped, or the work has panicked.
     fn drop(&mut self) {
         let rest = self.rest();
-        if !self.has_ended
-            && !rest.is_zero()
+        if self.has_ended || rest.is_zero() {
+            return;
+        }
+        let held = Arc::clone(&self.held);
+        let mut leaving = Box::pin(async move { leave(&held, rest).await });
+        // The first poll sends it, also where no runtime goes on.
+        let sent = leaving
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        if sent.is_pending()
             && let Ok(runtime) = Handle::try_current()
         {
-            let held = Arc::clone(&self.held);
-            runtime.spawn(async move { leave(&held, rest).await });
+            runtime.spawn(leaving);
         }
     }
 }

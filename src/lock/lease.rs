@@ -45,6 +45,7 @@
 
 use std::fmt;
 use std::slice;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::with::while_held;
@@ -67,6 +68,8 @@ use crate::runtime::lease_guard::Guard;
 #[must_use = "a lease that is dropped is released"]
 pub struct Held {
     pub(super) guard: Guard,
+    /// The fence under which its run is recorded: the one that it had then.
+    pub(super) run: OnceLock<i64>,
 }
 
 impl fmt::Debug for Held {
@@ -81,7 +84,10 @@ impl fmt::Debug for Held {
 
 impl Held {
     pub(crate) fn new(guard: Guard) -> Self {
-        Self { guard }
+        Self {
+            guard,
+            run: OnceLock::new(),
+        }
     }
 
     /// The lock.

@@ -47,6 +47,10 @@ impl Held {
             let doing = "begin the run of";
             return Err(Error::Released { doing, name });
         }
+        if let Some(loss) = self.loss() {
+            let name = self.name().clone();
+            return Err(Error::Lost { name, loss });
+        }
         let begun = self.record("begin the run of", async move |store: &mut dyn Store| {
             store.run_begin(&ask).await
         });
@@ -91,7 +95,7 @@ impl Held {
         Ok(RunAsk {
             name: grant.name.clone(),
             grant_id: grant.id,
-            fence: self.fence(),
+            fence: *self.run.get_or_init(|| self.fence()),
         })
     }
 

@@ -136,6 +136,11 @@ impl<K> Grant<K> {
         self.fence.store(fence, Ordering::Release);
     }
 
+    /// The row has at least this fence now.
+    pub(crate) fn raise_fence(&self, fence: i64) {
+        self.fence.fetch_max(fence, Ordering::AcqRel);
+    }
+
     pub(crate) fn session_id(&self) -> Option<Uuid> {
         self.session.as_ref().map(|session| session.id)
     }

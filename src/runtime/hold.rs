@@ -44,8 +44,9 @@ impl Guard {
             let loss = grant.loss().unwrap_or(Loss::TakenOver);
             return Err(Error::Lost { name, loss });
         };
-        grant.set_fence(raised);
-        self.raised.store(raised, Ordering::Release);
+        // Another task may have raised it further meanwhile.
+        grant.raise_fence(raised);
+        self.raised.fetch_max(raised, Ordering::AcqRel);
         Ok(raised)
     }
 

@@ -10,6 +10,7 @@ use crate::model::{Engine, Error, FaultKind, Moment};
 use crate::store::brands::migrations;
 use crate::store::fault::Fault;
 use crate::store::migrate::{HISTORY_TABLE, MigrateUntil, changed, newer};
+use crate::store::quarantine::Limit;
 use crate::store::schema::Applied;
 use crate::store::{Connection, Store};
 
@@ -81,7 +82,7 @@ pub(crate) async fn prepare(
             _ => MigrateUntil::Now,
         };
         if until == MigrateUntil::Now {
-            begin_quarantine(connection, &mut quarantine, target).await?;
+            begin_quarantine(connection, &mut quarantine, give_up, target).await?;
         }
         match connection.migrate(until).await {
             Ok(more) if until == MigrateUntil::Database => {
@@ -103,7 +104,7 @@ pub(crate) async fn prepare(
         }
         sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
     }
-    begin_quarantine(connection, &mut quarantine, target).await?;
+    begin_quarantine(connection, &mut quarantine, give_up, target).await?;
     loop {
         let checked = connection
             .call(UNBOUNDED, async |store| store.check_tables().await)
@@ -123,15 +124,25 @@ pub(crate) async fn prepare(
 async fn begin_quarantine(
     connection: &mut dyn Connection,
     quarantine: &mut Option<Duration>,
+    give_up: Moment,
     target: &str,
 ) -> Result<(), Error> {
     let Some(time) = quarantine.take() else {
         return Ok(());
     };
-    let begun = connection.call(UNBOUNDED, async |store| store.quarantine_begin(time).await);
-    let begun = begun.await;
-    begun.map_err(|fault| fault.into_error("quarantine", target))?;
-    Ok(())
+    let mut limit = Limit::new();
+    let mut pauses = backoff::reconnect();
+    loop {
+        let limit = limit.next();
+        let begin = async |store: &mut dyn Store| store.quarantine_begin(time, limit).await;
+        match connection.call(UNBOUNDED, begin).await {
+            Ok(_) => return Ok(()),
+            Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
+                sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
+            }
+            Err(fault) => return Err(fault.into_error("begin the quarantine", target)),
+        }
+    }
 }
 
 /// Reads the history. The inner error: there is none, but a table with the name of rowlock's, which must not be taken for ours.

@@ -14,12 +14,39 @@ use super::fault::Fault;
 #[async_trait]
 pub(crate) trait QuarantineStore {
     /// Puts the database in quarantine for this time, from now on, by its clock. A quarantine that lasts longer stays. Returns the time that it lasts now. The
-    /// commit is durable.
-    async fn quarantine_begin(&mut self, time: Duration) -> Result<Duration, Fault>;
+    /// commit is durable. Where transactions that have locked a name are in the way, it waits for them for less than `limit` ([`Limit`]), and then fails.
+    async fn quarantine_begin(
+        &mut self,
+        time: Duration,
+        limit: Duration,
+    ) -> Result<Duration, Fault>;
 
-    /// Ends the quarantine. Returns whether there was one.
-    async fn quarantine_end(&mut self) -> Result<bool, Fault>;
+    /// Ends the quarantine. Returns whether there was one. `limit`: as for the begin.
+    async fn quarantine_end(&mut self, limit: Duration) -> Result<bool, Fault>;
 
     /// The time that the quarantine lasts. `None`: there is none.
     async fn quarantine_left(&mut self) -> Result<Option<Duration>, Fault>;
+}
+
+/// How long a sending may wait for transactions that are in the way. On MySQL and MariaDB a statement that grants waits after it, and keeps renewals waiting
+/// on its lane. So each sending waits for a short time only, and lets the others pass before the next one. It waits for longer each time: short
+/// transactions that follow each other closely do not keep it out.
+#[derive(Debug)]
+pub(crate) struct Limit(Duration);
+
+impl Limit {
+    const FIRST: Duration = Duration::from_millis(20);
+
+    const LONGEST: Duration = Duration::from_millis(500);
+
+    pub(crate) fn new() -> Self {
+        Self(Self::FIRST)
+    }
+
+    /// The limit of the next sending.
+    pub(crate) fn next(&mut self) -> Duration {
+        let limit = self.0;
+        self.0 = (limit * 2).min(Self::LONGEST);
+        limit
+    }
 }

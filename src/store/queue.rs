@@ -24,6 +24,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::micros;
+use super::quarantine::QuarantineStore;
 use super::row::{LockRow, time};
 use crate::model::{Error, Kind, Name, WaiterInfo};
 
@@ -105,6 +106,18 @@ pub(crate) enum Joined {
     Full(LockRow),
     /// The name is of this kind, which is not that of the ask. `None`: its capacity is out of range.
     Mismatch(Option<Kind>),
+}
+
+/// A full queue tells how long a quarantine lasts.
+pub(super) async fn with_quarantine(
+    store: &mut impl QuarantineStore,
+    joined: Option<Joined>,
+) -> Result<Option<Joined>, Fault> {
+    let Some(Joined::Full(row)) = joined else {
+        return Ok(joined);
+    };
+    let quarantine = store.quarantine_left().await?;
+    Ok(Some(Joined::Full(LockRow { quarantine, ..row })))
 }
 
 #[derive(Debug, Clone)]

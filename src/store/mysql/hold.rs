@@ -1,10 +1,10 @@
 //! What a holder changes in its own lease: the statements.
 
 use async_trait::async_trait;
-use sqlx::{FromRow, MySqlConnection};
+use sqlx::{MySqlConnection, Row};
 use uuid::Uuid;
 
-use super::statement::{fill, hex, read_alone, write_and_read};
+use super::statement::{fill, hex, read_alone, rows_and_changes};
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
@@ -46,7 +46,7 @@ const RUN_OUT: &str = concat!(
 
 /// The fence of the ask's live grant; no row: there is none.
 const READ: &str = concat!(
-    "SELECT f.fence, f.grant_id FROM rowlock_lock f FORCE INDEX (PRIMARY) WHERE ",
+    "SELECT f.fence FROM rowlock_lock f FORCE INDEX (PRIMARY) WHERE ",
     is_live!()
 );
 
@@ -56,18 +56,12 @@ impl HoldStore for MySqlConnection {
         let mine = [hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes())];
         let [name, id] = mine.clone();
         let raise = fill(RAISE, &[name, id, ask.at_least.to_string()]);
-        let rows = write_and_read(self, &raise, &fill(READ, &mine)).await?;
-        Ok(match rows.first() {
-            None => Held::Gone,
-            Some(row) => {
-                let (fence, _) = <(i64, Uuid)>::from_row(row)?;
-                if fence < ask.at_least {
-                    Held::Locked
-                } else {
-                    Held::Done(fence)
-                }
-            }
-        })
+        let text = format!("{raise}; {}", fill(READ, &mine));
+        let (rows, changed) = rows_and_changes(self, text).await?;
+        match rows.first() {
+            Some(row) if changed > 0 => Ok(Held::Done(row.try_get(0)?)),
+            row => Ok(Held::missed(row.is_some())),
+        }
     }
 
     async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {

@@ -13,9 +13,10 @@ use super::statement::read_alone;
 use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
 use crate::store::permit::{MOST, PermitStore, Resized, WeighAsk, Weighed};
-use crate::store::quarantine::QuarantineStore;
-use crate::store::queue::{Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed};
-use crate::store::row::{LockRow, count};
+use crate::store::queue::{
+    Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed, with_quarantine,
+};
+use crate::store::row::count;
 
 #[async_trait]
 impl PermitStore for MySqlConnection {
@@ -32,14 +33,7 @@ impl PermitStore for MySqlConnection {
         // Without a row: the cleaner has removed it.
         let row = rows.and_then(|mut rows| rows.pop());
         let joined = row.as_ref().map(joined).transpose()?;
-        let may_grant = row.map_or(Ok(1), |row| row.try_get::<i64, _>("may"))? == 1;
-        match joined {
-            Some(Joined::Full(row)) if !may_grant => {
-                let quarantine = self.quarantine_left().await?;
-                Ok(Some(Joined::Full(LockRow { quarantine, ..row })))
-            }
-            joined => Ok(joined),
-        }
+        with_quarantine(self, joined).await
     }
 
     async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {

@@ -82,7 +82,7 @@ UPDATE rowlock_lock
 ",
     row_with!(
         ",
-       CAST(@rl_ours AS SIGNED) AS ours, CAST(@rl_may AS SIGNED) AS may,
+       CAST(@rl_ours AS SIGNED) AS ours,
        CAST(@rl_dead AS SIGNED) AS dead,
        CAST(IF(@rl_live, @rl_own_fence, IF(@rl_fits, @rl_fence, NULL)) AS SIGNED) AS granted,
        CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at"

@@ -18,15 +18,23 @@ macro_rules! may_grant {
 }
 pub(super) use may_grant;
 
-/// The row is locked first, so the clock is read after the wait for it.
+/// Locks the row, and reads whether there is a quarantine. MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix, in seconds.
+fn lock_text(limit: Duration) -> String {
+    let ms = limit.as_millis().max(1);
+    let (seconds, rest) = (ms / 1_000, ms % 1_000);
+    format!(
+        "/*M! SET STATEMENT max_statement_time = {seconds}.{rest:03} FOR */ SELECT /*+ MAX_EXECUTION_TIME({ms}) */ \
+         COALESCE(quarantine_until > SYSDATE(6), FALSE) FROM rowlock_database FOR UPDATE"
+    )
+}
+
+/// The row is locked before, so the clock is read after the wait for it.
 const BEGIN: &str = "\
-SELECT quarantine_until FROM rowlock_database FOR UPDATE;
 UPDATE rowlock_database
 SET quarantine_until = GREATEST(COALESCE(quarantine_until, '1970-01-02'), SYSDATE(6) + INTERVAL ? MICROSECOND);
 SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), quarantine_until) FROM rowlock_database";
 
 const END: &str = "\
-SELECT COALESCE(quarantine_until > SYSDATE(6), FALSE) FROM rowlock_database FOR UPDATE;
 UPDATE rowlock_database SET quarantine_until = NULL";
 
 const LEFT: &str = "
@@ -35,15 +43,21 @@ FROM rowlock_database WHERE quarantine_until > SYSDATE(6)";
 
 #[async_trait]
 impl QuarantineStore for MySqlConnection {
-    async fn quarantine_begin(&mut self, time: Duration) -> Result<Duration, Fault> {
+    async fn quarantine_begin(
+        &mut self,
+        time: Duration,
+        limit: Duration,
+    ) -> Result<Duration, Fault> {
         let begin = fill(BEGIN, &[to_micros(time).to_string()]);
-        let rows = in_one_transaction(self, &begin).await?;
+        let text = format!("{}; {begin}", lock_text(limit));
+        let rows = in_one_transaction(self, &text).await?;
         let left = rows.last().ok_or(sqlx::Error::RowNotFound)?;
         Ok(micros(left.try_get(0)?))
     }
 
-    async fn quarantine_end(&mut self) -> Result<bool, Fault> {
-        let rows = in_one_transaction(self, END).await?;
+    async fn quarantine_end(&mut self, limit: Duration) -> Result<bool, Fault> {
+        let text = format!("{}; {END}", lock_text(limit));
+        let rows = in_one_transaction(self, &text).await?;
         let before = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         Ok(before.try_get(0)?)
     }

@@ -26,7 +26,7 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
-    QueueStore, Ticket, WINDOW, WaiterColumns, WaiterRow,
+    QueueStore, Ticket, WINDOW, WaiterColumns, WaiterRow, with_quarantine,
 };
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::session::SessionStore;
@@ -222,7 +222,8 @@ impl QueueStore for MySqlConnection {
         }
         // Without a row: the row was removed between the two statements. Nothing has changed, as in a transaction's way.
         let row = rows.and_then(|mut rows| rows.pop());
-        Ok(row.as_ref().map(joined).transpose()?)
+        let joined = row.as_ref().map(joined).transpose()?;
+        with_quarantine(self, joined).await
     }
 
     async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {

@@ -5,36 +5,50 @@
 use async_trait::async_trait;
 use sqlx::{FromRow, MySqlConnection};
 
-use super::lock_row::is_duplicate;
+use super::lock_row::{is_duplicate, row_ends};
 use super::statement::{fill, hex, read_alone};
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
 use crate::store::to_micros;
 
-const INSERT: &str = "
+const INSERT: &str = concat!(
+    "
 INSERT INTO rowlock_run (name, grant_id, fence, holder, began_at)
 SELECT l.name, l.grant_id, ?, l.holder, SYSDATE(6)
-FROM rowlock_lock l WHERE l.name = ? AND l.grant_id = ? AND l.expires_at > SYSDATE(6)";
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = ? AND l.grant_id = ? AND ",
+    row_ends!(),
+    " > SYSDATE(6)"
+);
 
-const REPLACE: &str = "
-UPDATE rowlock_run r STRAIGHT_JOIN rowlock_lock l
-    ON l.name = r.name AND l.grant_id = ? AND l.expires_at > SYSDATE(6)
+const REPLACE: &str = concat!(
+    "
+UPDATE rowlock_run r STRAIGHT_JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = ?
+LEFT JOIN rowlock_session s ON s.id = l.session_id
 SET r.grant_id = l.grant_id, r.fence = ?, r.holder = l.holder, r.began_at = SYSDATE(6),
     r.ended_at = NULL, r.succeeded = NULL, r.message = NULL
-WHERE r.name = ? AND r.fence < ?";
+WHERE r.name = ? AND r.fence < ? AND ",
+    row_ends!(),
+    " > SYSDATE(6)"
+);
 
 const IS_THERE: &str = "SELECT 1 FROM rowlock_run WHERE name = ? AND grant_id = ? AND fence = ?";
 
 const END: &str = "
-UPDATE rowlock_run SET ended_at = SYSDATE(6), succeeded = ?, message = ?
+UPDATE rowlock_run SET ended_at = COALESCE(ended_at, SYSDATE(6)), succeeded = ?, message = ?
 WHERE name = ? AND grant_id = ? AND fence = ? AND (ended_at IS NULL OR succeeded = ? AND message = ?)";
 
-const LIST: &str = "
+const LIST: &str = concat!(
+    "
 SELECT r.name, r.fence, r.holder, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, r.began_at, COALESCE(r.ended_at, SYSDATE(6))),
-       r.succeeded, r.message, COALESCE(l.expires_at > SYSDATE(6), FALSE)
-FROM rowlock_run r LEFT JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = r.grant_id";
+       r.succeeded, r.message, COALESCE(",
+    row_ends!(),
+    " > SYSDATE(6), FALSE)
+FROM rowlock_run r LEFT JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = r.grant_id
+LEFT JOIN rowlock_session s ON s.id = l.session_id"
+);
 
 const CLEAN: &str = "
 DELETE FROM rowlock_run WHERE began_at < SYSDATE(6) - INTERVAL ? MICROSECOND LIMIT ?";

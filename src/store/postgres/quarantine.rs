@@ -45,12 +45,16 @@ const LEFT: &str = concat!("SELECT ", quarantine_left!(), " FROM rowlock_databas
 
 #[async_trait]
 impl QuarantineStore for PgConnection {
-    async fn quarantine_begin(&mut self, time: Duration) -> Result<Duration, Fault> {
+    async fn quarantine_begin(
+        &mut self,
+        time: Duration,
+        _limit: Duration,
+    ) -> Result<Duration, Fault> {
         let begin = query_scalar(BEGIN).bind(to_micros(time));
         Ok(micros(begin.fetch_one(self).await?))
     }
 
-    async fn quarantine_end(&mut self) -> Result<bool, Fault> {
+    async fn quarantine_end(&mut self, _limit: Duration) -> Result<bool, Fault> {
         let ended: Option<bool> = query_scalar(END).fetch_optional(self).await?;
         Ok(ended.unwrap_or(false))
     }

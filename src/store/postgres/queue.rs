@@ -12,12 +12,10 @@ use super::lock_row::{ROW, make_row, one, row_ends};
 use super::{query, query_as, query_scalar};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
-use crate::store::quarantine::QuarantineStore;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
-    Ticket, WINDOW, WaiterColumns, WaiterRow,
+    Ticket, WINDOW, WaiterColumns, WaiterRow, with_quarantine,
 };
-use crate::store::row::LockRow;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
 
@@ -184,13 +182,9 @@ pub(super) async fn joined(
             position,
             is_stuck: is_stuck.unwrap_or_default(),
         }),
-        Some((status @ (3 | 5), ..)) => {
-            let quarantine = match status {
-                5 => conn.quarantine_left().await?,
-                _ => None,
-            };
-            let row = one(conn, ROW, name).await?;
-            row.map(|row| Joined::Full(LockRow { quarantine, ..row }))
+        Some((3, ..)) => {
+            let full = one(conn, ROW, name).await?.map(Joined::Full);
+            with_quarantine(conn, full).await?
         }
         Some((4, Some(capacity), _)) => Some(Joined::Mismatch(Kind::of(capacity))),
         _ => None,

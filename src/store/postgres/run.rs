@@ -3,35 +3,46 @@
 use async_trait::async_trait;
 use sqlx::PgConnection;
 
+use super::lock_row::row_ends;
 use super::{query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
 use crate::store::to_micros;
 
-const BEGIN: &str = "
+const BEGIN: &str = concat!(
+    "
 INSERT INTO rowlock_run (name, grant_id, fence, holder, began_at)
 SELECT l.name, l.grant_id, $3, l.holder, clock_timestamp()
-FROM rowlock_lock l WHERE l.name = $1 AND l.grant_id = $2 AND l.expires_at > clock_timestamp()
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name = $1 AND l.grant_id = $2 AND ",
+    row_ends!(),
+    " > clock_timestamp()
 ON CONFLICT (name) DO UPDATE
 SET grant_id = EXCLUDED.grant_id, fence = EXCLUDED.fence, holder = EXCLUDED.holder, began_at = EXCLUDED.began_at,
     ended_at = NULL, succeeded = NULL, message = NULL
-WHERE rowlock_run.fence < EXCLUDED.fence";
+WHERE rowlock_run.fence < EXCLUDED.fence"
+);
 
 const IS_THERE: &str =
     "SELECT EXISTS (SELECT FROM rowlock_run WHERE name = $1 AND grant_id = $2 AND fence = $3)";
 
 const END: &str = "
-UPDATE rowlock_run SET ended_at = clock_timestamp(), succeeded = $4, message = $5
+UPDATE rowlock_run SET ended_at = COALESCE(ended_at, clock_timestamp()), succeeded = $4, message = $5
 WHERE name = $1 AND grant_id = $2 AND fence = $3 AND (ended_at IS NULL OR succeeded = $4 AND message = $5)";
 
-const LIST: &str = "
+const LIST: &str = concat!(
+    "
 SELECT r.name, r.fence, r.holder, (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM COALESCE(r.ended_at, clock_timestamp()) - r.began_at) * 1000000)::bigint,
-       r.succeeded, r.message, COALESCE(l.expires_at > clock_timestamp(), false)
+       r.succeeded, r.message, COALESCE(",
+    row_ends!(),
+    " > clock_timestamp(), false)
 FROM rowlock_run r LEFT JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = r.grant_id
+LEFT JOIN rowlock_session s ON s.id = l.session_id
 WHERE $1 IS NULL OR r.name = $1
-ORDER BY r.name";
+ORDER BY r.name"
+);
 
 const CLEAN: &str = "
 DELETE FROM rowlock_run WHERE name IN (

@@ -45,7 +45,11 @@ pub(super) async fn is_quarantined(conn: &mut SqliteConnection) -> Result<bool, 
 
 #[async_trait]
 impl QuarantineStore for SqliteConnection {
-    async fn quarantine_begin(&mut self, time: Duration) -> Result<Duration, Fault> {
+    async fn quarantine_begin(
+        &mut self,
+        time: Duration,
+        _limit: Duration,
+    ) -> Result<Duration, Fault> {
         let left: Vec<i64> = durably(self, async |conn| {
             let begin = sqlx::query_scalar(BEGIN).bind(to_micros(time));
             begin.fetch_all(conn).await
@@ -55,7 +59,7 @@ impl QuarantineStore for SqliteConnection {
         Ok(micros(*left))
     }
 
-    async fn quarantine_end(&mut self) -> Result<bool, Fault> {
+    async fn quarantine_end(&mut self, _limit: Duration) -> Result<bool, Fault> {
         durably(self, async |conn| {
             let was = left(conn).await?.is_some();
             sqlx::query(END).execute(conn).await?;

@@ -9,16 +9,15 @@ use uuid::Uuid;
 
 use super::connect::in_a_transaction;
 use super::lock_row::{make_row, read, row_ends};
-use super::quarantine::{self, is_quarantined};
+use super::quarantine::is_quarantined;
 use super::waiter;
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::json;
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
-    Ticket, WaiterColumns, WaiterRow,
+    Ticket, WaiterColumns, WaiterRow, with_quarantine,
 };
-use crate::store::row::LockRow;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::{to_micros, writers};
 
@@ -350,10 +349,8 @@ pub(super) async fn joined_or_full(
     if joined.is_some() {
         return Ok(joined);
     }
-    let quarantine = quarantine::left(conn).await?;
     let row = read(conn, std::iter::once(name)).await?;
-    let row = row.into_values().next();
-    Ok(row.map(|row| Joined::Full(LockRow { quarantine, ..row })))
+    with_quarantine(conn, row.into_values().next().map(Joined::Full)).await
 }
 
 /// `None`: the file stayed busy, and nothing has happened.

@@ -3,37 +3,49 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
+use super::lock_row::row_ends;
 use super::record::durably;
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
 use crate::store::{to_micros, writers};
 
-const BEGIN: &str = "
+const BEGIN: &str = concat!(
+    "
 INSERT INTO rowlock_run (name, grant_id, fence, holder, began_at)
 SELECT l.name, l.grant_id, ?3, l.holder, now.us
-FROM rowlock_lock l, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE l.name = ?1 AND l.grant_id = ?2 AND l.expires_at > now.us
+FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id,
+     (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE l.name = ?1 AND l.grant_id = ?2 AND ",
+    row_ends!(),
+    " > now.us
 ON CONFLICT (name) DO UPDATE
 SET grant_id = excluded.grant_id, fence = excluded.fence, holder = excluded.holder, began_at = excluded.began_at,
     ended_at = NULL, succeeded = NULL, message = NULL
-WHERE rowlock_run.fence < excluded.fence";
+WHERE rowlock_run.fence < excluded.fence"
+);
 
 const IS_THERE: &str =
     "SELECT EXISTS (SELECT 1 FROM rowlock_run WHERE name = ?1 AND grant_id = ?2 AND fence = ?3)";
 
 const END: &str = "
 UPDATE rowlock_run
-SET ended_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, succeeded = ?4, message = ?5
+SET ended_at = coalesce(ended_at, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+    succeeded = ?4, message = ?5
 WHERE name = ?1 AND grant_id = ?2 AND fence = ?3 AND (ended_at IS NULL OR succeeded = ?4 AND message = ?5)";
 
-const LIST: &str = "
+const LIST: &str = concat!(
+    "
 SELECT r.name, r.fence, r.holder, r.began_at, coalesce(r.ended_at, now.us) - r.began_at, r.succeeded, r.message,
-       coalesce(l.expires_at > now.us, FALSE)
-FROM rowlock_run r LEFT JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = r.grant_id,
+       coalesce(",
+    row_ends!(),
+    " > now.us, FALSE)
+FROM rowlock_run r LEFT JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = r.grant_id
+     LEFT JOIN rowlock_session s ON s.id = l.session_id,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE ?1 IS NULL OR r.name = ?1
-ORDER BY r.name";
+ORDER BY r.name"
+);
 
 const CLEAN: &str = "
 DELETE FROM rowlock_run WHERE name IN (

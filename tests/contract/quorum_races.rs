@@ -1,0 +1,124 @@
+//! A lock over several databases, while members lose it, come back, and its guard ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use rowlock::compose::Quorum;
+use rowlock::{ReleaseOutcome, Rowlock};
+use rowlock_test::{Db, ENGINES, eventually, on_every_engine};
+use tokio::task::JoinSet;
+
+/// The database of the test, and two of other brands.
+async fn databases(db: &Db) -> [Db; 2] {
+    let at = ENGINES.iter().position(|engine| *engine == db.engine);
+    let other = |n: usize| Db::new(ENGINES[(at.unwrap() + n) % ENGINES.len()]);
+    [other(1).await, other(2).await]
+}
+
+fn urls(db: &Db, others: &[Db; 2]) -> [String; 3] {
+    [db.url.clone(), others[0].url.clone(), others[1].url.clone()]
+}
+
+async fn clients(db: &Db, others: &[Db; 2]) -> [Rowlock; 3] {
+    [
+        db.rowlock().await,
+        others[0].rowlock().await,
+        others[1].rowlock().await,
+    ]
+}
+
+async fn holders(clients: &[Rowlock], name: &str) -> usize {
+    let mut held = 0;
+    for client in clients {
+        held += usize::from(client.inspect(name).await.unwrap().is_some());
+    }
+    held
+}
+
+async fn remove(others: [Db; 2]) {
+    for other in others {
+        other.remove().await;
+    }
+}
+
+on_every_engine! {
+    async fn a_member_that_loses_every_lease_breaks_neither_exclusion_nor_fences(db: &Db) {
+        let others = databases(db).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        // It forgets leases between both rounds, in the work, and while the repair takes it again.
+        let forgetful = tokio::spawn({
+            let (client, stop) = (db.rowlock().await, Arc::clone(&stop));
+            async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let _ = client.force_release("a").await.unwrap();
+                }
+            }
+        });
+        let (last, inside) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicI64::new(0)));
+        let mut tasks = JoinSet::new();
+        for _ in 0..3 {
+            let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
+            let (last, inside) = (Arc::clone(&last), Arc::clone(&inside));
+            tasks.spawn(async move {
+                for _ in 0..6 {
+                    let held = quorum.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+                    if held.is_held() {
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
+                        let before = last.swap(held.fence(), Ordering::SeqCst);
+                        assert!(before < held.fence(), "{before} {}", held.fence());
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    let _ = held.release().await.unwrap();
+                }
+            });
+        }
+        tasks.join_all().await;
+        stop.store(true, Ordering::SeqCst);
+        forgetful.await.unwrap();
+        remove(others).await;
+    }
+
+    async fn a_release_while_a_member_is_taken_again_leaves_nothing(db: &Db) {
+        let others = databases(db).await;
+        let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
+        let clients = clients(db, &others).await;
+        for round in 0..6_u64 {
+            let name = format!("a{round}");
+            let held = quorum.lock(name.as_str()).ttl(Duration::from_millis(600)).acquire().await.unwrap();
+            clients[0].force_release(name.as_str()).await.unwrap();
+            // The repair comes after a third of the TTL.
+            tokio::time::sleep(Duration::from_millis(190 + 4 * round)).await;
+            if round % 2 == 0 {
+                assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+            } else {
+                drop(held);
+            }
+            eventually("it is free", async || holders(&clients, &name).await == 0).await;
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            assert_eq!(holders(&clients, &name).await, 0);
+        }
+        remove(others).await;
+    }
+
+    async fn a_guard_that_outlives_its_runtime_is_trusted_and_released(db: &Db) {
+        let others = databases(db).await;
+        let urls = urls(db, &others);
+        let clients = clients(db, &others).await;
+        let thread = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let held = runtime.block_on(async {
+                let quorum = Quorum::connect(urls).await.unwrap();
+                quorum.lock("a").ttl(Duration::from_millis(900)).acquire().await.unwrap()
+            });
+            drop(runtime);
+            std::thread::sleep(Duration::from_millis(1_500));
+            assert!(held.is_held(), "its leases are renewed on threads of their own");
+            drop(held);
+        });
+        thread.await.unwrap();
+        eventually("it is free", async || holders(&clients, "a").await == 0).await;
+        remove(others).await;
+    }
+}

@@ -1,0 +1,148 @@
+//! The last run of the work under a lock: it is that of the greatest fence, and it is running for as long as its lease is live.
+
+use std::time::Duration;
+
+use rowlock::compose::Job;
+use rowlock::{Error, Loss, RunState};
+use rowlock_test::{Db, on_every_engine, release, take};
+
+const LONG: Duration = Duration::from_mins(10);
+
+on_every_engine! {
+    async fn a_run_begins_under_a_live_lease_only(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        // It was lost by this process's clock.
+        let held = one.lock("hold").max_hold(Duration::from_millis(200)).acquire().await.unwrap();
+        assert_eq!(held.lost().await, Loss::MaxHold);
+        let error = held.begin_run().await.unwrap_err();
+        assert!(matches!(error, Error::Lost { loss: Loss::MaxHold, .. }), "{error}");
+        // It has expired by the database's clock, once without a run before and once with one.
+        for round in 0..2 {
+            let held = take(&one, "a", LONG).await;
+            let past = db.past();
+            let name = db.bytes("a");
+            db.execute(&format!("UPDATE rowlock_lock SET expires_at = {past}, acquired_at = {past} WHERE name = {name}")).await;
+            let error = held.begin_run().await.unwrap_err();
+            assert!(matches!(error, Error::Lost { .. }), "{error}");
+            assert_eq!(two.last_run("a").await.unwrap().is_some(), round == 1);
+            let next = take(&two, "a", LONG).await;
+            next.begin_run().await.unwrap();
+            release(&next).await;
+        }
+    }
+
+    async fn a_run_belongs_to_the_lease_and_not_to_its_fence(db: &Db) {
+        let one = db.rowlock().await;
+        let held = take(&one, "a", LONG).await;
+        held.begin_run().await.unwrap();
+        let began = one.last_run("a").await.unwrap().unwrap();
+        held.raise_fence(held.fence() + 1_000).await.unwrap();
+        held.begin_run().await.unwrap();
+        assert_eq!(one.last_run("a").await.unwrap().unwrap().began_at, began.began_at, "it began before");
+        assert!(held.end_run(true, "done").await.unwrap());
+        let run = one.last_run("a").await.unwrap().unwrap();
+        assert_eq!((run.state, run.message.as_str()), (RunState::Succeeded, "done"));
+        release(&held).await;
+        // A later lease without a run does not end it.
+        let next = take(&one, "a", LONG).await;
+        assert!(!next.end_run(false, "other").await.unwrap());
+        assert_eq!(one.last_run("a").await.unwrap().unwrap(), run);
+    }
+
+    async fn a_second_sending_of_the_end_changes_nothing(db: &Db) {
+        let one = db.rowlock().await;
+        let held = take(&one, "a", LONG).await;
+        held.begin_run().await.unwrap();
+        assert!(held.end_run(false, "no paper").await.unwrap());
+        let run = one.last_run("a").await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(held.end_run(false, "no paper").await.unwrap());
+        assert!(!held.end_run(true, "no paper").await.unwrap());
+        assert!(!held.end_run(false, "").await.unwrap());
+        assert_eq!(one.last_run("a").await.unwrap().unwrap(), run);
+    }
+
+    async fn a_run_under_a_lock_of_a_session_has_vanished_with_it(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = one.lock("a").in_session().acquire().await.unwrap();
+        held.begin_run().await.unwrap();
+        let run = two.last_run("a").await.unwrap().unwrap();
+        assert_eq!(run.state, RunState::Running);
+        let past = db.past();
+        db.execute(&format!("UPDATE rowlock_session SET expires_at = {past}")).await;
+        let run = two.last_run("a").await.unwrap().unwrap();
+        assert_eq!(run.state, RunState::Vanished);
+        let error = held.begin_run().await.err();
+        assert!(matches!(error, None | Some(Error::Lost { .. })), "{error:?}");
+    }
+
+    async fn a_job_that_was_paused_for_too_long_does_not_touch_the_next_one(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let job = Job::new(&one, "j").at_least_for(Duration::from_millis(1)).holder("late");
+        let late = job.run(async |held| {
+            let past = db.past();
+            db.execute(&format!("UPDATE rowlock_lock SET expires_at = {past}, acquired_at = {past}")).await;
+            let next = two.lock("j").holder("next").try_acquire().await.unwrap().held().expect("it has expired");
+            next.begin_run().await.unwrap();
+            let _ = held;
+            Ok::<_, Error>(next)
+        });
+        // (The work may be done before the loss is seen.)
+        if let Some(next) = late.await.ok().and_then(rowlock::compose::job::Ran::here) {
+            assert!(next.is_held());
+            let run = two.last_run("j").await.unwrap().unwrap();
+            assert_eq!((run.state, run.holder.as_str(), run.fence), (RunState::Running, "next", next.fence()));
+            assert!(one.lock("j").try_acquire().await.unwrap().held().is_none());
+        }
+    }
+
+    async fn runs_of_long_ago_are_cleaned_away(db: &Db) {
+        let one = db.rowlock().await;
+        for name in ["old", "new"] {
+            let held = take(&one, name, LONG).await;
+            held.begin_run().await.unwrap();
+            held.end_run(true, "").await.unwrap();
+            release(&held).await;
+        }
+        let ago = |days: i64| db.moved("began_at", -days * 24 * 3_600);
+        for (name, days) in [("old", 401), ("new", 399)] {
+            let name = db.bytes(name);
+            let began = ago(days);
+            db.execute(&format!("UPDATE rowlock_run SET began_at = {began} WHERE name = {name}")).await;
+        }
+        one.clean_all(100).await.unwrap();
+        let runs = one.runs().await.unwrap();
+        let names: Vec<_> = runs.iter().map(|run| run.name.as_str()).collect();
+        assert_eq!(names, ["new"]);
+    }
+
+    async fn a_name_stays_taken_when_the_runtime_of_its_job_ends(db: &Db) {
+        let two = db.rowlock().await;
+        let url = db.url.clone();
+        // The job's runtime ends while it runs. The client lives on.
+        let one = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let (one, began) = runtime.block_on(async {
+                let one = rowlock::Rowlock::connect(&url).await.unwrap();
+                let (begins, began) = tokio::sync::oneshot::channel();
+                let job = Job::new(&one, "j").at_least_for(LONG);
+                tokio::spawn(async move {
+                    job.run(async |_| {
+                        let _ = begins.send(());
+                        std::future::pending::<Result<(), Error>>().await
+                    }).await
+                });
+                (one, began)
+            });
+            runtime.block_on(began).unwrap();
+            drop(runtime);
+            one
+        }).await.unwrap();
+        one.flush().await;
+        let busy = two.lock("j").try_acquire().await.unwrap();
+        assert!(busy.held().is_none(), "the name is free before its time");
+        one.shutdown(Duration::from_secs(10)).await;
+        let busy = two.lock("j").try_acquire().await.unwrap();
+        assert!(busy.held().is_none(), "the name is free before its time");
+    }
+}
