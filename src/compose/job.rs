@@ -30,6 +30,7 @@
 //! - *No machine is up at that minute*: the round does not run. A job is no queue.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,9 @@ use crate::lock::{Held, Lock, TryAcquire};
 use crate::model::{Busy, Error, Name, ReleaseOutcome};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
+/// Those of [`Lock::max_hold`].
+const AT_MOST_FOR: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_hours(366 * 24);
 
 /// What became of a call of [`Job::run`].
 #[derive(Debug)]
@@ -47,7 +51,7 @@ const DEFAULT_TTL: Duration = Duration::from_secs(30);
 pub enum Ran<T> {
     /// The job ran here, and this is its result.
     Here(T),
-    /// It runs on another machine, or has run there just now.
+    /// It runs on another machine, or has run there just now. Or it runs nowhere, because the database is in [quarantine](Busy::quarantine).
     Elsewhere(Busy),
 }
 
@@ -148,7 +152,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// `at_least_for` above `at_most_for`, or above 24 h; a TTL out of bounds.
+    /// `at_least_for` above `at_most_for`, or above 24 h; `at_most_for` or a TTL out of bounds.
     pub fn check(
         at_least_for: Duration,
         at_most_for: Option<Duration>,
@@ -166,6 +170,13 @@ impl Job {
                 setting: "at_least_for",
                 given: at_least_for,
                 bounds: "at most 24 h are allowed",
+            });
+        }
+        if let Some(given) = at_most_for.filter(|most| !AT_MOST_FOR.contains(most)) {
+            return Err(Error::InvalidDuration {
+                setting: "at_most_for",
+                given,
+                bounds: "100 ms to 366 days are allowed",
             });
         }
         Ok(())

@@ -10,6 +10,7 @@
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed;
 //!   [`queue_cut`]: connections are cut while tasks wait.
+//! - [`jobs`]: jobs that machines with different clocks start, some of which are killed.
 //! - [`leader`]: leaders that are killed and paused while they act.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
 //! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has finished.
@@ -31,6 +32,7 @@ mod cut;
 mod dead_holder;
 mod histories;
 mod history;
+mod jobs;
 mod late_record;
 mod late_requests;
 mod late_response;
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         if !rowlock_test::Kind::of(engine).has_server {
             continue; // no server to kill, no network to cut
         }
+        trials.push(trial("jobs", engine, move || block_on(jobs::run(engine))));
         trials.push(trial("server_kill", engine, move || {
             block_on(server_kill::run(engine));
         }));
@@ -222,6 +225,10 @@ fn the_judge_of_histories() -> Vec<Trial> {
         }),
         Trial::test("leaders_by_hand", || {
             leader::the_judge_sees_violations();
+            Ok(())
+        }),
+        Trial::test("jobs_by_hand", || {
+            jobs::the_judge_sees_violations();
             Ok(())
         }),
     ];
