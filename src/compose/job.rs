@@ -13,13 +13,14 @@
 //!   free ── run ──► running ── the work ends ──► taken ── at_least_for is over ──► free
 //!                     │                            ▲
 //!                     ├── its future is dropped ───┘
-//!                     └── the process dies: free after at_least_for, or after the TTL if that is longer
+//!                     └── the process dies: free after at_least_for, or after the TTL if that is longer; counted from the last renewal
 //! ```
 //!
 //! # Trust window
 //!
 //! That of the lease, which is renewed while the job runs ([`Held`]). The database's clock alone measures `at_least_for`. The clocks of the machines only say when each of them calls: if
-//! they differ by less than `at_least_for`, and this is shorter than the time between two rounds less that difference, every round runs once.
+//! they differ by less than `at_least_for`, and this is shorter than the time between two rounds less that difference, every round runs once. (With clocks that are up to 5 s ahead or behind,
+//! and thus differ by 10 s: more than 10 s, and for a round each minute less than 50 s.) A machine that calls late counts as one whose clock is behind.
 //!
 //! # Failure
 //!
