@@ -75,6 +75,8 @@ struct Fleet {
     /// The calls that have begun and not returned, of each process.
     calls: HashMap<u32, BTreeSet<Cut>>,
     killed: Vec<u32>,
+    /// How often a job has run that must run once.
+    runs: u32,
     /// When to kill the machine in a slot.
     strikes: Vec<(Instant, usize)>,
 }
@@ -93,6 +95,7 @@ impl Fleet {
             off: [false; SKEWS.len()],
             calls: HashMap::new(),
             killed: Vec::new(),
+            runs: 0,
             strikes: Vec::new(),
         }
     }
@@ -124,7 +127,11 @@ impl Fleet {
                 self.calls.entry(process).or_default().insert((job, round));
             }
             Event::Runs(job) => {
-                if let Some(slot) = slot.filter(|_| job < JOBS && rand::rng().random_bool(0.05)) {
+                let Some(slot) = slot.filter(|_| job < JOBS) else {
+                    return;
+                };
+                self.runs += 1;
+                if self.runs % 12 == 4 {
                     let at = Instant::now() + rand::rng().random_range(Duration::ZERO..STRIKE);
                     self.strikes.push((at, slot));
                 }
@@ -200,6 +207,7 @@ pub(crate) async fn run(engine: Engine) {
     }
     let (clocks, kills) = (fleet.clocks, fleet.crew.kills);
     assert!(clocks >= SKEWS.len(), "every machine has told its clock");
+    assert!(kills > 0, "no machine was killed");
     let cut = fleet.end();
     let all = "SELECT job, round, late, done FROM effect ORDER BY job, round, late";
     let effects: Vec<(i64, i64, i64, i64)> = on_app!(&db.app, pool => {
@@ -211,8 +219,9 @@ pub(crate) async fn run(engine: Engine) {
     // The judge would see it if the clocks were not moved: then these would run once, too.
     let careless = judge(&effects, &cut, JOBS..JOBS + CARELESS, rounds);
     let flaw = careless.expect_err("at_least_for is shorter than the clocks differ");
+    assert!(flaw.contains("times"), "{engine}: {flaw}");
     println!(
-        "jobs {engine}: {} rounds of {JOBS} jobs on {} machines, whose clocks differ by {} s; {kills} kills of a machine: {verdict}; \
+        "jobs {engine}: {} rounds in all, of {JOBS} jobs on {} machines, whose clocks differ by {} s; {kills} kills of a machine: {verdict}; \
          with at_least_for = {} s: {flaw}",
         JOBS * rounds,
         SKEWS.len(),
