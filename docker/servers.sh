@@ -9,6 +9,7 @@
 #   docker/servers.sh start galera DIR       start three MariaDB nodes, and print a URL for each; DIR/n1, DIR/n2 and
 #                                            DIR/n3 have their pid, port, url and log
 #   docker/servers.sh run postgres PROGRAM ARG…  run a program of PostgreSQL, such as pgbench
+#   docker/servers.sh faketime               print the path of libfaketime, which moves the clock of a test's process
 #   docker/servers.sh stop DIR               stop the server in DIR; its data stays
 #
 # ENGINE is postgres, mariadb or mysql; or, for the benchmark `race`, redis, etcd or zookeeper. A server listens on a
@@ -41,6 +42,9 @@ java_of() {
   echo "$found"
 }
 
+# The library of a tree, for programs with threads.
+faketime_of() { ls -d "$1"/usr/lib/*-linux-gnu/faketime/libfaketimeMT.so.1 2>/dev/null | grep -m 1 .; }
+
 has() { # has ENGINE TREE
   case $1 in
     postgres) [ -x "$(pg_bin "$2")/initdb" ] ;;
@@ -50,6 +54,7 @@ has() { # has ENGINE TREE
     pgbouncer) [ -x "$2/usr/sbin/pgbouncer" ] ;;
     redis) [ -x "$2/usr/bin/redis-server" ] ;;
     etcd) [ -x "$2/usr/bin/etcd" ] ;;
+    faketime) faketime_of "$2" >/dev/null ;;
     zookeeper) [ -e "$2/usr/share/java/zookeeper.jar" ] && java_of "$2" >/dev/null ;;
   esac
 }
@@ -126,6 +131,7 @@ fetch_alone() { # fetch_alone ENGINE
     redis) unpack "$dest" $host "" redis-server ;;
     etcd) unpack "$dest" $host "" etcd-server ;;
     zookeeper) unpack "$dest" $host "" zookeeper && keep_links "$dest" ;;
+    faketime) unpack "$dest" $host "" libfaketime ;;
     mysql)
       # Ubuntu has MySQL. For Debian, the next lines take it from sid.
       unpack "$dest" $host "" mysql-server-core-8.4 mysql-client-core-8.4 ||
@@ -510,7 +516,7 @@ gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/
 case ${1:-} in
   fetch)
     if [ $# -gt 1 ]; then for engine in "${@:2}"; do fetch "$engine"; done
-    else for engine in postgres mariadb mysql pgbouncer; do fetch $engine; done; fetch_galera; fi ;;
+    else for engine in postgres mariadb mysql pgbouncer faketime; do fetch $engine; done; fetch_galera; fi ;;
   start)
     case ${2:-} in
       standby) [ $# = 4 ] || die "usage: servers.sh start standby DIR PRIMARY" ;;
@@ -523,6 +529,9 @@ case ${1:-} in
     [ $# -ge 3 ] && [ "$2" = postgres ] || die "usage: servers.sh run postgres PROGRAM ARG…"
     fetch postgres; from=$(tree postgres)
     run_in "$from" "$(pg_bin "$from")/$3" "${@:4}" ;;
+  faketime)
+    [ $# = 1 ] || die "usage: servers.sh faketime"
+    fetch faketime; faketime_of "$(tree faketime)" ;;
   stop)
     [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
     if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;

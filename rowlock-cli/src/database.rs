@@ -98,7 +98,7 @@ pub(crate) fn missing_default() -> Option<PathBuf> {
     path(DEFAULT).filter(|path| !path.exists())
 }
 
-/// Says that `run` has made the default file: with another working directory it would be another file.
+/// Says that the command has made the default file: with another working directory it would be another file.
 pub(crate) fn tell_made(file: &Path) {
     tell(format_args!(
         "made {}: only processes in this folder see its locks (--url or {VARIABLE} names another database)",

@@ -9,10 +9,11 @@ use crate::{
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
     let url = arguments.url.as_deref().unwrap_or(database::DEFAULT);
+    let is_default = arguments.url.is_none();
     match arguments.command {
         Command::Run(run) => {
-            let made = arguments.url.is_none().then(database::missing_default);
-            run.execute(url, made.flatten()).await
+            let made = is_default.then(database::missing_default).flatten();
+            run.execute(url, made).await
         }
         // `main` has handled it.
         Command::Leash(_) => Ok(USAGE),
@@ -44,7 +45,10 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             }
             Ok(0)
         }
-        Command::Quarantine(quarantine) => quarantine.execute(url).await,
+        Command::Quarantine(quarantine) => {
+            let made = is_default.then(database::missing_default).flatten();
+            quarantine.execute(url, made).await
+        }
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
             let held = rowlock.holders(name.clone()).await?;

@@ -68,7 +68,8 @@ Exit codes:
   75 not acquired, or (forget) in use  76 lock lost while the command ran
   78 wrong tables, rights or server version  65 damaged row     70 any other failure
   run: otherwise the command's exit code, 128 + the number of the signal that ended it,
-       126 or 127 when rowlock cannot start it
+       126 or 127 when rowlock cannot start it; with --at-least-for 0 also when the job
+       runs on another machine, or has run there just now
 Errors are text on standard error, also with --json.
 
 The URL has the form postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or

@@ -1,5 +1,6 @@
 //! `rowlock quarantine`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -18,12 +19,16 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    pub(crate) async fn execute(self, url: &str) -> Result<u8, Failure> {
+    /// `made`: the default file, if connecting makes it.
+    pub(crate) async fn execute(self, url: &str, made: Option<PathBuf>) -> Result<u8, Failure> {
         let rowlock = match self.time {
             // It makes the tables of an empty database, too: in quarantine from the start.
             Some(time) => database::make_in_quarantine(url, time).await?,
             None => database::find(url).await?,
         };
+        if let Some(made) = made.filter(|_| self.time.is_some()) {
+            database::tell_made(&made);
+        }
         let target = rowlock.target();
         if self.end {
             if rowlock.end_quarantine().await? {
@@ -34,6 +39,9 @@ impl Quarantine {
             return Ok(0);
         }
         match rowlock.quarantine_left().await? {
+            Some(left) if self.time.is_some_and(|time| time < left) => say!(
+                "{target} grants nothing for another {left:.0?}: it was in quarantine before, and the longer time counts"
+            )?,
             Some(left) => say!("{target} grants nothing for another {left:.0?}")?,
             None => say!("{target} is not in quarantine")?,
         }

@@ -241,9 +241,12 @@ impl Run {
 
     /// Sends SIGTERM to the group, and SIGKILL after the grace. Both also reach processes that outlive the command.
     async fn stop(&self, child: &mut Child, group: Pid, loss: Loss) {
+        let why = match loss {
+            Loss::MaxHold => format!("{:?} has run for as long as --at-most-for says", self.name),
+            loss => format!("the lock {:?} was lost ({loss})", self.name),
+        };
         tell(format_args!(
-            "the lock {:?} was lost ({loss}): rowlock stops the command, and kills it in {}",
-            self.name,
+            "{why}: rowlock stops the command, and kills it in {}",
             span(self.grace)
         ));
         let _ = killpg(group, Signal::SIGTERM);

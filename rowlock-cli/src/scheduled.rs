@@ -6,22 +6,23 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use comfy_table::{Table, presets};
 use rowlock::compose::Job;
-use rowlock::{Error, Held, Name, ReleaseOutcome, Rowlock, RunInfo, TryAcquire};
+use rowlock::{Error, Held, Loss, Name, ReleaseOutcome, Rowlock, RunInfo, RunState, TryAcquire};
 use serde::Serialize;
 
-use crate::out::{say, tell};
+use crate::out::{say, span, tell};
 use crate::show::{for_people, print_json, rfc3339};
-use crate::{Failure, LOST, duration};
+use crate::{Failure, LOST, USAGE, duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct Scheduled {
     /// Run a job that other machines start at the same time, too. It runs on one of them, and the name stays taken for this long after
-    /// the job has begun, even if the command ends sooner. Set it longer than the machines' clocks differ. If the name is taken,
-    /// this command does not wait: it prints nothing (unless standard error is a terminal) and exits with 0. `rowlock jobs` shows the last run.
+    /// the job has begun, even if the command ends sooner: 0s to 24h, more than the machines' clocks differ, and less than the time
+    /// between two rounds less that difference. If the name is taken, this command does not wait: it prints nothing (unless
+    /// standard error is a terminal) and exits with 0. `rowlock jobs` shows the last run.
     #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true, conflicts_with_all = WAITS)]
     at_least_for: Option<Duration>,
-    /// Run a job, as with --at-least-for, and end it when it has run for this long, as if the lock were lost (exit code 76).
-    #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true, conflicts_with_all = WAITS)]
+    /// End the job when it has run for this long, as if the lock were lost (exit code 76): 100ms to 8784h.
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true, requires = "at_least_for")]
     at_most_for: Option<Duration>,
 }
 
@@ -43,12 +44,21 @@ pub(crate) struct Running {
 }
 
 impl Scheduled {
-    pub(crate) fn check(&self, ttl: Duration) -> Result<(), Error> {
-        Job::check(self.at_least_for.unwrap_or_default(), self.at_most_for, ttl)
+    pub(crate) fn check(&self, ttl: Duration) -> Result<(), Failure> {
+        let at_least_for = self.at_least_for.unwrap_or_default();
+        if let Some(most) = self.at_most_for.filter(|most| *most < at_least_for) {
+            let message = format!(
+                "--at-least-for {} is longer than --at-most-for {}: give the job more time, or its name less",
+                span(at_least_for),
+                span(most)
+            );
+            return Err(Failure::Other(message, USAGE));
+        }
+        Ok(Job::check(at_least_for, self.at_most_for, ttl)?)
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        self.at_least_for.is_some() || self.at_most_for.is_some()
+        self.at_least_for.is_some()
     }
 
     /// Asks once. `None`: another machine runs it, or has just run it.
@@ -66,6 +76,12 @@ impl Scheduled {
         }
         let held = match lock.try_acquire().await? {
             TryAcquire::Held(held) => held,
+            // It runs nowhere.
+            TryAcquire::Busy(busy) if busy.quarantine.is_some() => {
+                let (name, waited) = (name.clone(), Duration::ZERO);
+                let busy = Box::new(busy);
+                return Err(Error::WaitTimeout { name, waited, busy });
+            }
             TryAcquire::Busy(busy) => {
                 // cron mails what a job prints.
                 if std::io::stderr().is_terminal() {
@@ -94,7 +110,10 @@ impl Running {
     ) -> Result<ReleaseOutcome, Error> {
         let message = match code {
             Ok(0) => String::new(),
-            Ok(LOST) if held.loss().is_some() => "its lock was lost".into(),
+            Ok(LOST) if let Some(loss) = held.loss() => match loss {
+                Loss::MaxHold => "it ran for longer than --at-most-for".into(),
+                loss => format!("its lock was lost: {loss}"),
+            },
             Ok(code) => format!("exit code {code}"),
             Err(failure) => failure.message(),
         };
@@ -116,7 +135,8 @@ struct JsonRun<'a> {
     name: &'a str,
     state: &'static str,
     began_at: String,
-    took_ms: u64,
+    /// `null`: it has vanished, and nobody knows.
+    took_ms: Option<u64>,
     holder: &'a str,
     fence: i64,
     message: &'a str,
@@ -128,12 +148,17 @@ impl<'a> From<&'a RunInfo> for JsonRun<'a> {
             name: run.name.as_str(),
             state: run.state.name(),
             began_at: rfc3339(run.began_at),
-            took_ms: u64::try_from(run.took.as_millis()).unwrap_or(u64::MAX),
+            took_ms: took(run).map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
             holder: &run.holder,
             fence: run.fence,
             message: &run.message,
         }
     }
+}
+
+/// How long it took, or has taken so far. A vanished run has ended at a time that nobody knows.
+fn took(run: &RunInfo) -> Option<Duration> {
+    (run.state != RunState::Vanished).then_some(run.took)
 }
 
 pub(crate) fn print_runs(runs: &[RunInfo], json: bool) -> Result<(), Failure> {
@@ -151,7 +176,7 @@ pub(crate) fn print_runs(runs: &[RunInfo], json: bool) -> Result<(), Failure> {
         table.add_row([
             run.name.as_str().escape_debug().to_string(),
             for_people(run.began_at),
-            format!("{:.1?}", run.took),
+            took(run).map_or_else(|| "-".into(), |took| format!("{took:.1?}")),
             run.state.to_string(),
             run.holder.escape_debug().to_string(),
             run.message.escape_debug().to_string(),

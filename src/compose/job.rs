@@ -13,13 +13,14 @@
 //!   free ── run ──► running ── the work ends ──► taken ── at_least_for is over ──► free
 //!                     │                            ▲
 //!                     ├── its future is dropped ───┘
-//!                     └── the process dies: free after at_least_for, or after the TTL if that is longer
+//!                     └── the process dies: free after at_least_for, or after the TTL if that is longer; counted from the last renewal
 //! ```
 //!
 //! # Trust window
 //!
 //! That of the lease, which is renewed while the job runs ([`Held`]). The database's clock alone measures `at_least_for`. The machines' clocks only decide when each machine calls. Let the clocks
-//! differ by d at most, and let the rounds be p apart. Every round runs once if `at_least_for` is longer than d and shorter than p − d.
+//! differ by d at most, and let the rounds be p apart. Every round runs once if `at_least_for` is longer than d and shorter than p − d. (With clocks that
+//! are up to 5 s ahead or behind, d is 10 s: for a round each minute, more than 10 s and less than 50 s.) A machine that calls late counts as one whose clock is behind.
 //!
 //! # Failure
 //!
@@ -30,6 +31,7 @@
 //! - *No machine is up at that minute*, or the database is in [quarantine](crate::Rowlock::quarantine): the round does not run, and nothing runs it later. A job is not a queue.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -41,6 +43,9 @@ use crate::lock::{Held, Lock, TryAcquire};
 use crate::model::{Busy, Error, Name, ReleaseOutcome};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
+/// Those of [`Lock::max_hold`].
+const AT_MOST_FOR: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_hours(366 * 24);
 
 /// What became of a call of [`Job::run`].
 #[derive(Debug)]
@@ -149,7 +154,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// `at_least_for` above `at_most_for`, or above 24 h; a TTL out of bounds.
+    /// `at_least_for` above `at_most_for`, or above 24 h; `at_most_for` or a TTL out of bounds.
     pub fn check(
         at_least_for: Duration,
         at_most_for: Option<Duration>,
@@ -167,6 +172,13 @@ impl Job {
                 setting: "at_least_for",
                 given: at_least_for,
                 bounds: "at most 24 h are allowed",
+            });
+        }
+        if let Some(given) = at_most_for.filter(|most| !AT_MOST_FOR.contains(most)) {
+            return Err(Error::InvalidDuration {
+                setting: "at_most_for",
+                given,
+                bounds: "100 ms to 366 days are allowed",
             });
         }
         Ok(())

@@ -170,7 +170,7 @@ on_every_engine! {
         for (job, setting) in [
             (Job::new(&rowlock, "j").at_least_for(Duration::from_hours(25)), "at_least_for"),
             (Job::new(&rowlock, "j").ttl(Duration::ZERO), "ttl"),
-            (Job::new(&rowlock, "j").at_most_for(Duration::ZERO), "max_hold"),
+            (Job::new(&rowlock, "j").at_most_for(Duration::ZERO), "at_most_for"),
         ] {
             let error = job.run(async |_| Ok::<_, Error>(())).await.unwrap_err();
             assert!(matches!(error, Error::InvalidDuration { setting: of, .. } if of == setting), "{error}");

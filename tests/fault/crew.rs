@@ -119,9 +119,7 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
             worker.paused_until = Some(Instant::now() + pause);
             return None;
         }
-        self.kills += 1;
-        worker.child.kill().unwrap();
-        worker.child.wait().unwrap();
+        self.kill(slot);
         Some(slot)
     }
 
@@ -131,6 +129,15 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
         worker.signal(Signal::SIGSTOP);
         worker.paused_until = Some(Instant::now() + time);
         self.pauses += 1;
+    }
+
+    /// Kills the process in this slot, for [`replace`](Self::replace). Returns its id.
+    pub(crate) fn kill(&mut self, slot: usize) -> u32 {
+        self.kills += 1;
+        let child = &mut self.workers[slot].child;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        child.id()
     }
 
     /// Starts a process in the place of a killed one.

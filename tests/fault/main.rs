@@ -11,6 +11,7 @@
 //! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed;
 //!   [`queue_cut`]: connections are cut while tasks wait.
 //! - [`quorum`]: a lock over five databases, of which up to two are away.
+//! - [`jobs`]: jobs that machines with different clocks start, some of which are killed.
 //! - [`leader`]: leaders that are killed and paused while they act.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
 //! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has finished.
@@ -32,6 +33,7 @@ mod cut;
 mod dead_holder;
 mod histories;
 mod history;
+mod jobs;
 mod late_record;
 mod late_requests;
 mod late_response;
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         if !rowlock_test::Kind::of(engine).has_server {
             continue; // no server to kill, no network to cut
         }
+        trials.push(trial("jobs", engine, move || block_on(jobs::run(engine))));
         trials.push(trial("server_kill", engine, move || {
             block_on(server_kill::run(engine));
         }));
@@ -236,6 +239,10 @@ fn the_judge_of_histories() -> Vec<Trial> {
         }),
         Trial::test("leaders_by_hand", || {
             leader::the_judge_sees_violations();
+            Ok(())
+        }),
+        Trial::test("jobs_by_hand", || {
+            jobs::the_judge_sees_violations();
             Ok(())
         }),
     ];

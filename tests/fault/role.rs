@@ -11,8 +11,8 @@ use nix::unistd::Pid;
 use rowlock::Rowlock;
 
 use crate::{
-    dead_holder, histories, late_record, leader, modes, payments, philosophers, queue, quorum,
-    worker, zombie,
+    dead_holder, histories, jobs, late_record, leader, modes, payments, philosophers, queue,
+    quorum, worker, zombie,
 };
 
 /// What the parent wants of this process.
@@ -58,6 +58,7 @@ pub(crate) enum Part {
         candidate: i64,
         means: leader::Means,
     },
+    Machine(jobs::Machine),
 }
 
 /// How a process holds the name that it dies with.
@@ -96,6 +97,9 @@ impl Role {
             .env(Self::PART, serde_json::to_string(&self.part).unwrap())
             .env(Self::URL, &self.url)
             .env(Self::TTL, self.ttl.as_millis().to_string());
+        if let Part::Machine(machine) = self.part {
+            jobs::moved(&mut command, machine.skew);
+        }
         command
     }
 
@@ -125,6 +129,7 @@ impl Role {
                 Part::Gateway => payments::gateway(self).await,
                 Part::Quorum => quorum::work(self).await,
                 Part::Leader { candidate, means } => leader::stand(self, candidate, means).await,
+                Part::Machine(machine) => jobs::work(self, machine).await,
             }
         });
     }

@@ -103,8 +103,8 @@ fn a_stopped_command_is_ended_when_its_lock_is_lost() {
 }
 
 /// A terminal, and what runs in it.
-struct Terminal {
-    child: Child,
+pub(crate) struct Terminal {
+    pub(crate) child: Child,
     keyboard: File,
     screen: Receiver<Vec<u8>>,
     seen: String,
@@ -112,7 +112,7 @@ struct Terminal {
 
 impl Terminal {
     /// Runs `command` in a session of its own, on a new terminal.
-    fn new(shell: &Shell, command: &[&str]) -> Self {
+    pub(crate) fn new(shell: &Shell, command: &[&str]) -> Self {
         let pty = openpty(None, None).unwrap();
         let slave = File::from(pty.slave);
         let child = Command::new("setsid")
@@ -145,7 +145,7 @@ impl Terminal {
     }
 
     /// Waits until `text` is printed, and returns the output since the last wait.
-    fn shows(&mut self, text: &str) -> String {
+    pub(crate) fn shows(&mut self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self.seen.find(text) {
