@@ -3,7 +3,7 @@
 //! # Overview
 //!
 //! Every machine has the same schedule, and no machine is special. When the time comes, each machine calls [`Job::run`]. One of them gets the lock with the job's name and runs the job. The others skip it.
-//! The name stays taken for at least [`at_least_for`](Job::at_least_for) after the job has begun, even if the job ends sooner. So a machine whose clock is late finds the name taken. (ShedLock has this
+//! The name stays taken for at least [`at_least_for`](Job::at_least_for) after the job has begun, even if the job ends sooner. So a machine whose clock is late finds the name taken. (`ShedLock` has this
 //! promise, <https://github.com/lukas-krecan/ShedLock>, under these names.) The end of each run is recorded: `rowlock jobs` and [`Rowlock::runs`] show when it was, how long it took,
 //! on which machine, and what came of it.
 //!
