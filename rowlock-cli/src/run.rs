@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::out::{span, tell};
-use crate::scheduled::{Running, Scheduled};
+use crate::scheduled::{self, Scheduled};
 use crate::share::{Holding, Share};
 use crate::terminal::Terminal;
 use crate::until::Until;
@@ -88,7 +88,7 @@ impl Run {
                 return Ok(128 + number(signal));
             }
         };
-        let (held, job) = match held {
+        let held = match held {
             Ok(Some(held)) => held,
             Ok(None) => return Ok(0),
             Err(error) => {
@@ -97,9 +97,10 @@ impl Run {
             }
         };
         let code = self.supervise(&held, &mut signals).await;
-        let released = match job {
-            Some(job) => job.end(&held, &code).await,
-            None => held.release().await,
+        let was_lost = held.loss().is_some();
+        let released = match held {
+            Holding::Job(run) => scheduled::end(run, &code).await,
+            held => held.release().await,
         };
         let code = code?;
         match released {
@@ -111,7 +112,7 @@ impl Run {
                 Ok(LOST)
             }
             // There is nothing to release after a loss, which was told.
-            Err(_) if code == LOST && held.loss().is_some() => Ok(code),
+            Err(_) if code == LOST && was_lost => Ok(code),
             Ok(_) => Ok(code),
             Err(error) => {
                 tell(format_args!(
@@ -128,13 +129,13 @@ impl Run {
         &self,
         rowlock: &Rowlock,
         wait: Option<Duration>,
-    ) -> Result<Option<(Holding, Option<Running>)>, Error> {
+    ) -> Result<Option<Holding>, Error> {
         if self.scheduled.is_wanted() {
             let begun = self.scheduled.begin(rowlock, &self.name, self.ttl).await?;
-            return Ok(begun.map(|(held, job)| (Holding::Held(held), Some(job))));
+            return Ok(begun.map(Holding::Job));
         }
         let held = self.share.acquire(rowlock, &self.name, self.ttl, wait);
-        Ok(Some((held.await?, None)))
+        Ok(Some(held.await?))
     }
 
     /// Runs the command until it ends, or until the lock is lost.

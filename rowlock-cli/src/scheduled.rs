@@ -1,12 +1,13 @@
 //! `rowlock run` as a scheduled job, and `rowlock jobs`.
 
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{Table, presets};
 use rowlock::compose::Job;
-use rowlock::{Error, Held, Loss, Name, ReleaseOutcome, Rowlock, RunInfo, RunState, TryAcquire};
+use rowlock::compose::job::JobRun;
+use rowlock::{Error, Loss, Name, ReleaseOutcome, Rowlock, RunInfo, RunState, TryAcquire};
 use serde::Serialize;
 
 use crate::out::{say, span, tell};
@@ -36,13 +37,6 @@ const WAITS: [&str; 6] = [
     "permits",
 ];
 
-/// A job that runs here.
-pub(crate) struct Running {
-    /// After the grant.
-    began: Instant,
-    at_least_for: Duration,
-}
-
 impl Scheduled {
     pub(crate) fn check(&self, ttl: Duration) -> Result<(), Failure> {
         let at_least_for = self.at_least_for.unwrap_or_default();
@@ -67,20 +61,19 @@ impl Scheduled {
         rowlock: &Rowlock,
         name: &Name,
         ttl: Duration,
-    ) -> Result<Option<(Held, Running)>, Error> {
-        let at_least_for = self.at_least_for.unwrap_or_default();
-        // If this process is killed, the name stays taken for that long.
-        let mut lock = rowlock.lock(name.clone()).ttl(ttl.max(at_least_for));
+    ) -> Result<Option<JobRun>, Error> {
+        let mut job = Job::new(rowlock, name.clone()).ttl(ttl);
+        job = job.at_least_for(self.at_least_for.unwrap_or_default());
         if let Some(most) = self.at_most_for {
-            lock = lock.max_hold(most);
+            job = job.at_most_for(most);
         }
-        let held = match lock.try_acquire().await? {
-            TryAcquire::Held(held) => held,
+        match job.try_begin().await? {
+            TryAcquire::Held(run) => Ok(Some(run)),
             // It runs nowhere.
             TryAcquire::Busy(busy) if busy.quarantine.is_some() => {
                 let (name, waited) = (name.clone(), Duration::ZERO);
                 let busy = Box::new(busy);
-                return Err(Error::WaitTimeout { name, waited, busy });
+                Err(Error::WaitTimeout { name, waited, busy })
             }
             TryAcquire::Busy(busy) => {
                 // cron mails what a job prints.
@@ -89,44 +82,28 @@ impl Scheduled {
                         "{name:?} does not run here, because the name is taken: {busy}"
                     ));
                 }
-                return Ok(None);
+                Ok(None)
             }
-        };
-        let running = Running {
-            began: Instant::now(),
-            at_least_for,
-        };
-        held.begin_run().await?;
-        Ok(Some((held, running)))
+        }
     }
 }
 
-impl Running {
-    /// Records the end of the run, and leaves the name taken.
-    pub(crate) async fn end(
-        self,
-        held: &Held,
-        code: &Result<u8, Failure>,
-    ) -> Result<ReleaseOutcome, Error> {
-        let message = match code {
-            Ok(0) => String::new(),
-            Ok(LOST) if let Some(loss) = held.loss() => match loss {
-                Loss::MaxHold => "it ran for longer than --at-most-for".into(),
-                loss => format!("its lock was lost: {loss}"),
-            },
-            Ok(code) => format!("exit code {code}"),
-            Err(failure) => failure.message(),
-        };
-        if let Err(error) = held.end_run(matches!(code, Ok(0)), &message).await {
-            tell(format_args!("the end of this run is not recorded: {error}"));
-        }
-        let rest = self.at_least_for.saturating_sub(self.began.elapsed());
-        if rest.is_zero() {
-            held.release().await
-        } else {
-            held.release_in(rest).await
-        }
+/// Records the end of the run, and leaves the name taken.
+pub(crate) async fn end(run: JobRun, code: &Result<u8, Failure>) -> Result<ReleaseOutcome, Error> {
+    let held = run.held();
+    let message = match code {
+        Ok(0) => String::new(),
+        Ok(LOST) if let Some(loss) = held.loss() => match loss {
+            Loss::MaxHold => "it ran for longer than --at-most-for".into(),
+            loss => format!("its lock was lost: {loss}"),
+        },
+        Ok(code) => format!("exit code {code}"),
+        Err(failure) => failure.message(),
+    };
+    if let Err(error) = held.end_run(matches!(code, Ok(0)), &message).await {
+        tell(format_args!("the end of this run is not recorded: {error}"));
     }
+    run.leave().await
 }
 
 /// A run in JSON.

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use rowlock::compose::job::JobRun;
 use rowlock::{Error, Held, Name, Rowlock, RwHeld};
 
 #[derive(Debug, Args)]
@@ -30,6 +31,7 @@ pub(crate) struct Share {
 pub(crate) enum Holding {
     Held(Held),
     Rw(RwHeld),
+    Job(JobRun),
 }
 
 impl Deref for Holding {
@@ -39,6 +41,7 @@ impl Deref for Holding {
         match self {
             Self::Held(held) => held,
             Self::Rw(held) => held,
+            Self::Job(run) => run.held(),
         }
     }
 }

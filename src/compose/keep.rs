@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use serde::Serialize;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use crate::idempotency::{Idempotency, IdempotencyGuard};
-use crate::model::{Error, Outcome};
+use crate::model::{Error, Outcome, Subject};
 
 /// The content type of the mark: an outcome that stands for a result that could not be kept.
 const NOT_KEPT: &str = "application/vnd.rowlock.result-not-kept";
@@ -41,26 +42,42 @@ pub(super) fn to_keep(guard: &IdempotencyGuard, result: &impl Serialize) -> Outc
     })
 }
 
-/// Keeps the outcome of work that is done. When the database does not take it, a task of the client tries again.
+/// Keeps the outcome of work that is done. When the database does not take it, it returns the error and tries again. A task of the client does all this, so
+/// dropping this future loses nothing.
 pub(super) async fn keep(
     idempotency: &Idempotency,
     guard: IdempotencyGuard,
     outcome: Outcome,
 ) -> Result<(), Error> {
-    // The work is done. If this future is dropped here, the key must stay claimed.
+    // The work is done. If the task is dropped, the key must stay claimed.
     guard.keep_claimed();
-    let error = match guard.complete(&outcome).await {
-        kept @ (Ok(()) | Err(Error::Superseded { .. })) => return kept,
-        // A step may have happened. A kept result would hide that.
-        Err(error @ Error::StepUnknown { .. }) => {
-            release(&guard).await;
-            return Err(error);
+    let (tell, told) = oneshot::channel();
+    let record = guard.record().clone();
+    let keeping = async move {
+        match guard.complete(&outcome).await {
+            kept @ (Ok(()) | Err(Error::Superseded { .. })) => {
+                let _ = tell.send(kept);
+            }
+            // A step may have happened. A kept result would hide that.
+            Err(error @ Error::StepUnknown { .. }) => {
+                release(&guard).await;
+                let _ = tell.send(Err(error));
+            }
+            Err(error) => {
+                let _ = tell.send(Err(error));
+                keep_on(guard, outcome).await;
+            }
         }
-        Err(error) => error,
     };
-    let keeping = keep_on(guard, outcome);
     idempotency.spawn("a result that is not kept yet", keeping);
-    Err(error)
+    told.await.unwrap_or_else(|_| {
+        Err(Error::OutcomeUnknown {
+            doing: "complete",
+            on: Subject::Record(record),
+            target: "the database".into(),
+            detail: "the runtime that sent it has ended".into(),
+        })
+    })
 }
 
 /// Frees the key after work that failed. (If a step is open, the record becomes unknown.)
@@ -103,7 +120,7 @@ async fn keep_on(guard: IdempotencyGuard, mut outcome: Outcome) {
             Err(Error::ShutDown { .. }) => break,
             Err(error) => {
                 tracing::warn!(%record, %error, "a result is not kept yet: rowlock tries again");
-                if !error.is_transient() {
+                if matches!(error, Error::OutcomeTooLarge { .. }) {
                     outcome = not_kept();
                 }
             }

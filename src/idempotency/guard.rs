@@ -57,7 +57,7 @@ impl Bounds {
 ///
 /// # Drop
 ///
-/// Dropping the guard frees the key in the background: the next attempt runs the work again, under a higher number. The
+/// Dropping the guard frees the key in the background: the next attempt of the same request runs the work again, under a higher number. The
 /// dropped attempt counts as vanished. During a [step that must not be repeated](Self::step_once) the record becomes
 /// unknown instead. After `complete_in`, drop the guard whether the transaction commits or not.
 ///
@@ -155,11 +155,15 @@ impl IdempotencyGuard {
     /// hexadecimal, derived from scope, key, fingerprint and step, so it is the same in every attempt. (After the key is
     /// forgotten here, another request gets another downstream key, because the other server may remember longer.)
     ///
+    /// From this call on, the key belongs to its request, also when the attempt is released or vanishes: another request gets
+    /// [`Begun::Mismatch`](crate::Begun::Mismatch), because the other server may have done the step.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidKey`] for an invalid name.
     pub fn downstream_key(&self, step: &str) -> Result<String, Error> {
         check_step(step)?;
+        self.inner.bind();
         Ok(self.record().downstream(&self.fingerprint, step))
     }
 

@@ -53,6 +53,15 @@ fn a_confirmation_counts_from_before_it_was_asked_for_and_never_moves_the_deadli
 }
 
 #[test]
+fn no_more_than_the_ttl_is_trusted_although_the_row_has_more_left() {
+    let start = Moment::now();
+    let it = grant(start, None);
+    // The database's clock was set back.
+    it.confirm(start + secs(1), start + secs(1), TTL * 10);
+    assert_eq!(it.status().deadline, start + secs(1) + TRUSTED);
+}
+
+#[test]
 fn renewal_warning_and_loss_are_a_third_of_the_trusted_time_apart() {
     let start = Moment::now();
     let it = grant(start, None);

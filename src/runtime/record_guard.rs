@@ -115,7 +115,8 @@ impl RecordGuard {
     fn free(&self) -> RecordEnd {
         let pardon = self.pardon.load(Ordering::Acquire);
         RecordEnd::Free {
-            bound: self.bound.load(Ordering::Acquire),
+            // A dropped attempt may have had effects, as one whose process has crashed.
+            bound: self.bound.load(Ordering::Acquire) || pardon == 0,
             pardon,
             // The effects of steps and the count of vanished attempts outlive the retention of an outcome.
             remember: if pardon == 0 {

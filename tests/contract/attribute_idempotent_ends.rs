@@ -1,5 +1,6 @@
 //! `#[idempotent]`: how an attempt ends after its body has returned.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use rowlock::compose::Refused;
 use rowlock::{Error, Outcome, RecordState, Rowlock, StepFailed, idempotent};
 use rowlock_test::{Db, Tx, eventually, lapse, on_every_engine, on_tx};
 use tokio::sync::{Mutex, Semaphore};
+use tokio::time::timeout;
 
 #[derive(Debug, thiserror::Error)]
 enum Failed {
@@ -164,6 +166,25 @@ on_every_engine! {
         tx.unwrap().release().await;
         eventually("it is kept", async || state(&rowlock).await == RecordState::Done).await;
         assert_eq!(call().await.unwrap(), 1);
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
+    }
+
+    async fn a_call_that_is_dropped_after_its_work_keeps_the_result(db: &Db) {
+        let time = Duration::from_millis(600);
+        let builder = Rowlock::builder().operation_timeout(time);
+        let rowlock = builder.connect(&db.url).await.unwrap();
+        let (locked, runs) = (Mutex::new(None), AtomicU32::new(0));
+        {
+            let mut call = pin!(lock_the_record(&rowlock, db, &locked, &runs));
+            // It is dropped while the database is asked for the first time.
+            let dropped = timeout(time / 2, call.as_mut()).await;
+            assert!(dropped.is_err(), "{dropped:?}");
+        }
+        // The first sending is given up.
+        tokio::time::sleep(time).await;
+        locked.lock().await.take().unwrap().release().await;
+        eventually("it is kept", async || state(&rowlock).await == RecordState::Done).await;
+        assert_eq!(lock_the_record(&rowlock, db, &locked, &runs).await.unwrap(), 1);
         assert_eq!(runs.load(Ordering::SeqCst), 1);
     }
 

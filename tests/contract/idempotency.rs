@@ -63,6 +63,27 @@ on_every_engine! {
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
     }
 
+    async fn a_dropped_attempt_keeps_its_request_and_a_released_one_does_not(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        let other = Fingerprint::of("another request");
+        drop(begin_new(&idempotency, "dropped").await);
+        rowlock.flush().await;
+        // Its work may have had effects.
+        let begun = idempotency.begin("scope", "dropped", &other).await.unwrap();
+        assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
+        drop(begin_new(&idempotency, "dropped").await);
+        begin_new(&idempotency, "released").await.release().await.unwrap();
+        let untouched = begin_new(&idempotency, "untouched").await;
+        untouched.do_not_count();
+        drop(untouched);
+        rowlock.flush().await;
+        for key in ["released", "untouched"] {
+            let begun = idempotency.begin("scope", key, &other).await.unwrap();
+            assert!(matches!(begun, Begun::New(_)), "{key}: {begun:?}");
+        }
+    }
+
     async fn records_are_listed_by_scope_and_state(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();

@@ -35,7 +35,7 @@ on_every_engine! {
                 rowlock.shutdown(Duration::from_secs(10)).await;
                 match ran {
                     Ran::Here(machine) => Some(machine),
-                    Ran::Elsewhere(busy) => {
+                    Ran::Skipped(busy) => {
                         assert!(busy.holder.is_none_or(|holder| holder.holder.starts_with('m')));
                         None
                     }
@@ -178,5 +178,17 @@ on_every_engine! {
         let error = Job::new(&rowlock, "").run(async |_| Ok::<_, Error>(())).await.unwrap_err();
         assert!(matches!(error, Error::InvalidName(_)), "{error}");
         assert_eq!(rowlock.runs().await.unwrap(), []);
+    }
+
+    async fn a_job_runs_although_its_run_cannot_be_recorded(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let before = Job::new(&rowlock, "before");
+        assert!(works(&before).await);
+        db.execute("ALTER TABLE rowlock_run RENAME TO gone").await;
+        let job = Job::new(&rowlock, "j").at_least_for(LONG);
+        assert!(works(&job).await);
+        assert!(!works(&job).await, "its name stays taken");
+        db.execute("ALTER TABLE gone RENAME TO rowlock_run").await;
+        assert_eq!(rowlock.last_run("j").await.unwrap(), None);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use rowlock::compose::Quorum;
-use rowlock::{ReleaseOutcome, Rowlock};
+use rowlock::{Loss, ReleaseOutcome, Rowlock, TryAcquire};
 use rowlock_test::{Db, ENGINES, eventually, on_every_engine};
 use tokio::task::JoinSet;
 
@@ -119,6 +119,51 @@ on_every_engine! {
         });
         thread.await.unwrap();
         eventually("it is free", async || holders(&clients, "a").await == 0).await;
+        remove(others).await;
+    }
+
+    async fn a_lost_lock_gives_its_last_leases_up_although_its_guard_lives_on(db: &Db) {
+        let others = databases(db).await;
+        let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
+        let clients = clients(db, &others).await;
+        let held = loop {
+            let held = quorum.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+            if holders(&clients, "a").await == 3 {
+                break held;
+            }
+            let _ = held.release().await.unwrap();
+        };
+        for client in &clients[..2] {
+            client.force_release("a").await.unwrap();
+        }
+        held.lost().await;
+        eventually("nobody holds the third", async || holders(&clients, "a").await == 0).await;
+        assert!(!held.is_held());
+        let next = quorum.lock("a").acquire().await.unwrap();
+        assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver)));
+        assert!(next.is_held());
+        let _ = next.release().await.unwrap();
+        remove(others).await;
+    }
+
+    async fn a_database_that_cannot_be_used_does_not_end_a_wait(db: &Db) {
+        let others = databases(db).await;
+        let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
+        let clients = clients(db, &others).await;
+        let busy = clients[1].lock("a").acquire().await.unwrap();
+        db.execute("ALTER TABLE rowlock_lock RENAME TO gone").await;
+        let asked = quorum.lock("a").try_acquire().await;
+        assert!(asked.is_err() || matches!(asked, Ok(TryAcquire::Busy(_))), "{asked:?}");
+        let waiting = tokio::spawn({
+            let quorum = quorum.clone();
+            async move { quorum.lock("a").acquire().await }
+        });
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!waiting.is_finished(), "{:?}", waiting.await);
+        let _ = busy.release().await.unwrap();
+        let held = waiting.await.unwrap().unwrap();
+        let _ = held.release().await.unwrap();
+        db.execute("ALTER TABLE gone RENAME TO rowlock_lock").await;
         remove(others).await;
     }
 }

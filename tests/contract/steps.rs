@@ -243,4 +243,24 @@ on_every_engine! {
             assert!(matches!(refused, Err(Error::InvalidKey { .. })), "{refused:?}");
         }
     }
+
+    async fn a_downstream_key_that_was_given_out_binds_the_key_to_its_request(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        for (key, is_dropped) in [("released", false), ("dropped", true)] {
+            let guard = begin_new(&idempotency, key).await;
+            guard.downstream_key("charge").unwrap();
+            // The provider may have charged under that key, without a step.
+            if is_dropped {
+                drop(guard);
+                rowlock.flush().await;
+            } else {
+                guard.release().await.unwrap();
+            }
+            let other = Fingerprint::of("another request");
+            let begun = idempotency.begin("scope", key, other).await.unwrap();
+            assert!(matches!(begun, Begun::Mismatch), "{key}: {begun:?}");
+            drop(begin_new(&idempotency, key).await);
+        }
+    }
 }

@@ -1,8 +1,11 @@
 //! A counter in stripes: the sum changes by exactly what was taken and given back.
 
+use std::time::Duration;
+
 use rowlock::compose::stripes::{Quantities, Stripes, StripesError};
 use rowlock::{Error, Retryable};
 use rowlock_test::{Db, Stock, Striped, on_every_engine, on_tx};
+use tokio::time::timeout;
 
 async fn sum(striped: &Striped, db: &Db) -> i64 {
     striped.quantities(db).await.iter().sum()
@@ -174,6 +177,36 @@ on_every_engine! {
         striped.take(&mut tx, 0).await.unwrap(); // takes nothing, and asks for nothing
         let error = striped.take(&mut tx, u64::MAX).await.unwrap_err();
         assert!(error.to_string().contains("63 bits"), "{error}");
+        tx.release().await;
+    }
+
+    async fn in_a_quarantine_a_call_fails_at_once(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let striped = Striped::make(db, &rowlock, &[3, 3]).await;
+        rowlock.quarantine(Duration::from_mins(10)).await.unwrap();
+        for n in [1, 5] {
+            let mut tx = db.begin().await;
+            let error = timeout(Duration::from_secs(5), striped.take(&mut tx, n)).await.expect("it does not wait");
+            let error = error.unwrap_err();
+            assert!(matches!(&error, StripesError::Failed(Error::WaitTimeout { busy, .. }) if busy.quarantine.is_some()), "{error}");
+            tx.release().await;
+            let mut tx = db.begin().await;
+            let error = timeout(Duration::from_secs(5), striped.give_back(&mut tx, n)).await.expect("it does not wait");
+            let error = error.unwrap_err();
+            assert!(matches!(&error, StripesError::Failed(Error::WaitTimeout { busy, .. }) if busy.quarantine.is_some()), "{error}");
+            tx.release().await;
+        }
+        assert_eq!(sum(&striped, db).await, 6);
+    }
+
+    async fn a_wait_out_of_bounds_is_refused(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let striped = Striped::make(db, &rowlock, &[3, 3]).await.wait(Duration::MAX);
+        let mut tx = db.begin().await;
+        let error = striped.take(&mut tx, 1).await.unwrap_err();
+        assert!(matches!(&error, StripesError::Failed(Error::InvalidDuration { setting: "wait", .. })), "{error}");
+        let error = striped.restock(&mut tx, 1).await.unwrap_err();
+        assert!(matches!(&error, StripesError::Failed(Error::InvalidDuration { setting: "wait", .. })), "{error}");
         tx.release().await;
     }
 }

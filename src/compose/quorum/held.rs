@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
 use super::members::Members;
-use super::round::{all, until};
+use super::round::{Round, until};
 use crate::lock::Held;
 use crate::model::{Error, Loss, Name, ReleaseOutcome};
 use crate::transaction::Transaction;
@@ -44,6 +44,8 @@ impl fmt::Debug for QuorumHeld {
 pub(super) struct Leases {
     each: Mutex<Vec<Option<Arc<Held>>>>,
     majority: usize,
+    /// How the lock was lost, when the leases were given up.
+    loss: OnceLock<Loss>,
 }
 
 impl Leases {
@@ -76,6 +78,26 @@ impl Leases {
         }
     }
 
+    /// The lock is lost: releases the leases that are left, in the background. They would stop the next holder for as long as the guard lives.
+    pub(super) fn give_up(&self) {
+        let _ = self.loss.set(self.loss());
+        let given_up: Vec<_> = self.each().iter_mut().map(Option::take).collect();
+        drop(given_up);
+    }
+
+    /// How the lock was lost: `Expired`, unless a lease was lost in another way.
+    fn loss(&self) -> Loss {
+        if let Some(loss) = self.loss.get() {
+            return loss.clone();
+        }
+        let each = self.each();
+        let losses = each.iter().flatten().filter_map(|held| held.loss());
+        // A lease that was taken over tells more than one that has run out.
+        losses
+            .max_by_key(|loss| *loss != Loss::Expired)
+            .unwrap_or(Loss::Expired)
+    }
+
     /// The time until fewer than a majority are trusted.
     fn remaining(&self) -> Duration {
         let mut left: Vec<Duration> = self.held().iter().map(|held| held.remaining()).collect();
@@ -101,6 +123,7 @@ impl QuorumHeld {
                     .collect(),
             ),
             majority: members.majority(),
+            loss: OnceLock::new(),
         });
         let repair = repair(Arc::clone(&leases));
         Self {
@@ -141,18 +164,22 @@ impl QuorumHeld {
     ///
     /// # Errors
     ///
-    /// Those of [`Held::pin`]; [`Error::Lost`] when this member's lease is not held.
+    /// Those of [`Held::pin`]; [`Error::Lost`] when this member's lease is not held; [`Error::InvalidSetting`] when there is no member of this number.
     ///
     /// # Cancel safety
     ///
     /// As for [`Held::pin`].
     pub async fn pin_on<T: Transaction>(&self, member: usize, tx: &mut T) -> Result<(), Error> {
-        let lease = self.leases.each().get(member).cloned().flatten();
+        let lease = self.leases.each().get(member).cloned();
         match lease {
-            Some(lease) => lease.pin(tx).await,
-            None => Err(Error::Lost {
+            Some(Some(lease)) => lease.pin(tx).await,
+            Some(None) => Err(Error::Lost {
                 name: self.name.clone(),
                 loss: Loss::Expired,
+            }),
+            None => Err(Error::InvalidSetting {
+                setting: "member",
+                reason: "the quorum has fewer databases: the first one is 0",
             }),
         }
     }
@@ -168,21 +195,11 @@ impl QuorumHeld {
         loop {
             let held = self.leases.held();
             if held.len() < self.leases.majority {
-                return self.loss();
+                return self.leases.loss();
             }
             // The next loss may be that of the majority. Leases that are added meanwhile are seen then.
             until(1, held.iter().map(|held| held.lost())).await;
         }
-    }
-
-    /// How the lock was lost: `Expired`, unless a lease was lost in another way.
-    fn loss(&self) -> Loss {
-        let each = self.leases.each();
-        let losses = each.iter().flatten().filter_map(|held| held.loss());
-        // A lease that was taken over tells more than one that has run out.
-        losses
-            .max_by_key(|loss| *loss != Loss::Expired)
-            .unwrap_or(Loss::Expired)
     }
 
     /// Resolves when the lock is at risk: when fewer than a majority of the leases are free of risk. Stop the work then.
@@ -193,9 +210,15 @@ impl QuorumHeld {
     ///
     /// As [`lost`](Self::lost) does.
     pub async fn at_risk(&self) {
-        let held = self.leases.held();
-        if let Some(spare) = held.len().checked_sub(self.leases.majority) {
-            until(spare + 1, held.iter().map(|held| held.at_risk())).await;
+        loop {
+            let held = self.leases.held();
+            // Those at risk now. A risk that has passed does not count.
+            let is_free = |held: &Arc<Held>| !is_ready(pin!(held.at_risk()));
+            let free: Vec<_> = held.into_iter().filter(is_free).collect();
+            if free.len() < self.leases.majority {
+                return;
+            }
+            until(1, free.iter().map(|held| held.at_risk())).await;
         }
     }
 
@@ -235,12 +258,18 @@ impl QuorumHeld {
     /// Dropping the future does not stop the release.
     pub async fn release(self) -> Result<ReleaseOutcome, Error> {
         self.repair.abort();
-        let (was_held, loss) = (self.is_held(), self.loss());
-        let leases: Vec<Arc<Held>> = self.leases.each().drain(..).flatten().collect();
-        let released = all(leases.iter().map(|lease| lease.release())).await;
-        let errors: Vec<Error> = released.into_iter().filter_map(Result::err).collect();
-        if errors.len() >= self.leases.majority
-            && let Some(error) = errors.into_iter().next()
+        let (was_held, loss) = (self.is_held(), self.leases.loss());
+        let each: Vec<_> = self.leases.each().drain(..).collect();
+        // The name is free when all but a minority say so. The others are released in the background.
+        let minority = each.len().saturating_sub(self.leases.majority);
+        let leases: Vec<Arc<Held>> = each.into_iter().flatten().collect();
+        let needed = leases.len().saturating_sub(minority);
+        let mut round = Round::of(leases.iter().map(|lease| lease.release()));
+        round
+            .run(|round| round.count(Result::is_ok) >= needed)
+            .await;
+        if round.count(Result::is_ok) < needed
+            && let Some(error) = round.done.into_iter().flatten().find_map(Result::err)
         {
             return Err(error);
         }
@@ -250,6 +279,12 @@ impl QuorumHeld {
             ReleaseOutcome::Lost(loss)
         })
     }
+}
+
+fn is_ready(future: Pin<&mut impl Future>) -> bool {
+    future
+        .poll(&mut Context::from_waker(Waker::noop()))
+        .is_ready()
 }
 
 impl Drop for QuorumHeld {

@@ -1,5 +1,6 @@
 //! The request for a lock: its settings, both rounds, and the task that takes lost members again.
 
+use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -261,17 +262,14 @@ impl QuorumLock {
     /// Why no majority granted the lock.
     fn missed(&self, busy: Option<Busy>, errors: Vec<Error>) -> Missed {
         let (count, majority) = (self.members.count(), self.members.majority());
-        let refused = errors.iter().filter(|error| !error.is_transient()).count();
+        let lasting: Vec<&Error> = errors.iter().filter(|e| !e.is_transient()).collect();
         let speaking = (0..count).filter(|member| !self.members.is_silent(*member));
-        if let Some(busy) = busy.filter(|_| speaking.count() >= majority + refused) {
+        if let Some(busy) = busy.filter(|_| speaking.count() >= majority + lasting.len()) {
             return Missed::Busy(busy);
         }
-        // If one of the errors is transient, asking again may help, and the error must say so.
-        if let Some(error) = errors
-            .first()
-            .filter(|_| !errors.iter().any(Error::is_transient))
-        {
-            return Missed::Failed(error.clone());
+        // Without these there is no majority, so asking again does not help.
+        if let Some(error) = lasting.first().filter(|_| count - lasting.len() < majority) {
+            return Missed::Failed((*error).clone());
         }
         let detail: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Missed::Failed(Error::Unreachable {
@@ -294,26 +292,35 @@ impl QuorumLock {
             let raised = timeout(this.bound(), held.raise_fence(fence)).await;
             matches!(raised, Ok(Ok(_))).then_some(held)
         };
-        while late.pending().next().is_some() {
-            late.run(|late| late.count(|_| true) > 0).await;
-            for (member, asked) in late.done.iter_mut().enumerate() {
-                let asked = asked.take();
-                if let Some(answer) = &asked {
-                    this.members.set_silent(member, answer.is_err());
-                }
-                if let Some(Ok(TryAcquire::Held(held))) = asked
-                    && let Some(held) = raised(held).await
-                    && let Some(leases) = leases.upgrade()
-                {
-                    leases.add(member, held);
+        let add_late = async |late: &mut Round<'static, Asked>| {
+            while late.pending().next().is_some() {
+                late.run(|late| late.count(|_| true) > 0).await;
+                for (member, asked) in late.done.iter_mut().enumerate() {
+                    let asked = asked.take();
+                    if let Some(answer) = &asked {
+                        this.members.set_silent(member, answer.is_err());
+                    }
+                    if let Some(Ok(TryAcquire::Held(held))) = asked
+                        && let Some(held) = raised(held).await
+                        && let Some(leases) = leases.upgrade()
+                    {
+                        leases.add(member, held);
+                    }
                 }
             }
-        }
+            pending::<()>().await;
+        };
         loop {
-            sleep(this.ttl / 3).await;
-            let Some(missing) = leases.upgrade().and_then(|leases| leases.missing()) else {
+            // Those that do not answer do not delay the others.
+            let _ = timeout(this.ttl / 3, add_late(&mut late)).await;
+            let Some(held) = leases.upgrade() else {
                 return;
             };
+            let Some(mut missing) = held.missing() else {
+                return held.give_up();
+            };
+            drop(held);
+            missing.retain(|member| late.pending().all(|late| late != *member));
             let again = missing.into_iter().map(|member| async move {
                 let asked = timeout(this.bound(), this.ask_member(name, member)).await;
                 let Ok(Ok(TryAcquire::Held(held))) = asked else {

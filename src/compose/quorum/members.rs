@@ -26,6 +26,15 @@ struct Member {
     silent: AtomicBool,
 }
 
+/// A task tries to connect to this database: until it ends, or its runtime does.
+struct Connecting(Arc<Member>);
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        self.0.connecting.store(false, Ordering::Release);
+    }
+}
+
 impl Members {
     pub(super) fn of(clients: Vec<Rowlock>) -> Result<Self, QuorumError> {
         check_count(clients.len())?;
@@ -91,12 +100,22 @@ impl Members {
         self.each.len() / 2 + 1
     }
 
+    pub(super) fn clients(&self) -> Vec<Option<Rowlock>> {
+        let clients = self.each.iter().map(|member| member.client.get());
+        clients.map(|client| client.cloned()).collect()
+    }
+
     /// The client of a database. If there is none yet, a task tries to connect.
     pub(super) fn client(self: &Arc<Self>, number: usize) -> Option<Rowlock> {
         let member = &self.each[number];
         let client = member.client.get();
         if client.is_none() && !member.connecting.swap(true, Ordering::AcqRel) {
-            tokio::spawn(Self::connect_to(Arc::downgrade(self), number));
+            let connecting = Connecting(Arc::clone(member));
+            let connect = Self::connect_to(Arc::downgrade(self), number);
+            tokio::spawn(async move {
+                let _connecting = connecting;
+                connect.await;
+            });
         }
         client.cloned()
     }
@@ -125,7 +144,6 @@ impl Members {
             },
             Err(error) => tracing::debug!(%error, "a database of a quorum is out of reach"),
         }
-        member.connecting.store(false, Ordering::Release);
     }
 
     /// Whether a database gave no answer when it was asked last.

@@ -34,7 +34,7 @@
 //!
 //! # Failure
 //!
-//! - *A minority of the databases is dead, paused or cut off*: the lock stays held. When a database is back, the lock is taken there again within a third of the TTL.
+//! - *A minority of the databases is dead, paused or cut off*: the lock stays held. When a database is back, the lock is taken there again within two thirds of the TTL.
 //! - *A majority is out of reach*: no lock is granted. Held ones are lost at their deadline.
 //! - *A database forgets its last commits, or all its data*: put it in [quarantine](crate::Rowlock::quarantine) before clients reach it, for at least the TTL. Otherwise
 //!   it may grant a name whose lease it has forgotten, and then two processes may each have a majority. The clocks of the databases must not differ by more than the
@@ -191,15 +191,10 @@ impl Quorum {
         QuorumLock::new(Arc::clone(&self.members), name)
     }
 
-    /// The clients of the databases, in the order in which they were given. `None`: this database could not be reached yet. This call starts one more try in the background.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a tokio runtime, when a database could not be reached yet.
+    /// The clients of the databases, in the order in which they were given. `None`: this database could not be reached yet.
+    #[must_use]
     pub fn members(&self) -> Vec<Option<Rowlock>> {
-        (0..self.members.count())
-            .map(|member| self.members.client(member))
-            .collect()
+        self.members.clients()
     }
 
     /// How many databases a majority is.

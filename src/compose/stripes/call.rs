@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::seen::Used;
 use super::{OnConnection, Quantities, Stripes, StripesError};
-use crate::lock::{LockInTx, TryLock};
-use crate::model::{Error, Name};
+use crate::lock::{Lock, LockInTx, TryLock};
+use crate::model::{Busy, Error, Name};
 
 /// After this many busy stripes a call waits for the next one, because finding a stripe busy costs three round trips.
 const BUSY: u32 = 1;
@@ -39,16 +39,17 @@ where
     S: Quantities,
     T: OnConnection<Connection = S::Connection>,
 {
-    pub(super) fn new(stripes: &'a Stripes<S>, tx: &'a mut T) -> Self {
-        Self {
+    pub(super) fn new(stripes: &'a Stripes<S>, tx: &'a mut T) -> Result<Self, Error> {
+        if let Some(wait) = stripes.wait {
+            Lock::check_wait(wait)?;
+        }
+        Ok(Self {
             stripes,
             tx,
             locked: Vec::new(),
             busy: 0,
-            until: stripes
-                .wait
-                .and_then(|wait| Instant::now().checked_add(wait)),
-        }
+            until: stripes.wait.map(|wait| Instant::now() + wait),
+        })
     }
 
     pub(super) fn has_locked(&self, stripe: usize) -> bool {
@@ -76,8 +77,14 @@ where
     async fn try_lock(&mut self, stripe: usize) -> Result<bool, StripesError> {
         let used = self.stripes.seen.used(stripe);
         let lock = self.request(vec![self.stripes.names[stripe].clone()], None);
-        let locked = lock.try_acquire().await;
-        let locked = locked.map(|locked| matches!(locked, TryLock::Locked(_)));
+        let locked = match lock.try_acquire().await {
+            Ok(TryLock::Locked(_)) => Ok(true),
+            Ok(TryLock::Busy(busy)) if busy.quarantine.is_some() => {
+                return Err(self.quarantined(stripe, busy).into());
+            }
+            Ok(TryLock::Busy(_)) => Ok(false),
+            Err(error) => Err(error),
+        };
         self.is_locked(used, locked)
     }
 
@@ -86,10 +93,24 @@ where
         let used = self.stripes.seen.used(stripe);
         let lock = self.request(vec![self.stripes.names[stripe].clone()], turn);
         let locked = match lock.acquire().await {
-            Err(Error::WaitTimeout { .. }) if self.has_time() => Ok(false),
+            // No turn comes while the database is in quarantine.
+            Err(Error::WaitTimeout { busy, .. })
+                if self.has_time() && busy.quarantine.is_none() =>
+            {
+                Ok(false)
+            }
             locked => locked.map(|_| true),
         };
         self.is_locked(used, locked)
+    }
+
+    /// A transaction does not wait for the end of a quarantine.
+    fn quarantined(&self, stripe: usize, busy: Busy) -> Error {
+        Error::WaitTimeout {
+            name: self.stripes.names[stripe].clone(),
+            waited: Duration::ZERO,
+            busy: Box::new(busy),
+        }
     }
 
     fn has_time(&self) -> bool {

@@ -22,7 +22,7 @@ impl<S: Quantities> Stripes<S> {
         if n == 0 {
             return Ok(());
         }
-        let mut call = Call::new(self, tx);
+        let mut call = Call::new(self, tx)?;
         let mut stripe = fastrand::usize(0..self.names.len());
         while !call.lock_soon(stripe).await? {
             stripe = (stripe + 1) % self.names.len();
@@ -84,7 +84,7 @@ impl<S: Quantities> Stripes<S> {
     where
         T: OnConnection<Connection = S::Connection>,
     {
-        let found = Call::new(self, tx).read().await?;
+        let found = Call::new(self, tx)?.read().await?;
         Ok(found.sum)
     }
 
@@ -92,7 +92,7 @@ impl<S: Quantities> Stripes<S> {
     where
         T: OnConnection<Connection = S::Connection>,
     {
-        let mut call = Call::new(self, tx);
+        let mut call = Call::new(self, tx)?;
         call.lock_all().await?;
         let found = call.read_newest().await?;
         let sum = found.sum.checked_add(more.unsigned_abs());

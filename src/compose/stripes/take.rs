@@ -61,7 +61,7 @@ impl<S: Quantities> Stripes<S> {
         if n == 0 {
             return Ok(Taken::default());
         }
-        let mut call = Call::new(self, tx);
+        let mut call = Call::new(self, tx)?;
         if let Some(stripe) = call.take_from_one(n).await? {
             return Ok([(stripe, n)].into_iter().collect());
         }

@@ -127,7 +127,7 @@ impl Scheduled {
             say(Event::Calls(self.number, round));
             let ran = self.job.run(async |_| self.effect(round, time).await);
             match ran.await {
-                Ok(Ran::Here(()) | Ran::Elsewhere(_)) => {}
+                Ok(Ran::Here(()) | Ran::Skipped(_)) => {}
                 Err(error) => eprintln!("machine: job {} in round {round}: {error}", self.number),
             }
             say(Event::Called(self.number, round));

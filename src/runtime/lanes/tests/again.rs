@@ -173,7 +173,7 @@ async fn a_lease_with_a_cap_is_renewed_up_to_it() {
     let may_ask = guard.grant().renewal_ttl(now);
     assert_eq!(may_ask, Some(TTL), "the cap is far");
     let cap = now + TTL * 2;
-    guard.grant().confirm(now, now, TTL * 3);
+    guard.grant().confirm(now, now + TTL * 2, TTL);
     assert_eq!(guard.grant().renewal_ttl(now), None);
     assert!(guard.grant().status().deadline <= cap);
 }

@@ -30,17 +30,18 @@
 //! - *The work takes longer than [`at_most_for`](Job::at_most_for)*: the work is dropped at its next await point, and the run is recorded as failed.
 //! - *No machine is up at that minute*, or the database is in [quarantine](crate::Rowlock::quarantine): the round does not run, and nothing runs it later. A job is not a queue.
 
+mod run;
+
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
+pub use run::JobRun;
 
 use crate::client::Rowlock;
 use crate::lock::{Held, Lock, TryAcquire};
-use crate::model::{Busy, Error, Name, ReleaseOutcome};
+use crate::model::{Busy, Error, Name};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// Those of [`Lock::max_hold`].
@@ -53,8 +54,9 @@ const AT_MOST_FOR: RangeInclusive<Duration> =
 pub enum Ran<T> {
     /// The job ran here, and this is its result.
     Here(T),
-    /// The name is taken, so the job did not run here: it is running, it has just run, another holder has a lock of this name, or the database is in quarantine.
-    Elsewhere(Busy),
+    /// The name is taken, so the job did not run here: it is running, it has just run, another holder has a lock of this name, or the database is in quarantine
+    /// ([`Busy::quarantine`]), and the job runs nowhere.
+    Skipped(Busy),
 }
 
 impl<T> Ran<T> {
@@ -63,7 +65,7 @@ impl<T> Ran<T> {
     pub fn here(self) -> Option<T> {
         match self {
             Self::Here(result) => Some(result),
-            Self::Elsewhere(_) => None,
+            Self::Skipped(_) => None,
         }
     }
 }
@@ -89,7 +91,7 @@ impl<T> Ran<T> {
 /// });
 /// match ran.await? {
 ///     Ran::Here(sent) => println!("{sent} reminders"),
-///     Ran::Elsewhere(busy) => println!("another machine does it: {busy}"),
+///     Ran::Skipped(busy) => println!("it does not run here: {busy}"),
 /// }
 /// for run in rowlock.runs().await? {
 ///     println!("{} {} on {}, in {:?}", run.name, run.state, run.holder, run.took);
@@ -189,12 +191,12 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// Invalid settings; a database out of reach; the error of the work. [`Error::Lost`] when the lease was lost, or `at_most_for` was over, before the work was done. If only the
+    /// Those of [`try_begin`](Self::try_begin); the error of the work. [`Error::Lost`] when the lease was lost, or `at_most_for` was over, before the work was done. If only the
     /// record of the run cannot be written, a warning is logged.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work. The name still stays taken for `at_least_for`, and the run is shown as vanished.
+    /// Dropping the future drops the work. If the work has begun, the name still stays taken for `at_least_for`, and the run is shown as vanished.
     ///
     /// # Panics
     ///
@@ -203,19 +205,55 @@ impl Job {
         &self,
         work: impl AsyncFnOnce(&Held) -> Result<T, E>,
     ) -> Result<Ran<T>, E> {
+        let run = match self.try_begin().await? {
+            TryAcquire::Held(run) => run,
+            TryAcquire::Busy(busy) => return Ok(Ran::Skipped(busy)),
+        };
+        let held = run.held();
+        let done = match held.with(async || work(held).await).await {
+            Ok(done) => done,
+            Err(lost) => Err(lost.into()),
+        };
+        let message = done.as_ref().err().map(ToString::to_string);
+        let message = message.unwrap_or_default();
+        if let Err(error) = held.end_run(done.is_ok(), &message).await {
+            tracing::warn!(name = %held.name(), %error, "the end of a job is not recorded");
+        }
+        run.leave_and_warn().await;
+        done.map(Ran::Here)
+    }
+
+    /// Begins a run, for work that is no single future: asks once for the name. It does not watch the work: see [`Held::with`] and [`Held::lost`]. When the work is done, call [`Held::end_run`]
+    /// and then [`JobRun::leave`].
+    ///
+    /// # Errors
+    ///
+    /// Invalid settings; a database out of reach; [`Error::Lost`] when the lease is lost already. If only the begin of the run cannot be recorded, a warning is logged, and the run
+    /// begins.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases the name.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers (`enable_time`).
+    pub async fn try_begin(&self) -> Result<TryAcquire<JobRun>, Error> {
         let held = match self.ask().await? {
             TryAcquire::Held(held) => held,
-            TryAcquire::Busy(busy) => return Ok(Ran::Elsewhere(busy)),
+            TryAcquire::Busy(busy) => return Ok(TryAcquire::Busy(busy)),
         };
-        let mut running = Running {
-            held: Arc::new(held),
-            began: Instant::now(),
-            at_least_for: self.at_least_for,
-            has_ended: false,
-        };
-        let done = running.work(work).await;
-        running.end(&done).await;
-        done.map(Ran::Here)
+        let began = Instant::now();
+        match held.begin_run().await {
+            Ok(()) => {}
+            Err(error @ Error::Lost { .. }) => return Err(error),
+            // The record is for people. The work matters more.
+            Err(error) => {
+                tracing::warn!(name = %held.name(), %error, "the begin of a job is not recorded");
+            }
+        }
+        let run = JobRun::new(held, began, self.at_least_for);
+        Ok(TryAcquire::Held(run))
     }
 
     async fn ask(&self) -> Result<TryAcquire, Error> {
@@ -231,81 +269,5 @@ impl Job {
             lock = lock.holder(Arc::clone(holder));
         }
         lock.try_acquire().await
-    }
-}
-
-/// A job that runs here. Dropping it keeps the name taken for the rest of `at_least_for`.
-struct Running {
-    held: Arc<Held>,
-    /// After the grant.
-    began: Instant,
-    at_least_for: Duration,
-    has_ended: bool,
-}
-
-impl Running {
-    async fn work<T, E: From<Error>>(
-        &self,
-        work: impl AsyncFnOnce(&Held) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let held = &*self.held;
-        held.begin_run().await?;
-        held.with(async || work(held).await).await?
-    }
-
-    /// Records the end of the run, and releases the name: now, or when `at_least_for` is over.
-    async fn end<T, E: Display>(&mut self, done: &Result<T, E>) {
-        let held = &self.held;
-        let message = done.as_ref().err().map(ToString::to_string);
-        let message = message.unwrap_or_default();
-        if let Err(error) = held.end_run(done.is_ok(), &message).await {
-            tracing::warn!(name = %held.name(), %error, "the end of a job is not recorded");
-        }
-        leave(held, self.rest()).await;
-        self.has_ended = true;
-    }
-
-    /// How much longer the name has to stay taken.
-    fn rest(&self) -> Duration {
-        self.at_least_for.saturating_sub(self.began.elapsed())
-    }
-}
-
-impl Drop for Running {
-    /// The future of the run was dropped, or the work has panicked.
-    fn drop(&mut self) {
-        let rest = self.rest();
-        if self.has_ended || rest.is_zero() {
-            return;
-        }
-        let held = Arc::clone(&self.held);
-        let mut leaving = Box::pin(async move { leave(&held, rest).await });
-        // The first poll sends it, also where no runtime goes on.
-        let sent = leaving
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()));
-        if sent.is_pending()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(leaving);
-        }
-    }
-}
-
-/// Leaves the name taken for `rest`.
-async fn leave(held: &Held, rest: Duration) {
-    let left = if rest.is_zero() {
-        held.release().await
-    } else {
-        held.release_in(rest).await
-    };
-    match left {
-        Ok(ReleaseOutcome::Lost(loss)) => {
-            tracing::warn!(name = %held.name(), %loss, "the lease of a job was lost before its end");
-        }
-        Ok(_) => {}
-        Err(error) => {
-            tracing::warn!(name = %held.name(), %error, "the name of a job stays taken until its TTL is over");
-        }
     }
 }
