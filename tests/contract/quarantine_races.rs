@@ -131,6 +131,26 @@ on_every_engine! {
         }
         assert!(tasks.join_all().await.into_iter().all(|as_it_should_be| as_it_should_be));
         assert_eq!(one.list().await.unwrap(), []);
+        // Acquires with different settings, of names with a row and without.
+        let mut tasks = JoinSet::new();
+        for n in 0..60 {
+            for name in [format!("f{n}"), format!("other{n}")] {
+                let lock = one.lock(name).ttl(TTL + Duration::from_secs(n));
+                tasks.spawn(async move { is_refused(&lock.try_acquire().await) });
+            }
+        }
+        assert!(tasks.join_all().await.into_iter().all(|is_refused| is_refused));
+    }
+
+    async fn one_that_is_over_does_not_end(db: &Db) {
+        let one = db.rowlock().await;
+        one.quarantine(Duration::from_millis(100)).await.unwrap();
+        let is_over = async || one.quarantine_left().await.unwrap().is_none();
+        eventually("it is over", is_over).await;
+        assert!(!one.end_quarantine().await.unwrap());
+        assert!(!one.end_quarantine().await.unwrap());
+        let left = one.quarantine(LONG).await.unwrap();
+        assert!(left <= LONG && left > LONG / 2, "{left:?}");
     }
 
     async fn a_transaction_that_has_locked_a_name_delays_the_quarantine_only(db: &Db) {

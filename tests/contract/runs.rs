@@ -49,6 +49,22 @@ on_every_engine! {
         assert_eq!(one.last_run("a").await.unwrap().unwrap(), run);
     }
 
+    async fn a_task_does_not_end_the_run_of_the_task_after_it(db: &Db) {
+        let one = db.rowlock().await;
+        // Both have the same grant, in memory.
+        let lock = one.lock("a").linger(Duration::from_mins(1));
+        let first = lock.acquire().await.unwrap();
+        first.begin_run().await.unwrap();
+        release(&first).await;
+        let second = lock.acquire().await.unwrap();
+        second.begin_run().await.unwrap();
+        assert!(!first.end_run(false, "late").await.unwrap());
+        let run = one.last_run("a").await.unwrap().unwrap();
+        assert_eq!((run.state, run.fence), (RunState::Running, second.fence()));
+        assert!(second.end_run(true, "done").await.unwrap());
+        release(&second).await;
+    }
+
     async fn a_second_sending_of_the_end_changes_nothing(db: &Db) {
         let one = db.rowlock().await;
         let held = take(&one, "a", LONG).await;
@@ -74,6 +90,17 @@ on_every_engine! {
         assert_eq!(run.state, RunState::Vanished);
         let error = held.begin_run().await.err();
         assert!(matches!(error, None | Some(Error::Lost { .. })), "{error:?}");
+    }
+
+    async fn a_job_whose_process_dies_keeps_its_name_taken(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let job = Job::new(&one, "j").at_least_for(LONG).ttl(Duration::from_secs(1));
+        let ran = job.run(async |_| {
+            let row = two.inspect("j").await?.expect("it runs");
+            Ok::<_, Error>(row.remaining)
+        });
+        let remaining = ran.await.unwrap().here().unwrap();
+        assert!(remaining > LONG - Duration::from_secs(10), "{remaining:?}");
     }
 
     async fn a_job_that_was_paused_for_too_long_does_not_touch_the_next_one(db: &Db) {
