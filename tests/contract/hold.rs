@@ -108,8 +108,11 @@ on_every_engine! {
         for lock in locks {
             let held = lock.acquire().await.unwrap();
             let name = held.name().as_str().to_owned();
+            let grant = async || two.inspect(name.as_str()).await.unwrap().unwrap().grant_id;
+            let own = grant().await;
             let left = held.release_in(TTL).await.unwrap();
             assert_eq!(left, ReleaseOutcome::Released);
+            assert_ne!(grant().await, own, "a late statement of this grant would change it");
             assert!(!held.is_held() && held.loss().is_none());
             assert_eq!(held.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
             assert_eq!(held.release_in(TTL).await.unwrap(), ReleaseOutcome::AlreadyReleased);
