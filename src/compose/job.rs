@@ -13,7 +13,7 @@
 //!   free ── run ──► running ── the work ends ──► taken ── at_least_for is over ──► free
 //!                     │                            ▲
 //!                     ├── its future is dropped ───┘
-//!                     └── the process dies: free after at_least_for, or after the TTL if that is longer
+//!                     └── the process dies: free at_least_for, or the TTL if that is longer, after the last renewal
 //! ```
 //!
 //! # Trust window
@@ -23,7 +23,8 @@
 //!
 //! # Failure
 //!
-//! - *The process crashes*: another machine can run the job in the next round, and in the same one only after `at_least_for`. The run is shown as [vanished](crate::RunState::Vanished).
+//! - *The process crashes*: the name stays taken for `at_least_for`, or for the TTL if that is longer, after the last renewal of the lease. So no other machine runs the job in the same round.
+//!   If the job had run for long, its name may still be taken in the next round too, which then does not run. The run is shown as [vanished](crate::RunState::Vanished).
 //! - *The process is paused, or cut off from the database*: its work is dropped when it wakes, or at the deadline of its lease. Another machine may run the job by then. Pin
 //!   the lease where the job writes to this database.
 //! - *The work takes longer than [`at_most_for`](Job::at_most_for)*: it is dropped at its next await point, and has failed.
@@ -133,7 +134,7 @@ impl Job {
         self
     }
 
-    /// As [`Lock::ttl`]: how long the name stays taken when the process crashes, if that is longer than [`at_least_for`](Self::at_least_for). 30 s when not set.
+    /// As [`Lock::ttl`]: how long the name stays taken after the last renewal when the process crashes, if that is longer than [`at_least_for`](Self::at_least_for). 30 s when not set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -195,11 +196,10 @@ impl Job {
             TryAcquire::Held(held) => held,
             TryAcquire::Busy(busy) => return Ok(Ran::Elsewhere(busy)),
         };
-        let mut running = Running {
+        let running = Running {
             held: Arc::new(held),
             began: Instant::now(),
             at_least_for: self.at_least_for,
-            has_ended: false,
         };
         let done = running.work(work).await;
         running.end(&done).await;
@@ -228,7 +228,6 @@ struct Running {
     /// After the grant.
     began: Instant,
     at_least_for: Duration,
-    has_ended: bool,
 }
 
 impl Running {
@@ -242,7 +241,7 @@ impl Running {
     }
 
     /// Records the end, and leaves the name.
-    async fn end<T, E: Display>(&mut self, done: &Result<T, E>) {
+    async fn end<T, E: Display>(&self, done: &Result<T, E>) {
         let held = &self.held;
         let message = done.as_ref().err().map(ToString::to_string);
         let message = message.unwrap_or_default();
@@ -250,7 +249,6 @@ impl Running {
             tracing::warn!(name = %held.name(), %error, "the end of a job is not recorded");
         }
         leave(held, self.rest()).await;
-        self.has_ended = true;
     }
 
     /// How much longer the name has to stay taken.
@@ -260,10 +258,10 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// The future of the run was dropped, or the work has panicked.
+    /// The future of the run was dropped, or the work has panicked. (After the end, the name has been left.)
     fn drop(&mut self) {
         let rest = self.rest();
-        if self.has_ended || rest.is_zero() {
+        if rest.is_zero() {
             return;
         }
         let held = Arc::clone(&self.held);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::compose::Job;
-use rowlock::{Error, Loss, RunState};
+use rowlock::{Error, RunState};
 use rowlock_test::{Db, on_every_engine, release, take};
 
 const LONG: Duration = Duration::from_mins(10);
@@ -13,9 +13,9 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         // It was lost by this process's clock.
         let held = one.lock("hold").max_hold(Duration::from_millis(200)).acquire().await.unwrap();
-        assert_eq!(held.lost().await, Loss::MaxHold);
+        held.lost().await;
         let error = held.begin_run().await.unwrap_err();
-        assert!(matches!(error, Error::Lost { loss: Loss::MaxHold, .. }), "{error}");
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
         // It has expired by the database's clock, once without a run before and once with one.
         for round in 0..2 {
             let held = take(&one, "a", LONG).await;
