@@ -26,7 +26,7 @@ fn files(below: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// The code of all packages of the workspace.
-const ALL: [&str; 8] = [
+const ALL: [&str; 9] = [
     "src",
     "rowlock-http/src",
     "rowlock-macros/src",
@@ -47,7 +47,7 @@ const PUBLISHED: [&str; 4] = [
 ];
 
 /// All their tests.
-const TESTS: [&str; 6] = [
+const TESTS: [&str; 7] = [
     "tests",
     "rowlock-http/tests",
     "rowlock-macros/tests",

@@ -3,7 +3,7 @@
 //! # Overview
 //!
 //! Every machine has the same schedule, and no machine is special. When the time comes, each one calls [`Job::run`]. One of them gets the lock of the job's name, and runs it; the others skip it.
-//! The name stays taken for [`at_least_for`](Job::at_least_for) after the begin, also when the job is done sooner. So a machine whose clock is late finds it taken. (ShedLock has this
+//! The name stays taken for [`at_least_for`](Job::at_least_for) after the begin, also when the job is done sooner. So a machine whose clock is late finds it taken. (`ShedLock` has this
 //! promise, <https://github.com/lukas-krecan/ShedLock>, under these names.) The end of each run is recorded: `rowlock jobs` and [`Rowlock::runs`] show when it was, how long it took,
 //! on which machine, and what came of it.
 //!

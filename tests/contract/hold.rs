@@ -118,7 +118,7 @@ on_every_engine! {
             assert_eq!(held.release_in(TTL).await.unwrap(), ReleaseOutcome::AlreadyReleased);
             let (holder, remaining) = busy(&two, &name).await;
             assert_eq!(holder, "me");
-            assert!(remaining <= TTL && remaining > TTL - Duration::from_secs(10), "{remaining:?}");
+            assert!(remaining <= TTL && remaining > TTL / 2, "{remaining:?}");
         }
         one.end_session().await.unwrap();
         assert_eq!(one.shutdown(TTL).await, []);

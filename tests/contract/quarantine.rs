@@ -55,7 +55,7 @@ on_every_engine! {
         db.execute(&format!("UPDATE rowlock_lock SET expires_at = acquired_at WHERE name = {expired}")).await;
         assert_eq!(one.quarantine_left().await.unwrap(), None);
         let lasts = one.quarantine(LONG).await.unwrap();
-        assert!(lasts <= LONG && lasts > LONG - Duration::from_secs(10), "{lasts:?}");
+        assert!(lasts <= LONG && lasts > LONG / 2, "{lasts:?}");
         for rowlock in [&one, &two, &db.rowlock().await] {
             for name in ["free", "expired", "new"] {
                 refused(rowlock.lock(name).try_acquire().await);

@@ -279,7 +279,9 @@ on_every_engine! {
         let is_over = async || waiting.is_finished() || is_free(&two, "a").await;
         eventually("nobody has it, or it went to the waiter", is_over).await;
         two.end_quarantine().await.unwrap();
-        let mut fences = vec![waiting.await.unwrap().unwrap()].iter().map(rowlock::Held::fence).collect::<Vec<_>>();
+        let held = waiting.await.unwrap().unwrap();
+        let mut fences = vec![held.fence()];
+        drop(held);
         fences.extend(tasks.join_all().await);
         let len = fences.len();
         fences.sort_unstable();

@@ -82,14 +82,24 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = one.lock("a").in_session().acquire().await.unwrap();
         held.begin_run().await.unwrap();
+        // One lock with a run of before, and one without.
+        let before = take(&one, "b", LONG).await;
+        before.begin_run().await.unwrap();
+        release(&before).await;
+        let mut others = Vec::new();
+        for name in ["b", "c"] {
+            others.push(one.lock(name).in_session().acquire().await.unwrap());
+        }
         let run = two.last_run("a").await.unwrap().unwrap();
         assert_eq!(run.state, RunState::Running);
         let past = db.past();
         db.execute(&format!("UPDATE rowlock_session SET expires_at = {past}")).await;
         let run = two.last_run("a").await.unwrap().unwrap();
         assert_eq!(run.state, RunState::Vanished);
-        let error = held.begin_run().await.err();
-        assert!(matches!(error, None | Some(Error::Lost { .. })), "{error:?}");
+        for other in others {
+            let error = other.begin_run().await.unwrap_err();
+            assert!(matches!(error, Error::Lost { .. }), "{error}");
+        }
     }
 
     async fn a_job_whose_process_dies_keeps_its_name_taken(db: &Db) {
@@ -100,7 +110,7 @@ on_every_engine! {
             Ok::<_, Error>(row.remaining)
         });
         let remaining = ran.await.unwrap().here().unwrap();
-        assert!(remaining > LONG - Duration::from_secs(10), "{remaining:?}");
+        assert!(remaining > LONG / 2, "{remaining:?}");
     }
 
     async fn a_job_that_was_paused_for_too_long_does_not_touch_the_next_one(db: &Db) {

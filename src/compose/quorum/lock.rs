@@ -193,7 +193,7 @@ impl QuorumLock {
             leases.push(lease);
         }
         if !is_granted {
-            return Err(self.missed(busy, errors));
+            return Err(self.missed(busy, &errors));
         }
         let fence = self.propose(&mut leases).await;
         let held = leases
@@ -211,7 +211,7 @@ impl QuorumLock {
         });
         // Too little time would be left for the work.
         let held = held.filter(|held| held.remaining() >= self.ttl / 3);
-        held.ok_or_else(|| self.missed(None, errors))
+        held.ok_or_else(|| self.missed(None, &errors))
     }
 
     /// Proposes the highest fence to all. The leases that have not got it are dropped.
@@ -240,7 +240,7 @@ impl QuorumLock {
     }
 
     /// Why no majority granted the lock.
-    fn missed(&self, busy: Option<Busy>, errors: Vec<Error>) -> Missed {
+    fn missed(&self, busy: Option<Busy>, errors: &[Error]) -> Missed {
         let (count, majority) = (self.members.count(), self.members.majority());
         let answered = count - errors.len();
         if let Some(busy) = busy.filter(|_| answered >= majority) {

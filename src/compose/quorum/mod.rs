@@ -192,6 +192,7 @@ impl Quorum {
     }
 
     /// The clients of the databases, in the order in which they were given. `None`: it could not be reached since the start.
+    #[must_use]
     pub fn members(&self) -> Vec<Option<Rowlock>> {
         (0..self.members.count())
             .map(|member| self.members.client(member))
