@@ -19,7 +19,8 @@ impl Rowlock {
     /// [`at_least_for`](crate::compose::Job::at_least_for) of a job. Then every forgotten lease has run out before the next
     /// grant. Fences stay above all earlier ones, unless the new host's clock is behind the old one's by more than the quarantine.
     ///
-    /// - It is in force for every statement that begins after this call has returned, of all clients, old and new.
+    /// - It is in force for every statement that begins after this call has returned, of all clients, old and new. (On PostgreSQL, a transaction at REPEATABLE READ or SERIALIZABLE
+    ///   that has read before does not see it: its snapshot is older.)
     /// - No lock, permit or [version](crate::InTx::advance) is granted, and no attempt [begins](crate::Idempotency::begin). Asking once answers
     ///   [`Busy`](crate::Busy), which tells how long the quarantine lasts. Waiting calls wait for its end, in their order. A transaction does not wait: the result is
     ///   [`Error::WaitTimeout`] at once.
@@ -29,7 +30,7 @@ impl Rowlock {
     /// # Errors
     ///
     /// A time out of bounds, or a database out of reach. On MySQL and MariaDB it waits for transactions that have locked a name, for at most the
-    /// [`operation_timeout`](crate::Builder::operation_timeout).
+    /// [`operation_timeout`](crate::Builder::operation_timeout). Meanwhile it holds up other calls for half a second at a time at most.
     ///
     /// # Cancel safety
     ///
@@ -60,7 +61,7 @@ impl Rowlock {
         self.core.run_errand(head, begin).await
     }
 
-    /// Ends the quarantine now. Returns whether there was one. Call it only when it is certain that no lease was forgotten.
+    /// Ends the quarantine now, and waits as [`quarantine`](Self::quarantine) does. Returns whether there was one. Call it only when it is certain that no lease was forgotten.
     ///
     /// # Errors
     ///

@@ -131,13 +131,8 @@ impl<K> Grant<K> {
         self.fence.load(Ordering::Acquire)
     }
 
-    /// The row has this fence now: a reader has become a writer, or fences were reserved.
+    /// The row has at least this fence now: it was raised, a reader has become a writer, or fences were reserved.
     pub(crate) fn set_fence(&self, fence: i64) {
-        self.fence.store(fence, Ordering::Release);
-    }
-
-    /// The row has at least this fence now.
-    pub(crate) fn raise_fence(&self, fence: i64) {
         self.fence.fetch_max(fence, Ordering::AcqRel);
     }
 

@@ -45,7 +45,7 @@ impl Guard {
             return Err(Error::Lost { name, loss });
         };
         // Another task may have raised it further meanwhile.
-        grant.raise_fence(raised);
+        grant.set_fence(raised);
         self.raised.fetch_max(raised, Ordering::AcqRel);
         Ok(raised)
     }

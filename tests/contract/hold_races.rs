@@ -33,7 +33,7 @@ async fn expire(db: &Db, name: &str) {
     .await;
 }
 
-fn is_lost<T: std::fmt::Debug>(changed: Result<T, Error>) {
+fn is_lost<T: std::fmt::Debug>(changed: &Result<T, Error>) {
     assert!(matches!(changed, Err(Error::Lost { .. })), "{changed:?}");
 }
 
@@ -67,7 +67,7 @@ on_every_engine! {
             if leaves {
                 assert_eq!(held.release_in(TTL).await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
             } else {
-                is_lost(held.raise_fence(FAR).await);
+                is_lost(&held.raise_fence(FAR).await);
             }
             let next = take(&one, "a", TTL).await;
             assert!(next.fence() < FAR);
@@ -85,7 +85,7 @@ on_every_engine! {
                 let left = held.release_in(TTL).await.unwrap();
                 assert!(matches!(left, ReleaseOutcome::Lost(_)), "{left:?}");
             } else {
-                is_lost(held.raise_fence(FAR).await);
+                is_lost(&held.raise_fence(FAR).await);
             }
             let next = take(&db.rowlock().await, "a", TTL).await;
             assert!(next.fence() < FAR);

@@ -63,9 +63,9 @@ on_every_engine! {
         eventually("the next round runs", async || works(&job).await).await;
         assert!(before.elapsed() >= time, "{:?}", before.elapsed());
         // One that takes longer than that frees the name at once.
-        let quick = Job::new(&rowlock, "q").at_least_for(Duration::from_millis(1));
+        let quick = Job::new(&rowlock, "q").at_least_for(Duration::from_secs(1));
         let ran = quick.run(async |_| {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(1_001)).await;
             Ok::<_, Error>(())
         });
         assert!(ran.await.unwrap().here().is_some());

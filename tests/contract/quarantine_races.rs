@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Error, Rowlock, TryAcquire};
+use rowlock::{Begun, Engine, Error, Rowlock, TryAcquire, TryLock};
 use rowlock_test::{
     Db, begin, begin_new, eventually, join, lapse, on_every_engine, queue_is, release, take,
 };
@@ -131,6 +131,71 @@ on_every_engine! {
         }
         assert!(tasks.join_all().await.into_iter().all(|as_it_should_be| as_it_should_be));
         assert_eq!(one.list().await.unwrap(), []);
+        // Acquires with different settings, of names with a row and without.
+        let mut tasks = JoinSet::new();
+        for n in 0..60 {
+            for name in [format!("f{n}"), format!("other{n}")] {
+                let lock = one.lock(name).ttl(TTL + Duration::from_secs(n));
+                tasks.spawn(async move { is_refused(&lock.try_acquire().await) });
+            }
+        }
+        assert!(tasks.join_all().await.into_iter().all(|is_refused| is_refused));
+    }
+
+    async fn transactions_at_every_level_see_it(db: &Db) {
+        let one = db.rowlock().await;
+        let levels = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+        for name in ["a", "b", "c"] {
+            release(&take(&one, name, TTL).await).await;
+        }
+        // It has read before the quarantine begins. (Where one transaction at a time can write, it would keep the quarantine out.)
+        let read = "SELECT COUNT(*) FROM rowlock_lock";
+        let mut older = Vec::new();
+        for level in levels.into_iter().filter(|_| !db.one_writer()) {
+            let mut tx = db.begin_at(level).await;
+            // (A read at the level SERIALIZABLE would lock the rows on MySQL.)
+            if level != "SERIALIZABLE" {
+                tx.number(read).await;
+            }
+            older.push((level, tx));
+        }
+        one.quarantine(LONG).await.unwrap();
+        for (level, mut tx) in older {
+            for names in [&["a"][..], &["b", "c"]] {
+                let locked = tx.lock_all(&one, names).await.unwrap();
+                // On PostgreSQL its snapshot is older than the quarantine.
+                let may = db.engine == Engine::Postgres && level == "REPEATABLE READ";
+                match locked {
+                    TryLock::Busy(busy) => assert!(busy.quarantine.is_some(), "{level}: {busy}"),
+                    TryLock::Locked(locked) => assert!(may, "{level}: {locked:?}"),
+                }
+            }
+            tx.release().await;
+        }
+        for level in levels {
+            let mut tx = db.begin_at(level).await;
+            if !db.one_writer() && level != "SERIALIZABLE" {
+                tx.number(read).await;
+            }
+            for names in [&["a"][..], &["b", "c"]] {
+                match tx.lock_all(&one, names).await.unwrap() {
+                    TryLock::Busy(busy) => assert!(busy.quarantine.is_some(), "{level}: {busy}"),
+                    TryLock::Locked(locked) => panic!("{level}: {locked:?}"),
+                }
+            }
+            tx.release().await;
+        }
+    }
+
+    async fn one_that_is_over_does_not_end(db: &Db) {
+        let one = db.rowlock().await;
+        one.quarantine(Duration::from_millis(100)).await.unwrap();
+        let is_over = async || one.quarantine_left().await.unwrap().is_none();
+        eventually("it is over", is_over).await;
+        assert!(!one.end_quarantine().await.unwrap());
+        assert!(!one.end_quarantine().await.unwrap());
+        let left = one.quarantine(LONG).await.unwrap();
+        assert!(left <= LONG && left > LONG / 2, "{left:?}");
     }
 
     async fn a_transaction_that_has_locked_a_name_delays_the_quarantine_only(db: &Db) {
@@ -214,7 +279,9 @@ on_every_engine! {
         let is_over = async || waiting.is_finished() || is_free(&two, "a").await;
         eventually("nobody has it, or it went to the waiter", is_over).await;
         two.end_quarantine().await.unwrap();
-        let mut fences = vec![waiting.await.unwrap().unwrap()].iter().map(rowlock::Held::fence).collect::<Vec<_>>();
+        let held = waiting.await.unwrap().unwrap();
+        let mut fences = vec![held.fence()];
+        drop(held);
         fences.extend(tasks.join_all().await);
         let len = fences.len();
         fences.sort_unstable();

@@ -292,3 +292,40 @@ impl Drop for QuorumHeld {
         self.repair.abort();
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use crate::client::Rowlock;
+
+    #[tokio::test]
+    async fn no_lease_is_added_to_a_lock_that_was_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let lease = async |name: &str| rowlock.lock(name).acquire().await.unwrap();
+        let leases = Leases {
+            each: Mutex::new(vec![Some(Arc::new(lease("0").await)), None, None]),
+            majority: 2,
+            loss: OnceLock::new(),
+        };
+        leases.add(1, lease("1").await);
+        assert_eq!((leases.held().len(), leases.missing()), (1, None));
+        rowlock.flush().await;
+        assert!(
+            rowlock.inspect("1").await.unwrap().is_none(),
+            "it is released"
+        );
+        *leases.each() = vec![
+            Some(Arc::new(lease("1").await)),
+            Some(Arc::new(lease("2").await)),
+            None,
+        ];
+        leases.add(2, lease("3").await);
+        assert_eq!(leases.missing(), Some(Vec::new()));
+        // After a release there are no members.
+        leases.each().clear();
+        leases.add(2, lease("4").await);
+        assert_eq!(leases.missing(), None);
+    }
+}

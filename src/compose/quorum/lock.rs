@@ -213,7 +213,7 @@ impl QuorumLock {
             leases.push(lease);
         }
         if !is_granted {
-            return Err(self.missed(busy, errors));
+            return Err(self.missed(busy, &errors));
         }
         let fence = self.propose(&mut leases).await;
         let held = leases
@@ -231,7 +231,7 @@ impl QuorumLock {
         });
         // Too little time would be left for the work.
         let held = held.filter(|held| held.remaining() >= self.ttl / 3);
-        held.ok_or_else(|| self.missed(None, errors))
+        held.ok_or_else(|| self.missed(None, &errors))
     }
 
     /// The second round: proposes the highest fence to all members, and drops the leases that did not get it.
@@ -260,7 +260,7 @@ impl QuorumLock {
     }
 
     /// Why no majority granted the lock.
-    fn missed(&self, busy: Option<Busy>, errors: Vec<Error>) -> Missed {
+    fn missed(&self, busy: Option<Busy>, errors: &[Error]) -> Missed {
         let (count, majority) = (self.members.count(), self.members.majority());
         let lasting: Vec<&Error> = errors.iter().filter(|e| !e.is_transient()).collect();
         let speaking = (0..count).filter(|member| !self.members.is_silent(*member));
