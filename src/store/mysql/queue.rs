@@ -222,8 +222,7 @@ impl QueueStore for MySqlConnection {
         }
         // Without a row: the row was removed between the two statements. Nothing has changed, as in a transaction's way.
         let row = rows.and_then(|mut rows| rows.pop());
-        let joined = row.as_ref().map(joined).transpose()?;
-        with_quarantine(self, joined).await
+        with_quarantine(self, row.as_ref().map(joined).transpose()?).await
     }
 
     async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
