@@ -275,9 +275,8 @@ impl<K> Grant<K> {
     /// A request sent at `sent` was answered: the lease has `left` of its time. After the deadline the answer is too late, because
     /// callers may already have seen the loss.
     pub(crate) fn confirm(&self, now: Moment, sent: Moment, left: Duration) {
-        // The row has more time left if the database's clock was set back. A quarantine of the TTL covers no more than the TTL.
-        let left = left.min(self.ttl);
-        let deadline = sent + self.clock_error.trusted(left);
+        // The row has more time left than the TTL if the database's clock was set back.
+        let deadline = sent + self.clock_error.trusted(left.min(self.ttl));
         let deadline = self.cap.map_or(deadline, |cap| deadline.min(cap));
         self.change(|status| {
             if status.end.is_some() {
