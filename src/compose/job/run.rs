@@ -64,7 +64,6 @@ impl JobRun {
     }
 
     /// The lease of the job's name.
-    #[must_use]
     pub fn held(&self) -> &Held {
         &self.held
     }

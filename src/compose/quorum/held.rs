@@ -88,7 +88,7 @@ impl Leases {
     /// How the lock was lost: `Expired`, unless a lease was lost in another way.
     fn loss(&self) -> Loss {
         if let Some(loss) = self.loss.get() {
-            return loss.clone();
+            return *loss;
         }
         let each = self.each();
         let losses = each.iter().flatten().filter_map(|held| held.loss());

@@ -102,7 +102,7 @@ impl Members {
 
     pub(super) fn clients(&self) -> Vec<Option<Rowlock>> {
         let clients = self.each.iter().map(|member| member.client.get());
-        clients.map(|client| client.cloned()).collect()
+        clients.map(Option::cloned).collect()
     }
 
     /// The client of a database. If there is none yet, a task tries to connect.
