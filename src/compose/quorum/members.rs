@@ -101,8 +101,8 @@ impl Members {
     }
 
     pub(super) fn clients(&self) -> Vec<Option<Rowlock>> {
-        let clients = self.each.iter().map(|member| member.client.get());
-        clients.map(Option::cloned).collect()
+        let clients = self.each.iter();
+        clients.map(|member| member.client.get().cloned()).collect()
     }
 
     /// The client of a database. If there is none yet, a task tries to connect.
