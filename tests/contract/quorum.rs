@@ -289,7 +289,7 @@ on_every_engine! {
         tx.release().await;
         let mut tx = db.begin().await;
         let error = rowlock_test::on_tx!(&mut tx, tx => held.pin_on(9, tx).await.unwrap_err());
-        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        assert!(matches!(error, Error::InvalidSetting { setting: "member", .. }), "{error}");
         tx.release().await;
         assert!(held.is_held());
         three.remove().await;
