@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::select;
 use uuid::Uuid;
 
-use super::{DEFAULT_TTL, Held, Lock, TryAcquire};
+use super::{Held, Lock, TryAcquire};
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_linger, check_wait, within};
 use crate::model::{Error, Moment, Name, Subject};
 use crate::runtime::backoff;
@@ -116,7 +116,7 @@ impl Lock {
     /// Checks all settings, before the database is asked.
     pub(super) fn check(&self) -> Result<&Name, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
-        let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
+        let ttl = self.ttl.unwrap_or(Lock::DEFAULT_TTL);
         if self.in_session && self.ttl.is_some() {
             return Err(Error::InvalidSetting {
                 setting: "ttl",
@@ -295,7 +295,7 @@ impl Lock {
             (true, Some(max_hold)) => self.core.settings.clock_error.lease_for(max_hold),
             (true, None) => FOR_EVER,
             (false, max_hold) => {
-                let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
+                let ttl = self.ttl.unwrap_or(Lock::DEFAULT_TTL);
                 max_hold.map_or(ttl, |max_hold| ttl.min(max_hold))
             }
         }

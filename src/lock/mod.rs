@@ -76,8 +76,6 @@ use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
 use crate::runtime::cohort::scout::Scouting;
 
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
-
 /// The longest queue that an acquire joins, when not set.
 const QUEUE_LIMIT: u32 = 10_000;
 
@@ -154,6 +152,9 @@ pub struct Lock {
 }
 
 impl Lock {
+    /// The [TTL](Self::ttl) of a lock that sets none: 30 s.
+    pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
     pub(crate) fn new(core: Arc<Core>, name: Result<Name, Error>) -> Self {
         Self {
             core,

@@ -44,7 +44,6 @@ use crate::client::Rowlock;
 use crate::lock::{Held, Lock, TryAcquire};
 use crate::model::{Busy, Error, Name};
 
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// Those of [`Lock::max_hold`].
 const AT_MOST_FOR: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_hours(366 * 24);
@@ -123,7 +122,7 @@ impl Job {
             name: name.try_into().map_err(Into::into),
             at_least_for: Duration::ZERO,
             at_most_for: None,
-            ttl: DEFAULT_TTL,
+            ttl: Lock::DEFAULT_TTL,
             holder: None,
         }
     }

@@ -12,8 +12,6 @@ use super::round::{Round, all};
 use crate::lock::{Held, Lock, TryAcquire};
 use crate::model::{Busy, Error, Name};
 
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
-
 /// The pause after a round that did not win: random, up to a limit that grows from the first value to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
@@ -44,7 +42,7 @@ impl QuorumLock {
         Self {
             members,
             name,
-            ttl: DEFAULT_TTL,
+            ttl: Lock::DEFAULT_TTL,
             wait: None,
             holder: None,
         }
