@@ -30,7 +30,7 @@ use crate::model::{Error, Fingerprint, RecordKey};
 ///   [`downstream_key`](IdempotencyGuard::downstream_key).
 ///
 /// If the lease of the attempt is lost, `work` goes on, because its effect may be under way. If another attempt has taken over by the end of `work`,
-/// the result is not kept, and the error is [`Error::Superseded`](crate::Error::Superseded).
+/// the result is not kept, and the error is [`Error::Superseded`].
 ///
 /// # Errors
 ///

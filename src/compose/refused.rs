@@ -3,7 +3,7 @@
 use crate::idempotency::{InFlight, UnknownStep};
 use crate::model::RecordKey;
 
-/// Why a call of [`once`](super::once) did not run its work, although there is no earlier result to return. Nothing was changed.
+/// Why a call of [`once`](super::once()) did not run its work, although there is no earlier result to return. Nothing was changed.
 ///
 /// Each variant is one of [`Begun`](crate::Begun)'s, as an error. (An attempt that another one has replaced is
 /// [`Error::Superseded`](crate::Error::Superseded).)
