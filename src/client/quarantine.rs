@@ -6,7 +6,7 @@ use super::Rowlock;
 use crate::model::Error;
 use crate::model::bounds::check_quarantine;
 use crate::store::Store;
-use crate::store::quarantine::Limit;
+use crate::store::quarantine::{Limit, Quarantine};
 
 impl Rowlock {
     /// Puts the database in quarantine: for `time`, 100 ms to 366 days, it grants nothing. A quarantine that already lasts
@@ -61,7 +61,7 @@ impl Rowlock {
         self.core.run_errand(head, begin).await
     }
 
-    /// Ends the quarantine now, and waits as [`quarantine`](Self::quarantine) does. Returns whether there was one. Call it only when it is certain that no lease was forgotten.
+    /// Ends the quarantine now, and waits as [`quarantine`](Self::quarantine) does. Returns whether there was one. One that begins after this call has begun may stay. Call it only when it is certain that no lease was forgotten.
     ///
     /// # Errors
     ///
@@ -71,10 +71,16 @@ impl Rowlock {
     ///
     /// Dropping the future does not stop it: the quarantine may end.
     pub async fn end_quarantine(&self) -> Result<bool, Error> {
+        let Some(quarantine) = self.seen("look for a quarantine to end").await? else {
+            return Ok(false);
+        };
         let head = self.core.wish(None, "end the quarantine");
         let mut limit = Limit::new();
-        let end = async move |store: &mut dyn Store| store.quarantine_end(limit.next()).await;
-        self.core.run_errand(head, end).await
+        let end = async move |store: &mut dyn Store| {
+            store.quarantine_end(quarantine.id, limit.next()).await
+        };
+        self.core.run_errand(head, end).await?;
+        Ok(true)
     }
 
     /// How much longer the database is in [quarantine](Self::quarantine). `None`: it is not in quarantine.
@@ -83,8 +89,13 @@ impl Rowlock {
     ///
     /// A database out of reach.
     pub async fn quarantine_left(&self) -> Result<Option<Duration>, Error> {
-        let head = self.core.look(None, "look for a quarantine");
-        let left = async move |store: &mut dyn Store| store.quarantine_left().await;
-        self.core.run_errand(head, left).await
+        let quarantine = self.seen("look for a quarantine").await?;
+        Ok(quarantine.map(|quarantine| quarantine.left))
+    }
+
+    async fn seen(&self, doing: &'static str) -> Result<Option<Quarantine>, Error> {
+        let head = self.core.look(None, doing);
+        let see = async |store: &mut dyn Store| store.quarantine_seen().await;
+        self.core.run_errand(head, see).await
     }
 }

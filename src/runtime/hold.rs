@@ -73,12 +73,12 @@ impl Guard {
         let kept = self.change("release", async move |store: &mut dyn Store| {
             store.hold_run_out(&ask).await
         });
-        let kept = kept.await?;
+        let kept = kept.await;
         if grant.late > 0 && !is_permit {
             // Late sendings of the acquire may be granted the name again.
             self.send(None);
         }
-        Ok(outcome(kept.is_none().then_some(Loss::TakenOver)))
+        Ok(outcome(kept?.is_none().then_some(Loss::TakenOver)))
     }
 
     /// Runs a verb on the lease, again and again while a transaction has its row locked. `None`: the lease is gone.

@@ -26,6 +26,8 @@ mod grants;
 pub(crate) mod hold;
 pub(crate) mod in_tx;
 mod json;
+#[cfg(test)]
+mod late_tests;
 pub(crate) mod lease;
 pub(crate) mod lock_row;
 pub(crate) mod migrate;

@@ -148,5 +148,22 @@ impl From<(i64, i64)> for SessionRenewed {
 }
 
 #[cfg(test)]
-#[path = "session_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_with_a_time_out_of_range_is_an_error() {
+        let row = |opened_at, expires_at| SessionRow {
+            id: Uuid::nil(),
+            holder: "me".into(),
+            opened_at,
+            expires_at,
+            left: 1,
+            locks: 0,
+        };
+        assert!(row(1, 2).info().is_ok());
+        for damaged in [row(i64::MAX, 2), row(1, i64::MIN)] {
+            assert!(matches!(damaged.info(), Err(Error::CorruptRow { .. })));
+        }
+    }
+}

@@ -48,6 +48,7 @@ mod queue_ends;
 mod queue_races;
 mod queue_settings;
 mod quorum;
+mod quorum_members;
 mod quorum_races;
 mod re_entry;
 mod record_states;

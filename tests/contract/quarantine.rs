@@ -121,6 +121,22 @@ on_every_engine! {
         tx.commit().await.unwrap();
     }
 
+    async fn a_transaction_goes_out_of_the_way_of_a_holder(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let held = take(&rowlock, "a", LONG).await;
+        rowlock.quarantine(LONG).await.unwrap();
+        // A client that has not seen the lease.
+        let mut tx = db.begin().await;
+        let error = tx.acquire(&db.rowlock().await, "a", Duration::ZERO).await.unwrap_err();
+        match &error {
+            Error::WaitTimeout { busy, .. } => assert!(busy.holder.is_some(), "{error}"),
+            Error::TransactionAborted { .. } | Error::Conflict { .. } => {}
+            _ => panic!("{error}"),
+        }
+        tx.release().await;
+        release(&held).await;
+    }
+
     async fn no_permit_is_granted(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let mut reader = one.rw_lock("rw").read().await.unwrap();

@@ -49,6 +49,26 @@ on_every_engine! {
         assert_eq!(one.last_run("a").await.unwrap().unwrap(), run);
     }
 
+    async fn a_run_does_not_wait_for_a_transaction_that_has_the_row_locked(db: &Db) {
+        let held = take(&db.rowlock().await, "a", LONG).await;
+        for _ in 0..2 {
+            // (On SQLite every transaction that writes excludes every other one.)
+            let mut tx = None;
+            if db.has_server() {
+                let lock = format!("SELECT 1 FROM rowlock_lock WHERE name = {} FOR UPDATE", db.bytes("a"));
+                let tx = tx.insert(db.begin().await);
+                tx.execute(&lock).await.unwrap();
+            }
+            held.begin_run().await.unwrap();
+            assert!(held.end_run(true, "").await.unwrap());
+            if let Some(tx) = tx {
+                tx.release().await;
+            }
+            held.raise_fence(0).await.unwrap();
+        }
+        release(&held).await;
+    }
+
     async fn a_task_does_not_end_the_run_of_the_task_after_it(db: &Db) {
         let one = db.rowlock().await;
         // Both have the same grant, in memory.

@@ -3,11 +3,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use super::QuorumError;
 use super::round::all;
 use crate::client::{Builder, Rowlock};
 use crate::model::Error;
+
+/// The pause after a try to connect that has failed.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Members {
@@ -18,7 +24,7 @@ pub(super) struct Members {
 #[derive(Debug)]
 struct Member {
     client: OnceLock<Rowlock>,
-    /// How to connect to it.
+    /// How to connect to it, without making its tables.
     way: Option<(Builder, String)>,
     /// A task tries to connect to it.
     connecting: AtomicBool,
@@ -54,22 +60,36 @@ impl Members {
 
     pub(super) async fn connect(builder: Builder, urls: Vec<String>) -> Result<Self, QuorumError> {
         check_count(urls.len())?;
-        let connecting = urls.iter().map(|url| builder.clone().connect(url));
+        // A member without tables may have lost its data, and have forgotten leases with it.
+        let as_it_is = builder.clone().migrate(false);
+        let connecting = urls.iter().map(|url| as_it_is.clone().connect(url));
+        let mut connected = all(connecting).await;
+        let lacks_tables = |error: &Error| matches!(error, Error::SchemaMissing { .. });
+        let errors = connected.iter().filter_map(|c| c.as_ref().err());
+        let lacking = errors.filter(|error| lacks_tables(error)).count();
+        // A quorum has lost the data of a minority at most. This one is new.
+        let is_new = urls.len() - lacking < urls.len() / 2 + 1;
+        for (url, connected) in urls.iter().zip(&mut connected) {
+            let may_migrate = |error: &Error| {
+                is_new && lacks_tables(error) || matches!(error, Error::SchemaOlder { .. })
+            };
+            if connected.as_ref().is_err_and(may_migrate) {
+                *connected = builder.clone().connect(url).await;
+            }
+        }
         let mut details = Vec::new();
         let mut each = Vec::new();
-        for (url, connected) in urls.iter().zip(all(connecting).await) {
+        for (url, connected) in urls.iter().zip(connected) {
             let client = match connected {
                 Ok(client) => OnceLock::from(client),
-                // A database that has lost its data has no tables until an operator puts it in quarantine.
-                Err(error)
-                    if error.is_transient() || matches!(error, Error::SchemaMissing { .. }) =>
-                {
+                Err(error) if error.is_transient() || !is_new && lacks_tables(&error) => {
+                    tracing::warn!(%error, "a database of a quorum is left out for now");
                     details.push(error.to_string());
                     OnceLock::new()
                 }
                 Err(error) => return Err(error.into()),
             };
-            let way = Some((builder.clone(), url.clone()));
+            let way = Some((as_it_is.clone(), url.clone()));
             let silent = AtomicBool::new(client.get().is_none());
             each.push(Arc::new(Member {
                 client,
@@ -120,7 +140,7 @@ impl Members {
         client.cloned()
     }
 
-    /// Tries once to connect.
+    /// Tries once to connect. Pauses after a failure.
     async fn connect_to(members: Weak<Self>, number: usize) {
         let way = members
             .upgrade()
@@ -129,20 +149,27 @@ impl Members {
             return;
         };
         let connected = builder.connect(&url).await;
+        if let Err(error) = &connected {
+            tracing::debug!(%error, "a database of a quorum is out of reach");
+            sleep(PAUSE).await;
+        }
         // The quorum may have been dropped meanwhile.
         let Some(members) = members.upgrade() else {
             return;
         };
         let member = &members.each[number];
         let others = members.each.iter().filter_map(|member| member.client.get());
-        match connected {
-            Ok(client) => match check_ids(others.chain([&client])) {
-                Ok(()) => {
-                    let _ = member.client.set(client);
-                }
-                Err(error) => tracing::error!(%error, "a database of a quorum is left out"),
-            },
-            Err(error) => tracing::debug!(%error, "a database of a quorum is out of reach"),
+        let Ok(client) = connected else {
+            return;
+        };
+        match check_ids(others.chain([&client])) {
+            Ok(()) => {
+                let _ = member.client.set(client);
+            }
+            Err(error) => {
+                tracing::error!(%error, "a database of a quorum is left out");
+                sleep(PAUSE).await;
+            }
         }
     }
 

@@ -145,7 +145,11 @@ impl Quorum {
         })
     }
 
-    /// Connects to these databases, as [`Rowlock::connect`] does. A minority of them may be out of reach. The quorum tries again to connect to these whenever it asks them for a lock.
+    /// Connects to these databases, as [`Rowlock::connect`] does. A minority of them may be out of reach. The quorum tries again to connect to these when it asks them for a lock, a second after the
+    /// last try at the earliest.
+    ///
+    /// It makes rowlock's tables in a new quorum: when so many databases are reached without tables that the others are no majority. Otherwise a database without tables may have lost its data. It
+    /// is left out until it has tables: make these in quarantine ([`Builder::quarantine`], or `rowlock quarantine`), or, in a database that is new, with `rowlock migrate`.
     ///
     /// # Errors
     ///
@@ -160,8 +164,7 @@ impl Quorum {
         Self::connect_with(Rowlock::builder(), urls).await
     }
 
-    /// [`connect`](Self::connect) with these settings for each client. Use [`migrate(false)`](Builder::migrate) where a database may come back empty: otherwise a client would
-    /// make its tables before it is in quarantine.
+    /// [`connect`](Self::connect) with these settings for each client.
     ///
     /// # Errors
     ///

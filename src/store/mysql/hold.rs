@@ -50,6 +50,9 @@ const READ: &str = concat!(
     is_live!()
 );
 
+/// An earlier sending has given the row to this heir.
+const HAS_HEIR: &str = "SELECT 1 FROM rowlock_lock WHERE name = ? AND grant_id = ?";
+
 #[async_trait]
 impl HoldStore for MySqlConnection {
     async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault> {
@@ -84,7 +87,14 @@ impl HoldStore for MySqlConnection {
         if run_out.execute(&mut *self).await?.rows_affected() > 0 {
             return Ok(Held::Done(()));
         }
-        missed(self, &ask.name, &ids(&[ask.grant_id])).await
+        let missed = missed(&mut *self, &ask.name, &ids(&[ask.grant_id])).await?;
+        if missed == Held::Gone && ask.has_heir() {
+            let has_heir = fill(HAS_HEIR, &[hex(ask.name.as_bytes()), ids(&[ask.heir])]);
+            if !read_alone(self, &has_heir).await?.is_empty() {
+                return Ok(Held::Done(()));
+            }
+        }
+        Ok(missed)
     }
 }
 

@@ -90,11 +90,20 @@ macro_rules! quarantine {
     };
 }
 
+/// Whether the row, which is locked, is that of a lock without a live lease.
+macro_rules! is_unheld {
+    () => {
+        "capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
+                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)"
+    };
+}
+
+const IS_UNHELD: &str = is_unheld!();
+
 /// Whether the row, which is locked, may be granted.
 const IS_FREE: &str = concat!(
-    "capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)
-     AND NOT EXISTS (SELECT 1 ",
+    is_unheld!(),
+    " AND NOT EXISTS (SELECT 1 ",
     quarantine!(),
     ")"
 );
@@ -108,7 +117,7 @@ const QUARANTINE: &str = concat!(
 fn find_text(names: &str) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         SELECT name, fence, {IS_FREE}
+         SELECT name, fence, {IS_FREE}, {IS_UNHELD}
          FROM rowlock_lock FORCE INDEX (PRIMARY)
          WHERE name IN ({names}) ORDER BY name
          FOR UPDATE NOWAIT"
@@ -163,7 +172,7 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          SELECT fence, {IS_FREE},
                 @rl_fence := IF({IS_FREE}, {}, 0),
-                (SELECT id FROM rowlock_database LOCK IN SHARE MODE)
+                (SELECT id FROM rowlock_database LOCK IN SHARE MODE), {IS_UNHELD}
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name = {name}
          FOR UPDATE NOWAIT; \
          UPDATE rowlock_lock
@@ -231,7 +240,8 @@ impl InTxStore for MySqlConnection {
             found.push(Found {
                 name: row.try_get(0)?,
                 fence: row.try_get(1)?,
-                free: row.try_get::<i64, _>(2)? == 1,
+                is_free: row.try_get::<i64, _>(2)? == 1,
+                is_unheld: row.try_get::<i64, _>(3)? == 1,
             });
         }
         if let Some(found) = refusal(self, asks, &found).await? {
@@ -298,7 +308,8 @@ async fn take_one(conn: &mut MySqlConnection, ask: &TxAsk) -> Result<Told<TxTake
     let found = [Found {
         name: ask.name.as_bytes().to_vec(),
         fence: row.try_get(0)?,
-        free: row.try_get::<i64, _>(1)? == 1,
+        is_free: row.try_get::<i64, _>(1)? == 1,
+        is_unheld: row.try_get::<i64, _>(4)? == 1,
     }];
     let database = row.try_get(3)?;
     let found = match refusal(conn, asks, &found).await? {
@@ -313,7 +324,9 @@ async fn take_one(conn: &mut MySqlConnection, ask: &TxAsk) -> Result<Told<TxTake
 struct Found {
     name: Vec<u8>,
     fence: i64,
-    free: bool,
+    is_free: bool,
+    /// It is a lock without a live lease.
+    is_unheld: bool,
 }
 
 /// The rows were found before they got these fences.
@@ -335,7 +348,10 @@ async fn refusal(
     asks: &[TxAsk],
     found: &[Found],
 ) -> Result<Option<TxTaken>, Fault> {
-    if found.iter().any(|row| !row.free) {
+    if found.iter().any(|row| !row.is_unheld) {
+        return Ok(Some(TxTaken::Blocking));
+    }
+    if found.iter().any(|row| !row.is_free) {
         let rows = rows(conn, QUARANTINE.into()).await?;
         let left = rows.first().map(|row| row.try_get(0)).transpose()?;
         return Ok(Some(left.map_or(TxTaken::Blocking, |left| {

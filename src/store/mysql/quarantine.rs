@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::{MySqlConnection, Row};
+use sqlx::{FromRow, MySqlConnection, Row};
 
 use super::statement::{fill, in_one_transaction, read_alone};
 use crate::store::fault::Fault;
-use crate::store::quarantine::QuarantineStore;
+use crate::store::quarantine::{Quarantine, QuarantineStore};
 use crate::store::{micros, to_micros};
 
 /// Whether the database is in no quarantine.
@@ -18,27 +18,29 @@ macro_rules! may_grant {
 }
 pub(super) use may_grant;
 
-/// Locks the row, and reads whether there is a quarantine. MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix, in seconds.
+/// Locks the row. MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix, in seconds.
 fn lock_text(limit: Duration) -> String {
     let ms = limit.as_millis().max(1);
     let (seconds, rest) = (ms / 1_000, ms % 1_000);
     format!(
         "/*M! SET STATEMENT max_statement_time = {seconds}.{rest:03} FOR */ SELECT /*+ MAX_EXECUTION_TIME({ms}) */ \
-         COALESCE(quarantine_until > SYSDATE(6), FALSE) FROM rowlock_database FOR UPDATE"
+         one FROM rowlock_database FOR UPDATE"
     )
 }
 
 /// The row is locked before, so the clock is read after the wait for it.
 const BEGIN: &str = "\
 UPDATE rowlock_database
-SET quarantine_until = GREATEST(COALESCE(quarantine_until, '1970-01-02'), SYSDATE(6) + INTERVAL ? MICROSECOND);
+SET quarantine_until = GREATEST(COALESCE(quarantine_until, '1970-01-02') + INTERVAL 1 MICROSECOND, SYSDATE(6) + INTERVAL ? MICROSECOND);
 SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), quarantine_until) FROM rowlock_database";
 
 const END: &str = "\
-UPDATE rowlock_database SET quarantine_until = NULL";
+UPDATE rowlock_database SET quarantine_until = NULL
+WHERE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', quarantine_until) = ?";
 
-const LEFT: &str = "
-SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), quarantine_until)
+const SEEN: &str = "
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', quarantine_until),
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), quarantine_until)
 FROM rowlock_database WHERE quarantine_until > SYSDATE(6)";
 
 #[async_trait]
@@ -55,16 +57,16 @@ impl QuarantineStore for MySqlConnection {
         Ok(micros(left.try_get(0)?))
     }
 
-    async fn quarantine_end(&mut self, limit: Duration) -> Result<bool, Fault> {
-        let text = format!("{}; {END}", lock_text(limit));
-        let rows = in_one_transaction(self, &text).await?;
-        let before = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        Ok(before.try_get(0)?)
+    async fn quarantine_end(&mut self, id: i64, limit: Duration) -> Result<(), Fault> {
+        let end = fill(END, &[id.to_string()]);
+        let text = format!("{}; {end}", lock_text(limit));
+        in_one_transaction(self, &text).await?;
+        Ok(())
     }
 
-    async fn quarantine_left(&mut self) -> Result<Option<Duration>, Fault> {
-        let rows = read_alone(self, LEFT).await?;
-        let left = rows.first().map(|row| row.try_get(0)).transpose()?;
-        Ok(left.map(micros))
+    async fn quarantine_seen(&mut self) -> Result<Option<Quarantine>, Fault> {
+        let rows = read_alone(self, SEEN).await?;
+        let seen = rows.first().map(<(i64, i64)>::from_row).transpose()?;
+        Ok(seen.map(Quarantine::from))
     }
 }

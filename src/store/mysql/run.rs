@@ -3,7 +3,7 @@
 //! A duplicate is caught, as everywhere: ON DUPLICATE KEY UPDATE would deadlock on gaps.
 
 use async_trait::async_trait;
-use sqlx::{FromRow, MySqlConnection};
+use sqlx::{FromRow, MySqlConnection, Row};
 
 use super::lock_row::{is_duplicate, row_ends};
 use super::statement::{fill, hex, read_alone};
@@ -12,26 +12,22 @@ use crate::store::fault::Fault;
 use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
 use crate::store::to_micros;
 
-const INSERT: &str = concat!(
+/// The holder of the live grant. Nothing else reads the lock's row: a statement that changes another row would wait for a transaction that has this one locked.
+const HOLDER: &str = concat!(
     "
-INSERT INTO rowlock_run (name, grant_id, fence, holder, began_at)
-SELECT l.name, l.grant_id, ?, l.holder, SYSDATE(6)
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+SELECT l.holder FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
 WHERE l.name = ? AND l.grant_id = ? AND ",
     row_ends!(),
     " > SYSDATE(6)"
 );
 
-const REPLACE: &str = concat!(
-    "
-UPDATE rowlock_run r STRAIGHT_JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = ?
-LEFT JOIN rowlock_session s ON s.id = l.session_id
-SET r.grant_id = l.grant_id, r.fence = ?, r.holder = l.holder, r.began_at = SYSDATE(6),
-    r.ended_at = NULL, r.succeeded = NULL, r.message = NULL
-WHERE r.name = ? AND r.fence < ? AND ",
-    row_ends!(),
-    " > SYSDATE(6)"
-);
+const INSERT: &str = "
+INSERT INTO rowlock_run (name, grant_id, fence, holder, began_at) VALUES (?, ?, ?, ?, SYSDATE(6))";
+
+const REPLACE: &str = "
+UPDATE rowlock_run
+SET grant_id = ?, fence = ?, holder = ?, began_at = SYSDATE(6), ended_at = NULL, succeeded = NULL, message = NULL
+WHERE name = ? AND fence < ?";
 
 const IS_THERE: &str = "SELECT 1 FROM rowlock_run WHERE name = ? AND grant_id = ? AND fence = ?";
 
@@ -56,13 +52,23 @@ DELETE FROM rowlock_run WHERE began_at < SYSDATE(6) - INTERVAL ? MICROSECOND LIM
 #[async_trait]
 impl RunStore for MySqlConnection {
     async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault> {
-        let insert = sqlx::query(INSERT).bind(ask.fence);
-        let insert = insert.bind(ask.name.as_bytes()).bind(ask.grant_id);
+        let (name, id) = (hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes()));
+        let live = read_alone(self, &fill(HOLDER, &[name.clone(), id.clone()])).await?;
+        let Some(live) = live.first() else {
+            return Ok(false);
+        };
+        let holder: String = live.try_get(0)?;
+        let insert = sqlx::query(INSERT)
+            .bind(ask.name.as_bytes())
+            .bind(ask.grant_id)
+            .bind(ask.fence)
+            .bind(&holder);
         let begun = match insert.execute(&mut *self).await {
             Err(error) if is_duplicate(&error) => {
                 let replace = sqlx::query(REPLACE)
                     .bind(ask.grant_id)
                     .bind(ask.fence)
+                    .bind(&holder)
                     .bind(ask.name.as_bytes())
                     .bind(ask.fence);
                 replace.execute(&mut *self).await?
@@ -72,7 +78,6 @@ impl RunStore for MySqlConnection {
         if begun.rows_affected() > 0 {
             return Ok(true);
         }
-        let (name, id) = (hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes()));
         let is_there = fill(IS_THERE, &[name, id, ask.fence.to_string()]);
         Ok(!read_alone(self, &is_there).await?.is_empty())
     }

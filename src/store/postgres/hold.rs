@@ -43,6 +43,9 @@ const LIVE: &str = concat!(
     ")"
 );
 
+/// An earlier sending has given the row to this heir.
+const HAS_HEIR: &str = "SELECT EXISTS (SELECT FROM rowlock_lock WHERE name = $1 AND grant_id = $2)";
+
 #[async_trait]
 impl HoldStore for PgConnection {
     async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault> {
@@ -66,7 +69,14 @@ impl HoldStore for PgConnection {
         if run_out.execute(&mut *self).await?.rows_affected() > 0 {
             return Ok(Held::Done(()));
         }
-        missed(self, &ask.name, ask.grant_id).await
+        let missed = missed(&mut *self, &ask.name, ask.grant_id).await?;
+        if missed == Held::Gone && ask.has_heir() {
+            let has_heir = query_scalar(HAS_HEIR).bind(ask.name.as_bytes());
+            if has_heir.bind(ask.heir).fetch_one(self).await? {
+                return Ok(Held::Done(()));
+            }
+        }
+        Ok(missed)
     }
 }
 

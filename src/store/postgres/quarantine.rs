@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::PgConnection;
 
-use super::query_scalar;
+use super::{query, query_as, query_scalar};
 use crate::store::fault::Fault;
-use crate::store::quarantine::QuarantineStore;
+use crate::store::quarantine::{Quarantine, QuarantineStore};
 use crate::store::{micros, to_micros};
 
 /// Whether the database is in no quarantine.
@@ -32,16 +32,18 @@ pub(super) use quarantine_left;
 /// GREATEST ignores NULL.
 const BEGIN: &str = "
 UPDATE rowlock_database
-SET quarantine_until = GREATEST(quarantine_until, clock_timestamp() + $1 * interval '1 microsecond')
+SET quarantine_until = GREATEST(quarantine_until + interval '1 microsecond', clock_timestamp() + $1 * interval '1 microsecond')
 RETURNING (extract(epoch FROM quarantine_until - clock_timestamp()) * 1000000)::bigint";
 
 const END: &str = "
-UPDATE rowlock_database d SET quarantine_until = NULL
-FROM (SELECT one, quarantine_until FROM rowlock_database FOR UPDATE) before
-WHERE d.one = before.one AND before.quarantine_until IS NOT NULL
-RETURNING before.quarantine_until > clock_timestamp()";
+UPDATE rowlock_database SET quarantine_until = NULL
+WHERE (extract(epoch FROM quarantine_until) * 1000000)::bigint = $1";
 
-const LEFT: &str = concat!("SELECT ", quarantine_left!(), " FROM rowlock_database d");
+const SEEN: &str = concat!(
+    "SELECT (extract(epoch FROM d.quarantine_until) * 1000000)::bigint, ",
+    quarantine_left!(),
+    " FROM rowlock_database d WHERE d.quarantine_until > clock_timestamp()"
+);
 
 #[async_trait]
 impl QuarantineStore for PgConnection {
@@ -54,13 +56,14 @@ impl QuarantineStore for PgConnection {
         Ok(micros(begin.fetch_one(self).await?))
     }
 
-    async fn quarantine_end(&mut self, _limit: Duration) -> Result<bool, Fault> {
-        let ended: Option<bool> = query_scalar(END).fetch_optional(self).await?;
-        Ok(ended.unwrap_or(false))
+    async fn quarantine_end(&mut self, id: i64, _limit: Duration) -> Result<(), Fault> {
+        query(END).bind(id).execute(self).await?;
+        Ok(())
     }
 
-    async fn quarantine_left(&mut self) -> Result<Option<Duration>, Fault> {
-        let left: Option<Option<i64>> = query_scalar(LEFT).fetch_optional(self).await?;
-        Ok(left.flatten().map(micros))
+    async fn quarantine_seen(&mut self) -> Result<Option<Quarantine>, Fault> {
+        let seen: Option<(i64, Option<i64>)> = query_as(SEEN).fetch_optional(self).await?;
+        // It may run out in the middle of the statement.
+        Ok(seen.and_then(|(id, left)| Some(Quarantine::from((id, left?)))))
     }
 }

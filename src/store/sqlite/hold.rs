@@ -33,6 +33,10 @@ FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) no
     is_live!()
 );
 
+/// An earlier sending has given the row to this heir.
+const HAS_HEIR: &str =
+    "SELECT EXISTS (SELECT 1 FROM rowlock_lock WHERE name = ?1 AND grant_id = ?2)";
+
 #[async_trait]
 impl HoldStore for SqliteConnection {
     async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault> {
@@ -57,12 +61,11 @@ impl HoldStore for SqliteConnection {
                 .bind(ask.grant_id)
                 .bind(ask.heir)
                 .bind(to_micros(ask.time));
-            let changed = run_out.execute(conn).await?.rows_affected();
-            Ok(if changed > 0 {
-                Held::Done(())
-            } else {
-                Held::Gone
-            })
+            let changed = run_out.execute(&mut *conn).await?.rows_affected();
+            let has_heir = sqlx::query_scalar(HAS_HEIR).bind(ask.name.as_bytes());
+            let is_done =
+                changed > 0 || ask.has_heir() && has_heir.bind(ask.heir).fetch_one(conn).await?;
+            Ok(if is_done { Held::Done(()) } else { Held::Gone })
         })
         .await
     }

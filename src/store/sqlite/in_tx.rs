@@ -122,8 +122,8 @@ impl InTxStore for SqliteConnection {
             let found = TxTaken::Missed(None);
             return Ok(Told { database, found });
         }
-        if let Some(left) = quarantine::left(self).await? {
-            let found = TxTaken::Quarantined(left);
+        if let Some(quarantine) = quarantine::seen(self).await? {
+            let found = TxTaken::Quarantined(quarantine.left);
             return Ok(Told { database, found });
         }
         let left: Vec<LeftBehind> = rows.iter().filter_map(LockRow::left_behind).collect();

@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 
 use super::record::durably;
 use crate::store::fault::Fault;
-use crate::store::quarantine::QuarantineStore;
+use crate::store::quarantine::{Quarantine, QuarantineStore};
 use crate::store::{micros, to_micros};
 
 /// Whether the database is in no quarantine.
@@ -21,26 +21,24 @@ pub(super) use may_grant;
 
 const BEGIN: &str = "
 UPDATE rowlock_database
-SET quarantine_until = max(coalesce(quarantine_until, 0), now.us + ?1 + 1000)
+SET quarantine_until = max(coalesce(quarantine_until, 0) + 1, now.us + ?1 + 1000)
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 RETURNING quarantine_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
-const END: &str =
-    "UPDATE rowlock_database SET quarantine_until = NULL WHERE quarantine_until IS NOT NULL";
+const END: &str = "UPDATE rowlock_database SET quarantine_until = NULL WHERE quarantine_until = ?1";
 
-const LEFT: &str = "
-SELECT d.quarantine_until - now.us
+const SEEN: &str = "
+SELECT d.quarantine_until, d.quarantine_until - now.us
 FROM rowlock_database d, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE d.quarantine_until > now.us";
 
-/// The time that the quarantine lasts. `None`: there is none.
-pub(super) async fn left(conn: &mut SqliteConnection) -> Result<Option<Duration>, sqlx::Error> {
-    let left: Option<i64> = sqlx::query_scalar(LEFT).fetch_optional(conn).await?;
-    Ok(left.map(micros))
+pub(super) async fn seen(conn: &mut SqliteConnection) -> Result<Option<Quarantine>, sqlx::Error> {
+    let seen: Option<(i64, i64)> = sqlx::query_as(SEEN).fetch_optional(conn).await?;
+    Ok(seen.map(Quarantine::from))
 }
 
 pub(super) async fn is_quarantined(conn: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
-    Ok(left(conn).await?.is_some())
+    Ok(seen(conn).await?.is_some())
 }
 
 #[async_trait]
@@ -59,16 +57,15 @@ impl QuarantineStore for SqliteConnection {
         Ok(micros(*left))
     }
 
-    async fn quarantine_end(&mut self, _limit: Duration) -> Result<bool, Fault> {
+    async fn quarantine_end(&mut self, id: i64, _limit: Duration) -> Result<(), Fault> {
         durably(self, async |conn| {
-            let was = left(conn).await?.is_some();
-            sqlx::query(END).execute(conn).await?;
-            Ok(was)
+            sqlx::query(END).bind(id).execute(conn).await?;
+            Ok(())
         })
         .await
     }
 
-    async fn quarantine_left(&mut self) -> Result<Option<Duration>, Fault> {
-        Ok(left(self).await?)
+    async fn quarantine_seen(&mut self) -> Result<Option<Quarantine>, Fault> {
+        Ok(seen(self).await?)
     }
 }
