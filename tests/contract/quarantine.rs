@@ -122,9 +122,10 @@ on_every_engine! {
     }
 
     async fn a_transaction_goes_out_of_the_way_of_a_holder(db: &Db) {
-        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+        let rowlock = db.rowlock().await;
         for names in [&["a"][..], &["a", "b"]] {
-            // This client knows the rows, and sees no lease of them.
+            // A client that knows the rows, and has seen no lease of them.
+            let other = db.rowlock().await;
             let mut tx = db.begin().await;
             let _ = tx.acquire_all(&other, names).await.unwrap();
             tx.commit().await.unwrap();
