@@ -43,6 +43,17 @@ async fn remove(others: [Db; 2]) {
     }
 }
 
+/// A lock that every database has granted. (The slowest one of a round may come later.)
+async fn of_all(quorum: &Quorum, clients: &[Rowlock], name: &str, ttl: Duration) -> QuorumHeld {
+    loop {
+        let held = quorum.lock(name).ttl(ttl).acquire().await.unwrap();
+        if holders(clients, name).await == 3 {
+            return held;
+        }
+        let _ = held.release().await.unwrap();
+    }
+}
+
 on_every_engine! {
     async fn fences_rise_although_a_member_loses_every_lease(db: &Db) {
         let others = databases(db).await;
@@ -121,6 +132,42 @@ on_every_engine! {
         remove(others).await;
     }
 
+    async fn a_release_does_not_wait_for_a_minority(db: &Db) {
+        let others = databases(db).await;
+        let builder = Rowlock::builder().operation_timeout(Duration::from_mins(5));
+        let quorum = Quorum::connect_with(builder, urls(db, &others)).await.unwrap();
+        let clients = clients(db, &others).await;
+        let held = of_all(&quorum, &clients, "a", TTL).await;
+        let mut tx = db.begin().await;
+        tx.execute("UPDATE rowlock_lock SET fence = fence").await.unwrap();
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        tx.release().await;
+        eventually("it is free", async || holders(&clients, "a").await == 0).await;
+        remove(others).await;
+    }
+
+    async fn a_lock_is_at_risk_before_it_is_lost(db: &Db) {
+        let others = databases(db).await;
+        let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
+        let clients = clients(db, &others).await;
+        let held = of_all(&quorum, &clients, "a", Duration::from_secs(6)).await;
+        for database in &others {
+            database.execute("ALTER TABLE rowlock_lock RENAME TO away").await;
+        }
+        held.at_risk().await;
+        assert!(held.is_held() && held.loss().is_none() && held.remaining() < Duration::from_secs(3));
+        for database in &others {
+            database.execute("ALTER TABLE away RENAME TO rowlock_lock").await;
+        }
+        eventually("it is renewed", async || held.remaining() > Duration::from_secs(4)).await;
+        for client in &clients[1..] {
+            client.force_release("a").await.unwrap();
+        }
+        let loss = held.lost().await;
+        assert_eq!((loss, held.loss()), (Loss::TakenOver, Some(Loss::TakenOver)));
+        remove(others).await;
+    }
+
     async fn a_guard_that_outlives_its_runtime_is_trusted_and_released(db: &Db) {
         let others = databases(db).await;
         let urls = urls(db, &others);
@@ -145,13 +192,7 @@ on_every_engine! {
         let others = databases(db).await;
         let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
         let clients = clients(db, &others).await;
-        let held = loop {
-            let held = quorum.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
-            if holders(&clients, "a").await == 3 {
-                break held;
-            }
-            let _ = held.release().await.unwrap();
-        };
+        let held = of_all(&quorum, &clients, "a", Duration::from_secs(3)).await;
         for client in &clients[..2] {
             client.force_release("a").await.unwrap();
         }

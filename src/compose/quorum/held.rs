@@ -153,6 +153,12 @@ impl QuorumHeld {
         self.leases.missing().is_some()
     }
 
+    /// How the lock was lost, if it was lost.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        (!self.is_held()).then(|| self.leases.loss())
+    }
+
     /// The time for which this process trusts the lock without another renewal; zero after a release or a loss.
     #[must_use]
     pub fn remaining(&self) -> Duration {

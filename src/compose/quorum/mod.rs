@@ -37,8 +37,10 @@
 //! - *A minority of the databases is dead, paused or cut off*: the lock stays held. When a database is back, the lock is taken there again within two thirds of the TTL.
 //! - *A majority is out of reach*: no lock is granted. Held ones are lost at their deadline.
 //! - *A database forgets its last commits, or all its data*: put it in [quarantine](crate::Rowlock::quarantine) before clients reach it, for at least the TTL. Otherwise
-//!   it may grant a name whose lease it has forgotten, and then two processes may each have a majority. The clocks of the databases must not differ by more than the
-//!   quarantine: fences of a database that has forgotten all its data start at its clock.
+//!   it may grant a name whose lease it has forgotten, and then two processes may each have a majority. A database that comes back empty gets its tables in quarantine
+//!   ([`Builder::quarantine`]); [`Quorum::connect`] does not make them there. It has a new id: in processes that run on, its old leases are not taken again, and [`QuorumHeld::pin_on`] fails
+//!   there, until the process connects anew.
+//! - *A majority forgets its data*: the quorum has lost its memory of leases and fences, whatever the quarantine of each.
 //! - *The process is paused*: as for a single lease. [`QuorumHeld::is_held`] is false when it wakes.
 //! - *The process crashes*: the lock is free within the TTL.
 //!
@@ -53,9 +55,11 @@
 //!
 //! Waiting is not fair: there is no queue over several databases.
 
+mod ask;
 mod held;
 mod lock;
 mod members;
+mod repair;
 mod round;
 
 use std::sync::Arc;
