@@ -47,7 +47,7 @@ pub(crate) async fn find(url: &str) -> Result<Rowlock, Failure> {
     {
         let message = format!(
             "there is no database at {}: name another database with --url or {VARIABLE}, or create this one with \
-             `rowlock migrate` (`rowlock run` creates it, too)",
+             `rowlock migrate` (`rowlock run` creates it, too). If it was lost, create it with `rowlock quarantine --for TIME`",
             path.display()
         );
         return Err(Failure::Other(message, UNAVAILABLE));

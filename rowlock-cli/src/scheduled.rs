@@ -7,7 +7,7 @@ use clap::Args;
 use comfy_table::{Table, presets};
 use rowlock::compose::Job;
 use rowlock::compose::job::JobRun;
-use rowlock::{Error, Loss, Name, ReleaseOutcome, Rowlock, RunInfo, RunState, TryAcquire};
+use rowlock::{Error, Loss, Name, ReleaseOutcome, Rowlock, RunInfo, TryAcquire};
 use serde::Serialize;
 
 use crate::out::{say, span, tell};
@@ -125,17 +125,14 @@ impl<'a> From<&'a RunInfo> for JsonRun<'a> {
             name: run.name.as_str(),
             state: run.state.name(),
             began_at: rfc3339(run.began_at),
-            took_ms: took(run).map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+            took_ms: run
+                .took
+                .map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
             holder: &run.holder,
             fence: run.fence,
             message: &run.message,
         }
     }
-}
-
-/// How long it took, or has taken so far. A vanished run has ended at a time that nobody knows.
-fn took(run: &RunInfo) -> Option<Duration> {
-    (run.state != RunState::Vanished).then_some(run.took)
 }
 
 pub(crate) fn print_runs(runs: &[RunInfo], json: bool) -> Result<(), Failure> {
@@ -153,7 +150,8 @@ pub(crate) fn print_runs(runs: &[RunInfo], json: bool) -> Result<(), Failure> {
         table.add_row([
             run.name.as_str().escape_debug().to_string(),
             for_people(run.began_at),
-            took(run).map_or_else(|| "-".into(), |took| format!("{took:.1?}")),
+            run.took
+                .map_or_else(|| "-".into(), |took| format!("{took:.1?}")),
             run.state.to_string(),
             run.holder.escape_debug().to_string(),
             run.message.escape_debug().to_string(),

@@ -172,6 +172,9 @@ impl Asked {
         let guard = match begun.await.map_err(|error| Problem::of(&error))? {
             Begun::New(guard) => guard,
             Begun::Replay(outcome) => return stored::replay(&outcome).map(Started::Done),
+            Begun::InFlight(in_flight) if in_flight.quarantine.is_some() => {
+                return Err(Problem::Unavailable);
+            }
             Begun::InFlight(in_flight) => {
                 let remaining = in_flight.remaining;
                 return Err(Problem::InFlight { remaining });

@@ -34,11 +34,8 @@ use crate::model::RecordKey;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Another attempt is running. Call again later: then it may be done.
-    #[error(
-        "{record} is in flight: another attempt is running{}; call again later",
-        until(attempt)
-    )]
+    /// Another attempt is running, or the database is in [quarantine](InFlight::quarantine). Call again later: then it may be done.
+    #[error("{record} {}; call again later", why(attempt))]
     InFlight {
         /// The record.
         record: RecordKey,
@@ -86,9 +83,14 @@ pub enum Refused {
     },
 }
 
-fn until(attempt: &InFlight) -> String {
-    let remaining = attempt.remaining;
-    remaining.map_or(String::new(), |remaining| {
-        format!(", with {remaining:.1?} of its lease left")
-    })
+fn why(attempt: &InFlight) -> String {
+    match (attempt.quarantine, attempt.remaining) {
+        (Some(left), _) => format!(
+            "cannot begin: the database is in quarantine for another {left:.0?}, because it may have forgotten leases"
+        ),
+        (None, Some(remaining)) => format!(
+            "is in flight: another attempt is running, with {remaining:.1?} of its lease left"
+        ),
+        (None, None) => "is in flight: another attempt is running".into(),
+    }
 }

@@ -1,10 +1,12 @@
 //! Requests for a key: `begin` and `begin_http`.
 
+use std::time::Duration;
+
 use super::begun::{Begun, InFlight};
 use super::guard::IdempotencyGuard;
 use super::request::Idempotency;
 use super::waiting::Waiting;
-use crate::model::{Error, Fingerprint, HTTP, RecordKey, check_scope};
+use crate::model::{Error, Fingerprint, HTTP, RecordKey, Subject, check_scope};
 use crate::runtime::verbs::claim::{Claim, Claiming};
 
 /// The limit of looks at a key that changes between every look and its claim.
@@ -92,6 +94,10 @@ impl Idempotency {
             .await
     }
 
+    async fn quarantine(&self, key: &RecordKey) -> Result<Option<Duration>, Error> {
+        self.core.quarantine(Subject::Record(key.clone())).await
+    }
+
     async fn attempt(
         &self,
         key: RecordKey,
@@ -115,10 +121,24 @@ impl Idempotency {
                     return Ok(Begun::New(guard));
                 }
                 // Another caller was faster: look at the record again.
-                Claiming::Missed if looks < MAX_LOOKS => {}
-                Claiming::Locked if looks == 1 || waiting.again(None).await => {}
-                Claiming::Missed | Claiming::Locked => {
-                    return Ok(Begun::InFlight(InFlight::unseen()));
+                Claiming::Missed | Claiming::Locked if looks == 1 => {}
+                missed => {
+                    if looks == 2
+                        && let Some(left) = self.quarantine(&key).await?
+                    {
+                        if waiting.again(Some(left)).await {
+                            looks = 0;
+                            continue;
+                        }
+                        return Ok(Begun::InFlight(InFlight::in_quarantine(left)));
+                    }
+                    let is_over = match missed {
+                        Claiming::Missed => looks >= MAX_LOOKS,
+                        _ => !waiting.again(None).await,
+                    };
+                    if is_over {
+                        return Ok(Begun::InFlight(InFlight::unseen()));
+                    }
                 }
             }
         }

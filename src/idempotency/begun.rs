@@ -59,7 +59,7 @@ impl Begun<Outcome> {
     }
 }
 
-/// Another attempt is running.
+/// Another attempt is running, or the database is in [quarantine](crate::Rowlock::quarantine).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InFlight {
@@ -69,6 +69,8 @@ pub struct InFlight {
     pub until: Option<DateTime<Utc>>,
     /// Who runs it, for people to read.
     pub holder: Option<String>,
+    /// The database is in quarantine for this time, and no attempt begins. There may be no other attempt.
+    pub quarantine: Option<Duration>,
 }
 
 impl InFlight {
@@ -78,6 +80,17 @@ impl InFlight {
             remaining: None,
             until: None,
             holder: None,
+            quarantine: None,
+        }
+    }
+
+    /// The database is in quarantine for this time.
+    pub(super) const fn in_quarantine(left: Duration) -> Self {
+        Self {
+            remaining: None,
+            until: None,
+            holder: None,
+            quarantine: Some(left),
         }
     }
 }

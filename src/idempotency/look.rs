@@ -57,6 +57,7 @@ impl Idempotency {
                         remaining: Some(remaining),
                         until: DateTime::from_timestamp_micros(until),
                         holder: Some(holder),
+                        quarantine: None,
                     })
                 }
                 Verdict::OpenStep { attempt } => {

@@ -36,7 +36,7 @@ impl Held {
     /// held.end_run(true, "42 pages").await?;
     /// let _ = held.release().await?;
     /// let last = rowlock.last_run("nightly-report").await?.expect("it was recorded");
-    /// println!("{} {} after {:?}: {}", last.name, last.state, last.took, last.message);
+    /// println!("{} {} after {:?}: {}", last.name, last.state, last.took.unwrap_or_default(), last.message);
     /// # Ok(())
     /// # }
     /// ```

@@ -155,7 +155,9 @@ impl fmt::Display for Loss {
         f.write_str(match self {
             Self::Expired => "no renewal was confirmed before its deadline",
             Self::TakenOver => "it was taken over, or released by force",
-            Self::MaxHold => "its max_hold is reached",
+            Self::MaxHold => {
+                "it was held for as long as it may be (max_hold; at_most_for of a job)"
+            }
             Self::SessionEnded => "its session was ended",
         })
     }

@@ -19,8 +19,8 @@ pub struct RunInfo {
     pub holder: String,
     /// When it began, by the database's clock.
     pub began_at: DateTime<Utc>,
-    /// The time from its begin to its end. If no end is recorded: from its begin to the reading of the row.
-    pub took: Duration,
+    /// The time from its begin to its end; if it is running, the time until now. `None`: it has vanished, and nobody knows.
+    pub took: Option<Duration>,
     /// How far it has come.
     pub state: RunState,
     /// The error of the work, or a text that its holder gave: at most 1,000 bytes.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -145,15 +146,21 @@ impl Core {
         if let Some(busy) = seen.and_then(|seen| seen.busy(name)) {
             return busy;
         }
-        let head = self.look(Subject::Lock(name.clone()), LOOK);
-        let look = async move |store: &mut dyn Store| store.quarantine_left().await;
+        let quarantine = self.quarantine(Subject::Lock(name.clone())).await;
         Busy {
             name: name.clone(),
             kind,
             holder: None,
             waiters,
-            quarantine: self.ask(head, look).await.ok().flatten(),
+            quarantine: quarantine.ok().flatten(),
         }
+    }
+
+    /// The time for which the database is in quarantine. `None`: it is not.
+    pub(crate) async fn quarantine(&self, subject: Subject) -> Result<Option<Duration>, Error> {
+        let head = self.look(subject, LOOK);
+        let look = async move |store: &mut dyn Store| store.quarantine_left().await;
+        self.ask(head, look).await
     }
 
     async fn look_at_row(&self, name: &Name) -> Result<Option<Seen>, Error> {

@@ -76,19 +76,20 @@ impl RunRow {
             name: String::from_utf8_lossy(&name).into_owned(),
             what,
         };
+        let state = match succeeded {
+            Some(true) => RunState::Succeeded,
+            Some(false) => RunState::Failed,
+            None if is_live => RunState::Running,
+            None => RunState::Vanished,
+        };
         Ok(RunInfo {
             name: Name::from_bytes(&name)
                 .ok_or_else(|| damaged("the name of its run is not 1 to 255 bytes of UTF-8"))?,
             fence,
             holder,
             began_at: time(began_at).ok_or_else(|| damaged("a time of its run is out of range"))?,
-            took: micros(took),
-            state: match succeeded {
-                Some(true) => RunState::Succeeded,
-                Some(false) => RunState::Failed,
-                None if is_live => RunState::Running,
-                None => RunState::Vanished,
-            },
+            took: (state != RunState::Vanished).then(|| micros(took)),
+            state,
             message: message.unwrap_or_default(),
         })
     }

@@ -229,8 +229,14 @@ on_every_engine! {
         rowlock.quarantine(LONG).await.unwrap();
         for key in ["freed", "new"] {
             let begun = begin(&rowlock.idempotency(), key).await;
-            assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+            let Begun::InFlight(in_flight) = begun else { panic!("{begun:?}") };
+            let left = in_flight.quarantine.expect("it tells of the quarantine");
+            assert!(left <= LONG && left > LONG / 2 && in_flight.remaining.is_none(), "{in_flight:?}");
         }
+        let waiting = tokio::spawn({
+            let rowlock = rowlock.clone();
+            async move { begin(&rowlock.idempotency().wait(LONG), "waits").await }
+        });
         let begun = on_app!(&db.app, pool => {
             let idempotency = rowlock.idempotency();
             let request = request();
@@ -240,7 +246,9 @@ on_every_engine! {
             run.await.unwrap()
         });
         assert!(matches!(begun, Begun::New(_)), "{begun:?}");
+        assert!(!waiting.is_finished());
         rowlock.end_quarantine().await.unwrap();
+        assert!(matches!(waiting.await.unwrap(), Begun::New(_)));
         for key in ["freed", "new"] {
             let _ = begin_new(&rowlock.idempotency(), key).await;
         }

@@ -223,6 +223,8 @@ on_every_engine! {
             let count = members.len();
             let error = Quorum::new(members).unwrap_err();
             assert!(matches!(error, QuorumError::Count(n) if n == count), "{error}");
+            let advice = if count < 3 { "Give at least 3" } else { "Add one or remove one" };
+            assert!(error.to_string().contains(advice), "{error}");
         }
         // Another client, by another URL.
         let again = Rowlock::builder().holder("again").connect(&db.url).await.unwrap();
@@ -230,7 +232,7 @@ on_every_engine! {
         assert!(matches!(error, QuorumError::SameDatabase { .. }), "{error}");
         let error = Quorum::connect([&db.url, &three.others[0].url, &db.url]).await.unwrap_err();
         assert!(matches!(error, QuorumError::SameDatabase { .. }), "{error}");
-        assert!(error.to_string().contains(&one.database_id().to_string()), "{error}");
+        assert!(error.to_string().contains("was given twice"), "{error}");
         let error = Quorum::connect(["redis://x", "redis://y", "redis://z"]).await.unwrap_err();
         assert!(matches!(error, QuorumError::Member(Error::InvalidUrl { .. })), "{error}");
         // One of them has older tables.

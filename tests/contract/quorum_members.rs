@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::compose::Quorum;
 use rowlock::compose::quorum::QuorumError;
-use rowlock::{Error, ReleaseOutcome, Rowlock};
+use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
 use rowlock_test::{Db, ENGINES, eventually, on_every_engine};
 
 const QUARANTINE: Duration = Duration::from_millis(100);
@@ -43,6 +43,30 @@ async fn take_and_release(quorum: &Quorum) {
 }
 
 on_every_engine! {
+    async fn a_copy_gets_an_id_of_its_own_as_the_error_says(db: &Db) {
+        let databases = databases(db).await;
+        let urls = databases.each_ref().map(|db| db.url.clone());
+        let copied = databases[1].rowlock().await.database_id();
+        databases[0].rowlock().await;
+        let id = match db.engine {
+            Engine::Postgres => format!("'{copied}'"),
+            _ => format!("X'{}'", copied.simple()),
+        };
+        databases[0].execute(&format!("UPDATE rowlock_database SET id = {id}")).await;
+        let error = Quorum::connect(urls.clone()).await.unwrap_err();
+        assert!(matches!(&error, QuorumError::SameDatabase { id, .. } if *id == copied), "{error}");
+        let (own, rest) = match db.engine {
+            Engine::Postgres => ("gen_random_uuid()", " on PostgreSQL"),
+            Engine::Sqlite => ("randomblob(16)", " on SQLite"),
+            _ => ("UNHEX(REPLACE(UUID(), '-', ''))", " on MySQL and MariaDB"),
+        };
+        assert!(error.to_string().contains(&format!("{own}{rest}")), "{error}");
+        assert!(error.to_string().contains("UPDATE rowlock_database SET id = …"), "{error}");
+        databases[0].execute(&format!("UPDATE rowlock_database SET id = {own}")).await;
+        take_and_release(&Quorum::connect(urls).await.unwrap()).await;
+        remove(databases).await;
+    }
+
     async fn the_tables_of_a_new_quorum_are_made(db: &Db) {
         let databases = databases(db).await;
         let urls = databases.each_ref().map(|db| db.url.clone());

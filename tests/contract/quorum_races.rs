@@ -6,9 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rowlock::compose::Quorum;
+use rowlock::compose::quorum::QuorumHeld;
 use rowlock::{Loss, ReleaseOutcome, Rowlock, TryAcquire};
 use rowlock_test::{Db, ENGINES, eventually, on_every_engine};
 use tokio::task::JoinSet;
+
+const TTL: Duration = Duration::from_secs(30);
 
 /// The database of the test, and two of other brands.
 async fn databases(db: &Db) -> [Db; 2] {

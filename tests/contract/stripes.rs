@@ -176,7 +176,12 @@ on_every_engine! {
         let mut tx = db.begin().await;
         striped.take(&mut tx, 0).await.unwrap(); // takes nothing, and asks for nothing
         let error = striped.take(&mut tx, u64::MAX).await.unwrap_err();
-        assert!(error.to_string().contains("63 bits"), "{error}");
+        assert!(error.to_string().contains("at most 1,000,"), "{error}");
+        let most = i64::MAX.unsigned_abs();
+        for error in [striped.give_back(&mut tx, most).await, striped.restock(&mut tx, most).await] {
+            let error = error.unwrap_err();
+            assert!(error.to_string().contains("at most 1,000,"), "{error}");
+        }
         tx.release().await;
     }
 

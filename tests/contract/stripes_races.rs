@@ -88,6 +88,28 @@ on_every_engine! {
         assert_eq!(limited.quantities(db).await, [9, 9, 9, 9]);
     }
 
+    async fn the_error_names_the_stripe_that_is_locked(db: &Db) {
+        if db.one_writer() {
+            return; // a transaction has the whole file
+        }
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let striped = Striped::make(db, &one, &[9, 9, 9, 9]).await.wait(Duration::from_millis(300));
+        let locked = striped.names()[2].clone();
+        let mut paused = db.begin().await;
+        paused.lock(&two, &locked).await;
+        let is_named = |error: StripesError| match error {
+            StripesError::Failed(Error::WaitTimeout { name, .. }) => assert_eq!(name.as_str(), locked),
+            error => panic!("{error}"),
+        };
+        let mut tx = db.begin().await;
+        is_named(striped.rebalance(&mut tx).await.unwrap_err());
+        tx.release().await;
+        let mut tx = db.begin().await;
+        is_named(striped.take(&mut tx, 36).await.unwrap_err());
+        tx.release().await;
+        paused.release().await;
+    }
+
     async fn a_taker_waits_for_the_last_item_until_it_is_sold_or_back(db: &Db) {
         if db.one_writer() {
             return; // a transaction has the whole file

@@ -239,6 +239,17 @@ over_a_socket! {
         send(server.pay("k", "201")).await.is_new(201);
     }
 
+    async fn a_database_in_quarantine_is_503() {
+        let server = Server::plain().await;
+        let operator = server.db.rowlock().await;
+        operator.quarantine(Duration::from_mins(1)).await.unwrap();
+        let answer = send(server.pay("k", "201")).await;
+        answer.is_problem(503, "unavailable");
+        assert_eq!((answer.retry_after(), server.shop.runs()), (5, 0));
+        operator.end_quarantine().await.unwrap();
+        send(server.pay("k", "201")).await.is_new(201);
+    }
+
     async fn a_response_is_kept_when_the_database_is_back() {
         let server = Server::plain().await;
         let running = tokio::spawn(send(server.pay("k", "wait")));

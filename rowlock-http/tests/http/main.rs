@@ -22,6 +22,7 @@
 //! | server errors of which nobody knows what they have done | `failures::unknown_*` |
 //! | taken over, expired, poisoned, damaged | `failures::*` |
 //! | the database is out of reach | `failures::a_database_out_of_reach_is_503`, `failures::a_response_is_kept_when_the_database_is_back`, `failures::a_response_is_kept_also_when_the_lease_has_run_out_meanwhile` |
+//! | the database is in quarantine | `failures::a_database_in_quarantine_is_503` |
 //! | the work is done, and its response is not kept yet | `failures::*_does_not_free_a_key_whose_work_is_done`; on servers, `late_response` of the fault tests |
 //! | bodies over the limits | `bodies::*` |
 //! | the response and the effect in one transaction | `transactions::*` |

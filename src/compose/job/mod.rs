@@ -94,7 +94,7 @@ impl<T> Ran<T> {
 ///     Ran::Skipped(busy) => println!("it does not run here: {busy}"),
 /// }
 /// for run in rowlock.runs().await? {
-///     println!("{} {} on {}, in {:?}", run.name, run.state, run.holder, run.took);
+///     println!("{} {} on {} since {}", run.name, run.state, run.holder, run.began_at);
 /// }
 /// # Ok(())
 /// # }
@@ -128,7 +128,7 @@ impl Job {
     }
 
     /// How long the name stays taken after the job has begun, however soon the job ends: at most 24 h, and at most [`at_most_for`](Self::at_most_for); 0 when not set. If the machines' clocks
-    /// differ by d at most and the rounds are p apart, set it longer than d and shorter than p − d.
+    /// differ by d at most and the rounds are p apart, set it longer than d and shorter than p − d. Without it, a job that ends soon runs again on a machine whose clock is late.
     pub fn at_least_for(mut self, time: Duration) -> Self {
         self.at_least_for = time;
         self
@@ -140,7 +140,10 @@ impl Job {
         self
     }
 
-    /// As [`Lock::ttl`]: 100 ms to 24 h; 30 s when not set. After a crash the name stays taken for this time or for [`at_least_for`](Self::at_least_for), whichever is longer.
+    /// As [`Lock::ttl`]: 100 ms to 24 h; 30 s when not set.
+    ///
+    /// While the job runs, its lease has this time or [`at_least_for`](Self::at_least_for), whichever is longer: after a crash the name stays taken for so long. So a job with a long
+    /// `at_least_for` learns late of a loss: of a [forced release](Rowlock::force_release) up to a third of that time later, and of being cut off from the database up to five sixths of it later.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -191,8 +194,8 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// Those of [`try_begin`](Self::try_begin); the error of the work. [`Error::Lost`] when the lease was lost, or `at_most_for` was over, before the work was done. If only the
-    /// record of the run cannot be written, a warning is logged.
+    /// Those of [`try_begin`](Self::try_begin); the error of the work. [`Error::Lost`] when the lease was lost, or `at_most_for` was over, before the work was done. (Work that
+    /// does not await until its end is not dropped, and its result counts.) If only the record of the run cannot be written, a warning is logged.
     ///
     /// # Cancel safety
     ///

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use crate::lock::Held;
-use crate::model::{Error, ReleaseOutcome};
+use crate::model::{Error, Loss, ReleaseOutcome};
 
 /// A job that runs here; made by [`Job::try_begin`](super::Job::try_begin).
 ///
@@ -125,7 +125,8 @@ async fn leave(held: &Held, rest: Duration) -> Result<ReleaseOutcome, Error> {
 
 async fn leave_and_warn(held: &Held, rest: Duration) {
     match leave(held, rest).await {
-        Ok(ReleaseOutcome::Lost(loss)) => {
+        // The caller has the error of a job that took too long.
+        Ok(ReleaseOutcome::Lost(loss)) if loss != Loss::MaxHold => {
             tracing::warn!(name = %held.name(), %loss, "the lease of a job was lost before its end");
         }
         Ok(_) => {}

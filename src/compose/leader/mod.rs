@@ -132,7 +132,8 @@ impl Election {
 
     /// How long nobody else can lead after the leader was killed or paused, as [`Lock::ttl`](crate::Lock::ttl): 100 ms to 24 h, and more than twice the client's
     /// [`clock_error`](crate::Builder::clock_error); 30 s when not set. A short TTL means a quick failover, and more renewals: one in about
-    /// a quarter of the TTL. A pause of the leader that is longer than five sixths of the TTL ends its term.
+    /// a quarter of the TTL. A pause of the leader of more than half the TTL may end its term, and one of
+    /// more than five sixths of the TTL always does.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self

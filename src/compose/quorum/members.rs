@@ -205,7 +205,7 @@ fn check_ids<'a>(clients: impl Iterator<Item = &'a Rowlock>) -> Result<(), Quoru
             return Err(QuorumError::SameDatabase {
                 first: first.to_owned(),
                 second: client.target().to_owned(),
-                id: client.database_id().to_string(),
+                id: client.database_id(),
             });
         }
     }

@@ -64,6 +64,8 @@ mod round;
 
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 pub use held::QuorumHeld;
 pub use lock::QuorumLock;
 use members::Members;
@@ -76,22 +78,17 @@ use crate::model::{Error, Name};
 #[non_exhaustive]
 pub enum QuorumError {
     /// The number of databases is even, or smaller than three.
-    #[error(
-        "a quorum needs an odd number of databases, and at least 3: {0} were given. Add one or remove one (an even number needs a larger majority, and tolerates no more failures)"
-    )]
+    #[error("a quorum needs an odd number of databases, and at least 3: {0} given. {advice}", advice = advice(*.0))]
     Count(usize),
     /// Two of the clients or URLs lead to the same database.
-    #[error(
-        "{first} and {second} are one database: both have the id {id} in rowlock_database. Give another one; if one is a copy of the other, run \
-         `DELETE FROM rowlock_database` and `rowlock migrate` in the copy while nobody uses it"
-    )]
+    #[error("{}", same(first, second, *id))]
     SameDatabase {
         /// One of them, without its password.
         first: String,
         /// The other one.
         second: String,
         /// Their id.
-        id: String,
+        id: Uuid,
     },
     /// Fewer than a majority could be reached.
     #[error("{reached} of {members} databases could be reached, and {needed} are needed: {detail}")]
@@ -108,6 +105,24 @@ pub enum QuorumError {
     /// One of them cannot be used as it is: its URL is invalid, its tables do not fit this library, or the login is refused.
     #[error(transparent)]
     Member(#[from] Error),
+}
+
+fn advice(count: usize) -> &'static str {
+    if count < 3 {
+        "Give at least 3"
+    } else {
+        "Add one or remove one (an even number needs a larger majority, and tolerates no more failures)"
+    }
+}
+
+fn same(first: &str, second: &str, id: Uuid) -> String {
+    if first == second {
+        return format!("{first} was given twice: give another database");
+    }
+    format!(
+        "{first} and {second} are one database: both have the id {id} in rowlock_database. Give another one. If one is a copy of the other, give the copy an id of its own while nobody \
+         uses it: `UPDATE rowlock_database SET id = …`, with gen_random_uuid() on PostgreSQL, UNHEX(REPLACE(UUID(), '-', '')) on MySQL and MariaDB, randomblob(16) on SQLite"
+    )
 }
 
 /// Several independent databases, in which a majority decides who has a lock; see the [module](self). Cloning is cheap.

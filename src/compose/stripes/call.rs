@@ -149,7 +149,7 @@ where
     pub(super) async fn lock_all(&mut self) -> Result<(), StripesError> {
         if self.locked.is_empty() {
             match self
-                .request(self.stripes.names.to_vec(), None)
+                .request(self.stripes.names.to_vec(), Some(Duration::ZERO))
                 .acquire()
                 .await
             {
@@ -157,7 +157,8 @@ where
                     self.locked = (0..self.stripes.names.len()).collect();
                     return Ok(());
                 }
-                Err(Error::AlreadyLocked { .. }) => {}
+                // One after the other: then an error names the stripe that is in the way.
+                Err(Error::AlreadyLocked { .. } | Error::WaitTimeout { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -104,12 +104,16 @@ impl<S: Quantities> Stripes<S> {
     }
 }
 
+/// The largest quantity. The sum of two of them, and of thousands, fits into the column: where it does not fit, SQLite would make it a float.
+const MOST: i64 = 1_000_000_000_000_000;
+
 /// A quantity as the application's statements get it.
 pub(super) fn signed(n: u64) -> Result<i64, StripesError> {
-    i64::try_from(n).map_err(|_| {
+    let n = i64::try_from(n).ok().filter(|n| *n <= MOST);
+    n.ok_or_else(|| {
         Error::InvalidSetting {
             setting: "n",
-            reason: "a quantity fits into 63 bits",
+            reason: "a quantity and the sum of all stripes are at most 1,000,000,000,000,000",
         }
         .into()
     })
@@ -151,7 +155,10 @@ mod tests {
     #[test]
     fn a_quantity_that_is_too_large_is_refused() {
         assert_eq!(signed(7).unwrap(), 7);
-        let error = signed(u64::MAX).unwrap_err().to_string();
-        assert!(error.contains("63 bits"), "{error}");
+        assert_eq!(signed(MOST.unsigned_abs()).unwrap(), MOST);
+        for n in [MOST.unsigned_abs() + 1, u64::MAX] {
+            let error = signed(n).unwrap_err().to_string();
+            assert!(error.contains("at most 1,000,"), "{error}");
+        }
     }
 }

@@ -80,7 +80,8 @@ impl fmt::Display for Error {
             ),
             Self::SchemaMissing { target, engine } => write!(
                 f,
-                "{target} has no rowlock tables: run `rowlock migrate`, or apply the SQL of `rowlock migrate --print {engine}`"
+                "{target} has no rowlock tables: run `rowlock migrate`, or apply the SQL of `rowlock migrate --print {engine}`. If this \
+                 database has lost its data, run `rowlock quarantine --for TIME` instead: it makes the tables, too, and grants nothing before every lost lease has run out"
             ),
             Self::SchemaOlder {
                 target,
