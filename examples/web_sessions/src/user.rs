@@ -4,12 +4,16 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use reqwest::{Client, StatusCode, header};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, header};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::meeting::MEETING;
+
+/// How long a user loads a page again.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What became of the items that a user added.
 #[derive(Debug, Default)]
@@ -35,7 +39,7 @@ pub(crate) async fn shop(
         .pool_max_idle_per_host(0)
         .timeout(arguments.wait() + Duration::from_secs(30))
         .build()?;
-    let first = browser.get(format!("http://{address}/")).send().await?;
+    let first = load(browser.get(format!("http://{address}/"))).await?;
     let cookie = first
         .headers()
         .get(header::SET_COOKIE)
@@ -73,9 +77,22 @@ pub(crate) async fn shop(
         }
     }
     let cart = browser.get(format!("http://{address}/cart"));
-    let cart = cart.header(header::COOKIE, cookie).send().await?;
-    let cart: HashSet<String> = cart.error_for_status()?.json().await?;
+    let cart = load(cart.header(header::COOKIE, cookie)).await?;
+    let cart: HashSet<String> = cart.json().await?;
     tally.added = u32::try_from(acknowledged.len())?;
     tally.lost = u32::try_from(acknowledged.difference(&cart).count())?;
     Ok(tally)
+}
+
+/// Loads a page, again and again while its server does not answer: `--kill` kills one of them.
+async fn load(page: RequestBuilder) -> Result<Response, Failure> {
+    let begun = Instant::now();
+    loop {
+        let page = page.try_clone().ok_or("a page has no body")?;
+        let answer = page.send().await;
+        match answer.and_then(Response::error_for_status) {
+            Err(_) if begun.elapsed() < PATIENCE => sleep(Duration::from_millis(100)).await,
+            answer => return Ok(answer?),
+        }
+    }
 }
