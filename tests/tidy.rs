@@ -47,12 +47,13 @@ const PUBLISHED: [&str; 4] = [
 ];
 
 /// All their tests.
-const TESTS: [&str; 7] = [
+const TESTS: [&str; 8] = [
     "tests",
     "rowlock-http/tests",
     "rowlock-macros/tests",
     "rowlock-cli/tests",
     "benches/tests",
+    "examples/flash_sale/tests",
     "examples/payments/tests",
     "examples/web_sessions/tests",
 ];

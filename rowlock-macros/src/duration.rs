@@ -27,6 +27,8 @@ const TEN_YEARS: Duration = Duration::from_hours(10 * 366 * 24);
 pub(crate) const LEASE: Bounds = bounds(LEAST, DAY, "100 ms to 24 h are allowed");
 pub(crate) const WAIT: Bounds = bounds(Duration::ZERO, YEAR, "at most 366 days are allowed");
 pub(crate) const MAX_HOLD: Bounds = bounds(LEAST, YEAR, "100 ms to 366 days are allowed");
+pub(crate) const REMEMBER_EXPIRED: Bounds =
+    bounds(Duration::ZERO, TEN_YEARS, "at most 10 years are allowed");
 pub(crate) const RETENTION: Bounds = bounds(
     Duration::from_secs(1),
     TEN_YEARS,
@@ -38,7 +40,7 @@ pub(crate) fn within(option: &str, text: &LitStr, bounds: &Bounds) -> Result<Tok
     let given = text.value();
     let Some(duration) = parse(&given) else {
         let message = format!(
-            "`{option}` is no duration: write a whole number and a unit (ms, s, m or min, h), such as \"30s\""
+            "`{option}` is no duration: write a whole number and a unit (ms, s, m or min, h, d), such as \"30s\""
         );
         return Err(Error::new(text.span(), message));
     };
@@ -65,6 +67,7 @@ fn parse(text: &str) -> Option<Duration> {
         "s" => 1_000,
         "m" | "min" => 60_000,
         "h" => 3_600_000,
+        "d" => 86_400_000,
         _ => return None,
     };
     // What is too large for a number is too large for every bound.
@@ -85,6 +88,7 @@ mod tests {
             ("2m", 120_000),
             ("2min", 120_000),
             ("24h", 86_400_000),
+            ("7d", 7 * 86_400_000),
         ] {
             assert_eq!(parse(text), Some(Duration::from_millis(millis)), "{text}");
         }
@@ -96,7 +100,7 @@ mod tests {
             "1.5s",
             "1s 2s",
             " 1s",
-            "1 d",
+            "1 w",
             "1S",
             "99999999999999999999s",
         ] {

@@ -4,7 +4,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::{Error, Ident, Result};
 
-use crate::duration::{LEASE, RETENTION, WAIT, within};
+use crate::duration::{LEASE, REMEMBER_EXPIRED, RETENTION, WAIT, within};
 use crate::function::Function;
 use crate::options::Options;
 use crate::template::Template;
@@ -14,6 +14,7 @@ pub(crate) const OPTIONS: &[&str] = &[
     "key",
     "lease",
     "retention",
+    "remember_expired",
     "wait",
     "skip",
     "client",
@@ -33,7 +34,12 @@ pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenSt
     let key = options.needed_text("key", "pay:{order.number}")?;
     let key = Template::parse("key", &key, &function)?;
     let mut settings = TokenStream::new();
-    for (setting, bounds) in [("lease", LEASE), ("retention", RETENTION), ("wait", WAIT)] {
+    for (setting, bounds) in [
+        ("lease", LEASE),
+        ("retention", RETENTION),
+        ("remember_expired", REMEMBER_EXPIRED),
+        ("wait", WAIT),
+    ] {
         if let Some(text) = options.text(setting)? {
             let duration = within(setting, &text, &bounds)?;
             let setting = Ident::new(setting, Span::call_site());

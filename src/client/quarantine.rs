@@ -22,10 +22,13 @@ impl Rowlock {
     /// - It is in force for every statement that begins after this call has returned, of all clients, old and new. (On PostgreSQL, a transaction at REPEATABLE READ or SERIALIZABLE
     ///   that has read before does not see it: its snapshot is older.)
     /// - No lock, permit or [version](crate::InTx::advance) is granted, and no attempt [begins](crate::Idempotency::begin). Asking once answers
-    ///   [`Busy`](crate::Busy), which tells how long the quarantine lasts. Waiting calls wait for its end, in their order. A transaction does not wait: the result is
+    ///   [`Busy`](crate::Busy) or [`InFlight`](crate::InFlight), which tell how long the quarantine lasts. Waiting calls wait for its end, in their order. A transaction does not wait: the result is
     ///   [`Error::WaitTimeout`] at once.
     /// - Leases that the database has not forgotten go on: they are renewed, pinned and released. A name that is released stays free.
     /// - [`run_in_tx`](crate::Idempotency::run_in_tx) goes on: a forgotten outcome was forgotten together with its effect.
+    /// - It protects from forgotten *leases*. A forgotten outcome stays forgotten: an effect outside of this database whose outcome was lost happens again after the quarantine. Send the
+    ///   [`downstream_key`](crate::IdempotencyGuard::downstream_key) with it.
+    /// - In a Galera cluster, another node sees it when it has applied the commit. Begin it while the other nodes take no clients.
     ///
     /// # Errors
     ///

@@ -29,7 +29,11 @@ use crate::model::{Error, Fingerprint, RecordKey};
 ///   the next call runs the work again. Protect effects outside of the database with [steps](IdempotencyGuard::step) and the
 ///   [`downstream_key`](IdempotencyGuard::downstream_key).
 ///
-/// If the lease of the attempt is lost, `work` goes on, because its effect may be under way. If another attempt has taken over by the end of `work`,
+/// The key is remembered for [`retention`](Idempotency::retention) and [`remember_expired`](Idempotency::remember_expired), 7 days when not set, from the end of the attempt. After that, the
+/// same call runs the work again.
+///
+/// If the lease of the attempt is lost, because the process was paused or the database did not answer for the time of the lease, `work` goes on, because its effect may be under way, and another attempt may begin
+/// meanwhile. If another attempt has taken over by the end of `work`,
 /// the result is not kept, and the error is [`Error::Superseded`].
 ///
 /// # Errors

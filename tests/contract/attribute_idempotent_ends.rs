@@ -93,7 +93,26 @@ async fn complete_by_itself(rowlock: &Rowlock) -> Result<u32, Failed> {
     Ok(1)
 }
 
+#[idempotent(
+    scope = "scope",
+    key = "k",
+    retention = "2d",
+    remember_expired = "365d"
+)]
+async fn remember_long(rowlock: &Rowlock) -> Result<u32, Failed> {
+    Ok(1)
+}
+
 on_every_engine! {
+    async fn the_key_is_remembered_for_as_long_as_the_attribute_says(db: &Db) {
+        let rowlock = db.rowlock().await;
+        remember_long(&rowlock).await.unwrap();
+        let record = rowlock.idempotency().inspect("scope", "k").await.unwrap().unwrap();
+        let days = |time: Option<Duration>| (time.unwrap().as_secs_f64() / 86_400.0).round();
+        let kept = (days(record.retained_for), days(record.remembered_for));
+        assert_eq!(kept, (2.0, 367.0));
+    }
+
     async fn a_body_that_completes_in_its_transaction_is_done_when_it_commits(db: &Db) {
         db.execute("CREATE TABLE app (n BIGINT)").await;
         let rowlock = db.rowlock().await;

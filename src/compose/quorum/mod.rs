@@ -41,6 +41,8 @@
 //!   ([`Builder::quarantine`]); [`Quorum::connect`] does not make them there. It has a new id: in processes that run on, its old leases are not taken again, and [`QuorumHeld::pin_on`] fails
 //!   there, until the process connects anew.
 //! - *A majority forgets its data*: the quorum has lost its memory of leases and fences, whatever the quarantine of each.
+//! - *A clock is set back*: fences of a database that has forgotten all its data start at its clock. So that clock must not be behind the clocks of the others by more than the quarantine. All other clocks
+//!   decide nothing over several databases.
 //! - *The process is paused*: as for a single lease. [`QuorumHeld::is_held`] is false when it wakes.
 //! - *The process crashes*: the lock is free within the TTL.
 //!
