@@ -191,6 +191,7 @@ async fn serve(arguments: &Arguments, buyers: u32) -> Result<(), Failure> {
     let rowlock = Rowlock::connect(url).await?;
     let shop = Shop::open(url).await?;
     let striped = Striped::new(&rowlock, NAME, arguments.stripes)?;
+    shop.open_all().await?;
     println!("ready");
     lines.next().transpose()?;
 

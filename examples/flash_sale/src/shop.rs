@@ -139,6 +139,26 @@ impl Shop {
         Ok(Self::Sqlite(pool.connect_with(options).await?))
     }
 
+    /// Opens all connections of the pool, as a process has them that has served for a while: the sale is measured, not the logins.
+    pub(crate) async fn open_all(&self) -> Result<()> {
+        macro_rules! open {
+            ($pool:ident) => {{
+                let mut open = Vec::new();
+                for _ in 0..CONNECTIONS {
+                    open.push($pool.acquire().await?);
+                }
+            }};
+        }
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(pool) => open!(pool),
+            #[cfg(feature = "mysql")]
+            Self::MySql(pool) => open!(pool),
+            Self::Sqlite(pool) => open!(pool),
+        }
+        Ok(())
+    }
+
     /// Makes new tables with `stock` items. `unique` adds the unique index on the order number.
     pub(crate) async fn restock(&self, stock: u32, unique: bool) -> Result<()> {
         self.close().await?;
