@@ -21,8 +21,8 @@ fn quarantine(shell: &Shell, options: &[&str]) -> String {
 fn a_quarantine_is_begun_told_and_ended() {
     let shell = Shell::new();
     assert_eq!(code(&shell.run(&["migrate"])), 0);
-    assert_eq!(quarantine(&shell, &[]), " is in no quarantine");
-    assert_eq!(quarantine(&shell, &["--end"]), " was in no quarantine");
+    assert_eq!(quarantine(&shell, &[]), " is not in quarantine");
+    assert_eq!(quarantine(&shell, &["--end"]), " was not in quarantine");
     // The first digit of 3600 s, or of a little less.
     let nothing = " grants nothing for another 3";
     for options in [&["--for", "1h"][..], &[]] {
@@ -42,7 +42,7 @@ fn a_quarantine_is_begun_told_and_ended() {
         "{longer}"
     );
     assert_eq!(quarantine(&shell, &["--end"]), ": the quarantine has ended");
-    assert_eq!(quarantine(&shell, &[]), " is in no quarantine");
+    assert_eq!(quarantine(&shell, &[]), " is not in quarantine");
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn on_a_terminal_the_others_say_why_they_do_nothing() {
     assert_eq!(code(&job(&shell, "j", &LONG, "true")), 0);
     let command = ["rowlock", "run", "j", "--at-least-for", "1h", "--", "false"];
     let mut terminal = Terminal::new(&shell, &command);
-    terminal.shows("rowlock: \"j\" runs elsewhere, or has run just now: held by rowlock[");
+    terminal.shows("rowlock: \"j\" does not run here, because the name is taken: held by rowlock[");
     assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
 }
 
