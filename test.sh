@@ -17,7 +17,7 @@
 #   ROWLOCK_ZOMBIE_ROUNDS    (default 24, 300)     paused holders
 #   ROWLOCK_CANCELS          (default 2000, 10000) cancelled operations per engine
 #   ROWLOCK_FAULT_KEYS       (default 20, 200)     orders, each paid under two keys
-#   ROWLOCK_JOB_ROUNDS       (default 40, 100)     rounds of scheduled jobs per engine, on machines whose clocks differ
+#   ROWLOCK_JOB_ROUNDS       (default 20, 100)     rounds of scheduled jobs per engine, on machines whose clocks differ
 #   ROWLOCK_CLUSTER_STARTS   (default 3, 20)       starts of nine processes at the same time, through three Galera nodes
 #   ROWLOCK_IDLE_SECONDS     (default 1, 5)        seconds after which servers end idle sessions
 #   ROWLOCK_IDLE_ROUNDS      (default 1, 13)       rounds in which clients are idle for twice that time
@@ -55,5 +55,8 @@ for engine in postgres mariadb mysql; do
   fi
 done
 
+# Most tests wait for a server or for time to pass, so that twice as many run side by side as there are processors. (The fault and
+# Galera tests run one after the other.)
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(getconf _NPROCESSORS_ONLN) * 2))}
 cargo test --workspace --locked "$@"
 echo "test.sh: all green"

@@ -56,7 +56,7 @@ const STRIKE: Duration = Duration::from_millis(300);
 /// How often each job comes, so that there are `ROWLOCK_JOB_ROUNDS` rounds in all.
 fn rounds() -> i64 {
     let all = std::env::var("ROWLOCK_JOB_ROUNDS");
-    let all: i64 = all.map_or(40, |text| text.parse().expect("a number"));
+    let all: i64 = all.map_or(20, |text| text.parse().expect("a number"));
     (all + JOBS - 1) / JOBS
 }
 
