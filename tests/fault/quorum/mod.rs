@@ -27,11 +27,15 @@ const MAX_PAUSE: Duration = Duration::from_millis(4_500);
 /// The longest time without a grant while three databases are there. A holder that is killed or paused keeps the lock for the TTL; and so may the next one.
 const LONGEST_GAP: Duration = Duration::from_secs(8);
 
+/// A campaign goes on until there were as many: a history of fewer proves little.
+const FEWEST_GRANTS: u32 = 12;
+
 /// The processes with their history.
 struct Campaign {
     crew: Crew<Event>,
     role: Role,
     history: History,
+    grants: u32,
     strike: Instant,
     last_grant: Duration,
     slowest: Duration,
@@ -50,6 +54,7 @@ impl Campaign {
             crew: Crew::start(std::iter::repeat_n(role.clone(), PROCESSES)),
             role,
             history: History::default(),
+            grants: 0,
             strike: Instant::now() + Duration::from_secs(1),
             last_grant: now(),
             slowest: Duration::ZERO,
@@ -98,6 +103,7 @@ impl Campaign {
 
     fn take_in(&mut self, event: Event) {
         if let Event::Granted { at, .. } = &event {
+            self.grants += 1;
             self.slowest = self.slowest.max(at.saturating_sub(self.last_grant));
             self.last_grant = self.last_grant.max(*at);
         }
@@ -124,10 +130,12 @@ pub(crate) async fn run() {
     while campaign.history.is_empty() {
         campaign.step().await;
     }
-    let until = Instant::now() + Duration::from_secs(seconds());
+    let start = Instant::now();
+    let until = start + Duration::from_secs(seconds());
     campaign.last_grant = now();
     let mut strike = Instant::now();
-    while Instant::now() < until {
+    // The bound of the time without a grant also ends a campaign in which nobody is granted the lock any more.
+    while Instant::now() < until || campaign.grants < FEWEST_GRANTS {
         campaign.step().await;
         if strike <= Instant::now() {
             strike += Duration::from_millis(rand::rng().random_range(300..1_500));
@@ -141,14 +149,14 @@ pub(crate) async fn run() {
             databases.there()
         );
     }
+    let took = start.elapsed().as_secs();
     let struck = databases.end().await;
     let (history, slowest, kills, pauses) = campaign.end();
     let verdict = history.check();
-    assert!(verdict.grants > 10 && verdict.writes > 10, "{verdict:?}");
+    assert!(verdict.writes > 10, "{verdict:?}");
     println!(
-        "quorum: {} s, {kills} kills and {pauses} pauses of processes; {struck}; {} grants, {} looks at guards, 0 overlaps, the longest time \
+        "quorum: {took} s, {kills} kills and {pauses} pauses of processes; {struck}; {} grants, {} looks at guards, 0 overlaps, the longest time \
          without a grant was {} ms; {} writes of paused holders came after another grant, and had a smaller fence",
-        seconds(),
         verdict.grants,
         verdict.writes,
         slowest.as_millis(),
