@@ -64,6 +64,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use brands::Brand;
@@ -273,6 +274,11 @@ impl<T> Store for T where
 pub(crate) trait TxStore: InTxStore + RecordInTxStore + FormTokenStore + Send {}
 
 impl<T: InTxStore + RecordInTxStore + FormTokenStore + Send> TxStore for T {}
+
+/// A time from the database: microseconds since 1970-01-01 UTC.
+fn time(at: i64) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp_micros(at)
+}
 
 /// Microseconds from the database as a duration; a negative number becomes zero.
 pub(crate) fn micros(us: i64) -> Duration {

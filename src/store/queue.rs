@@ -23,9 +23,9 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::micros;
 use super::quarantine::QuarantineStore;
-use super::row::{LockRow, time};
+use super::row::LockRow;
+use super::{micros, time};
 use crate::model::{Error, Kind, Name, WaiterInfo};
 
 /// How long a waiter has to confirm a grant that was passed on to it.

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::micros;
 use super::session::LeftBehind;
+use super::{micros, time};
 use crate::model::{Error, Kind, LockInfo, Mode, Name};
 
 /// The columns of a row, unchecked.
@@ -183,11 +182,6 @@ pub(crate) fn wrong_kind(name: Name, is: Option<Kind>, asked: Kind) -> Error {
             what: NO_CAPACITY,
         },
     }
-}
-
-/// A time from the database: microseconds since 1970-01-01 UTC.
-pub(in crate::store) fn time(at: i64) -> Option<DateTime<Utc>> {
-    DateTime::from_timestamp_micros(at)
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::micros;
-use super::row::time;
+use super::{micros, time};
 use crate::model::{Error, Name, RunInfo, RunState};
 
 /// How long a run is kept after its begin: longer than a year, for a yearly job.

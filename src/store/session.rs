@@ -16,8 +16,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::micros;
-use super::row::time;
+use super::{micros, time};
 use crate::model::{Error, Name, SessionInfo};
 
 /// The verbs for sessions.

@@ -6,11 +6,18 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 use super::held::{Leases, QuorumHeld};
-use super::lock::QuorumLock;
 use super::members::Members;
 use super::round::Round;
 use crate::lock::{Held, TryAcquire};
 use crate::model::{Busy, Error, Name};
+
+/// How the lock is asked of the members.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) members: Arc<Members>,
+    pub(super) ttl: Duration,
+    pub(super) holder: Option<Arc<str>>,
+}
 
 /// The answer of a member.
 pub(super) type Asked = Result<TryAcquire, Error>;
@@ -23,7 +30,7 @@ pub(super) enum Missed {
     Failed(Error),
 }
 
-impl QuorumLock {
+impl Request {
     /// How long a round may take.
     pub(super) fn bound(&self) -> Duration {
         self.ttl / 6
@@ -107,13 +114,13 @@ impl QuorumLock {
             .flatten()
             .filter(|held| held.is_held())
             .count();
-        let name = name.clone();
         let held = (held >= majority).then(|| {
             let repair = |leases: Arc<Leases>| {
-                let repairing = self.clone().repair(Arc::downgrade(&leases), fence, round);
+                let leases = Arc::downgrade(&leases);
+                let repairing = self.clone().repair(name.clone(), leases, fence, round);
                 tokio::spawn(repairing).abort_handle()
             };
-            QuorumHeld::new(name, fence, leases, &self.members, repair)
+            QuorumHeld::new(name.clone(), fence, leases, &self.members, repair)
         });
         // Too little time would be left for the work.
         let held = held.filter(|held| held.remaining() >= self.ttl / 3);

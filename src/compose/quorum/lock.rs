@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::ask::Missed;
+use super::ask::{Missed, Request};
 use super::held::QuorumHeld;
 use super::members::Members;
 use crate::lock::{Lock, TryAcquire};
@@ -18,28 +18,28 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 #[derive(Debug, Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct QuorumLock {
-    pub(super) members: Arc<Members>,
-    pub(super) name: Result<Name, Error>,
-    pub(super) ttl: Duration,
+    name: Result<Name, Error>,
+    request: Request,
     wait: Option<Duration>,
-    pub(super) holder: Option<Arc<str>>,
 }
 
 impl QuorumLock {
     pub(super) fn new(members: Arc<Members>, name: Result<Name, Error>) -> Self {
         Self {
-            members,
             name,
-            ttl: Lock::DEFAULT_TTL,
+            request: Request {
+                members,
+                ttl: Lock::DEFAULT_TTL,
+                holder: None,
+            },
             wait: None,
-            holder: None,
         }
     }
 
     /// As [`Lock::ttl`], in each database: 100 ms to 24 h; 30 s when not set. A majority has to answer within a sixth of it in each of the two rounds,
     /// and a third of it has to be left after these.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.request.ttl = ttl;
         self
     }
 
@@ -51,7 +51,7 @@ impl QuorumLock {
 
     /// As [`Lock::holder`].
     pub fn holder(mut self, holder: impl Into<Arc<str>>) -> Self {
-        self.holder = Some(holder.into());
+        self.request.holder = Some(holder.into());
         self
     }
 
@@ -70,7 +70,7 @@ impl QuorumLock {
     /// Outside of a tokio runtime with timers (`enable_time`).
     pub async fn try_acquire(&self) -> Result<TryAcquire<QuorumHeld>, Error> {
         let name = self.check()?;
-        match self.ask(name).await {
+        match self.request.ask(name).await {
             Ok(held) => Ok(TryAcquire::Held(held)),
             Err(Missed::Busy(busy)) => Ok(TryAcquire::Busy(busy)),
             Err(Missed::Failed(error)) => Err(error),
@@ -96,7 +96,7 @@ impl QuorumLock {
         let started = Instant::now();
         let mut limit = PAUSES.0;
         loop {
-            let missed = match self.ask(name).await {
+            let missed = match self.request.ask(name).await {
                 Ok(held) => return Ok(held),
                 Err(missed) => missed,
             };
@@ -122,7 +122,7 @@ impl QuorumLock {
     }
 
     fn check(&self) -> Result<&Name, Error> {
-        Lock::check_ttl(self.ttl)?;
+        Lock::check_ttl(self.request.ttl)?;
         if let Some(wait) = self.wait {
             Lock::check_wait(wait)?;
         }

@@ -5,24 +5,22 @@ use std::sync::Weak;
 
 use tokio::time::timeout;
 
-use super::ask::Asked;
+use super::ask::{Asked, Request};
 use super::held::Leases;
-use super::lock::QuorumLock;
 use super::round::{Round, all};
 use crate::lock::{Held, TryAcquire};
+use crate::model::Name;
 
-impl QuorumLock {
+impl Request {
     /// Adds the leases of members that answer late. Then asks the other members again, every third of the TTL, while a majority is held.
     pub(super) async fn repair(
         self,
+        name: Name,
         leases: Weak<Leases>,
         fence: i64,
         mut late: Round<'static, Asked>,
     ) {
-        let this = &self;
-        let Ok(name) = &this.name else {
-            return;
-        };
+        let (this, name) = (&self, &name);
         let raised = async |held: Held| {
             let raised = timeout(this.bound(), held.raise_fence(fence)).await;
             matches!(raised, Ok(Ok(_))).then_some(held)

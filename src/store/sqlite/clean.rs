@@ -3,10 +3,10 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::connect::in_a_transaction;
 use super::lock_row::row_ends;
 use super::permit_row::permits_of;
 use super::record::FORGET_STEPS;
+use super::writing::in_a_transaction;
 use crate::model::Name;
 use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
+use sqlx::{ConnectOptions, SqliteConnection};
 
-use super::in_tx::BEGIN_TO_WRITE;
+use super::writing::BEGIN_TO_WRITE;
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::migrate::{MigrateFault, MigrateUntil};
 use crate::store::schema::SchemaStore;
-use crate::store::writers::{self, Writers};
+use crate::store::writers::Writers;
 use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, url};
 
 /// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the connection that
@@ -201,26 +201,6 @@ impl Connection for SqliteConnection {
 
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         SchemaStore::migrate(self, until).await
-    }
-}
-
-/// Runs the work in a transaction that begins with the write lock.
-pub(super) async fn in_a_transaction<T>(
-    conn: &mut SqliteConnection,
-    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
-) -> Result<T, Fault> {
-    let _turn = writers::turn().await;
-    let mut tx = conn.begin_with(BEGIN_TO_WRITE).await?;
-    match work(&mut tx).await {
-        Ok(done) => {
-            tx.commit().await?;
-            Ok(done)
-        }
-        Err(error) => {
-            // The first error tells more than an error of the rollback.
-            let _ = tx.rollback().await;
-            Err(error.into())
-        }
     }
 }
 

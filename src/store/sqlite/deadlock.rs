@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::connect::in_a_transaction;
+use super::writing::in_a_transaction;
 use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellAsk};
 use crate::store::fault::Fault;
 use crate::store::json;

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::record::durably;
+use super::writing::durably;
 use crate::store::fault::Fault;
 use crate::store::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
 use crate::store::to_micros;

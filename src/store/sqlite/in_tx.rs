@@ -27,9 +27,6 @@ use crate::store::row::LockRow;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::{json, micros};
 
-/// Begins a transaction that has the write lock from its start.
-pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";
-
 /// Takes the write lock, then looks.
 const LOOK: &str = concat!(
     "
@@ -298,6 +295,7 @@ mod tests {
     use super::*;
     use crate::store::schema::SchemaStore;
     use crate::store::sqlite::Sqlite;
+    use crate::store::sqlite::writing::BEGIN_TO_WRITE;
 
     async fn connect(file: &Path) -> SqliteConnection {
         let url = format!("sqlite:{}?mode=rwc", file.display());

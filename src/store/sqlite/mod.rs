@@ -1,5 +1,5 @@
 //! SQLite: a JSON array carries a batch, and there is one writer at a time. So a verb that writes begins with [`turn`](crate::store::writers::turn) or
-//! with [`in_a_transaction`](connect::in_a_transaction).
+//! with [`in_a_transaction`](writing::in_a_transaction).
 
 mod clean;
 mod connect;
@@ -23,9 +23,10 @@ mod schema;
 mod session;
 mod step;
 mod waiter;
+mod writing;
 
 pub(crate) use connect::Sqlite;
 pub(crate) use fault::kind as fault_kind;
-#[cfg(test)]
-pub(crate) use in_tx::BEGIN_TO_WRITE;
 pub(crate) use schema::{grants, migrations};
+#[cfg(test)]
+pub(crate) use writing::BEGIN_TO_WRITE;

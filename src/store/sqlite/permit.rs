@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::connect::in_a_transaction;
 use super::lock_row::{make_row, row_ends};
 use super::permit_row::{Lock, Wanted, permits_of};
 use super::quarantine::is_quarantined;
 use super::queue::{joined_or_full, unlocked};
 use super::waiter;
+use super::writing::in_a_transaction;
 use crate::model::{Kind, Name, Share};
 use crate::store::fault::Fault;
 use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};

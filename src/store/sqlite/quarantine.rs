@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::record::durably;
+use super::writing::durably;
 use crate::store::fault::Fault;
 use crate::store::quarantine::{Quarantine, QuarantineStore};
 use crate::store::{micros, to_micros};

@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use super::connect::in_a_transaction;
 use super::lock_row::{make_row, read, row_ends};
 use super::quarantine::is_quarantined;
 use super::waiter;
+use super::writing::in_a_transaction;
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
 use crate::store::json;

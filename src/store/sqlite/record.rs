@@ -6,8 +6,8 @@
 use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};
 
-use super::connect::in_a_transaction;
 use super::quarantine::is_quarantined;
+use super::writing::{durably, in_a_transaction};
 use crate::model::{Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::lease::Renewed;
@@ -72,30 +72,6 @@ SET state = CASE WHEN ?13 AND open_step IS NOT NULL THEN 'unknown' ELSE ?5 END,
     clean_at = CASE WHEN NOT ?13 OR open_step IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
-
-/// Runs `work` in a transaction that is on the disk when it has ended. Other commits of a lane need not be.
-pub(super) async fn durably<T>(
-    conn: &mut SqliteConnection,
-    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
-) -> Result<T, Fault> {
-    let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
-        .fetch_one(&mut *conn)
-        .await?;
-    // Only NORMAL is raised: FULL and EXTRA are durable already, and OFF is the application's choice.
-    let raise = level == 1;
-    if raise {
-        sqlx::raw_sql("PRAGMA synchronous = FULL")
-            .execute(&mut *conn)
-            .await?;
-    }
-    let result = in_a_transaction(conn, work).await;
-    if raise {
-        sqlx::raw_sql("PRAGMA synchronous = NORMAL")
-            .execute(conn)
-            .await?;
-    }
-    result
-}
 
 #[async_trait]
 impl RecordStore for SqliteConnection {

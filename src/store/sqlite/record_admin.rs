@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};
 
-use super::record::durably;
 use super::step;
+use super::writing::durably;
 use crate::model::{Outcome, RecordState};
 use crate::store::fault::Fault;
 use crate::store::record::{RecordRow, record_row};

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::lock_row::row_ends;
-use super::record::durably;
+use super::writing::durably;
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::record::durably;
+use super::writing::durably;
 use crate::model::{Outcome, RecordKey};
 use crate::store::fault::Fault;
 use crate::store::record::Finished;
