@@ -8,17 +8,20 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use rowlock::{Begun, Error, Fingerprint, Outcome};
+use rowlock::{Begun, Error, Outcome};
 use tokio::time::{self, Instant};
 use tower_service::Service;
 use tracing::Instrument as _;
 
 use crate::body::{Answer, BoxError, ResponseBody};
+use crate::collect::{Collected, collect};
 use crate::fingerprint;
 use crate::handle::Idempotent;
 use crate::problem::Problem;
-use crate::settings::{ServerError, Settings, was_not_applied};
+use crate::received::Received;
+use crate::settings::{Room, ServerError, Settings, was_not_applied};
 use crate::stored;
+use crate::under_way::{Doing, Task};
 
 /// The tasks of a request, as [`rowlock::Rowlock::shutdown`] names them.
 const REQUEST: &str = "an HTTP request";
@@ -35,12 +38,13 @@ const KEEP_TRYING: Duration = Duration::from_mins(10);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A request with a valid key and a principal.
+/// A request with a principal.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) settings: Arc<Settings>,
     pub(crate) principal: Vec<u8>,
-    pub(crate) key: String,
+    /// `None`: the settings say how the key is found in the whole request.
+    pub(crate) key: Option<String>,
 }
 
 /// The response of a handler, and the outcome to keep if the response is final.
@@ -61,11 +65,10 @@ impl Asked {
         R::Error: Into<BoxError>,
     {
         let settings = Arc::clone(&self.settings);
-        let task = settings.under_way.one();
-        let work = async move {
-            let _task = task;
-            self.run(inner, request).await
+        let Some(task) = settings.under_way.begin() else {
+            return Ok(settings.response(&Problem::Stopping));
         };
+        let work = async move { self.run(inner, request, &task).await };
         let request = settings.idempotency.spawn(REQUEST, work.in_current_span());
         match request.await {
             Ok(answer) => answer,
@@ -76,7 +79,7 @@ impl Asked {
         }
     }
 
-    async fn run<S, B, R>(self, inner: S, request: Request<B>) -> Answer<S::Error>
+    async fn run<S, B, R>(self, inner: S, request: Request<B>, task: &Task) -> Answer<S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
@@ -87,24 +90,28 @@ impl Asked {
         R: Body + Send + 'static,
         R::Error: Into<BoxError>,
     {
-        let (parts, body) = request.into_parts();
+        let (head, body) = request.into_parts();
         // A time limit outside of the layer drops the answer, but not this task. So the task needs a limit.
         let limit = self.settings.body_timeout;
-        let body = fingerprint::collect(body, self.settings.max_body);
+        let body = collect(body, self.settings.max_body);
         let body = time::timeout(limit, body).await;
         let body = match body.unwrap_or(Err(Problem::BodyTooSlow { limit })) {
             Ok(body) => body,
             Err(problem) => return Ok(self.settings.response(&problem)),
         };
-        let fingerprint = fingerprint::of(&parts, &body, &self.settings);
-        let attempt = match self.begin(&fingerprint).await {
-            Ok(Started::Mine(attempt)) => attempt,
+        let received = Received::new(head, body.bytes.clone());
+        let begun = self.begin(&received, &body).await;
+        let (head, bytes) = received.into_parts();
+        let request = Request::from_parts(head, B::from(bytes));
+        let (attempt, _room) = match begun {
+            Ok(Started::Mine(attempt, room)) => (attempt, room),
             Ok(Started::Done(response)) => return Ok(response),
+            Ok(Started::WithoutKey) => return pass(inner, request).await,
             Err(problem) => return Ok(self.settings.response(&problem)),
         };
         let started = Instant::now();
-        let request = Request::from_parts(parts, B::from(body.bytes));
-        let answer = self.attempt(attempt, inner, request).await;
+        task.is(Doing::Running, attempt.record());
+        let answer = self.attempt(attempt, inner, request, task).await;
         self.settings.pace.add(started.elapsed());
         answer
     }
@@ -115,6 +122,7 @@ impl Asked {
         attempt: Idempotent,
         mut inner: S,
         mut request: Request<B>,
+        task: &Task,
     ) -> Answer<S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
@@ -129,48 +137,81 @@ impl Asked {
         let work = {
             let (attempt, settings) = (attempt.clone(), Arc::clone(&self.settings));
             async move {
-                let response = inner.call(request).await?;
-                let response = response.map(ResponseBody::new);
-                Ok(read(&attempt, &settings, response).await)
+                let response = async {
+                    let response = inner.call(request).await?;
+                    let response = response.map(ResponseBody::new);
+                    Ok(read(&attempt, &settings, response).await)
+                };
+                // Nothing of the handler is left after this.
+                settings.in_time(response).await
             }
         };
         let idempotency = &self.settings.idempotency;
-        match idempotency.spawn(HANDLING, work.in_current_span()).await {
-            Ok(Ok((head, body, Some(outcome)))) => {
+        let come = idempotency.spawn(HANDLING, work.in_current_span()).await;
+        task.is(Doing::Keeping, attempt.record());
+        match come {
+            Ok(Ok(Ok((head, body, Some(outcome))))) => {
                 Ok(match self.keep(attempt, outcome, head.status).await {
                     Ok(()) => Response::from_parts(head, body),
                     Err(error) => self.settings.response(&Problem::of(&error)),
                 })
             }
-            Ok(Ok((head, body, None))) => {
+            Ok(Ok(Ok((head, body, None)))) => {
                 give_up(&attempt, was_not_applied(head.status)).await;
                 Ok(Response::from_parts(head, body))
             }
-            Ok(Err(error)) => {
+            Ok(Ok(Err(error))) => {
                 give_up(&attempt, false).await;
                 Err(error)
+            }
+            Ok(Err(problem)) => {
+                let record = attempt.record();
+                tracing::warn!(%record, ?problem, "a handler is cut off");
+                Ok(self.broke_off(attempt, problem).await)
             }
             Err(error) => {
                 let record = attempt.record();
                 tracing::error!(%error, %record, "the handler has panicked");
-                match attempt.answered() {
-                    // The body of the final response panicked.
-                    Some(status) => {
-                        let kept = self.keep(attempt, stored::not_kept(status), status).await;
-                        kept.unwrap_or_else(|error| tracing::warn!(%error, "a response is not kept yet: the layer tries again"));
-                    }
-                    None => give_up(&attempt, false).await,
-                }
-                Ok(self.settings.response(&Problem::HandlerPanicked))
+                Ok(self.broke_off(attempt, Problem::HandlerPanicked).await)
             }
         }
     }
 
-    async fn begin(&self, fingerprint: &Fingerprint) -> Result<Started, Problem> {
-        let idempotency = &self.settings.idempotency;
-        let begun = idempotency.begin_http(&self.principal, &self.key, *fingerprint);
-        let guard = match begun.await.map_err(|error| Problem::of(&error))? {
-            Begun::New(guard) => guard,
+    /// Ends the attempt of a handler that did not come to its end.
+    async fn broke_off(&self, attempt: Idempotent, problem: Problem) -> Response<ResponseBody> {
+        match attempt.answered() {
+            // Only the body of the final response is missing.
+            Some(status) => {
+                let kept = self.keep(attempt, stored::not_kept(status), status).await;
+                kept.unwrap_or_else(
+                    |error| tracing::warn!(%error, "a response is not kept yet: the layer tries again"),
+                );
+            }
+            None => give_up(&attempt, false).await,
+        }
+        self.settings.response(&problem)
+    }
+
+    async fn begin(&self, received: &Received, body: &Collected) -> Result<Started, Problem> {
+        let settings = &self.settings;
+        let key = match (&self.key, &settings.key_from) {
+            (None, Ok(Some(key_from))) => settings.key_of(received, &**key_from).await?,
+            (key, _) => key.clone(),
+        };
+        let Some(key) = key else {
+            return Ok(Started::WithoutKey);
+        };
+        let fingerprint = fingerprint::of(received, body, settings).await?;
+        if !settings.under_way.is_open() {
+            return Err(Problem::Stopping);
+        }
+        let begun = settings
+            .idempotency
+            .begin_http_if(&self.principal, &key, fingerprint, || settings.room())
+            .await
+            .map_err(|error| Problem::of(&error))?;
+        let (guard, room) = match begun.ok_or(Problem::Overloaded)? {
+            Begun::New(begun) => begun,
             Begun::Replay(outcome) => return stored::replay(&outcome).map(Started::Done),
             Begun::InFlight(in_flight) if in_flight.quarantine.is_some() => {
                 return Err(Problem::Unavailable);
@@ -184,8 +225,8 @@ impl Asked {
             Begun::Expired => return Err(Problem::Expired),
             Begun::Poisoned { attempts } => return Err(Problem::Poisoned { attempts }),
         };
-        let attempt = Idempotent::new(guard, &self.settings);
-        if self.settings.server_error == ServerError::Unknown {
+        let attempt = Idempotent::new(guard, settings);
+        if settings.server_error == ServerError::Unknown {
             let begun = attempt.begin_whole(HANDLER).await.map_err(|error| {
                 // The handler has not run, so this attempt must not count towards max_attempts.
                 attempt.do_not_count();
@@ -195,7 +236,7 @@ impl Asked {
                 return resolved(&attempt, &found).await.map(Started::Done);
             }
         }
-        Ok(Started::Mine(attempt))
+        Ok(Started::Mine(attempt, room))
     }
 
     /// Keeps the handler's outcome. When that fails, a task tries again.
@@ -215,7 +256,7 @@ impl Asked {
             }
             Err(error) => error,
         };
-        let task = self.settings.under_way.one();
+        let task = self.settings.under_way.keeping(attempt.record());
         let work = async move {
             let _task = task;
             keep_on(attempt, outcome, status).await;
@@ -224,6 +265,19 @@ impl Asked {
         idempotency.spawn(KEEPING, work.in_current_span());
         Err(error)
     }
+}
+
+/// Passes a request on, untouched.
+pub(crate) async fn pass<S, B, R>(
+    mut inner: S,
+    request: Request<B>,
+) -> Result<Response<ResponseBody>, S::Error>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    Ok(inner.call(request).await?.map(ResponseBody::new))
 }
 
 /// Reads a final response, unless the handler itself has ended the attempt.
@@ -238,8 +292,10 @@ async fn read(attempt: &Idempotent, settings: &Settings, response: Response<Resp
 }
 
 enum Started {
-    Mine(Idempotent),
+    Mine(Idempotent, Room),
     Done(Response<ResponseBody>),
+    /// The request has no key, and needs none.
+    WithoutKey,
 }
 
 /// An operator or the hook has decided that the handler's work happened. Their result is the response from now on.

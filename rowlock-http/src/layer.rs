@@ -1,15 +1,20 @@
 //! The layer and its settings.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderName, Method, StatusCode, Uri};
-use rowlock::{Error, Idempotency};
+use rowlock::{Error, Fingerprint, Idempotency};
+use serde_json_path::JsonPath;
 use tower_layer::Layer;
 
+use crate::fingerprint::json::{Choice, Which};
+use crate::received::{self, Received};
 use crate::service::IdempotencyService;
-use crate::settings::{ServerError, Settings};
+use crate::settings::{Running, ServerError, Settings};
+use crate::under_way::Left;
 
 /// Makes the routes inside it safe to retry; see the [module](crate). Give it to
 /// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), to `route_layer`, or to any stack of
@@ -91,6 +96,22 @@ impl IdempotencyLayer {
         self.with(|settings| settings.max_response = Some(bytes))
     }
 
+    /// How long a handler may run: 1 ms to 1 day (default: for ever). After that the handler is dropped at its next await point, as if its
+    /// process had crashed there, and the client gets [run-too-long](crate#run-too-long). The key is free, or unknown, by what the handler had begun:
+    /// [`server_error`](Self::server_error), and its [steps](rowlock::IdempotencyGuard::step_once). If the handler had already returned a final response, whose body did
+    /// not come to its end in this time, then the work is done, and retries get [response-not-kept](crate#response-not-kept).
+    ///
+    /// Tasks that the handler has spawned go on. A transaction of the handler is rolled back, unless its commit is on its way.
+    pub fn max_run(self, time: Duration) -> Self {
+        self.with(|settings| settings.max_run = Some(time))
+    }
+
+    /// How many handlers may run at the same time in this layer and its clones (default: no limit). The layer answers a request beyond it with
+    /// [overloaded](crate#overloaded), without claiming its key. Replays, and requests whose key is in flight, need no room.
+    pub fn max_running(self, handlers: usize) -> Self {
+        self.with(|settings| settings.max_running = Some(Running::at_most(handlers)))
+    }
+
     /// Returns the URI whose path and query, with the method and the body, distinguish one request from another. axum 0.8 does
     /// not need this: without it, both the URI that the client has sent ([`OriginalUri`](axum::extract::OriginalUri)) and the
     /// URI that the handler sees count.
@@ -141,27 +162,133 @@ impl IdempotencyLayer {
         I: IntoIterator,
         I::Item: TryInto<HeaderName>,
     {
-        let refused = |_| Error::InvalidSetting {
-            setting: "keep_headers",
-            reason: "one of them is not a valid name of a header: names have letters, digits and hyphens",
-        };
-        let headers = headers.into_iter().map(TryInto::try_into);
-        let headers = headers.collect::<Result<_, _>>().map_err(refused);
+        let headers = header_names("keep_headers", headers);
         self.with(|settings| settings.keep = headers)
     }
 
-    /// The fields of a JSON body that distinguish one request from another (default: all bytes of the body count). Use this for
-    /// clients whose retries differ in fields without meaning, such as the time of sending. White space and the order of
-    /// the fields make no difference.
+    /// The parts of a JSON body that distinguish one request from another, as JSONPaths of RFC 9535 (default: the whole body counts). Use
+    /// this, or [`json_except`](Self::json_except), for clients whose retries differ in fields without meaning. White space and the order of the fields make
+    /// no difference then.
     ///
-    /// All bytes count if the body is not a JSON object, or if its Content-Type is not JSON.
-    pub fn json_fields<I>(self, fields: I) -> Self
+    /// All bytes count if the Content-Type is not JSON, if the body is not JSON or is nested more than 128 levels deep, and if an object in
+    /// question has a field twice, because parsers differ in which one they take. A [`fingerprint`](Self::fingerprint) hook replaces this setting.
+    ///
+    /// ```
+    /// # async fn f(rowlock: rowlock::Rowlock) -> Result<(), rowlock::Error> {
+    /// # let user = |_: &axum::http::request::Parts| Some("7");
+    /// let layer = rowlock_http::IdempotencyLayer::new(rowlock.idempotency(), user)
+    ///     .json_only(["$.order_id", "$.items[*]['sku', 'count']"]);
+    /// layer.check()?; // refuses what is not a JSONPath
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn json_only<I>(self, paths: I) -> Self
     where
         I: IntoIterator,
-        I::Item: Into<String>,
+        I::Item: AsRef<str>,
     {
-        let fields = fields.into_iter().map(Into::into).collect();
-        self.with(|settings| settings.json_fields = fields)
+        let choice = Choice::of(Which::Only, paths).map(Some);
+        self.with(|settings| settings.json = choice)
+    }
+
+    /// The parts of a JSON body that do not count, as JSONPaths of RFC 9535, such as the time of sending (`$.sent_at`) or a trace in each item
+    /// (`$.items[*].trace`). All else counts. Otherwise as [`json_only`](Self::json_only), of which the last one set holds.
+    pub fn json_except<I>(self, paths: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: AsRef<str>,
+    {
+        let choice = Choice::of(Which::Except, paths).map(Some);
+        self.with(|settings| settings.json = choice)
+    }
+
+    /// The headers of a request that distinguish it from another, too: the version of the API, for example (default: none). The values count
+    /// as they are, in their order; a missing header differs from an empty one.
+    pub fn headers_count<I>(self, headers: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: TryInto<HeaderName>,
+    {
+        let headers = header_names("headers_count", headers);
+        self.with(|settings| settings.headers_count = headers)
+    }
+
+    /// Computes what distinguishes one request from another, in addition to its method, path and query, and to
+    /// [`headers_count`](Self::headers_count) and [`host_counts`](Self::host_counts): instead of the body. (Without a hook, a JSON body counts as
+    /// [`json_only`](Self::json_only) says, and a form of several parts, `multipart/form-data`, counts by its parts and not by its boundary. Every
+    /// other body counts byte for byte.)
+    ///
+    /// The hook may wait, to look something up for example. It gets the whole request. If it returns an error, the client
+    /// gets [request-refused](crate#request-refused) with the first 300 characters of the error's text, and nothing is done. Set
+    /// [`Fingerprint::from_bytes`] if you have computed the digest yourself. The same request must get the same fingerprint at any
+    /// time, in every process: otherwise its retries are refused (422).
+    ///
+    /// ```
+    /// # async fn f(rowlock: rowlock::Rowlock) {
+    /// # let user = |_: &axum::http::request::Parts| Some("7");
+    /// use rowlock::Fingerprint;
+    ///
+    /// // Lines in any order are one request.
+    /// let layer = rowlock_http::IdempotencyLayer::new(rowlock.idempotency(), user).fingerprint(|request| async move {
+    ///     let text = std::str::from_utf8(request.body())?;
+    ///     let mut lines: Vec<&str> = text.lines().collect();
+    ///     lines.sort_unstable();
+    ///     Ok::<_, std::str::Utf8Error>(Fingerprint::of(lines.join("\n")))
+    /// });
+    /// # }
+    /// ```
+    pub fn fingerprint<F, E>(self, hook: impl Fn(Received) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Fingerprint, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        let hook = received::hook(hook);
+        self.with(|settings| settings.fingerprint = Some(hook))
+    }
+
+    /// Finds the key of a request, instead of in the header field Idempotency-Key. `None`: the request has no key, which is an error if a key is
+    /// [required](Self::required).
+    ///
+    /// The hook may wait. It gets the whole request: so also a request without a key is read into memory first. If the hook returns an error, the client gets
+    /// [bad-key](crate#bad-key) with the first 300 characters of the error's text. [`max_key`](Self::max_key) (here in bytes) and
+    /// [`key_format`](Self::key_format) check what it finds. For a field of a JSON body there is [`key_in_json`](Self::key_in_json).
+    pub fn key_from<F, E>(self, hook: impl Fn(Received) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Option<String>, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        let hook = received::hook(hook);
+        self.with(|settings| settings.key_from = Ok(Some(hook)))
+    }
+
+    /// Takes the key from a JSON body, where the JSONPath selects a text or a whole number: a webhook's event id, for example.
+    ///
+    /// ```
+    /// # async fn f(rowlock: rowlock::Rowlock) -> Result<(), rowlock::Error> {
+    /// let sender = |_: &axum::http::request::Parts| Some("stripe");
+    /// let layer = rowlock_http::IdempotencyLayer::new(rowlock.idempotency(), sender).key_in_json("$.id");
+    /// layer.check()?; // refuses what is not a JSONPath
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A body that is not JSON, and a value of another type, are [bad-key](crate#bad-key). A missing value, or `null`, is a missing key.
+    pub fn key_in_json(self, path: &str) -> Self {
+        match JsonPath::parse(path) {
+            Ok(path) => {
+                let path = Arc::new(path);
+                self.key_from(move |request| {
+                    let path = Arc::clone(&path);
+                    async move { received::text_at(&request, &path) }
+                })
+            }
+            Err(_) => self.with(|settings| {
+                settings.key_from = Err(Error::InvalidSetting {
+                    setting: "key_in_json",
+                    reason: "it is not a JSONPath (RFC 9535), such as $.id",
+                });
+            }),
+        }
     }
 
     /// Decides which responses are final. The layer keeps and replays final responses (default: a status below 500, except 401,
@@ -203,22 +330,25 @@ impl IdempotencyLayer {
         self.0.check()
     }
 
-    /// Waits until no request with a key is under way in this layer, in its clones, and in layers that were made from it.
-    /// Requests that pass untouched (another method, no key) do not count.
+    /// Ends the layer, its clones, and layers that were made from it, when the server stops. From now on they answer each new request with a key with
+    /// [stopping](crate#stopping). Waits for the requests that are under way, for at most `limit`, and returns those that it could not wait for: log them.
     ///
     /// A request is under way from the first poll of its future until the layer has kept its response, or given up. This
     /// includes a request whose client has hung up; a server's graceful shutdown does not wait for such a request, because its
-    /// connection is gone. So first shut the server down, then call this, then call
-    /// [`Rowlock::shutdown`](rowlock::Rowlock::shutdown). Otherwise the end of the process cuts handlers off. Limit the wait: a
-    /// handler may take any time, and the layer tries for 10 minutes to keep a response.
+    /// connection is gone. Near the end of the limit (a tenth of it, at most 2 s) the layer drops the handlers that still run, as
+    /// [`max_run`](Self::max_run) does: each key is free, or unknown, by what its handler had begun. So no started effect is lost or repeated unseen, if the
+    /// handler does it in its transaction, in a step, or under [`ServerError::Unknown`].
+    ///
+    /// Call it at the same time as the server's graceful shutdown, or after it; then call [`Rowlock::shutdown`](rowlock::Rowlock::shutdown). Requests that pass
+    /// untouched (another method, no key) do not count.
     ///
     /// ```
     /// # async fn f(layer: rowlock_http::IdempotencyLayer, rowlock: rowlock::Rowlock) {
-    /// let bound = std::time::Duration::from_secs(30);
-    /// if tokio::time::timeout(bound, layer.idle()).await.is_err() {
-    ///     eprintln!("requests are unfinished: their retries take over when the leases have run out");
+    /// let limit = std::time::Duration::from_secs(30);
+    /// for left in layer.drain(limit).await {
+    ///     eprintln!("{left}");
     /// }
-    /// for unfinished in rowlock.shutdown(bound).await {
+    /// for unfinished in rowlock.shutdown(limit).await {
     ///     eprintln!("not finished: {unfinished}");
     /// }
     /// # }
@@ -226,9 +356,13 @@ impl IdempotencyLayer {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing.
-    pub async fn idle(&self) {
-        self.0.under_way.none().await;
+    /// Dropping the future ends the wait. The layer stays closed.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers (`enable_time`).
+    pub async fn drain(&self, limit: Duration) -> Vec<Left> {
+        self.0.under_way.drain(limit).await
     }
 
     fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
@@ -238,6 +372,19 @@ impl IdempotencyLayer {
         set(settings);
         self
     }
+}
+
+fn header_names<I>(setting: &'static str, names: I) -> Result<Vec<HeaderName>, Error>
+where
+    I: IntoIterator,
+    I::Item: TryInto<HeaderName>,
+{
+    let names = names.into_iter().map(TryInto::try_into);
+    let names = names.collect::<Result<_, _>>();
+    names.map_err(|_| Error::InvalidSetting {
+        setting,
+        reason: "one of them is not a valid name of a header: names have letters, digits and hyphens",
+    })
 }
 
 impl<S> Layer<S> for IdempotencyLayer {

@@ -88,7 +88,7 @@
 //! this. A handler's refusal (400, 404, a declined card) is final: the layer replays it, too.
 //!
 //! Two requests are the same when they have the same method, path, query and body
-//! ([`json_fields`](IdempotencyLayer::json_fields) compares less of the body). The path is the one that the client has sent.
+//! ([`json_only`](IdempotencyLayer::json_only) compares less of a JSON body, and a form of several parts counts by its parts). The path is the one that the client has sent.
 //! `Router::nest` and `nest_service` of axum 0.8 remove their prefix before the layer sees a request; they keep the whole
 //! URI, and the layer reads it. If another router removes a part of the path, tell the layer where the whole URI is
 //! ([`uri`](IdempotencyLayer::uri)). The host does not count, because a retry may go to another name of the same service.
@@ -112,8 +112,9 @@
 //!   up immediately, the server may never call the layer: hyper does not when it reads the last byte and the end of the
 //!   connection together. Then nothing happens, and the retry counts as the first request. `half_close(true)` of hyper's
 //!   HTTP/1 builder passes such requests on, too (`axum::serve` has no such setting).
-//! - *The server stops*: its graceful shutdown waits for connections, but not for handlers whose clients have hung up. Wait
-//!   for those with [`idle`](IdempotencyLayer::idle).
+//! - *The server stops*: its graceful shutdown waits for connections, but not for handlers whose clients have hung up.
+//!   [`drain`](IdempotencyLayer::drain) waits for those, too, and cuts off the handlers that are left at the end of its limit.
+//! - *The handler hangs*: its lease is renewed for ever, and retries get 409, unless [`max_run`](IdempotencyLayer::max_run) drops it.
 //! - *The handler panics*: the client gets 500, and the key is free or unknown. When only the body of a final response
 //!   panics, the work is done, and a retry gets [response-not-kept](#response-not-kept).
 //! - *The process crashes, or is paused*: the lease runs out. Then a retry takes over, or finds the record unknown.
@@ -148,6 +149,11 @@
 //!
 //! *401*, with `WWW-Authenticate: Bearer`. A key belongs to a user, and the request does not say who its user is. Log in, and
 //! send the request again.
+//!
+//! ## request-refused
+//!
+//! *400.* The server's [fingerprint hook](IdempotencyLayer::fingerprint) cannot read the request. The problem says why. Nothing was
+//! done.
 //!
 //! ## body-too-large
 //!
@@ -200,6 +206,15 @@
 //! *500.* The handler panicked. The key is free or [unknown](#unknown), as [`server_error`](IdempotencyLayer::server_error)
 //! says.
 //!
+//! ## run-too-long
+//!
+//! *503 with Retry-After.* The handler ran for longer than [`max_run`](IdempotencyLayer::max_run), and was dropped. Send the same request again,
+//! with the same key. If the work may have happened, the answer is [unknown](#unknown).
+//!
+//! ## overloaded
+//!
+//! *503 with Retry-After.* As many handlers run as the layer allows ([`max_running`](IdempotencyLayer::max_running)). Nothing was done. Send the same request again.
+//!
 //! ## damaged
 //!
 //! *500.* The record has been edited by hand. An operator repairs it.
@@ -216,19 +231,21 @@
 //!
 //! ## stopping
 //!
-//! *503 with Retry-After.* The client of rowlock was [shut down](rowlock::Rowlock::shutdown), because the process is about to
+//! *503 with Retry-After.* The layer [drains](IdempotencyLayer::drain), or the client of rowlock was [shut down](rowlock::Rowlock::shutdown), because the process is about to
 //! exit. Send the same request again, with the same key, to another server or later.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attempt;
 mod body;
+mod collect;
 mod fingerprint;
 mod handle;
 mod key;
 mod layer;
 mod pace;
 mod problem;
+mod received;
 mod service;
 mod settings;
 mod stored;
@@ -237,8 +254,10 @@ mod under_way;
 pub use body::ResponseBody;
 pub use handle::Idempotent;
 pub use layer::IdempotencyLayer;
+pub use received::Received;
 pub use service::{IdempotencyService, ResponseFuture};
 pub use settings::ServerError;
+pub use under_way::{Doing, Left};
 
 /// The scope of the layer's records for one `principal`: `http:`, followed by the principal. ([`IdempotencyLayer::new`] takes
 /// the function that returns the principal of a request.)

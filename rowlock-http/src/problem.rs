@@ -23,6 +23,7 @@ pub(crate) enum Problem {
     MissingKey,
     BadKey(Cow<'static, str>),
     NoPrincipal,
+    RequestRefused(String),
     BodyTooLarge { limit: usize },
     BodyUnreadable,
     BodyTooSlow { limit: Duration },
@@ -33,6 +34,8 @@ pub(crate) enum Problem {
     Expired,
     ResponseNotKept { status: Option<u16> },
     HandlerPanicked,
+    RunTooLong { limit: Duration },
+    Overloaded,
     Damaged,
     Misconfigured,
     Unavailable,
@@ -95,6 +98,11 @@ impl Problem {
                 StatusCode::UNAUTHORIZED,
                 "The request does not say whose key it is",
             ),
+            Self::RequestRefused(_) => (
+                "request-refused",
+                StatusCode::BAD_REQUEST,
+                "The server cannot read the request",
+            ),
             Self::BodyTooLarge { .. } => (
                 "body-too-large",
                 StatusCode::PAYLOAD_TOO_LARGE,
@@ -141,6 +149,16 @@ impl Problem {
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "The server failed",
             ),
+            Self::RunTooLong { .. } => (
+                "run-too-long",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The request took too long",
+            ),
+            Self::Overloaded => (
+                "overloaded",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The server has too many requests",
+            ),
             Self::Damaged => (
                 "damaged",
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -173,6 +191,7 @@ impl Problem {
             }
             Self::BadKey(reason) => reason.as_ref().into(),
             Self::NoPrincipal => "An Idempotency-Key belongs to a user. Log in, then send the request again.".into(),
+            Self::RequestRefused(reason) => reason.as_str().into(),
             Self::BodyTooLarge { limit } => format!("This server accepts at most {limit} bytes. Send less.").into(),
             Self::BodyUnreadable => {
                 "The end of the body did not arrive. Nothing was done: send the request again.".into()
@@ -208,7 +227,13 @@ impl Problem {
             Self::HandlerPanicked => "The request broke off inside the server. Send it again, with the same key.".into(),
             Self::Damaged => "The operator of the server has to repair the record.".into(),
             Self::Misconfigured => "The operator of the server finds the reason in its log.".into(),
-            Self::Unavailable | Self::Stopping => "Send the same request again later, with the same key.".into(),
+            Self::RunTooLong { limit } => format!(
+                "The server has given the request up after {limit:?}. Send it again, with the same key."
+            )
+            .into(),
+            Self::Overloaded | Self::Unavailable | Self::Stopping => {
+                "Send the same request again later, with the same key.".into()
+            }
         }
     }
 
@@ -221,6 +246,9 @@ impl Problem {
                 let wait = remaining.map_or(usual, |remaining| usual.min(remaining));
                 let seconds = u64::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
                 Some(seconds.clamp(*RETRY_AFTER.start(), *RETRY_AFTER.end()))
+            }
+            Self::Overloaded | Self::RunTooLong { .. } => {
+                Self::InFlight { remaining: None }.retry_after(usual)
             }
             Self::Unavailable | Self::Stopping => Some(DATABASE_RETRY_AFTER),
             _ => None,
@@ -268,11 +296,12 @@ impl Problem {
 mod tests {
     use super::*;
 
-    fn all() -> [Problem; 17] {
+    fn all() -> [Problem; 20] {
         [
             Problem::MissingKey,
             Problem::BadKey("".into()),
             Problem::NoPrincipal,
+            Problem::RequestRefused("".into()),
             Problem::BodyTooLarge { limit: 1 },
             Problem::BodyUnreadable,
             Problem::BodyTooSlow {
@@ -285,6 +314,10 @@ mod tests {
             Problem::Expired,
             Problem::ResponseNotKept { status: Some(200) },
             Problem::HandlerPanicked,
+            Problem::RunTooLong {
+                limit: Duration::ZERO,
+            },
+            Problem::Overloaded,
             Problem::Damaged,
             Problem::Misconfigured,
             Problem::Unavailable,

@@ -12,7 +12,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::attempt::Asked;
+use crate::attempt::{Asked, pass};
 use crate::body::{Answer, BoxError, ResponseBody};
 use crate::fingerprint;
 use crate::problem::Problem;
@@ -81,8 +81,13 @@ fn admit<B: 'static>(settings: &Arc<Settings>, parts: &Parts) -> Result<Option<A
         );
         return Err(Problem::Misconfigured);
     }
-    let Some(key) = settings.key(&parts.headers)? else {
-        return Ok(None);
+    let key = if matches!(settings.key_from, Ok(Some(_))) {
+        None
+    } else {
+        let Some(key) = settings.key_in(&parts.headers)? else {
+            return Ok(None);
+        };
+        Some(key)
     };
     let principal = (settings.principal)(parts).ok_or(Problem::NoPrincipal)?;
     Ok(Some(Asked {
@@ -90,18 +95,6 @@ fn admit<B: 'static>(settings: &Arc<Settings>, parts: &Parts) -> Result<Option<A
         principal,
         key,
     }))
-}
-
-async fn pass<S, B, R>(
-    mut inner: S,
-    request: Request<B>,
-) -> Result<Response<ResponseBody>, S::Error>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    R: Body + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    Ok(inner.call(request).await?.map(ResponseBody::new))
 }
 
 /// The future response of an [`IdempotencyService`].

@@ -1,6 +1,7 @@
 //! The settings of a layer, and the decisions that depend on them alone.
 
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +12,16 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Response, StatusCode, Uri};
-use rowlock::{Error, Idempotency};
+use rowlock::{Error, Fingerprint, Idempotency};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
 
 use crate::body::ResponseBody;
+use crate::fingerprint::json::Choice;
 use crate::key;
 use crate::pace::Pace;
 use crate::problem::Problem;
+use crate::received::{Hook, Received};
 use crate::under_way::UnderWay;
 
 /// The part of an outcome that is reserved for the head of the response.
@@ -63,6 +68,28 @@ pub enum ServerError {
     Unknown,
 }
 
+/// The attempts that run.
+#[derive(Debug, Clone)]
+pub(crate) struct Running {
+    most: usize,
+    room: Arc<Semaphore>,
+}
+
+impl Running {
+    pub(crate) fn at_most(most: usize) -> Self {
+        let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        Self { most, room }
+    }
+
+    /// Room for one more, if there is any.
+    pub(crate) fn room(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.room).try_acquire_owned().ok()
+    }
+}
+
+/// The room that a running attempt takes; `None` where there is no limit.
+pub(crate) type Room = Option<OwnedSemaphorePermit>;
+
 type Principal = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
 type WholeUri = dyn Fn(&Parts) -> Uri + Send + Sync;
 
@@ -75,13 +102,18 @@ pub(crate) struct Settings {
     pub(crate) required: bool,
     pub(crate) lenient: bool,
     pub(crate) max_key: usize,
+    pub(crate) key_from: Result<Option<Arc<Hook<Option<String>>>>, Error>,
     pub(crate) key_format: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     pub(crate) methods: Vec<Method>,
     pub(crate) max_body: usize,
     pub(crate) body_timeout: Duration,
     pub(crate) max_response: Option<usize>,
+    pub(crate) max_run: Option<Duration>,
+    pub(crate) max_running: Option<Running>,
     pub(crate) keep: Result<Vec<HeaderName>, Error>,
-    pub(crate) json_fields: Vec<String>,
+    pub(crate) json: Result<Option<Choice>, Error>,
+    pub(crate) headers_count: Result<Vec<HeaderName>, Error>,
+    pub(crate) fingerprint: Option<Arc<Hook<Fingerprint>>>,
     pub(crate) is_final: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
     pub(crate) server_error: ServerError,
     pub(crate) policy_url: Arc<str>,
@@ -99,13 +131,18 @@ impl Settings {
             required: true,
             lenient: false,
             max_key: MAX_KEY,
+            key_from: Ok(None),
             key_format: Arc::new(|_| true),
             methods: vec![Method::POST, Method::PATCH],
             max_body: DEFAULT_MAX_BODY,
             body_timeout: DEFAULT_BODY_TIMEOUT,
             max_response: None,
+            max_run: None,
+            max_running: None,
             keep: Ok(KEPT.to_vec()),
-            json_fields: Vec::new(),
+            json: Ok(None),
+            headers_count: Ok(Vec::new()),
+            fingerprint: None,
             is_final: Arc::new(is_final),
             server_error: ServerError::default(),
             policy_url: "https://docs.rs/rowlock-http/latest/rowlock_http/index.html".into(),
@@ -117,18 +154,30 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.idempotency.check()?;
         self.keep.as_ref().map_err(Clone::clone)?;
+        self.key_from.as_ref().map_err(Clone::clone)?;
+        self.json.as_ref().map_err(Clone::clone)?;
+        self.headers_count.as_ref().map_err(Clone::clone)?;
         let refuse = |setting, reason| Err(Error::InvalidSetting { setting, reason });
         if !(1..=MAX_KEY).contains(&self.max_key) {
             return refuse("max_key", "1 to 255 bytes are allowed");
         }
-        let bounds = "1 ms to 1 day are allowed";
-        let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
-        if !allowed.contains(&self.body_timeout) {
-            return Err(Error::InvalidDuration {
-                setting: "body_timeout",
-                given: self.body_timeout,
-                bounds,
-            });
+        let times = [
+            ("body_timeout", Some(self.body_timeout)),
+            ("max_run", self.max_run),
+        ];
+        for (setting, given) in times {
+            let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
+            if let Some(given) = given.filter(|given| !allowed.contains(given)) {
+                return Err(Error::InvalidDuration {
+                    setting,
+                    given,
+                    bounds: "1 ms to 1 day are allowed",
+                });
+            }
+        }
+        let most = Semaphore::MAX_PERMITS;
+        if (self.max_running.as_ref()).is_some_and(|running| !(1..=most).contains(&running.most)) {
+            return refuse("max_running", "1 to 2,305,843,009,213,693,951 are allowed");
         }
         if self.max_response() > self.idempotency.largest_outcome() {
             let reason = "it is larger than max_outcome of the idempotency settings, or than the server's max_allowed_packet allows: lower it, or raise those";
@@ -155,13 +204,31 @@ impl Settings {
         self.methods.contains(method)
     }
 
-    /// The key of a request. `None`: the request has no key, and needs none.
-    pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
-        let key = match key::of(headers, self.lenient) {
-            Ok(Some(key)) => key,
-            Ok(None) if self.required => return Err(Problem::MissingKey),
-            Ok(None) => return Ok(None),
-            Err(reason) => return Err(Problem::BadKey(reason.into())),
+    /// The key in the header field. `None`: the request has no key, and needs none.
+    pub(crate) fn key_in(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
+        let key = key::of(headers, self.lenient);
+        self.check_key(key.map_err(|reason| Problem::BadKey(reason.into()))?)
+    }
+
+    /// The key that the hook finds. `None`: the request has no key, and needs none.
+    pub(crate) async fn key_of(
+        &self,
+        received: &Received,
+        key_from: &Hook<Option<String>>,
+    ) -> Result<Option<String>, Problem> {
+        let key = key_from(received.clone()).await;
+        let key = key.map_err(|reason| Problem::BadKey(reason.into()))?;
+        if key.as_deref() == Some("") {
+            return Err(Problem::BadKey("The key is empty.".into()));
+        }
+        self.check_key(key)
+    }
+
+    fn check_key(&self, key: Option<String>) -> Result<Option<String>, Problem> {
+        let key = match key {
+            Some(key) => key,
+            None if self.required => return Err(Problem::MissingKey),
+            None => return Ok(None),
         };
         if key.len() > self.max_key {
             let reason = format!(
@@ -175,6 +242,37 @@ impl Settings {
             return Err(Problem::BadKey(reason.into()));
         }
         Ok(Some(key))
+    }
+
+    /// Room for one more attempt, if there is any.
+    pub(crate) fn room(&self) -> Option<Room> {
+        match &self.max_running {
+            Some(running) => running.room().map(Some),
+            None => Some(None),
+        }
+    }
+
+    /// Runs the handler to its end, or until its time is over, or the server stops. Then it drops the handler.
+    pub(crate) async fn in_time<T>(&self, handler: impl Future<Output = T>) -> Result<T, Problem> {
+        let too_long = async {
+            match self.max_run {
+                Some(limit) => {
+                    sleep(limit).await;
+                    Problem::RunTooLong { limit }
+                }
+                None => pending().await,
+            }
+        };
+        // A handler that was about to begin does not.
+        if self.under_way.is_cutting() {
+            return Err(Problem::Stopping);
+        }
+        tokio::select! {
+            biased;
+            come = handler => Ok(come),
+            problem = too_long => Err(problem),
+            () = self.under_way.cut() => Err(Problem::Stopping),
+        }
     }
 
     /// The response that reports a problem.

@@ -1,15 +1,8 @@
 //! The fingerprint of a call: a function and its arguments, as JSON.
 
-use std::fmt::{Formatter, Write as _};
-
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::value::RawValue;
+use serde::Serialize;
 
 use crate::model::{Error, Fingerprint, FingerprintBuilder, Outcome};
-
-/// Below this depth, the fields of an object count in the order in which they were written.
-const MAX_DEPTH: usize = 64;
 
 /// A call of a function, which becomes a [`Fingerprint`]. Two calls have the same fingerprint if they have the same function, and the same
 /// arguments under the same names in the same order.
@@ -43,10 +36,7 @@ impl Call {
     /// [`Error::Json`] when JSON cannot represent the value.
     pub fn argument(self, name: &str, value: &(impl Serialize + ?Sized)) -> Result<Self, Error> {
         let json = Outcome::json(&value)?;
-        let json: Box<RawValue> = json.parse_json()?;
-        let mut text = String::new();
-        write_canonical(&json, &mut text, 0);
-        Ok(Self(self.0.part(name).part(text)))
+        Ok(Self(self.0.part(name).json(json.bytes())?))
     }
 
     /// The fingerprint of the call.
@@ -54,61 +44,6 @@ impl Call {
     pub fn finish(self) -> Fingerprint {
         self.0.finish()
     }
-}
-
-/// An object with its fields in their order. A field that occurs twice stays twice.
-struct Object<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Object<'de>;
-
-            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(Object(fields))
-            }
-        }
-
-        deserializer.deserialize_map(Fields)
-    }
-}
-
-/// Writes a value with sorted fields. A number keeps its text: as floats, two different numbers could become equal.
-fn write_canonical(value: &RawValue, text: &mut String, depth: usize) {
-    let raw = value.get();
-    if depth < MAX_DEPTH {
-        if let Ok(mut object) = serde_json::from_str::<Object<'_>>(raw) {
-            object.0.sort_by(|(one, _), (other, _)| one.cmp(other));
-            text.push('{');
-            for (name, value) in object.0 {
-                let _ = write!(text, "{}:", serde_json::Value::from(name));
-                write_canonical(value, text, depth + 1);
-                text.push(',');
-            }
-            text.push('}');
-            return;
-        }
-        if let Ok(values) = serde_json::from_str::<Vec<&RawValue>>(raw) {
-            text.push('[');
-            for value in values {
-                write_canonical(value, text, depth + 1);
-                text.push(',');
-            }
-            text.push(']');
-            return;
-        }
-    }
-    text.push_str(raw);
 }
 
 #[cfg(test)]

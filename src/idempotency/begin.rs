@@ -44,8 +44,8 @@ impl Idempotency {
     ) -> Result<Begun<IdempotencyGuard>, Error> {
         check_scope(scope.as_ref())?;
         self.check()?;
-        self.attempt(RecordKey::new(scope, key)?, &fingerprint.into())
-            .await
+        let key = RecordKey::new(scope, key)?;
+        self.attempt(key, &fingerprint.into()).await
     }
 
     /// [`begin`](Self::begin) for a key that an HTTP client has chosen: for a layer that maps requests to records.
@@ -90,8 +90,36 @@ impl Idempotency {
         fingerprint: impl Into<Fingerprint>,
     ) -> Result<Begun<IdempotencyGuard>, Error> {
         self.check()?;
-        self.attempt(RecordKey::http(principal, key)?, &fingerprint.into())
-            .await
+        let key = RecordKey::http(principal, key)?;
+        self.attempt(key, &fingerprint.into()).await
+    }
+
+    /// [`begin_http`](Self::begin_http) for a layer that bounds how many attempts run: it calls `room` before it claims a free key, and the
+    /// room comes with the guard. `Ok(None)`: the key is free, and there is no room.
+    ///
+    /// A caller that waits for the attempt of another caller has no room meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`begin`](Self::begin).
+    ///
+    /// # Panics
+    ///
+    /// The same as for [`begin`](Self::begin).
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`begin`](Self::begin).
+    pub async fn begin_http_if<R>(
+        &self,
+        principal: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+        fingerprint: impl Into<Fingerprint>,
+        room: impl FnMut() -> Option<R>,
+    ) -> Result<Option<Begun<(IdempotencyGuard, R)>>, Error> {
+        self.check()?;
+        let key = RecordKey::http(principal, key)?;
+        self.attempt_if(key, &fingerprint.into(), room).await
     }
 
     async fn quarantine(&self, key: &RecordKey) -> Result<Option<Duration>, Error> {
@@ -103,13 +131,30 @@ impl Idempotency {
         key: RecordKey,
         fingerprint: &Fingerprint,
     ) -> Result<Begun<IdempotencyGuard>, Error> {
+        let begun = self.attempt_if(key, fingerprint, || Some(())).await?;
+        Ok(match begun.map(Begun::refusal) {
+            Some(Ok((guard, ()))) => Begun::New(guard),
+            Some(Err(refusal)) => refusal,
+            None => Begun::InFlight(InFlight::unseen()),
+        })
+    }
+
+    async fn attempt_if<R>(
+        &self,
+        key: RecordKey,
+        fingerprint: &Fingerprint,
+        mut room: impl FnMut() -> Option<R>,
+    ) -> Result<Option<Begun<(IdempotencyGuard, R)>>, Error> {
         self.core.seen_keys.insert(&key);
         let mut waiting = Waiting::new(self.wait);
         let mut looks = 0;
         loop {
             let before = match self.look(&key, fingerprint, &mut waiting).await?.refusal() {
                 Ok(before) => before,
-                Err(refusal) => return Ok(refusal),
+                Err(refusal) => return Ok(Some(refusal)),
+            };
+            let Some(room) = room() else {
+                return Ok(None);
             };
             looks += 1;
             let ask = self.ask(&key, fingerprint, before);
@@ -118,11 +163,12 @@ impl Idempotency {
                 Claiming::Mine(guard) => {
                     guard.receive();
                     let guard = IdempotencyGuard::new(guard, self.bounds(), *fingerprint);
-                    return Ok(Begun::New(guard));
+                    return Ok(Some(Begun::New((guard, room))));
                 }
                 // Another caller was faster: look at the record again.
                 Claiming::Missed | Claiming::Locked if looks == 1 => {}
                 missed => {
+                    drop(room);
                     if looks == 2
                         && let Some(left) = self.quarantine(&key).await?
                     {
@@ -130,14 +176,14 @@ impl Idempotency {
                             looks = 0;
                             continue;
                         }
-                        return Ok(Begun::InFlight(InFlight::in_quarantine(left)));
+                        return Ok(Some(Begun::InFlight(InFlight::in_quarantine(left))));
                     }
                     let is_over = match missed {
                         Claiming::Missed => looks >= MAX_LOOKS,
                         _ => !waiting.again(None).await,
                     };
                     if is_over {
-                        return Ok(Begun::InFlight(InFlight::unseen()));
+                        return Ok(Some(Begun::InFlight(InFlight::unseen())));
                     }
                 }
             }

@@ -2,6 +2,7 @@
 
 mod blocked;
 pub(crate) mod bounds;
+mod canonical;
 mod cause;
 mod clock;
 mod clock_error;

@@ -75,11 +75,15 @@ pub async fn serve(
         });
     }
     drop(listener);
-    let finished = async {
-        connections.shutdown().await;
-        layer.idle().await;
-    };
-    timeout(limits.stop, finished).await.is_ok()
+    // A connection whose client waits for a payment ends with the payment.
+    let (left, closed) = tokio::join!(
+        layer.drain(limits.stop),
+        timeout(limits.stop, connections.shutdown())
+    );
+    for left in &left {
+        eprintln!("payments: {left}");
+    }
+    left.is_empty() && closed.is_ok()
 }
 
 /// A body that fails at its time limit.

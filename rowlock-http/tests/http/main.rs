@@ -12,7 +12,8 @@
 //! | headers of one session are not kept | `replays::a_cookie_is_never_kept`, `replays::only_listed_headers_are_kept` |
 //! | 2.6: a retry while the first runs is 409 | `replays::a_request_in_flight_is_a_conflict`, `replays::a_duplicate_can_wait` |
 //! | 2.7: the same key with another payload is 422 | `replays::another_payload_is_refused`, `replays::another_payload_is_refused_while_the_first_runs` |
-//! | 2.4: the fingerprint | `replays::method_path_query_and_body_count`, `replays::chosen_fields_alone_count` |
+//! | 2.4: the fingerprint | `replays::method_path_query_and_body_count`, `fingerprints::*` |
+//! | 2.2: the server may find the key elsewhere: in the body of a webhook, for example | `keys_in_bodies::*` |
 //! | 2.4: the whole path counts, also behind a router's prefix | `nested::*`, `other_axum::*` |
 //! | 2.4: the host counts where that is set | `hosts::*` |
 //! | 5: keys of two users are two records | `replays::a_key_is_somebodys`, `replays::who_is_nobody_is_refused` |
@@ -27,15 +28,19 @@
 //! | bodies over the limits | `bodies::*` |
 //! | the response and the effect in one transaction | `transactions::*` |
 //! | the client hangs up | `hang_up::*` |
-//! | the server stops | `idle::*` |
+//! | how long handlers run, and how many | `limits::*` |
+//! | the server stops | `drain::*` |
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod bodies;
+mod drain;
 mod failures;
+mod fingerprints;
 mod hang_up;
 mod hosts;
-mod idle;
 mod keys;
+mod keys_in_bodies;
+mod limits;
 mod nested;
 mod not_applied;
 mod other_axum;

@@ -200,34 +200,6 @@ over_a_socket! {
         assert_eq!(server.shop.runs(), 1);
     }
 
-    async fn chosen_fields_alone_count() {
-        let server = Server::new(|layer| layer.json_fields(["cents", "to"])).await;
-        let ask = async |body: &'static str, kind: &'static str| {
-            let request = server.pay("k", "201").header("content-type", kind);
-            send(request.body(body)).await
-        };
-        let json = "application/json";
-        let first = ask(r#"{"cents":100,"to":{"a":1,"b":[2]},"sent":1}"#, json).await;
-        first.is_new(201);
-        let same = r#" {"sent":2, "to":{"b":[ 2 ],"a":1}, "cents":100} "#;
-        ask(same, "application/json; charset=utf-8").await.is_replay_of(&first);
-        ask(same, "application/pay+json").await.is_replay_of(&first);
-        for other in [
-            r#"{"cents":101,"to":{"a":1,"b":[2]},"sent":1}"#,
-            r#"{"cents":100,"to":{"a":1,"b":[3]},"sent":1}"#,
-            r#"{"cents":100,"sent":1}"#,
-            "no JSON",
-        ] {
-            ask(other, json).await.is_problem(422, "key-reused");
-        }
-        // If the Content-Type is not JSON, all bytes count.
-        ask(same, "text/plain").await.is_problem(422, "key-reused");
-        let text = send(server.pay("t", "201").body("a")).await;
-        text.is_new(201);
-        send(server.pay("t", "201").body("b")).await.is_problem(422, "key-reused");
-        assert_eq!(server.shop.runs(), 2);
-    }
-
     async fn a_key_is_somebodys() {
         let server = Server::plain().await;
         let by = async |user| {

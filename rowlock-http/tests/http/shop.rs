@@ -141,8 +141,8 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
 
     if let (
         Some(idempotent),
-        "commit" | "rollback" | "large-in-tx" | "trailers-in-tx" | "steps" | "open-step"
-        | "complete",
+        "commit" | "rollback" | "large-in-tx" | "trailers-in-tx" | "wait-in-tx" | "steps"
+        | "open-step" | "wait-in-step" | "complete",
     ) = (&idempotent, act)
     {
         return attempt(&shop, idempotent, &key, act, argument, said).await;
@@ -234,6 +234,14 @@ async fn attempt(
                 .unwrap()
                 .into_response()
         }
+        "wait-in-step" => {
+            let step = async {
+                shop.wait().await;
+                Ok::<_, StepFailed<Error>>(())
+            };
+            idempotent.step_once("charge", step).await.unwrap();
+            response
+        }
         "complete" => {
             shop.effect(key).await;
             let outcome = Outcome::json(&"by hand").unwrap();
@@ -247,6 +255,9 @@ async fn attempt(
                 .execute(&mut *tx)
                 .await
                 .unwrap();
+            if act == "wait-in-tx" {
+                shop.wait().await;
+            }
             let response = match act {
                 "large-in-tx" => stream_of(&[&[b'x'; 2_000]]),
                 "trailers-in-tx" => trailers("all".into()),

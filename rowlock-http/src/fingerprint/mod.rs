@@ -1,0 +1,83 @@
+//! The fingerprint of a request: its method, path, query and body, and what else counts by the settings.
+//!
+//! - [`uri`]: the path and query that the client has sent, and the host.
+//! - [`json`]: the parts of a JSON body that count.
+//! - [`multipart`]: a form counts by its parts.
+
+pub(crate) mod json;
+mod multipart;
+mod uri;
+
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use rowlock::{Fingerprint, FingerprintBuilder};
+pub(crate) use uri::hides_uri;
+
+use crate::collect::Collected;
+use crate::problem::Problem;
+use crate::received::Received;
+use crate::settings::Settings;
+
+pub(crate) async fn of(
+    received: &Received,
+    body: &Collected,
+    settings: &Settings,
+) -> Result<Fingerprint, Problem> {
+    let head = received.head();
+    let mut request = Fingerprint::builder().part(head.method.as_str());
+    let uris = uri::uris(head, settings);
+    for uri in &uris {
+        request = request
+            .part(uri.path())
+            .part(uri.query().unwrap_or_default());
+    }
+    if settings.host_counts {
+        request = request.part("host").part(uri::host(head, &uris));
+    }
+    for name in settings.headers_count.iter().flatten() {
+        let values: Vec<_> = head.headers.get_all(name).iter().collect();
+        request = request.part("header").part(name.as_str());
+        request = request.part((values.len() as u64).to_be_bytes());
+        for value in values {
+            request = request.part(value.as_bytes());
+        }
+    }
+    let request = match &settings.fingerprint {
+        Some(hook) => {
+            let of_hook = hook(received.clone()).await;
+            let of_hook = of_hook.map_err(Problem::RequestRefused)?;
+            request.part("hook").part(of_hook.as_bytes())
+        }
+        None => of_body(request, received, body, settings).await,
+    };
+    Ok(request.finish())
+}
+
+async fn of_body(
+    request: FingerprintBuilder,
+    received: &Received,
+    body: &Collected,
+    settings: &Settings,
+) -> FingerprintBuilder {
+    if let Ok(Some(choice)) = &settings.json
+        && is_json(received.head())
+        && let Some(chosen) = choice.chosen(&body.bytes)
+        && let Ok(request) = request.clone().part("json").json(chosen)
+    {
+        return request;
+    }
+    if let Some(digest) = multipart::digest(received.head(), &body.bytes).await {
+        return request.part("multipart").part(digest.as_bytes());
+    }
+    request.part("bytes").pieces(body.digest.clone())
+}
+
+fn is_json(head: &Parts) -> bool {
+    let value = head.headers.get(CONTENT_TYPE);
+    let Some(text) = value.and_then(|value| value.to_str().ok()) else {
+        return false;
+    };
+    let essence = text.split(';').next().unwrap_or_default().trim();
+    let essence = essence.to_ascii_lowercase();
+    essence == "application/json" || essence.ends_with("+json")
+}

@@ -1,0 +1,100 @@
+//! A body of several parts (`multipart/form-data`, RFC 7578) counts by its parts: a client chooses another boundary for each try.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use multer::Multipart;
+use rowlock::{Fingerprint, FingerprintPieces};
+
+/// The digest of the parts in their order: of the name, the file name, the type and the bytes of each. `None`: the body is not
+/// `multipart/form-data`, or is malformed.
+pub(super) async fn digest(head: &Parts, body: &Bytes) -> Option<Fingerprint> {
+    let content_type = head.headers.get(CONTENT_TYPE)?;
+    let boundary = multer::parse_boundary(content_type.to_str().ok()?).ok()?;
+    let whole = stream::iter([Ok::<_, Infallible>(body.clone())]);
+    let mut multipart = Multipart::new(whole, boundary);
+    let mut all = Fingerprint::builder();
+    while let Some(mut part) = multipart.next_field().await.ok()? {
+        let bytes = |value: Option<&HeaderValue>| value.map(|value| value.as_bytes().to_vec());
+        let said = [
+            part.name().map(|name| name.as_bytes().to_vec()),
+            part.file_name().map(|name| name.as_bytes().to_vec()),
+            bytes(part.headers().get(CONTENT_TYPE)),
+        ];
+        for said in said {
+            all = match said {
+                Some(said) => all.part([1]).part(said),
+                None => all.part([0]),
+            };
+        }
+        let mut content = FingerprintPieces::new();
+        while let Some(chunk) = part.chunk().await.ok()? {
+            content.add(chunk);
+        }
+        all = all.pieces(content);
+    }
+    Some(all.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn of(boundary: &str, parts: &[(&str, &str)]) -> Option<Fingerprint> {
+        let mut body = String::new();
+        for (head, content) in parts {
+            body += &format!(
+                "--{boundary}\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n"
+            );
+        }
+        body += &format!("--{boundary}--\r\n");
+        raw(&format!("multipart/form-data; boundary={boundary}"), body).await
+    }
+
+    async fn raw(content_type: &str, body: impl Into<Bytes>) -> Option<Fingerprint> {
+        let request = http::Request::builder().header(CONTENT_TYPE, content_type);
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        digest(&head, &body.into()).await
+    }
+
+    #[tokio::test]
+    async fn the_boundary_makes_no_difference_and_the_parts_do() {
+        let parts = [("name=\"a\"", "1"), ("name=\"f\"; filename=\"x.txt\"", "2")];
+        let one = of("AaB03x", &parts).await;
+        assert!(one.is_some());
+        assert_eq!(one, of("another", &parts).await);
+        for other in [
+            [("name=\"b\"", "1"), parts[1]],
+            [("name=\"a\"", "2"), parts[1]],
+            [parts[0], ("name=\"f\"; filename=\"y.txt\"", "2")],
+            [parts[0], ("name=\"f\"", "2")],
+            [parts[1], parts[0]],
+            [("name=\"a\"\r\nContent-Type: text/html", "1"), parts[1]],
+        ] {
+            let other = of("AaB03x", &other).await;
+            assert!(other.is_some() && other != one);
+        }
+        assert_ne!(one, of("AaB03x", &parts[..1]).await);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_form_or_is_malformed_is_not_taken_apart() {
+        let form = "multipart/form-data; boundary=x";
+        for (content_type, body) in [
+            ("application/json", "{}"),
+            ("multipart/form-data", "--x--"),
+            (form, ""),
+            (
+                form,
+                "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1",
+            ),
+            (form, "--y\r\n\r\n1\r\n--y--\r\n"),
+        ] {
+            assert_eq!(raw(content_type, body).await, None, "{content_type} {body}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A request, as the hooks of a layer see it.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use serde_json::Value;
+use serde_json_path::JsonPath;
+
+/// A request whose whole body has arrived, for [`key_from`](crate::IdempotencyLayer::key_from) and
+/// [`fingerprint`](crate::IdempotencyLayer::fingerprint). Cloning is cheap.
+#[derive(Clone)]
+pub struct Received {
+    head: Arc<Parts>,
+    body: Bytes,
+}
+
+impl Received {
+    pub(crate) fn new(head: Parts, body: Bytes) -> Self {
+        Self {
+            head: Arc::new(head),
+            body,
+        }
+    }
+
+    /// The head: the method, the URI, the headers and the extensions.
+    #[must_use]
+    pub fn head(&self) -> &Parts {
+        &self.head
+    }
+
+    /// The body: at most [`max_body`](crate::IdempotencyLayer::max_body) bytes.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The head and the body, for the handler.
+    pub(crate) fn into_parts(self) -> (Parts, Bytes) {
+        (Arc::unwrap_or_clone(self.head), self.body)
+    }
+}
+
+/// Prints the method, the path, and the length of the body. The rest may be confidential.
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received")
+            .field("method", &self.head.method)
+            .field("path", &self.head.uri.path())
+            .field("bytes", &self.body.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a hook returns, or why the request is refused.
+type Found<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
+
+/// A function of the application's, over a whole request.
+pub(crate) type Hook<T> = dyn Fn(Received) -> Found<T> + Send + Sync;
+
+/// The most characters of a hook's reason that a client is told.
+const LONGEST_REASON: usize = 300;
+
+pub(crate) fn hook<T, F, E>(hook: impl Fn(Received) -> F + Send + Sync + 'static) -> Arc<Hook<T>>
+where
+    F: Future<Output = Result<T, E>> + Send + 'static,
+    E: fmt::Display,
+{
+    Arc::new(move |received| {
+        let found = hook(received);
+        Box::pin(async move {
+            let shortened = |error: E| error.to_string().chars().take(LONGEST_REASON).collect();
+            found.await.map_err(shortened)
+        })
+    })
+}
+
+/// The text or the whole number that the path selects in a JSON body. `None`: the body has none.
+pub(crate) fn text_at(received: &Received, path: &JsonPath) -> Result<Option<String>, String> {
+    let body: Value = serde_json::from_slice(received.body())
+        .map_err(|error| format!("The body is not JSON: {error}."))?;
+    let selected = path.query(&body);
+    let mut selected = selected.iter();
+    let text = match selected.next() {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(number)) if number.is_i64() || number.is_u64() => number.to_string(),
+        Some(_) => {
+            return Err(format!(
+                "{path} of the body must be a text or a whole number."
+            ));
+        }
+    };
+    match selected.next() {
+        None => Ok(Some(text)),
+        Some(_) => Err(format!("{path} of the body must be one value.")),
+    }
+}

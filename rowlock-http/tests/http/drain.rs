@@ -1,0 +1,158 @@
+//! The end of a server: what it waits for, what it cuts off, and what it says of it.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rowlock::RecordState;
+use rowlock_http::{Doing, IdempotencyLayer, ServerError};
+use rowlock_test::{eventually, take};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::raw;
+use crate::server::{Server, over_a_socket, send};
+
+const LONG: Duration = Duration::from_mins(1);
+
+/// A server, and a layer that shares its requests.
+async fn server(
+    set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
+) -> (Server, IdempotencyLayer) {
+    let kept = OnceLock::new();
+    let server = Server::new(|layer| {
+        kept.set(layer.clone()).unwrap();
+        // With settings of its own.
+        set(layer.max_body(100))
+    });
+    let server = server.await;
+    (server, kept.into_inner().unwrap())
+}
+
+over_a_socket! {
+    async fn a_handler_whose_client_has_hung_up_is_waited_for() {
+        let (mut server, layer) = server(|layer| layer).await;
+        let hangs_up = tokio::spawn(send(server.pay("k", "wait")));
+        eventually("the effect", || async { server.effects().await == 1 }).await;
+        hangs_up.abort();
+        // No connection is left.
+        server.stop().await;
+        let draining = tokio::spawn(async move { layer.drain(LONG).await });
+        tokio::task::yield_now().await;
+        assert!(!draining.is_finished(), "the handler runs");
+        server.shop.gate.add_permits(1);
+        assert_eq!(draining.await.unwrap(), []);
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
+    }
+
+    async fn a_response_that_is_not_kept_yet_is_waited_for() {
+        let (server, layer) = server(|layer| layer).await;
+        let running = tokio::spawn(send(server.pay("k", "wait")));
+        eventually("the effect", || async { server.effects().await == 1 }).await;
+        let blocked = server.db.begin().await;
+        server.shop.gate.add_permits(1);
+        running.await.unwrap().is_problem(503, "unavailable");
+        let left = layer.drain(Duration::from_millis(200)).await;
+        let said: Vec<_> = left.iter().map(ToString::to_string).collect();
+        assert!(left.len() == 1 && left[0].doing == Doing::Keeping, "{said:?}");
+        assert!(said[0].contains("\"k\" of \"http:ann\" is not kept yet"), "{said:?}");
+        blocked.release().await;
+        assert_eq!(layer.drain(LONG).await, []);
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
+    }
+
+    async fn no_request_begins_in_a_layer_that_drains() {
+        let (server, layer) = server(|layer| layer).await;
+        let first = send(server.pay("k", "201")).await;
+        first.is_new(201);
+        assert_eq!(layer.drain(LONG).await, []);
+        for key in ["k", "other"] {
+            let refused = send(server.pay(key, "201")).await;
+            refused.is_problem(503, "stopping");
+            assert!(refused.retry_after() > 0);
+        }
+        // It passes untouched.
+        send(server.request("GET", "/pay").header("x-act", "200")).await.is_new(200);
+        assert_eq!(server.shop.runs(), 2);
+        assert!(server.record("other").await.is_none());
+    }
+
+    /// All are cut off at once, and each is told to its client.
+    async fn handlers_that_do_not_end_are_cut_off_and_named() {
+        for means in [ServerError::Transient, ServerError::Unknown] {
+            let (server, layer) = server(|layer| layer.server_error(means)).await;
+            let keys: Vec<String> = (0..100).map(|key| format!("k{key:02}")).collect();
+            let ask = |key: &String| tokio::spawn(send(server.pay(key, "wait")));
+            let running: Vec<_> = keys.iter().map(ask).collect();
+            eventually("the effects", || async { server.effects().await == 100 }).await;
+            let limit = Duration::from_secs(3);
+            let left = tokio::time::timeout(limit, layer.drain(limit)).await.expect("in time");
+            assert_eq!(left.len(), 100);
+            let mut named: Vec<_> = left
+                .iter()
+                .map(|left| (left.doing, left.record.as_ref().unwrap().to_string()))
+                .collect();
+            named.sort_unstable_by(|one, other| one.1.cmp(&other.1));
+            let expected = keys.iter().map(|key| (Doing::Running, format!("{key:?} of \"http:ann\"")));
+            assert!(named.into_iter().eq(expected), "{left:?}");
+            for answer in running {
+                answer.await.unwrap().is_problem(503, "stopping");
+            }
+            for key in &keys {
+                let state = server.record(key).await.unwrap().state;
+                let expected = match means {
+                    ServerError::Transient => RecordState::Free,
+                    ServerError::Unknown => RecordState::Unknown,
+                };
+                assert_eq!(state, expected);
+            }
+        }
+    }
+
+    async fn a_request_whose_body_does_not_come_leaves_nothing() {
+        let (server, layer) = server(|layer| layer).await;
+        let request = raw::request(&[b"\"k\""]);
+        let (head, body) = request.split_at(request.len() - 1);
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client.write_all(head).await.unwrap();
+        eventually("it has come", || async { server.shop.was_handed("k") }).await;
+        let left = layer.drain(Duration::from_millis(200)).await;
+        assert!(matches!(&left[..], [left] if left.doing == Doing::Beginning && left.record.is_none()), "{left:?}");
+        client.write_all(body).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("#stopping"), "{answer}");
+        assert!(server.record("k").await.is_none());
+    }
+
+    async fn a_handler_that_outlives_a_shutdown_still_records_its_response() {
+        let (server, _layer) = server(|layer| layer).await;
+        let running = tokio::spawn(send(server.pay("k", "wait")));
+        eventually("the effect", || async { server.effects().await == 1 }).await;
+        let unfinished = server.rowlock.shutdown(Duration::from_millis(100)).await;
+        let names: Vec<_> = unfinished.iter().map(ToString::to_string).collect();
+        assert!(names.contains(&"an HTTP handler".into()), "{names:?}");
+        server.shop.gate.add_permits(1);
+        running.await.unwrap().is_new(201);
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
+        assert!(server.rowlock.shutdown(Duration::from_mins(1)).await.is_empty());
+    }
+
+    async fn a_request_that_comes_after_a_shutdown_runs_nothing() {
+        let (server, _layer) = server(|layer| layer).await;
+        // Its lanes are there yet.
+        let held = take(&server.rowlock, "a", Duration::from_mins(1)).await;
+        assert_eq!(server.rowlock.shutdown(Duration::ZERO).await.len(), 1);
+        send(server.pay("k", "201")).await.is_problem(503, "stopping");
+        assert_eq!(server.shop.runs(), 0);
+        drop(held);
+    }
+
+    async fn whatever_comes_of_a_request_nothing_is_under_way_after_it() {
+        for act in ["201", "500", "panic", "panic-in-body"] {
+            let (server, layer) = server(|layer| layer).await;
+            let _ = send(server.pay(act, act)).await;
+            send(server.keyless("201")).await.is_problem(400, "missing-key");
+            assert_eq!(layer.drain(LONG).await, [], "{act}");
+        }
+    }
+}

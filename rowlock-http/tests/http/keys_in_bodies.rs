@@ -1,0 +1,74 @@
+//! Keys that a hook finds in the whole request: webhooks have them in their bodies.
+
+use crate::server::{Server, over_a_socket, send};
+
+over_a_socket! {
+    async fn an_event_that_is_delivered_again_is_a_replay() {
+        let server = Server::new(|layer| layer.key_in_json("$.event.id")).await;
+        let deliver = async |body: &'static str| send(server.keyless("201").body(body)).await;
+        for body in [r#"{"event":{"id":"evt_1"}}"#, r#"{"event":{"id":17}}"#, r#"{"event":{"id":-17}}"#] {
+            let first = deliver(body).await;
+            first.is_new(201);
+            assert!(first.text().ends_with(body), "the handler gets the whole body: {first:?}");
+            deliver(body).await.is_replay_of(&first);
+        }
+        deliver(r#"{"event":{"id":"17"}}"#).await.is_problem(422, "key-reused");
+        assert!(server.record("evt_1").await.is_some());
+        assert_eq!(server.shop.runs(), 3);
+    }
+
+    async fn a_body_without_a_valid_key_is_refused() {
+        let server = Server::new(|layer| layer.key_in_json("$.id").max_key(10)).await;
+        for (body, problem, said) in [
+            ("", "bad-key", "not JSON"),
+            (r#"{"id":"""#, "bad-key", "not JSON"),
+            (r#"{"id":""}"#, "bad-key", "empty"),
+            (r#"{"id":1.5}"#, "bad-key", "a text or a whole number"),
+            (r#"{"id":["a"]}"#, "bad-key", "a text or a whole number"),
+            (r#"{"id":"12345678901"}"#, "bad-key", "more than 10"),
+            (r#"{"id":null}"#, "missing-key", "Idempotency-Key"),
+            ("{}", "missing-key", "Idempotency-Key"),
+        ] {
+            let answer = send(server.keyless("201").header("idempotency-key", "\"k\"").body(body)).await;
+            answer.is_problem(400, problem);
+            assert!(answer.text().contains(said), "{answer:?}");
+        }
+        assert_eq!(server.shop.runs(), 0);
+    }
+
+    async fn several_keys_in_one_body_are_refused() {
+        let server = Server::new(|layer| layer.key_in_json("$..id")).await;
+        let answer = send(server.keyless("201").body(r#"{"id":"a","b":{"id":"c"}}"#)).await;
+        answer.is_problem(400, "bad-key");
+        assert!(answer.text().contains("one value"), "{answer:?}");
+    }
+
+    async fn without_a_key_that_is_not_required_the_whole_request_passes() {
+        let server = Server::new(|layer| layer.key_in_json("$.id").required(false)).await;
+        for _ in 0..2 {
+            let answer = send(server.keyless("201").body(r#"{"a":1}"#)).await;
+            answer.is_new(201);
+            assert!(answer.text().ends_with(r#"{"a":1}"#) && answer.header("x-has-attempt") == Some("0"), "{answer:?}");
+        }
+        assert_eq!(server.shop.runs(), 2);
+    }
+
+    async fn a_hook_may_wait_and_its_reason_is_shortened() {
+        let server = Server::new(|layer| {
+            layer.key_from(|request| async move {
+                tokio::task::yield_now().await;
+                let name = request.head().headers.get("x-delivery");
+                let name = name.ok_or_else(|| "No. ".repeat(1_000))?;
+                Ok::<_, String>(Some(format!("{}:{}", request.head().method, name.to_str().unwrap())))
+            })
+        });
+        let server = server.await;
+        let refused = send(server.keyless("201")).await;
+        refused.is_problem(400, "bad-key");
+        assert_eq!(refused.text().matches("No. ").count(), 75);
+        let first = send(server.keyless("201").header("x-delivery", "d1")).await;
+        first.is_new(201);
+        send(server.keyless("500").header("x-delivery", "d1")).await.is_replay_of(&first);
+        assert!(server.record("POST:d1").await.is_some());
+    }
+}
