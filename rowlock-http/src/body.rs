@@ -82,6 +82,11 @@ impl ResponseBody {
         }
         let mut bytes = Vec::with_capacity(known);
         let mut trailers = false;
+        // What was read ahead before.
+        for frame in &self.ready {
+            bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+            trailers |= frame.trailers_ref().is_some_and(|map| !map.is_empty());
+        }
         while let Rest::Body(body) = &mut self.rest {
             match body.frame().await {
                 None => self.rest = Rest::Done,

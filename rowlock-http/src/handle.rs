@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -30,7 +30,17 @@ struct Inner {
     guard: IdempotencyGuard,
     settings: Arc<Settings>,
     in_tx: AtomicBool,
-    answered: OnceLock<StatusCode>,
+    nothing_happened: AtomicBool,
+    answer: Mutex<Answer>,
+}
+
+/// The handler's response, as far as the layer knows it.
+#[derive(Debug, Default)]
+struct Answer {
+    /// The status, if the response is final.
+    status: Option<StatusCode>,
+    /// Whether the handler itself has kept the key claimed, before its response.
+    handler_claimed: Option<bool>,
 }
 
 impl Idempotent {
@@ -39,7 +49,8 @@ impl Idempotent {
             guard,
             settings: Arc::clone(settings),
             in_tx: AtomicBool::new(false),
-            answered: OnceLock::new(),
+            nothing_happened: AtomicBool::new(false),
+            answer: Mutex::default(),
         }))
     }
 
@@ -48,15 +59,47 @@ impl Idempotent {
         self.0.in_tx.load(Ordering::Acquire) || self.0.guard.has_ended()
     }
 
-    /// Notes that the handler has returned a final response: its work is done, and the key is never freed again.
-    pub(crate) fn answer(&self, status: StatusCode) {
-        self.0.guard.keep_claimed();
-        self.0.answered.get_or_init(|| status);
+    pub(crate) fn settings(&self) -> &Arc<Settings> {
+        &self.0.settings
+    }
+
+    /// Notes the status of the handler's response if that is final: then its work is done, and dropping the attempt does not free the key. `None`: it is not
+    /// final after all.
+    pub(crate) fn answer(&self, status: Option<StatusCode>) {
+        let mut answer = self.answer_lock();
+        answer.status = status;
+        if status.is_some() {
+            let claimed = self.0.guard.is_kept_claimed();
+            answer.handler_claimed.get_or_insert(claimed);
+            self.0.guard.keep_claimed();
+        }
     }
 
     /// The status of the handler's final response, if there is one.
     pub(crate) fn answered(&self) -> Option<StatusCode> {
-        self.0.answered.get().copied()
+        self.answer_lock().status
+    }
+
+    /// Whether the handler itself has said that its work is done.
+    pub(crate) fn handler_claimed(&self) -> bool {
+        let claimed = self.answer_lock().handler_claimed;
+        claimed.unwrap_or_else(|| self.0.guard.is_kept_claimed())
+    }
+
+    fn answer_lock(&self) -> MutexGuard<'_, Answer> {
+        self.0.answer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that the handler did nothing that a retry would repeat: whatever it returns then (a panic, too), the key becomes free, and its response is not
+    /// kept. With [`ServerError::Unknown`](crate::ServerError::Unknown) the record does not become unknown. If the handler has begun a step that must not be repeated, say so of the
+    /// step ([`step_not_done`](IdempotencyGuard::step_not_done)).
+    pub fn nothing_happened(&self) {
+        self.0.nothing_happened.store(true, Ordering::Release);
+    }
+
+    /// Whether the handler did nothing, as it says.
+    pub(crate) fn did_nothing(&self) -> bool {
+        self.0.nothing_happened.load(Ordering::Acquire)
     }
 
     /// Records the response in the caller's transaction. The response and the other writes of the transaction commit together,
@@ -106,7 +149,7 @@ impl Idempotent {
                 });
             }
         };
-        let outcome = stored::message(&head, &bytes, settings)?;
+        let outcome = stored::message(&head, &bytes, self.record(), settings)?;
         self.0.guard.complete_in(tx, &outcome).await?;
         self.0.in_tx.store(true, Ordering::Release);
         Ok(Response::from_parts(head, Full::from(bytes)))

@@ -75,17 +75,19 @@
 //! [`Idempotency`](rowlock::Idempotency). The handler's response decides which state follows `running`:
 //!
 //! ```text
-//!            ┌── a final response ─────────────────────────────► done: replayed
-//!            │── a final response that cannot be kept ─────────► done: replays are answered with 410
-//!   running ─┤── complete_in, and a commit ────────────────────► done: replayed
+//!            ┌── a final response (Finality::Keep) ────────────► done: replayed
+//!            │── one that is not, or cannot be, kept ──────────► done: replays are answered with 410
+//!            │── complete_in, and a commit ────────────────────► done: replayed
 //!            │── complete_in, and a rollback ──────────────────► free: a retry runs the handler
-//!            │── 401, 405 or 407: nothing was done ────────────► free
-//!            └── another response, a panic, a crash ───┬───────► free (ServerError::Transient)
-//!                                                      └───────► unknown (ServerError::Unknown)
+//!   running ─┤── nothing happened: 401, 405, 407, or so said ──► free
+//!            │── another response, a panic, a crash, ──┬───────► free (ServerError::Transient)
+//!            │   a handler that is cut off             ├───────► unknown (ServerError::Unknown)
+//!            │                                         └───────► done: a response and a panic (ServerError::Keep)
+//!            └── Finality::Unknown ────────────────────────────► unknown
 //! ```
 //!
-//! A status below 500 is *final*, except 401, 405, 407, 408, 425 and 429. [`final_if`](IdempotencyLayer::final_if) changes
-//! this. A handler's refusal (400, 404, a declined card) is final: the layer replays it, too.
+//! A status below 500 is *final*, except 401, 405, 407, 408, 425 and 429. [`finality`](IdempotencyLayer::finality) changes
+//! this, by the head and the body. A handler's refusal (400, 404, a declined card) is final: the layer replays it, too.
 //!
 //! Two requests are the same when they have the same method, path, query and body
 //! ([`json_only`](IdempotencyLayer::json_only) compares less of a JSON body, and a form of several parts counts by its parts). The path is the one that the client has sent.
@@ -149,6 +151,10 @@
 //!
 //! *401*, with `WWW-Authenticate: Bearer`. A key belongs to a user, and the request does not say who its user is. Log in, and
 //! send the request again.
+//!
+//! ## grpc
+//!
+//! *415.* The request is one of gRPC, and has an Idempotency-Key, or should have one. The status of its response would be in trailers, which the layer cannot replay.
 //!
 //! ## request-refused
 //!
@@ -239,6 +245,8 @@
 mod attempt;
 mod body;
 mod collect;
+mod ending;
+mod finality;
 mod fingerprint;
 mod handle;
 mod key;
@@ -246,12 +254,14 @@ mod layer;
 mod pace;
 mod problem;
 mod received;
+mod seal;
 mod service;
 mod settings;
 mod stored;
 mod under_way;
 
 pub use body::ResponseBody;
+pub use finality::Finality;
 pub use handle::Idempotent;
 pub use layer::IdempotencyLayer;
 pub use received::Received;

@@ -23,6 +23,7 @@ pub(crate) enum Problem {
     MissingKey,
     BadKey(Cow<'static, str>),
     NoPrincipal,
+    Grpc,
     RequestRefused(String),
     BodyTooLarge { limit: usize },
     BodyUnreadable,
@@ -80,105 +81,56 @@ impl Problem {
         }
     }
 
-    /// The anchor in the documentation, the status and the title.
-    fn kind(&self) -> (&'static str, StatusCode, &'static str) {
+    /// The anchor in the documentation, and the status.
+    fn kind(&self) -> (&'static str, StatusCode) {
         match self {
-            Self::MissingKey => (
-                "missing-key",
-                StatusCode::BAD_REQUEST,
-                "Idempotency-Key is missing",
-            ),
-            Self::BadKey(_) => (
-                "bad-key",
-                StatusCode::BAD_REQUEST,
-                "Idempotency-Key is malformed",
-            ),
-            Self::NoPrincipal => (
-                "no-principal",
-                StatusCode::UNAUTHORIZED,
-                "The request does not say whose key it is",
-            ),
-            Self::RequestRefused(_) => (
-                "request-refused",
-                StatusCode::BAD_REQUEST,
-                "The server cannot read the request",
-            ),
-            Self::BodyTooLarge { .. } => (
-                "body-too-large",
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "The body of the request is too large",
-            ),
-            Self::BodyUnreadable => (
-                "body-unreadable",
-                StatusCode::BAD_REQUEST,
-                "The body of the request broke off",
-            ),
-            Self::BodyTooSlow { .. } => (
-                "body-too-slow",
-                StatusCode::REQUEST_TIMEOUT,
-                "The body of the request came too slowly",
-            ),
-            Self::InFlight { .. } => (
-                "in-flight",
-                StatusCode::CONFLICT,
-                "A request is outstanding for this Idempotency-Key",
-            ),
-            Self::KeyReused => (
-                "key-reused",
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "Idempotency-Key is already used",
-            ),
-            Self::Unknown { .. } => (
-                "unknown",
-                StatusCode::CONFLICT,
-                "It is not known whether the request took effect",
-            ),
-            Self::Poisoned { .. } => (
-                "poisoned",
-                StatusCode::CONFLICT,
-                "The request has failed too often",
-            ),
-            Self::Expired => ("expired", StatusCode::GONE, "Idempotency-Key is too old"),
-            Self::ResponseNotKept { .. } => (
-                "response-not-kept",
-                StatusCode::GONE,
-                "The request was done, and its response was not kept",
-            ),
-            Self::HandlerPanicked => (
-                "handler-panicked",
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "The server failed",
-            ),
-            Self::RunTooLong { .. } => (
-                "run-too-long",
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The request took too long",
-            ),
-            Self::Overloaded => (
-                "overloaded",
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The server has too many requests",
-            ),
-            Self::Damaged => (
-                "damaged",
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "The record of this Idempotency-Key is damaged",
-            ),
-            Self::Misconfigured => (
-                "misconfigured",
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "The server is not configured correctly",
-            ),
-            Self::Unavailable => (
-                "unavailable",
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The database is out of reach",
-            ),
-            Self::Stopping => (
-                "stopping",
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The server is stopping",
-            ),
+            Self::MissingKey => ("missing-key", StatusCode::BAD_REQUEST),
+            Self::BadKey(_) => ("bad-key", StatusCode::BAD_REQUEST),
+            Self::NoPrincipal => ("no-principal", StatusCode::UNAUTHORIZED),
+            Self::Grpc => ("grpc", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+            Self::RequestRefused(_) => ("request-refused", StatusCode::BAD_REQUEST),
+            Self::BodyTooLarge { .. } => ("body-too-large", StatusCode::PAYLOAD_TOO_LARGE),
+            Self::BodyUnreadable => ("body-unreadable", StatusCode::BAD_REQUEST),
+            Self::BodyTooSlow { .. } => ("body-too-slow", StatusCode::REQUEST_TIMEOUT),
+            Self::InFlight { .. } => ("in-flight", StatusCode::CONFLICT),
+            Self::KeyReused => ("key-reused", StatusCode::UNPROCESSABLE_ENTITY),
+            Self::Unknown { .. } => ("unknown", StatusCode::CONFLICT),
+            Self::Poisoned { .. } => ("poisoned", StatusCode::CONFLICT),
+            Self::Expired => ("expired", StatusCode::GONE),
+            Self::ResponseNotKept { .. } => ("response-not-kept", StatusCode::GONE),
+            Self::HandlerPanicked => ("handler-panicked", StatusCode::INTERNAL_SERVER_ERROR),
+            Self::RunTooLong { .. } => ("run-too-long", StatusCode::SERVICE_UNAVAILABLE),
+            Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE),
+            Self::Damaged => ("damaged", StatusCode::INTERNAL_SERVER_ERROR),
+            Self::Misconfigured => ("misconfigured", StatusCode::INTERNAL_SERVER_ERROR),
+            Self::Unavailable => ("unavailable", StatusCode::SERVICE_UNAVAILABLE),
+            Self::Stopping => ("stopping", StatusCode::SERVICE_UNAVAILABLE),
+        }
+    }
+
+    fn title(&self) -> &'static str {
+        match self {
+            Self::MissingKey => "Idempotency-Key is missing",
+            Self::BadKey(_) => "Idempotency-Key is malformed",
+            Self::NoPrincipal => "The request does not say whose key it is",
+            Self::Grpc => "gRPC has no Idempotency-Key",
+            Self::RequestRefused(_) => "The server cannot read the request",
+            Self::BodyTooLarge { .. } => "The body of the request is too large",
+            Self::BodyUnreadable => "The body of the request broke off",
+            Self::BodyTooSlow { .. } => "The body of the request came too slowly",
+            Self::InFlight { .. } => "A request is outstanding for this Idempotency-Key",
+            Self::KeyReused => "Idempotency-Key is already used",
+            Self::Unknown { .. } => "It is not known whether the request took effect",
+            Self::Poisoned { .. } => "The request has failed too often",
+            Self::Expired => "Idempotency-Key is too old",
+            Self::ResponseNotKept { .. } => "The request was done, and its response was not kept",
+            Self::HandlerPanicked => "The server failed",
+            Self::RunTooLong { .. } => "The request took too long",
+            Self::Overloaded => "The server has too many requests",
+            Self::Damaged => "The record of this Idempotency-Key is damaged",
+            Self::Misconfigured => "The server is not configured correctly",
+            Self::Unavailable => "The database is out of reach",
+            Self::Stopping => "The server is stopping",
         }
     }
 
@@ -191,6 +143,7 @@ impl Problem {
             }
             Self::BadKey(reason) => reason.as_ref().into(),
             Self::NoPrincipal => "An Idempotency-Key belongs to a user. Log in, then send the request again.".into(),
+            Self::Grpc => "This server cannot replay a response of gRPC. Send the request without an Idempotency-Key, if it may be sent so.".into(),
             Self::RequestRefused(reason) => reason.as_str().into(),
             Self::BodyTooLarge { limit } => format!("This server accepts at most {limit} bytes. Send less.").into(),
             Self::BodyUnreadable => {
@@ -261,14 +214,14 @@ impl Problem {
         policy_url: &str,
         usual: Option<Duration>,
     ) -> Response<ResponseBody> {
-        let (anchor, status, title) = self.kind();
+        let (anchor, status) = self.kind();
         let original_status = match self {
             Self::ResponseNotKept { status } => *status,
             _ => None,
         };
         let members = Members {
             r#type: format!("{policy_url}#{anchor}"),
-            title,
+            title: self.title(),
             status: status.as_u16(),
             detail: &self.detail(),
             original_status,
@@ -296,12 +249,13 @@ impl Problem {
 mod tests {
     use super::*;
 
-    fn all() -> [Problem; 20] {
+    fn all() -> [Problem; 21] {
         [
             Problem::MissingKey,
             Problem::BadKey("".into()),
             Problem::NoPrincipal,
-            Problem::RequestRefused("".into()),
+            Problem::Grpc,
+            Problem::RequestRefused(String::new()),
             Problem::BodyTooLarge { limit: 1 },
             Problem::BodyUnreadable,
             Problem::BodyTooSlow {

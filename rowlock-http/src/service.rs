@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
@@ -17,6 +18,9 @@ use crate::body::{Answer, BoxError, ResponseBody};
 use crate::fingerprint;
 use crate::problem::Problem;
 use crate::settings::Settings;
+
+/// The type of messages in gRPC, and the beginning of its other types (gRPC over HTTP2, "Requests").
+const GRPC: &str = "application/grpc";
 
 /// A service inside an [`IdempotencyLayer`](crate::IdempotencyLayer).
 #[derive(Debug, Clone)]
@@ -81,6 +85,15 @@ fn admit<B: 'static>(settings: &Arc<Settings>, parts: &Parts) -> Result<Option<A
         );
         return Err(Problem::Misconfigured);
     }
+    if is_grpc(&parts.headers) {
+        // A client without a key goes its own way.
+        let is_asked = settings.required || settings.key_in(&parts.headers)?.is_some();
+        return if is_asked {
+            Err(Problem::Grpc)
+        } else {
+            Ok(None)
+        };
+    }
     let key = if matches!(settings.key_from, Ok(Some(_))) {
         None
     } else {
@@ -95,6 +108,13 @@ fn admit<B: 'static>(settings: &Arc<Settings>, parts: &Parts) -> Result<Option<A
         principal,
         key,
     }))
+}
+
+/// The status of a call in gRPC is in the trailers of its response, or in headers that no replay would have.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let start = value.and_then(|value| value.get(..GRPC.len()));
+    start.is_some_and(|start| start.eq_ignore_ascii_case(GRPC.as_bytes()))
 }
 
 /// The future response of an [`IdempotencyService`].

@@ -11,17 +11,20 @@ use http::header::{
     LOCATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
+use http::response;
 use http::{HeaderMap, HeaderName, Method, Response, StatusCode, Uri};
 use rowlock::{Error, Fingerprint, Idempotency};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
 use crate::body::ResponseBody;
+use crate::finality::{self, Finality};
 use crate::fingerprint::json::Choice;
 use crate::key;
 use crate::pace::Pace;
 use crate::problem::Problem;
 use crate::received::{Hook, Received};
+use crate::seal::{Redact, Seal};
 use crate::under_way::UnderWay;
 
 /// The part of an outcome that is reserved for the head of the response.
@@ -66,6 +69,9 @@ pub enum ServerError {
     Transient,
     /// The work may have happened: the record is unknown until an operator or a hook decides.
     Unknown,
+    /// A response with 500 or more is final: the layer keeps it and replays it, as Stripe's API does. So it keeps the response to a panic. (After the end of
+    /// the process a retry runs the handler again, as with [`Transient`](Self::Transient).)
+    Keep,
 }
 
 /// The attempts that run.
@@ -114,7 +120,9 @@ pub(crate) struct Settings {
     pub(crate) json: Result<Option<Choice>, Error>,
     pub(crate) headers_count: Result<Vec<HeaderName>, Error>,
     pub(crate) fingerprint: Option<Arc<Hook<Fingerprint>>>,
-    pub(crate) is_final: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
+    pub(crate) finality: Option<Arc<finality::Hook>>,
+    pub(crate) redact: Option<Arc<Redact>>,
+    pub(crate) seal: Option<Seal>,
     pub(crate) server_error: ServerError,
     pub(crate) policy_url: Arc<str>,
     pub(crate) pace: Arc<Pace>,
@@ -143,7 +151,9 @@ impl Settings {
             json: Ok(None),
             headers_count: Ok(Vec::new()),
             fingerprint: None,
-            is_final: Arc::new(is_final),
+            finality: None,
+            redact: None,
+            seal: None,
             server_error: ServerError::default(),
             policy_url: "https://docs.rs/rowlock-http/latest/rowlock_http/index.html".into(),
             pace: Arc::default(),
@@ -275,6 +285,21 @@ impl Settings {
         }
     }
 
+    /// What a response means for its key: by its head alone, or by its body, too.
+    pub(crate) fn finality(&self, head: &response::Parts, body: Option<&[u8]>) -> Finality {
+        if let Some(hook) = &self.finality {
+            return hook(head, body);
+        }
+        match Finality::of(head.status) {
+            Finality::Retry
+                if self.server_error == ServerError::Keep && head.status.is_server_error() =>
+            {
+                Finality::Keep
+            }
+            finality => finality,
+        }
+    }
+
     /// The response that reports a problem.
     pub(crate) fn response(&self, problem: &Problem) -> Response<ResponseBody> {
         problem.response(&self.policy_url, self.pace.usual())
@@ -291,17 +316,6 @@ impl Settings {
         };
         (ALWAYS_KEPT.contains(name) || chosen || needed) && !hop && !NEVER_KEPT.contains(name)
     }
-}
-
-/// A client may try again after 408 (too slow), 425 (too early), 429 (too many), and when nothing was done.
-fn is_final(status: StatusCode) -> bool {
-    !was_not_applied(status) && !matches!(status.as_u16(), 408 | 425 | 429 | 500..)
-}
-
-/// Whether this status says that nothing was done (RFC 9110, sections 15.5.2, 15.5.6 and 15.5.8). A router answers 405 without
-/// calling a handler.
-pub(crate) fn was_not_applied(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 401 | 405 | 407)
 }
 
 impl fmt::Debug for Settings {

@@ -4,39 +4,60 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
-use rowlock::{Error, Outcome};
+use rowlock::{Error, Outcome, RecordKey};
 
 use crate::body::{Ahead, ResponseBody};
 use crate::problem::Problem;
 use crate::settings::Settings;
 
 const MESSAGE: &str = "message/http";
+/// A message that the application has sealed.
+const SEALED: &str = "application/vnd.rowlock.sealed";
 /// Such an outcome is the status code of a response that was sent, but not kept.
 const NOT_KEPT: &str = "application/vnd.rowlock.response-not-kept";
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// The outcome to keep for a response: the response, or a mark that it was not kept.
-pub(crate) async fn outcome(
+/// The outcome to keep for a response whose body has been read ahead: the response, or a mark that it was not kept.
+pub(crate) fn outcome(
+    head: &Parts,
+    body: Option<&[u8]>,
+    record: &RecordKey,
+    settings: &Settings,
+) -> Result<Outcome, Error> {
+    if let Some(body) = body {
+        match message(head, body, record, settings) {
+            Err(error @ (Error::OutcomeTooLarge { .. } | Error::ResponseFailed { .. })) => {
+                tracing::warn!(%error, %record, "a response is not kept");
+            }
+            message => return message,
+        }
+    } else {
+        let (status, limit) = (head.status, settings.max_response());
+        tracing::warn!(%status, limit, %record, "a response is not kept: it is too large, breaks off, or has trailers");
+    }
+    not_kept(head.status)
+}
+
+/// Reads the body ahead. `None`: it cannot be kept.
+pub(crate) async fn whole(
     head: &Parts,
     body: &mut ResponseBody,
     settings: &Settings,
-) -> Result<Outcome, Error> {
-    let limit = settings.max_response();
+) -> Option<Vec<u8>> {
     // A stream of events ends only when a side hangs up.
     let endless = head.headers.get(CONTENT_TYPE).is_some_and(|value| {
         let name = "text/event-stream";
         let start = value.as_bytes().get(..name.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(name.as_bytes()))
     });
-    if !endless && let Ahead::Whole(bytes) = body.read_ahead(limit).await {
-        match message(head, &bytes, settings) {
-            Err(Error::OutcomeTooLarge { .. }) => {}
-            message => return message,
-        }
+    if endless {
+        return None;
     }
-    tracing::warn!(status = %head.status, limit, "a response is not kept: it is too large, breaks off, or has trailers");
-    not_kept(head.status)
+    match body.read_ahead(settings.max_response()).await {
+        Ahead::Whole(bytes) => Some(bytes),
+        Ahead::Trailers | Ahead::TooLarge { .. } | Ahead::Failed(_) => None,
+    }
 }
 
 /// A mark: there was a response with this status, and it was not kept.
@@ -44,8 +65,21 @@ pub(crate) fn not_kept(status: StatusCode) -> Result<Outcome, Error> {
     Outcome::new(NOT_KEPT, status.as_str())
 }
 
-/// A response as an HTTP/1.1 message.
-pub(crate) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<Outcome, Error> {
+/// A response as an HTTP/1.1 message, without what the application takes out of it, and sealed if it seals.
+pub(crate) fn message(
+    head: &Parts,
+    body: &[u8],
+    record: &RecordKey,
+    settings: &Settings,
+) -> Result<Outcome, Error> {
+    let redacted = settings.redact.as_ref().map(|redact| {
+        let (mut head, mut body) = (head.clone(), body.to_vec());
+        redact(&mut head, &mut body);
+        (head, body)
+    });
+    let (head, body) = redacted
+        .as_ref()
+        .map_or((head, body), |(head, body)| (head, body));
     let reason = head.status.canonical_reason().unwrap_or_default();
     let mut message = format!("HTTP/1.1 {} {reason}\r\n", head.status.as_str()).into_bytes();
     for (name, value) in &head.headers {
@@ -57,6 +91,16 @@ pub(crate) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<
     }
     message.extend_from_slice(b"\r\n");
     message.extend_from_slice(body);
+    let content_type = match &settings.seal {
+        Some(seal) => {
+            let sealed = (seal.seal)(record, &message);
+            message = sealed.map_err(|error| Error::ResponseFailed {
+                detail: format!("it cannot be sealed: {error}"),
+            })?;
+            SEALED
+        }
+        None => MESSAGE,
+    };
     let limit = settings.idempotency.largest_outcome();
     if message.len() > limit {
         return Err(Error::OutcomeTooLarge {
@@ -65,13 +109,28 @@ pub(crate) fn message(head: &Parts, body: &[u8], settings: &Settings) -> Result<
             limit,
         });
     }
-    Outcome::new(MESSAGE, message)
+    Outcome::new(content_type, message)
 }
 
 /// The response that a retry gets.
-pub(crate) fn replay(outcome: &Outcome) -> Result<Response<ResponseBody>, Problem> {
+pub(crate) fn replay(
+    outcome: &Outcome,
+    record: &RecordKey,
+    settings: &Settings,
+) -> Result<Response<ResponseBody>, Problem> {
     let mut response = match outcome.content_type() {
         MESSAGE => parse(outcome.bytes()).ok_or(Problem::Damaged)?,
+        SEALED => {
+            let seal = settings.seal.as_ref().ok_or_else(|| {
+                tracing::error!(%record, "a kept response is sealed, and the layer has no IdempotencyLayer::seal to open it");
+                Problem::Misconfigured
+            })?;
+            let opened = (seal.open)(record, outcome.bytes()).map_err(|error| {
+                tracing::error!(%error, %record, "a kept response cannot be opened");
+                Problem::Damaged
+            })?;
+            parse(&opened).ok_or(Problem::Damaged)?
+        }
         NOT_KEPT => {
             let text = std::str::from_utf8(outcome.bytes()).ok();
             let status = text.and_then(|text| text.parse().ok());

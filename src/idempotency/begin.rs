@@ -162,7 +162,8 @@ impl Idempotency {
             match self.core.answer(claim).await? {
                 Claiming::Mine(guard) => {
                     guard.receive();
-                    let guard = IdempotencyGuard::new(guard, self.bounds(), *fingerprint);
+                    let guard =
+                        IdempotencyGuard::new(guard, self.bounds(), *fingerprint, before.is_some());
                     return Ok(Some(Begun::New((guard, room))));
                 }
                 // Another caller was faster: look at the record again.

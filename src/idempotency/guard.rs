@@ -92,6 +92,7 @@ pub struct IdempotencyGuard {
     pub(super) inner: RecordGuard,
     pub(super) bounds: Bounds,
     fingerprint: Fingerprint,
+    is_retry: bool,
     pub(super) steps: Steps,
     /// An outcome was written in a transaction. It counts if that transaction commits.
     in_tx: AtomicBool,
@@ -108,11 +109,17 @@ impl fmt::Debug for IdempotencyGuard {
 }
 
 impl IdempotencyGuard {
-    pub(super) fn new(inner: RecordGuard, bounds: Bounds, fingerprint: Fingerprint) -> Self {
+    pub(super) fn new(
+        inner: RecordGuard,
+        bounds: Bounds,
+        fingerprint: Fingerprint,
+        is_retry: bool,
+    ) -> Self {
         Self {
             inner,
             bounds,
             fingerprint,
+            is_retry,
             steps: Steps::default(),
             in_tx: AtomicBool::new(false),
         }
@@ -129,6 +136,12 @@ impl IdempotencyGuard {
     #[must_use]
     pub fn attempt(&self) -> i64 {
         self.inner.grant.fence()
+    }
+
+    /// Whether the key has a record of an earlier attempt. That attempt may have done steps.
+    #[must_use]
+    pub fn is_retry(&self) -> bool {
+        self.is_retry
     }
 
     /// Whether this attempt holds its lease, by the local clock and the last renewal. Only the statement that ends the

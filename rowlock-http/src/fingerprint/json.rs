@@ -31,7 +31,8 @@ type Fields<'a> =
 /// What the paths select, as a tree of the values on the way to it.
 #[derive(Debug, Default)]
 struct Selected {
-    is_selected: bool,
+    /// It is selected with all that is in it.
+    is_whole: bool,
     fields: BTreeMap<String, Selected>,
     elements: BTreeMap<usize, Selected>,
 }
@@ -76,14 +77,14 @@ impl Choice {
     fn counts(&self, selected: Option<&Selected>) -> bool {
         match self.which {
             Which::Only => selected.is_some(),
-            Which::Except => selected.is_none_or(|selected| !selected.is_selected),
+            Which::Except => selected.is_none_or(|selected| !selected.is_whole),
         }
     }
 
     /// Writes what counts of a value. A number keeps its text: as floats, two different numbers could become equal.
     fn write(&self, raw: &RawValue, selected: Option<&Selected>, text: &mut String) -> Option<()> {
         let json = raw.get();
-        let inside = selected.filter(|selected| !selected.is_selected);
+        let inside = selected.filter(|selected| !selected.is_whole);
         match (inside, json.as_bytes().first()) {
             (Some(inside), Some(b'{')) => {
                 let fields: Fields<'_> = serde_json::from_str(json).ok()?;
@@ -132,7 +133,7 @@ impl Selected {
                 PathElement::Index(index) => at.elements.entry(*index).or_default(),
             };
         }
-        at.is_selected = true;
+        at.is_whole = true;
     }
 }
 

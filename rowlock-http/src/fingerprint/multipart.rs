@@ -45,13 +45,11 @@ mod tests {
     use super::*;
 
     async fn of(boundary: &str, parts: &[(&str, &str)]) -> Option<Fingerprint> {
-        let mut body = String::new();
-        for (head, content) in parts {
-            body += &format!(
-                "--{boundary}\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n"
-            );
-        }
-        body += &format!("--{boundary}--\r\n");
+        let part = |(head, content): &(&str, &str)| {
+            format!("--{boundary}\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n")
+        };
+        let parts: String = parts.iter().map(part).collect();
+        let body = format!("{parts}--{boundary}--\r\n");
         raw(&format!("multipart/form-data; boundary={boundary}"), body).await
     }
 

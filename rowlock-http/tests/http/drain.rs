@@ -78,7 +78,10 @@ over_a_socket! {
 
     /// All are cut off at once, and each is told to its client.
     async fn handlers_that_do_not_end_are_cut_off_and_named() {
-        for means in [ServerError::Transient, ServerError::Unknown] {
+        for (means, expected) in [
+            (ServerError::Transient, RecordState::Free),
+            (ServerError::Unknown, RecordState::Unknown),
+        ] {
             let (server, layer) = server(|layer| layer.server_error(means)).await;
             let keys: Vec<String> = (0..100).map(|key| format!("k{key:02}")).collect();
             let ask = |key: &String| tokio::spawn(send(server.pay(key, "wait")));
@@ -92,17 +95,13 @@ over_a_socket! {
                 .map(|left| (left.doing, left.record.as_ref().unwrap().to_string()))
                 .collect();
             named.sort_unstable_by(|one, other| one.1.cmp(&other.1));
-            let expected = keys.iter().map(|key| (Doing::Running, format!("{key:?} of \"http:ann\"")));
-            assert!(named.into_iter().eq(expected), "{left:?}");
+            let all = keys.iter().map(|key| (Doing::Running, format!("{key:?} of \"http:ann\"")));
+            assert!(named.into_iter().eq(all), "{left:?}");
             for answer in running {
                 answer.await.unwrap().is_problem(503, "stopping");
             }
             for key in &keys {
                 let state = server.record(key).await.unwrap().state;
-                let expected = match means {
-                    ServerError::Transient => RecordState::Free,
-                    ServerError::Unknown => RecordState::Unknown,
-                };
                 assert_eq!(state, expected);
             }
         }

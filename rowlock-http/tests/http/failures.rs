@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Outcome, RecordState, Resolution};
-use rowlock_http::{IdempotencyLayer, ServerError, scope};
+use rowlock_http::{Finality, IdempotencyLayer, ServerError, scope};
 use rowlock_test::eventually;
 
 use crate::server::{Server, over_a_socket, send};
@@ -32,7 +32,10 @@ over_a_socket! {
     }
 
     async fn what_is_final_can_be_set() {
-        let server = Server::new(|layer| layer.final_if(|status| status.as_u16() != 404)).await;
+        let server = Server::new(|layer| layer.finality(|head, _| match head.status.as_u16() {
+            404 => Finality::Retry,
+            _ => Finality::Keep,
+        })).await;
         send(server.pay("k", "404")).await.is_new(404);
         let first = send(server.pay("k", "500")).await;
         first.is_new(500);

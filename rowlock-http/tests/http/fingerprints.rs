@@ -109,6 +109,16 @@ over_a_socket! {
         }
     }
 
+    async fn where_the_values_of_a_header_end_makes_a_difference() {
+        let server = Server::new(|layer| layer.headers_count(["a", "b"])).await;
+        let ask = async |name: &str| {
+            let request = server.pay("k", "201").header(name, "header");
+            send(request.header(name, "b")).await
+        };
+        ask("a").await.is_new(201);
+        ask("b").await.is_problem(422, "key-reused");
+    }
+
     async fn a_form_counts_by_its_parts_and_not_by_its_boundary() {
         let server = Server::plain().await;
         let ask = async |boundary: &str, file: &str| {

@@ -27,6 +27,8 @@
 //! | the work is done, and its response is not kept yet | `failures::*_does_not_free_a_key_whose_work_is_done`; on servers, `late_response` of the fault tests |
 //! | bodies over the limits | `bodies::*` |
 //! | the response and the effect in one transaction | `transactions::*` |
+//! | what a response means, by its body and by the handler; gRPC | `finality::*` |
+//! | what is stored is redacted and sealed | `stored::*` |
 //! | the client hangs up | `hang_up::*` |
 //! | how long handlers run, and how many | `limits::*` |
 //! | the server stops | `drain::*` |
@@ -35,6 +37,7 @@
 mod bodies;
 mod drain;
 mod failures;
+mod finality;
 mod fingerprints;
 mod hang_up;
 mod hosts;
@@ -48,4 +51,5 @@ mod raw;
 mod replays;
 mod server;
 mod shop;
+mod stored;
 mod transactions;

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::routing::{any, get, post};
 use rowlock::RecordState;
-use rowlock_http::{IdempotencyLayer, ServerError};
+use rowlock_http::{Finality, IdempotencyLayer, ServerError};
 
 use crate::server::{Run, Server, over_a_socket, send};
 use crate::shop::handle;
@@ -61,7 +61,7 @@ over_a_socket! {
     }
 
     async fn where_they_are_final_they_keep_the_header_that_they_need() {
-        let server = server(|layer| layer.final_if(|_| true)).await;
+        let server = server(|layer| layer.finality(|_, _| Finality::Keep)).await;
         for (status, name, value) in [(401, "www-authenticate", "Bearer"), (405, "allow", "GET,HEAD")] {
             let key = status.to_string();
             let first = send(server.pay(&key, &format!("needs {status}"))).await;

@@ -158,7 +158,22 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
         }
         "wait" => {
             shop.wait().await;
-            (StatusCode::CREATED, said).into_response()
+            let status = StatusCode::from_bytes(argument.as_bytes());
+            (status.unwrap_or(StatusCode::CREATED), said).into_response()
+        }
+        // It says that it did nothing.
+        "nothing" => {
+            idempotent.as_ref().unwrap().nothing_happened();
+            match argument {
+                "panic" => panic!("as was asked"),
+                "wait" => {
+                    shop.wait().await;
+                    said.into_response()
+                }
+                status => {
+                    (StatusCode::from_bytes(status.as_bytes()).unwrap(), said).into_response()
+                }
+            }
         }
         "bytes" => odd(),
         "trailers" => trailers(said),

@@ -1,0 +1,58 @@
+//! What a response means for the key of its request.
+
+use http::StatusCode;
+use http::response::Parts;
+
+/// What a response means for the key of its request; see [`IdempotencyLayer::finality`](crate::IdempotencyLayer::finality).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finality {
+    /// The request is done. The layer keeps the response, and replays it.
+    Keep,
+    /// The request is done. The layer does not keep the response: a retry gets [response-not-kept](crate#response-not-kept).
+    DoNotKeep,
+    /// The handler has failed, and a retry may run it again: the key is free. If a [step that must not be
+    /// repeated](rowlock::IdempotencyGuard::step_once) has begun, the record is unknown instead; with [`ServerError::Unknown`](crate::ServerError::Unknown) the handler itself is such a step.
+    Retry,
+    /// The work may have happened: the record is unknown until the [reconcile hook](rowlock::Idempotency::reconcile) or an operator decides.
+    Unknown,
+    /// Nothing has happened: the key is free, with [`ServerError::Unknown`](crate::ServerError::Unknown), too. (If the handler has begun a step that
+    /// must not be repeated, the record is unknown all the same.)
+    NothingHappened,
+}
+
+/// Decides by the head, and by the body if it has arrived wholly.
+pub(crate) type Hook = dyn Fn(&Parts, Option<&[u8]>) -> Finality + Send + Sync;
+
+impl Finality {
+    /// What the layer decides without a hook: a status below 500 is final ([`Keep`](Self::Keep)), except for 408 (too slow), 425 (too early) and 429 (too many),
+    /// after which a client may try again ([`Retry`](Self::Retry), as for 500 and above), and for 401, 405 and 407, which say that nothing was done
+    /// ([`NothingHappened`](Self::NothingHappened)).
+    ///
+    /// ```
+    /// # async fn f(rowlock: rowlock::Rowlock) {
+    /// # let user = |_: &axum::http::request::Parts| Some("7");
+    /// use rowlock_http::{Finality, IdempotencyLayer};
+    ///
+    /// let layer = IdempotencyLayer::new(rowlock.idempotency(), user).finality(|head, body| match head.status.as_u16() {
+    ///     // The provider's answer says whether it has charged.
+    ///     502 if body.is_some_and(|body| body.starts_with(b"{\"charged\":false")) => Finality::NothingHappened,
+    ///     502 => Finality::Unknown,
+    ///     _ => Finality::of(head.status),
+    /// });
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn of(status: StatusCode) -> Self {
+        match status.as_u16() {
+            // RFC 9110, sections 15.5.2, 15.5.6 and 15.5.8. A router answers 405 without calling a handler.
+            401 | 405 | 407 => Self::NothingHappened,
+            408 | 425 | 429 | 500.. => Self::Retry,
+            _ => Self::Keep,
+        }
+    }
+
+    /// Whether the work is done.
+    pub(crate) fn is_done(self) -> bool {
+        matches!(self, Self::Keep | Self::DoNotKeep)
+    }
+}

@@ -1,0 +1,145 @@
+//! The layer and its settings.
+//!
+//! - [`key`]: where the key is, and which keys the layer accepts.
+//! - [`request`]: which requests the layer handles, and what distinguishes one from another.
+//! - [`response`]: what a response means for its key, and what is kept of it.
+
+mod key;
+mod request;
+mod response;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+use http::request::Parts;
+use rowlock::{Error, Idempotency};
+use tower_layer::Layer;
+
+use crate::service::IdempotencyService;
+use crate::settings::{Running, Settings};
+use crate::under_way::Left;
+
+/// Makes the routes inside it safe to retry; see the [module](crate). Give it to
+/// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), to `route_layer`, or to any stack of
+/// tower services for HTTP. Cloning is cheap.
+#[derive(Debug, Clone)]
+#[must_use = "it does nothing by itself"]
+pub struct IdempotencyLayer(Arc<Settings>);
+
+impl IdempotencyLayer {
+    /// A layer that keeps its records with `idempotency`, whose settings are the lease, the retention, the waiting and the
+    /// largest outcome.
+    ///
+    /// `principal` returns whose request it is (a user, a tenant), in 1 to 250 bytes. Equal keys of two principals are two
+    /// records; otherwise one user could read another user's responses. On `None`, or 0 bytes, the layer answers with 401.
+    /// Return what the authentication in front of this layer has put into the request's extensions, not what any client can
+    /// send. The record's scope is [`scope`](crate::scope) of the principal.
+    pub fn new<P: AsRef<[u8]>>(
+        idempotency: Idempotency,
+        principal: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
+    ) -> Self {
+        let principal = move |parts: &Parts| {
+            let who = principal(parts)?;
+            let who = who.as_ref();
+            (!who.is_empty()).then(|| who.to_vec())
+        };
+        Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
+    }
+
+    /// How long a handler may run: 1 ms to 1 day (default: for ever). After that the handler is dropped at its next await point, as if its
+    /// process had crashed there, and the client gets [run-too-long](crate#run-too-long). The key is free, or unknown, by what the handler had begun:
+    /// [`server_error`](Self::server_error), and its [steps](rowlock::IdempotencyGuard::step_once). If the handler had already returned a final response, whose body did
+    /// not come to its end in this time, then the work is done, and retries get [response-not-kept](crate#response-not-kept).
+    ///
+    /// Tasks that the handler has spawned go on. A transaction of the handler is rolled back, unless its commit is on its way.
+    pub fn max_run(self, time: Duration) -> Self {
+        self.with(|settings| settings.max_run = Some(time))
+    }
+
+    /// How many handlers may run at the same time in this layer and its clones (default: no limit). The layer answers a request beyond it with
+    /// [overloaded](crate#overloaded), without claiming its key. Replays, and requests whose key is in flight, need no room.
+    pub fn max_running(self, handlers: usize) -> Self {
+        self.with(|settings| settings.max_running = Some(Running::at_most(handlers)))
+    }
+
+    /// The address of the page that describes the [problems](crate#problems), each under an anchor with its name (default: the
+    /// page of this crate). The `type` of a problem is this address, `#` and the name.
+    pub fn policy_url(self, url: impl Into<String>) -> Self {
+        let url = url.into().into();
+        self.with(|settings| settings.policy_url = url)
+    }
+
+    /// Checks the settings. Call this when the server starts: with wrong settings the layer answers every request with 500.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidSetting`], [`Error::InvalidDuration`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.0.check()
+    }
+
+    /// Ends the layer, its clones, and layers that were made from it, when the server stops. From now on they answer each new request with a key with
+    /// [stopping](crate#stopping). Waits for the requests that are under way, for at most `limit`, and returns those that it could not wait for: log them.
+    ///
+    /// A request is under way from the first poll of its future until the layer has kept its response, or given up. This
+    /// includes a request whose client has hung up; a server's graceful shutdown does not wait for such a request, because its
+    /// connection is gone. Near the end of the limit (a tenth of it, at most 2 s) the layer drops the handlers that still run, as
+    /// [`max_run`](Self::max_run) does: each key is free, or unknown, by what its handler had begun. So no started effect is lost or repeated unseen, if the
+    /// handler does it in its transaction, in a step, or under [`ServerError::Unknown`].
+    ///
+    /// Call it at the same time as the server's graceful shutdown, or after it; then call [`Rowlock::shutdown`](rowlock::Rowlock::shutdown). Requests that pass
+    /// untouched (another method, no key) do not count.
+    ///
+    /// ```
+    /// # async fn f(layer: rowlock_http::IdempotencyLayer, rowlock: rowlock::Rowlock) {
+    /// let limit = std::time::Duration::from_secs(30);
+    /// for left in layer.drain(limit).await {
+    ///     eprintln!("{left}");
+    /// }
+    /// for unfinished in rowlock.shutdown(limit).await {
+    ///     eprintln!("not finished: {unfinished}");
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the wait. The layer stays closed.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers (`enable_time`).
+    pub async fn drain(&self, limit: Duration) -> Vec<Left> {
+        self.0.under_way.drain(limit).await
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        let settings = Arc::make_mut(&mut self.0);
+        // Routes with other settings may take other times.
+        settings.pace = Arc::default();
+        set(settings);
+        self
+    }
+}
+
+fn header_names<I>(setting: &'static str, names: I) -> Result<Vec<HeaderName>, Error>
+where
+    I: IntoIterator,
+    I::Item: TryInto<HeaderName>,
+{
+    let names = names.into_iter().map(TryInto::try_into);
+    let names = names.collect::<Result<_, _>>();
+    names.map_err(|_| Error::InvalidSetting {
+        setting,
+        reason: "one of them is not a valid name of a header: names have letters, digits and hyphens",
+    })
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = IdempotencyService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        IdempotencyService::new(inner, Arc::clone(&self.0))
+    }
+}
