@@ -15,11 +15,11 @@ use crate::body::{Ahead, BoxError, ResponseBody};
 use crate::settings::Settings;
 use crate::stored;
 
-/// The attempt that the handler runs, as an extension of the request. It dereferences to the
+/// The attempt that the handler runs: an extension of the request, and an argument of axum's handlers. It dereferences to the
 /// [guard](IdempotencyGuard), which has the [steps](IdempotencyGuard::step), the
 /// [`downstream_key`](IdempotencyGuard::downstream_key) and the number of the [`attempt`](IdempotencyGuard::attempt).
 ///
-/// A handler may end the attempt itself, with [`complete_in`](Self::complete_in) or with a method of the guard. Then the layer
+/// A handler may end the attempt itself, with [`in_tx`](Self::in_tx), [`complete_in`](Self::complete_in) or with a method of the guard. Then the layer
 /// keeps nothing, and sends the handler's response.
 ///
 /// Drop all clones before the handler returns: the attempt runs while a clone exists, unless the attempt was ended.

@@ -8,39 +8,35 @@
 //! with `Idempotent-Replayed: true`.
 //!
 //! ```
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let dir = tempfile::tempdir()?;
-//! # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
 //! use axum::extract::State;
 //! use axum::http::{StatusCode, request::Parts};
-//! use axum::response::{IntoResponse, Response};
+//! use axum::response::IntoResponse;
+//! # use axum::response::Response;
 //! use axum::{Extension, Router, routing::post};
 //! use rowlock_http::{IdempotencyLayer, Idempotent};
 //!
 //! # #[derive(Debug)]
-//! struct Failed(Box<dyn std::error::Error>);
-//! # impl<E: std::error::Error + 'static> From<E> for Failed {
-//! #     fn from(error: E) -> Self { Self(error.into()) }
+//! # struct Failed(rowlock::Error);
+//! # impl From<rowlock::Error> for Failed {
+//! #     fn from(error: rowlock::Error) -> Self { Self(error) }
 //! # }
 //! # impl IntoResponse for Failed {
 //! #     fn into_response(self) -> Response { StatusCode::INTERNAL_SERVER_ERROR.into_response() }
 //! # }
-//!
 //! /// The payment and its response are committed together.
-//! async fn pay(
-//!     State(pool): State<sqlx::SqlitePool>,
-//!     Extension(idempotent): Extension<Idempotent>,
-//!     body: String,
-//! ) -> Result<Response, Failed> {
-//!     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
-//!     sqlx::query("INSERT INTO payment VALUES (?)").bind(&body).execute(&mut *tx).await?;
-//!     let response = (StatusCode::CREATED, "paid").into_response();
-//!     let response = idempotent.complete_in(&mut tx, response).await?;
-//!     tx.commit().await?;
-//!     Ok(response.into_response())
+//! async fn pay(State(pool): State<sqlx::SqlitePool>, once: Idempotent, body: String) -> Result<impl IntoResponse, Failed> {
+//!     let body = &body;
+//!     let paid = once.in_tx(&pool, |mut tx| async move {
+//!         sqlx::query("INSERT INTO payment VALUES (?)").bind(body).execute(&mut **tx).await?;
+//!         Ok::<_, rowlock::Error>((StatusCode::CREATED, "paid"))
+//!     });
+//!     Ok(paid.await?)
 //! }
 //!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
 //! let pool = sqlx::SqlitePool::connect(&url).await?;
 //! # sqlx::raw_sql("CREATE TABLE payment (body TEXT)").execute(&pool).await?;
 //! let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
@@ -246,9 +242,11 @@ mod attempt;
 mod body;
 mod collect;
 mod ending;
+mod extract;
 mod finality;
 mod fingerprint;
 mod handle;
+mod in_tx;
 mod key;
 mod layer;
 mod pace;
@@ -261,6 +259,7 @@ mod stored;
 mod under_way;
 
 pub use body::ResponseBody;
+pub use extract::NoAttempt;
 pub use finality::Finality;
 pub use handle::Idempotent;
 pub use layer::IdempotencyLayer;

@@ -151,6 +151,11 @@ impl Idempotency {
         self
     }
 
+    /// The policy that [`retry`](Self::retry) has set, for a layer that begins transactions for its handlers.
+    pub fn retry_policy(&self) -> &Retry {
+        &self.retry
+    }
+
     /// Runs `work` as a task that the client waits for. For a layer; the same as [`Rowlock::spawn`](crate::Rowlock::spawn).
     ///
     /// # Panics

@@ -118,7 +118,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     /// Lends the transaction to `work`, which gives it back by dropping it.
     pub(crate) async fn lend<F: Future>(
         self,
-        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, B>>) -> F,
+        work: impl FnOnce(RetryTx<sqlx::Transaction<'static, B>>) -> F,
     ) -> (F::Output, Lent<sqlx::Transaction<'static, B>>) {
         let (slot, alone_in) = (Arc::new(Mutex::new(None)), self.alone_in.clone());
         let tx = RetryTx {
@@ -195,6 +195,9 @@ impl<T> Drop for Lent<T> {
         }
     }
 }
+
+/// A transaction that [`Retry`](super::Retry) has begun in a pool of type `P`.
+pub type PoolTx<P> = RetryTx<sqlx::Transaction<'static, <P as super::pool::sealed::Sealed>::Brand>>;
 
 impl<T> RetryTx<T> {
     /// Keeps a guard until the transaction has ended: it is dropped after the commit, or after the rollback.

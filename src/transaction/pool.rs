@@ -16,7 +16,7 @@ pub trait Pool: sealed::Sealed {}
     private_interfaces,
     reason = "sealed: only this crate uses it"
 )]
-mod sealed {
+pub(super) mod sealed {
     use crate::store::brands::Supported;
 
     pub trait Sealed: Sync + 'static {

@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::open::{Open, RetryTx, Run, Uncommitted, lock};
+use super::open::{Open, PoolTx, Run, Uncommitted, lock};
 use super::{Pool, Retryable};
 use crate::model::{Error, Moment};
 use crate::runtime::tasks::Tasks;
@@ -120,39 +120,71 @@ impl Retry {
     /// # Cancel safety
     ///
     /// Dropping the future rolls the transaction back. After `work`, the commit goes on in the background.
-    pub async fn run<P, T, E, F>(
-        &self,
-        pool: &P,
-        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
-    ) -> Result<T, E>
+    pub async fn run<P, T, E, F>(&self, pool: &P, work: impl FnMut(PoolTx<P>) -> F) -> Result<T, E>
     where
         P: Pool,
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<T, E>>,
     {
+        self.run_then(pool, work, |_, done| std::future::ready(Ok(done)))
+            .await
+    }
+
+    /// [`run`](Self::run) for a layer that ends the transaction of a caller's `work`: it runs `then` in the same transaction, with what `work`
+    /// returned, before the commit.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run); the last error of `then`, after a rollback.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`run`](Self::run).
+    pub async fn run_then<P, T, U, E, F, G>(
+        &self,
+        pool: &P,
+        mut work: impl FnMut(PoolTx<P>) -> F,
+        then: impl Fn(PoolTx<P>, T) -> G,
+    ) -> Result<U, E>
+    where
+        P: Pool,
+        E: From<sqlx::Error> + From<Error> + Retryable,
+        F: Future<Output = Result<T, E>>,
+        G: Future<Output = Result<U, E>>,
+    {
         let mut attempts = self.attempts_of_one()?;
         loop {
-            match Self::once(pool, &attempts.run, &mut work).await {
+            match Self::once(pool, &attempts.run, &mut work, &then).await {
                 Ok(done) => return Ok(done),
                 Err(error) => attempts.again(error).await?,
             }
         }
     }
 
-    async fn once<P, T, E, F>(
+    async fn once<P, T, U, E, F, G>(
         pool: &P,
         run: &Arc<Run>,
-        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
-    ) -> Result<T, E>
+        work: &mut impl FnMut(PoolTx<P>) -> F,
+        then: &impl Fn(PoolTx<P>, T) -> G,
+    ) -> Result<U, E>
     where
         P: Pool,
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<T, E>>,
+        G: Future<Output = Result<U, E>>,
     {
         let open = Open::begin(pool, run).await;
         let open = open.map_err(Uncommitted::into_error::<E>)?;
         let (result, lent) = open.lend(work).await;
-        let open = lent.back()?;
+        let mut open = lent.back()?;
+        let result = match result {
+            Ok(done) => {
+                let (result, lent) = open.lend(|tx| then(tx, done)).await;
+                open = lent.back()?;
+                result
+            }
+            Err(error) => Err(error),
+        };
         match result {
             Ok(done) => match open.done().await {
                 Ok(()) => Ok(done),

@@ -75,7 +75,7 @@ macro_rules! on_database {
 }
 pub(crate) use on_database;
 
-/// `$1` is `?` on MySQL and MariaDB.
+/// `$1` is `?` on MySQL and MariaDB, and `ON CONFLICT DO NOTHING` is an update that changes nothing.
 pub(crate) trait Dialect {
     fn sql(text: &'static str) -> SqlStr {
         text.into_sql_str()
@@ -87,6 +87,10 @@ impl Dialect for SqliteConnection {}
 impl Dialect for MySqlConnection {
     fn sql(text: &'static str) -> SqlStr {
         let text: String = text
+            .replace(
+                "ON CONFLICT DO NOTHING",
+                "ON DUPLICATE KEY UPDATE order_id = order_id",
+            )
             .replace('$', "?")
             .chars()
             .filter(|c| !c.is_ascii_digit())
@@ -102,7 +106,7 @@ macro_rules! statements {
             async fn add_payment(&mut self, principal: &str, payment: &Payment) -> Result<(), sqlx::Error> {
                 sqlx::query(Self::sql(
                     "INSERT INTO order_payment (principal, order_id, payment_id, amount_cents, currency, status)
-                     VALUES ($1, $2, $3, $4, $5, $6)",
+                     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
                 ))
                 .bind(principal)
                 .bind(&payment.order_id)
@@ -217,7 +221,7 @@ macro_rules! statements {
 
 /// The shop's statements, on a connection or in a transaction.
 pub(crate) trait Statements: Dialect {
-    /// A second payment of an order is a unique violation.
+    /// Does nothing if the order has its payment: all requests for an order settle on the same one.
     fn add_payment(
         &mut self,
         principal: &str,

@@ -21,7 +21,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use rowlock::{Error, Retry};
+use rowlock::Error;
 use rowlock_http::Idempotent;
 use serde::{Deserialize, Serialize};
 
@@ -46,57 +46,65 @@ enum Settled {
     Declined,
 }
 
+impl PaymentRequest {
+    fn parse(body: &[u8]) -> Result<Self, Problem> {
+        let request: Self = parse(body)?;
+        check("order_id", &request.order_id)?;
+        if request.amount_cents <= 0 {
+            return Err(Problem::bad("amount_cents must be greater than 0"));
+        }
+        if request.currency != "EUR" {
+            return Err(Problem::bad("currency must be \"EUR\""));
+        }
+        Ok(request)
+    }
+
+    fn charge(self, charge_key: String) -> OpenCharge {
+        OpenCharge {
+            charge_key,
+            order_id: self.order_id,
+            amount_cents: self.amount_cents,
+            currency: self.currency,
+        }
+    }
+}
+
+impl Settled {
+    fn paid(self) -> Result<Payment, Problem> {
+        match self {
+            Self::Paid(payment) => Ok(payment),
+            Self::Declined => Err(Problem::new(
+                StatusCode::PAYMENT_REQUIRED,
+                "the card was declined: pay with another card, under a new key",
+            )),
+        }
+    }
+}
+
 pub(crate) async fn pay(
     State(shop): State<Arc<Shop>>,
     Extension(Principal(principal)): Extension<Principal>,
-    Extension(once): Extension<Idempotent>,
+    once: Idempotent,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let request: PaymentRequest = parse(&body)?;
-    check("order_id", &request.order_id)?;
-    if request.amount_cents <= 0 {
-        return Err(Problem::bad("amount_cents must be greater than 0"));
-    }
-    if request.currency != "EUR" {
-        return Err(Problem::bad("currency must be \"EUR\""));
-    }
-    let own = OpenCharge {
-        charge_key: once.downstream_key("charge")?,
-        order_id: request.order_id,
-        amount_cents: request.amount_cents,
-        currency: request.currency,
-    };
+    let own = PaymentRequest::parse(&body)?.charge(once.downstream_key("charge")?);
     // The step runs once for the key, over all attempts.
-    let settled = Box::pin(shop.settle(&principal, &own));
-    let settled = once.step("charge", settled).await?;
-    let Settled::Paid(payment) = settled else {
-        let declined = Problem::new(
-            StatusCode::PAYMENT_REQUIRED,
-            "the card was declined: pay with another card, under a new key",
-        );
-        return Err(declined);
-    };
-    let status = if payment.payment_id == payment_id(&own) {
+    let settled = once.step("charge", Box::pin(shop.settle(&principal, &own)));
+    let (payment, who) = (&settled.await?.paid()?, &principal);
+    let is_own = payment.payment_id == payment_id(&own);
+    let status = if is_own {
         StatusCode::CREATED
     } else {
         StatusCode::CONFLICT
     };
     // The payment and the response commit together, or not at all.
-    let (once, who, payment) = (&once, &principal, &payment);
     let response = on_database!(&shop.database, pool => {
-        Retry::new().run(pool, |mut tx| async move {
+        once.in_tx(pool, |mut tx| async move {
             tx.add_payment(who, payment).await?;
-            once.complete_in(&mut tx, (status, Json(payment)).into_response()).await
-        }).await
+            Ok::<_, Error>((status, Json(payment)))
+        }).await?
     });
-    match response {
-        Ok(response) => Ok(response.into_response()),
-        // Another request for this order has already stored the same payment.
-        Err(Error::Application { cause }) if is_duplicate(cause.sqlx()) => {
-            Ok((status, Json(payment)).into_response())
-        }
-        Err(error) => Err(error.into()),
-    }
+    Ok(response.into_response())
 }
 
 /// The payment that a charge makes.

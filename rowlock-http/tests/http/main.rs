@@ -26,7 +26,7 @@
 //! | the database is in quarantine | `failures::a_database_in_quarantine_is_503` |
 //! | the work is done, and its response is not kept yet | `failures::*_does_not_free_a_key_whose_work_is_done`; on servers, `late_response` of the fault tests |
 //! | bodies over the limits | `bodies::*` |
-//! | the response and the effect in one transaction | `transactions::*` |
+//! | the response and the effect in one transaction; the attempt as an argument | `transactions::*` |
 //! | what a response means, by its body and by the handler; gRPC | `finality::*` |
 //! | what is stored is redacted and sealed | `stored::*` |
 //! | the client hangs up | `hang_up::*` |

@@ -141,7 +141,7 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
 
     if let (
         Some(idempotent),
-        "commit" | "rollback" | "large-in-tx" | "trailers-in-tx" | "wait-in-tx" | "steps"
+        "commit" | "rollback" | "in-tx" | "large-in-tx" | "trailers-in-tx" | "wait-in-tx" | "steps"
         | "open-step" | "wait-in-step" | "complete",
     ) = (&idempotent, act)
     {
@@ -228,7 +228,12 @@ async fn attempt(
     said: String,
 ) -> Response {
     let insert = "INSERT INTO effect VALUES (?)";
-    let response = (StatusCode::CREATED, [(SET_COOKIE, "session=secret")], said).into_response();
+    let response = (
+        StatusCode::CREATED,
+        [(SET_COOKIE, "session=secret")],
+        said.clone(),
+    )
+        .into_response();
     match act {
         "steps" => {
             let step = idempotent.step("charge", async { Ok::<_, Error>(shop.runs()) });
@@ -248,6 +253,28 @@ async fn attempt(
             StatusCode::from_bytes(status.as_bytes())
                 .unwrap()
                 .into_response()
+        }
+        // `2 201`: the first two transactions meet a conflict.
+        "in-tx" => {
+            let (conflicts, status) = argument.split_once(' ').unwrap();
+            let conflicts: u32 = conflicts.parse().unwrap();
+            let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
+            let (tries, said) = (&AtomicU32::new(0), &said);
+            let kept = idempotent.in_tx(&shop.pool, |mut tx| async move {
+                let insert = sqlx::query(insert).bind(key);
+                insert.execute(&mut **tx).await?;
+                let tries = tries.fetch_add(1, Ordering::SeqCst);
+                rowlock::one_changed(u64::from(tries >= conflicts))?;
+                let cookie = [(SET_COOKIE, "session=secret")];
+                Ok::<_, Error>((status, cookie, format!("{said}, try {}", tries + 1)))
+            });
+            match kept.await {
+                Ok(response) => response.into_response(),
+                Err(error) => {
+                    shop.note(error.to_string());
+                    StatusCode::SERVICE_UNAVAILABLE.into_response()
+                }
+            }
         }
         "wait-in-step" => {
             let step = async {

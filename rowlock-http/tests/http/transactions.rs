@@ -1,9 +1,12 @@
 //! The handler ends its attempt by itself.
 
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::post;
 use rowlock::RecordState;
-use rowlock_http::ServerError;
+use rowlock_http::{Idempotent, ServerError};
 
-use crate::server::{Server, over_a_socket, send};
+use crate::server::{Run, Server, over_a_socket, send};
 
 over_a_socket! {
     async fn the_effect_and_the_response_are_one_commit() {
@@ -18,6 +21,63 @@ over_a_socket! {
         let kept = server.outcome("k").await;
         assert!(!String::from_utf8_lossy(kept.bytes()).contains("secret"));
         assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+    }
+
+    async fn a_transaction_of_the_layer_is_one_commit_and_begins_again_after_a_conflict() {
+        for (conflicts, status) in [(0, 201), (2, 201), (1, 402)] {
+            let server = Server::plain().await;
+            let act = format!("in-tx {conflicts} {status}");
+            let first = send(server.pay("k", &act)).await;
+            let said = format!("run 1: POST /pay 100, try {}", conflicts + 1);
+            assert_eq!(first.is_new(status).text(), said);
+            send(server.pay("k", &act)).await.is_replay_of(&first);
+            assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+        }
+    }
+
+    async fn a_transaction_of_the_layer_that_fails_leaves_nothing() {
+        let server = Server::with(
+            |idempotency| idempotency.retry(rowlock::Retry::new().attempts(3)),
+            |layer| layer,
+        );
+        let server = server.await;
+        send(server.pay("k", "in-tx 3 201")).await.is_new(503);
+        let noted = server.shop.noted();
+        assert!(noted.len() == 1 && noted[0].contains("a row was changed"), "{noted:?}");
+        assert_eq!((server.record("k").await.unwrap().state, server.effects().await), (RecordState::Free, 0));
+        let second = send(server.pay("k", "in-tx 2 201")).await;
+        second.is_new(201);
+        send(server.pay("k", "in-tx 0 201")).await.is_replay_of(&second);
+        assert_eq!(server.effects().await, 1);
+    }
+
+    async fn a_handler_outside_of_the_layer_has_no_attempt() {
+        let required = async |_: Idempotent| StatusCode::OK;
+        let optional = async |once: Option<Idempotent>| once.map_or("none", |_| "one");
+        let routes = move |layer, _| {
+            Router::new()
+                .route("/inside", post(optional))
+                .route("/required", post(required))
+                .layer(layer)
+                .route("/outside", post(optional))
+                .route("/wrong", post(required))
+        };
+        let server = Server::routed(|it| it, |layer| layer.required(false), routes, Run::default()).await;
+        let ask = async |path: &str, key: &str| {
+            let request = server.request("POST", path).header("x-user", "ann");
+            let request = match key {
+                "" => request,
+                key => request.header("idempotency-key", format!("\"{key}\"")),
+            };
+            send(request).await
+        };
+        assert_eq!(ask("/inside", "a").await.is_new(200).text(), "one");
+        assert_eq!(ask("/inside", "").await.is_new(200).text(), "none");
+        assert_eq!(ask("/outside", "b").await.is_new(200).text(), "none");
+        ask("/required", "c").await.is_new(200);
+        for (path, key) in [("/required", ""), ("/wrong", "d")] {
+            ask(path, key).await.is_new(500);
+        }
     }
 
     async fn what_was_committed_counts_whatever_is_answered() {

@@ -1,0 +1,65 @@
+//! A handler whose work and response are one transaction.
+
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
+use rowlock::{Error, Pool, PoolTx, Retryable};
+
+use crate::handle::Idempotent;
+
+impl Idempotent {
+    /// Begins a transaction of `pool`, runs `work` in it, records the response that `work` returns, and commits: the response and the writes of `work` are kept
+    /// together, or not at all. After a conflict, a deadlock or another failure that may pass, it runs `work` again in a fresh transaction, by the policy of
+    /// [`Idempotency::retry`](rowlock::Idempotency::retry). Returns the response that was kept.
+    ///
+    /// ```
+    /// use axum::http::StatusCode;
+    /// use axum::response::IntoResponse;
+    /// use rowlock_http::Idempotent;
+    ///
+    /// # struct Failed(rowlock::Error);
+    /// # impl From<rowlock::Error> for Failed { fn from(error: rowlock::Error) -> Self { Self(error) } }
+    /// # impl IntoResponse for Failed { fn into_response(self) -> axum::response::Response { StatusCode::INTERNAL_SERVER_ERROR.into_response() } }
+    /// async fn pay(pool: axum::extract::State<sqlx::SqlitePool>, once: Idempotent, body: String) -> Result<impl IntoResponse, Failed> {
+    ///     let body = &body;
+    ///     let paid = once.in_tx(&*pool, |mut tx| async move {
+    ///         sqlx::query("INSERT INTO payment VALUES (?)").bind(body).execute(&mut **tx).await?;
+    ///         Ok::<_, rowlock::Error>((StatusCode::CREATED, "paid"))
+    ///     });
+    ///     Ok(paid.await?)
+    /// }
+    /// # let _: axum::Router<sqlx::SqlitePool> = axum::Router::new().route("/payments", axum::routing::post(pay));
+    /// ```
+    ///
+    /// `work` gets the transaction as in [`Retry::run`](rowlock::Retry::run): it may run several times, and its effects outside of the transaction happen as
+    /// often. Do those in [steps](rowlock::IdempotencyGuard::step), before this.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`, after a rollback: the attempt goes on, and the handler's response decides. The errors of
+    /// [`complete_in`](Self::complete_in) and of [`Retry::run`](rowlock::Retry::run). After [`Error::CommitUnknown`] the database decides, whatever the handler returns: a retry gets
+    /// the response if the commit happened, and otherwise runs the handler again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future while `work` runs rolls the transaction back. After `work`, the commit goes on in the background.
+    pub async fn in_tx<P, R, E, F>(
+        &self,
+        pool: &P,
+        work: impl FnMut(PoolTx<P>) -> F,
+    ) -> Result<Response<Full<Bytes>>, E>
+    where
+        P: Pool,
+        R: IntoResponse,
+        E: From<sqlx::Error> + From<Error> + Retryable,
+        F: Future<Output = Result<R, E>>,
+    {
+        let retry = self.settings().idempotency.retry_policy();
+        let record = async |mut tx: PoolTx<P>, response: R| {
+            let response = self.complete_in(&mut tx, response.into_response());
+            Ok(response.await?)
+        };
+        retry.run_then(pool, work, record).await
+    }
+}
