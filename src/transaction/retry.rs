@@ -104,7 +104,7 @@ impl Retry {
     ///
     /// `work` may run several times, and its effects outside of the transaction happen as often. `work` gets the
     /// transaction, and need not give it back. A guard that `work` makes ends before the commit, and the next holder may not see what `work`
-    /// has written: acquire locks before the transaction, [pin](crate::Held::pin) them in it, or hand their guards to [`RetryTx::keep`]. On SQLite the transaction begins with BEGIN IMMEDIATE, so that
+    /// has written: acquire locks before the transaction, [pin](crate::Held::pin) them in it, or hand their guards to [`RetryTx::keep`](super::RetryTx::keep). On SQLite the transaction begins with BEGIN IMMEDIATE, so that
     /// SQLite cannot refuse a later write.
     ///
     /// On SQLite, the transactions of this process wait for each other in memory, in order. `work` must not begin another transaction in the

@@ -86,7 +86,7 @@ impl IdempotencyLayer {
     /// includes a request whose client has hung up; a server's graceful shutdown does not wait for such a request, because its
     /// connection is gone. Near the end of the limit (a tenth of it, at most 2 s) the layer drops the handlers that still run, as
     /// [`max_run`](Self::max_run) does: each key is free, or unknown, by what its handler had begun. So no started effect is lost or repeated unseen, if the
-    /// handler does it in its transaction, in a step, or under [`ServerError::Unknown`].
+    /// handler does it in its transaction, in a step, or under [`ServerError::Unknown`](crate::ServerError::Unknown).
     ///
     /// Call it at the same time as the server's graceful shutdown, or after it; then call [`Rowlock::shutdown`](rowlock::Rowlock::shutdown). Requests that pass
     /// untouched (another method, no key) do not count.

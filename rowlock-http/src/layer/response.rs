@@ -13,7 +13,7 @@ use crate::settings::ServerError;
 
 impl IdempotencyLayer {
     /// The largest body of a response that the layer keeps, in bytes: at most the
-    /// [`max_outcome`](Idempotency::max_outcome) of the idempotency settings (default: 16 KiB less than that, to leave room for
+    /// [`max_outcome`](rowlock::Idempotency::max_outcome) of the idempotency settings (default: 16 KiB less than that, to leave room for
     /// the headers). The layer sends a larger response, but does not replay it: see
     /// [response-not-kept](crate#response-not-kept).
     pub fn max_response(self, bytes: usize) -> Self {
@@ -56,7 +56,7 @@ impl IdempotencyLayer {
     ///
     /// With [`ServerError::Unknown`] the handler is a [step that must not be
     /// repeated](rowlock::IdempotencyGuard::step_once), with the name `http:handler`: after a failure the record is unknown until
-    /// the [reconcile hook](Idempotency::reconcile) or an operator decides. If they decide that the handler's work happened,
+    /// the [reconcile hook](rowlock::Idempotency::reconcile) or an operator decides. If they decide that the handler's work happened,
     /// a retry gets the result that they give, with status 200. This costs one more statement, and the handler cannot have
     /// another step that must not be repeated. A handler that knows that it did nothing says so with
     /// [`Idempotent::nothing_happened`](crate::Idempotent::nothing_happened).
@@ -88,10 +88,10 @@ impl IdempotencyLayer {
 
     /// Encrypts what the layer keeps of a response, with a function of yours that seals, and one that opens again. Both also get the record: give it to
     /// the cipher as associated data, so that nobody can move a response to another record. What was sealed may not be larger than the
-    /// [`max_outcome`](Idempotency::max_outcome). A response that cannot be sealed is [not kept](crate#response-not-kept), and is an error of
+    /// [`max_outcome`](rowlock::Idempotency::max_outcome). A response that cannot be sealed is [not kept](crate#response-not-kept), and is an error of
     /// [`complete_in`](crate::Idempotent::complete_in). One that cannot be opened is [damaged](crate#damaged).
     ///
-    /// To change the key of the cipher, let `open` know the old one for as long as the [retention](Idempotency::retention). The functions do not concern outcomes that the
+    /// To change the key of the cipher, let `open` know the old one for as long as the [retention](rowlock::Idempotency::retention). The functions do not concern outcomes that the
     /// handler records with the guard, nor the results of steps.
     pub fn seal<S, O>(
         self,
