@@ -49,6 +49,7 @@ mod not_applied;
 mod other_axum;
 mod raw;
 mod replays;
+mod responses;
 mod server;
 mod shop;
 mod stored;
