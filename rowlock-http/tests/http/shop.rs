@@ -252,9 +252,10 @@ async fn attempt(
                 .unwrap()
                 .into_response()
         }
-        // `2 201`: the first two transactions meet a conflict.
+        // `2 201`: the first two transactions meet a conflict. `0 201 500`: it answers something else than what it has kept.
         "in-tx" => {
             let (conflicts, status) = argument.split_once(' ').unwrap();
+            let (status, then) = status.split_once(' ').unwrap_or((status, ""));
             let conflicts: u32 = conflicts.parse().unwrap();
             let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
             let (tries, said) = (&AtomicU32::new(0), &said);
@@ -267,6 +268,9 @@ async fn attempt(
                 Ok::<_, Error>((status, cookie, format!("{said}, try {}", tries + 1)))
             });
             match kept.await {
+                Ok(_) if !then.is_empty() => StatusCode::from_bytes(then.as_bytes())
+                    .unwrap()
+                    .into_response(),
                 Ok(response) => response.into_response(),
                 Err(error) => {
                     shop.note(error.to_string());

@@ -35,6 +35,14 @@ over_a_socket! {
         }
     }
 
+    async fn what_a_transaction_of_the_layer_has_kept_counts_whatever_is_answered() {
+        let server = Server::plain().await;
+        send(server.pay("k", "in-tx 0 201 500")).await.is_new(500);
+        let retry = send(server.pay("k", "201")).await;
+        assert_eq!((retry.status, retry.text(), retry.is_replay()), (201, "run 1: POST /pay 100, try 1", true));
+        assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+    }
+
     async fn a_transaction_of_the_layer_that_fails_leaves_nothing() {
         let server = Server::with(
             |idempotency| idempotency.retry(rowlock::Retry::new().attempts(3)),
