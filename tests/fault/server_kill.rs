@@ -1,7 +1,7 @@
 //! The database server is killed with SIGKILL during the traffic and started again: clients recover
 //! without a restart, and there are never two holders.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -54,17 +54,38 @@ impl Server {
         Pid::from_raw(pid.trim().parse().unwrap())
     }
 
-    /// Kills it, and waits until the process is gone.
+    /// Kills it with the processes of its connections, as a crash of the machine does, and waits until all are gone.
     pub(crate) fn kill(&self) {
-        let pid = self.pid();
-        kill(pid, Signal::SIGKILL).unwrap();
-        let status = PathBuf::from(format!("/proc/{pid}/status"));
-        let is_there =
-            || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ"));
-        while is_there() {
+        let first = self.pid();
+        // It makes no more processes.
+        kill(first, Signal::SIGSTOP).unwrap();
+        let mut all = children(first);
+        all.insert(0, first);
+        for pid in &all {
+            // A process of a connection may have ended meanwhile.
+            let _ = kill(*pid, Signal::SIGKILL);
+        }
+        let is_there = |pid: &Pid| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+            status.is_ok_and(|text| !text.contains("State:\tZ"))
+        };
+        while all.iter().any(is_there) {
             std::thread::yield_now();
         }
     }
+}
+
+/// The processes that a server has made.
+pub(crate) fn children(parent: Pid) -> Vec<Pid> {
+    let of_parent = |entry: std::fs::DirEntry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // The name, which stands before it, may have spaces.
+        let of: i32 = stat.rsplit_once(')')?.1.split(' ').nth(2)?.parse().ok()?;
+        (of == parent.as_raw()).then(|| Pid::from_raw(pid))
+    };
+    let entries = std::fs::read_dir("/proc").unwrap();
+    entries.filter_map(|entry| of_parent(entry.ok()?)).collect()
 }
 
 impl Drop for Server {

@@ -15,7 +15,7 @@ use rowlock_test::Db;
 use tokio::task::{JoinHandle, block_in_place};
 
 use super::TTL;
-use crate::server_kill::Server;
+use crate::server_kill::{Server, children};
 
 /// How a database that has lost its data comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,18 +236,6 @@ fn wake(stopped: &[Pid]) {
         // A process of a connection may have been told to end meanwhile.
         let _ = kill(*pid, Signal::SIGCONT);
     }
-}
-
-fn children(parent: Pid) -> Vec<Pid> {
-    let of_parent = |entry: std::fs::DirEntry| {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The name, which stands before it, may have spaces.
-        let of: i32 = stat.rsplit_once(')')?.1.split(' ').nth(2)?.parse().ok()?;
-        (of == parent.as_raw()).then(|| Pid::from_raw(pid))
-    };
-    let entries = std::fs::read_dir("/proc").unwrap();
-    entries.filter_map(|entry| of_parent(entry.ok()?)).collect()
 }
 
 /// Another process writes for that long.
