@@ -216,6 +216,39 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
     response
 }
 
+/// `2 201`: the first two transactions meet a conflict. `0 201 500`: it answers something else than what it has kept.
+async fn in_tx(
+    shop: &Shop,
+    idempotent: &Idempotent,
+    key: &str,
+    argument: &str,
+    said: &str,
+) -> Response {
+    let (conflicts, status) = argument.split_once(' ').unwrap();
+    let (status, then) = status.split_once(' ').unwrap_or((status, ""));
+    let conflicts: u32 = conflicts.parse().unwrap();
+    let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
+    let (tries, said) = (&AtomicU32::new(0), said);
+    let kept = idempotent.in_tx(&shop.pool, |mut tx| async move {
+        let insert = sqlx::query("INSERT INTO effect VALUES (?)").bind(key);
+        insert.execute(&mut **tx).await?;
+        let tries = tries.fetch_add(1, Ordering::SeqCst);
+        rowlock::one_changed(u64::from(tries >= conflicts))?;
+        let cookie = [(SET_COOKIE, "session=secret")];
+        Ok::<_, Error>((status, cookie, format!("{said}, try {}", tries + 1)))
+    });
+    match kept.await {
+        Ok(_) if !then.is_empty() => StatusCode::from_bytes(then.as_bytes())
+            .unwrap()
+            .into_response(),
+        Ok(response) => response.into_response(),
+        Err(error) => {
+            shop.note(error.to_string());
+            StatusCode::SERVICE_UNAVAILABLE.into_response()
+        }
+    }
+}
+
 /// Acts on the attempt itself.
 async fn attempt(
     shop: &Shop,
@@ -252,32 +285,7 @@ async fn attempt(
                 .unwrap()
                 .into_response()
         }
-        // `2 201`: the first two transactions meet a conflict. `0 201 500`: it answers something else than what it has kept.
-        "in-tx" => {
-            let (conflicts, status) = argument.split_once(' ').unwrap();
-            let (status, then) = status.split_once(' ').unwrap_or((status, ""));
-            let conflicts: u32 = conflicts.parse().unwrap();
-            let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
-            let (tries, said) = (&AtomicU32::new(0), &said);
-            let kept = idempotent.in_tx(&shop.pool, |mut tx| async move {
-                let insert = sqlx::query(insert).bind(key);
-                insert.execute(&mut **tx).await?;
-                let tries = tries.fetch_add(1, Ordering::SeqCst);
-                rowlock::one_changed(u64::from(tries >= conflicts))?;
-                let cookie = [(SET_COOKIE, "session=secret")];
-                Ok::<_, Error>((status, cookie, format!("{said}, try {}", tries + 1)))
-            });
-            match kept.await {
-                Ok(_) if !then.is_empty() => StatusCode::from_bytes(then.as_bytes())
-                    .unwrap()
-                    .into_response(),
-                Ok(response) => response.into_response(),
-                Err(error) => {
-                    shop.note(error.to_string());
-                    StatusCode::SERVICE_UNAVAILABLE.into_response()
-                }
-            }
-        }
+        "in-tx" => in_tx(shop, idempotent, key, argument, &said).await,
         "wait-in-step" => {
             let step = async {
                 shop.wait().await;
