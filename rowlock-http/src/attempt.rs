@@ -25,6 +25,7 @@ use crate::under_way::{Doing, Task};
 /// The tasks of a request, as [`rowlock::Rowlock::shutdown`] names them.
 const REQUEST: &str = "an HTTP request";
 const HANDLING: &str = "an HTTP handler";
+
 /// A request with a principal.
 #[derive(Debug)]
 pub(crate) struct Asked {

@@ -102,7 +102,7 @@ impl UnderWay {
             if state.phase == Phase::Open {
                 number = Some(state.add(Doing::Beginning, None));
             }
-            // Nobody waits for a task to begin.
+            // A new task wakes no waiter.
             false
         });
         let of = self.clone();
@@ -194,14 +194,20 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.of.0.send_modify(|state| {
+        // Every handler waits for a change of the phase: only the end of the last task wakes the waiters.
+        self.of.0.send_if_modified(|state| {
             state.tasks.remove(&self.number);
+            state.tasks.is_empty()
         });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Context, Wake, Waker};
+
     use super::*;
 
     fn record(key: &str) -> RecordKey {
@@ -237,6 +243,33 @@ mod tests {
         assert!(under_way.begin().is_none(), "it is closed for good");
         drop(keeping);
         assert_eq!(under_way.drain(limit).await, []);
+    }
+
+    #[derive(Debug, Default)]
+    struct Wakes(AtomicU32);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_request_wakes_no_other_handler() {
+        let under_way = UnderWay::default();
+        let (_running, others) = (under_way.begin(), [under_way.begin(), under_way.begin()]);
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut cut = pin!(under_way.cut());
+        assert!(
+            cut.as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        drop(others);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
+        under_way.set(Phase::Cutting);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test(start_paused = true)]

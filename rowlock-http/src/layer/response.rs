@@ -87,7 +87,7 @@ impl IdempotencyLayer {
     }
 
     /// Encrypts what the layer keeps of a response, with a function of yours that seals, and one that opens again. Both also get the record: give it to
-    /// the cipher as associated data, so that nobody can move a response to another record. What was sealed may not be larger than the
+    /// the cipher as associated data, so that nobody can move a response to another record. The sealed bytes must not be more than the
     /// [`max_outcome`](rowlock::Idempotency::max_outcome). A response that cannot be sealed is [not kept](crate#response-not-kept), and is an error of
     /// [`complete_in`](crate::Idempotent::complete_in). One that cannot be opened is [damaged](crate#damaged).
     ///

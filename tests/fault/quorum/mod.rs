@@ -134,7 +134,7 @@ pub(crate) async fn run() {
     let until = start + Duration::from_secs(seconds());
     campaign.last_grant = now();
     let mut strike = Instant::now();
-    // The bound of the time without a grant also ends a campaign in which nobody is granted the lock any more.
+    // If no process is granted the lock any more, `LONGEST_GAP` ends the campaign.
     while Instant::now() < until || campaign.grants < FEWEST_GRANTS {
         campaign.step().await;
         if strike <= Instant::now() {
