@@ -5,6 +5,7 @@ pub(crate) mod exchange;
 pub(crate) mod exchange_stress;
 pub(crate) mod in_tx;
 pub(crate) mod joining;
+pub(crate) mod late;
 mod list;
 pub(crate) mod locked;
 pub(crate) mod passing;
@@ -25,6 +26,7 @@ use uuid::Uuid;
 use crate::model::{FaultKind, Name, Share};
 use crate::store::clean::CleanStore;
 use crate::store::deadlock::DeadlockStore;
+use crate::store::fault::Fault;
 use crate::store::in_tx::InTxStore;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
@@ -56,6 +58,15 @@ const TRIES: u32 = 10;
 
 /// Why such a case fails.
 pub(crate) const LOCKED: &str = "a transaction has the row locked";
+
+/// What a verb has done. `None`: a row is locked. PostgreSQL says that a statement was cancelled where the limit of one lock ended just as it got that
+/// lock, and waits for another one.
+pub(crate) fn unless_locked<T>(answer: Result<Option<T>, Fault>) -> Option<T> {
+    match answer {
+        Err(fault) if fault.kind == FaultKind::Interrupted => None,
+        answer => answer.unwrap(),
+    }
+}
 
 /// The verbs that the cases need.
 pub(crate) trait Verbs:
@@ -151,7 +162,7 @@ impl<P: Place> Client<P> {
 
     /// `None`: the row is locked.
     pub(crate) async fn try_join(&mut self, ask: &JoinAsk) -> Option<Joined> {
-        self.conn.queue_join(ask).await.unwrap()
+        unless_locked(self.conn.queue_join(ask).await)
     }
 
     pub(crate) async fn join(&mut self, ask: &JoinAsk) -> Joined {
@@ -184,7 +195,7 @@ impl<P: Place> Client<P> {
     /// `None`: the row is locked.
     pub(crate) async fn try_pass(&mut self, name: &str, why: PassWhy) -> Option<Passed> {
         let name = named(name);
-        self.conn.queue_pass(&PassAsk { name, why }).await.unwrap()
+        unless_locked(self.conn.queue_pass(&PassAsk { name, why }).await)
     }
 
     pub(crate) async fn pass(&mut self, name: &str, why: PassWhy) -> Passed {
@@ -219,7 +230,7 @@ impl<P: Place> Client<P> {
     /// `None`: the row is locked.
     pub(crate) async fn try_confirm(&mut self, waits: &Waits) -> Option<Confirmed> {
         let ask = confirm_ask(waits.ask.name.clone(), waits.ask.grant_id);
-        self.conn.queue_confirm(&ask).await.unwrap()
+        unless_locked(self.conn.queue_confirm(&ask).await)
     }
 
     pub(crate) async fn row(&mut self, name: &str) -> LockRow {

@@ -8,7 +8,7 @@ use rand::Rng;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::store::queue::WINDOW;
+use crate::store::queue_cases::late::Late;
 
 const CLIENTS: usize = 8;
 const NAMES: [&str; 3] = ["a", "aa", "b"];
@@ -25,10 +25,12 @@ type Granted = (usize, i64, i64);
 
 pub(crate) async fn many_clients_keep_the_queue_in_order<P: Place>(place: &P) {
     let holders = Holders::default();
+    let late = Arc::new(Late::default());
     let end = Instant::now() + TIME;
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
-        clients.spawn(client(place.clone(), Arc::clone(&holders), end));
+        let (holders, late) = (Arc::clone(&holders), Arc::clone(&late));
+        clients.spawn(client(place.clone(), holders, late, end));
     }
     let mut watcher = Client::new(place).await;
     while Instant::now() < end {
@@ -37,6 +39,7 @@ pub(crate) async fn many_clients_keep_the_queue_in_order<P: Place>(place: &P) {
     }
     let mut granted: Vec<Granted> = clients.join_all().await.into_iter().flatten().collect();
     watcher.check().await;
+    late.check();
     let left = P::numbers(&mut watcher.conn, "SELECT count(*) FROM rowlock_waiter").await;
     assert_eq!(left, [0]);
     granted.sort_unstable();
@@ -57,13 +60,19 @@ pub(crate) async fn many_clients_keep_the_queue_in_order<P: Place>(place: &P) {
     }
 }
 
-async fn client<P: Place>(place: P, holders: Holders, end: Instant) -> Vec<Granted> {
+async fn client<P: Place>(
+    place: P,
+    holders: Holders,
+    late: Arc<Late>,
+    end: Instant,
+) -> Vec<Granted> {
     let mut client = Client::new(&place).await;
     let mut granted = Vec::new();
     while Instant::now() < end {
         let n = rand::rng().random_range(0..NAMES.len());
         let ask = client.ask(NAMES[n]);
-        let (fence, position) = match client.try_join(&ask).await {
+        let asked = Instant::now();
+        let (fence, position) = match late.passes_on(client.try_join(&ask)).await {
             Some(Joined::Granted { fence }) => (fence, None),
             Some(Joined::Queued { position, .. }) => {
                 let waits = Waits {
@@ -71,7 +80,7 @@ async fn client<P: Place>(place: P, holders: Holders, end: Instant) -> Vec<Grant
                     position,
                 };
                 let leaves = rand::rng().random_bool(0.15);
-                match turn(&mut client, &waits, leaves).await {
+                match turn(&mut client, &waits, asked, leaves, &late).await {
                     Some(fence) => (fence, Some(position)),
                     None => continue,
                 }
@@ -91,7 +100,8 @@ async fn client<P: Place>(place: P, holders: Holders, end: Instant) -> Vec<Grant
         }
         assert!(holders[n].swap(false, Ordering::SeqCst));
         loop {
-            match client.release(ask.grant_id, NAMES[n], fence).await {
+            let freed = client.release(ask.grant_id, NAMES[n], fence);
+            match late.passes_on(freed).await {
                 Freed::Released | Freed::Passed(_) => break,
                 Freed::Locked => {}
                 other => panic!("{other:?}"),
@@ -101,18 +111,26 @@ async fn client<P: Place>(place: P, holders: Holders, end: Instant) -> Vec<Grant
     granted
 }
 
-/// Waits for a turn. `None`: it left.
-async fn turn<P: Place>(client: &mut Client<P>, waits: &Waits, leaves: bool) -> Option<i64> {
+/// Waits for a turn; its join was sent at `asked`. `None`: it left, or its window was over.
+async fn turn<P: Place>(
+    client: &mut Client<P>,
+    waits: &Waits,
+    asked: Instant,
+    leaves: bool,
+    late: &Late,
+) -> Option<i64> {
     let name = waits.ask.name.as_str();
     let began = Instant::now();
-    let mut waited = Instant::now();
+    // Its turn may have come before the answer of the join did.
+    let mut waited = asked;
     loop {
         assert!(
             began.elapsed() < PATIENCE,
             "a waiter of {name} was forgotten"
         );
         if leaves && began.elapsed() > Duration::from_millis(2) {
-            if client.try_pass(name, waits.leaves()).await.is_none() {
+            let left = client.try_pass(name, waits.leaves());
+            if late.passes_on(left).await.is_none() {
                 continue;
             }
             return None;
@@ -127,14 +145,18 @@ async fn turn<P: Place>(client: &mut Client<P>, waits: &Waits, leaves: bool) -> 
             Looked::Granted => match client.try_confirm(waits).await {
                 Some(Confirmed::Held { fence, .. }) => return Some(fence),
                 None => {}
-                Some(Confirmed::Gone) => assert!(waited.elapsed() > WINDOW, "its turn was lost"),
+                Some(Confirmed::Gone) => {
+                    late.lost(waited);
+                    return None;
+                }
             },
             Looked::Waiting { is_stuck: true, .. } => {
-                client.try_pass(name, PassWhy::Stuck).await;
+                let stuck = client.try_pass(name, PassWhy::Stuck);
+                late.passes_on(stuck).await;
             }
             Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
             Looked::Gone => {
-                assert!(waited.elapsed() > WINDOW, "a waiter of {name} was lost");
+                late.lost(waited);
                 return None;
             }
         }

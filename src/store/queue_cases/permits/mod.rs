@@ -3,6 +3,8 @@
 pub(crate) mod edges;
 pub(crate) mod ends;
 pub(crate) mod granting;
+mod order;
+mod pace;
 pub(crate) mod stress;
 
 use std::time::Duration;

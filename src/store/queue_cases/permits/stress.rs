@@ -8,24 +8,20 @@ use rand::Rng;
 use tokio::task::JoinSet;
 
 use super::super::*;
+use super::order::{Granted, in_order};
+use super::pace::{PATIENCE, Pace};
 use crate::model::{Kind, Share};
 use crate::store::fault::Fault;
 use crate::store::lease::{FOR_EVER, RenewAsk, Renewed};
 use crate::store::permit::{WeighAsk, Weighed};
-use crate::store::queue::WINDOW;
 
 const CLIENTS: usize = 8;
-const PLACES: [(&str, Kind); 2] = [
+pub(super) const PLACES: [(&str, Kind); 2] = [
     ("semaphore", Kind::Semaphore { capacity: 3 }),
     ("read/write", Kind::ReadWrite),
 ];
-const TIME: Duration = Duration::from_secs(3);
-
 /// The session and the permit of a client that freezes: its window is over then too.
 const BRIEF: Duration = Duration::from_millis(40);
-
-/// No waiter waits longer.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many rows of names have used more than they have, or not what their permits weigh. (Each permit has its name's capacity.)
 const MISCOUNTED: &str = "
@@ -45,44 +41,6 @@ const LEFT: [&str; 3] = [
 /// How much of each name the clients hold.
 type Held = Arc<[AtomicI64; 2]>;
 
-/// A grant that was held.
-#[derive(Debug)]
-struct Granted {
-    /// The number of its name.
-    place: usize,
-    /// `None`: it did not wait.
-    position: Option<i64>,
-    fence: i64,
-    /// It is no reader: these share the fence of the last write.
-    is_new: bool,
-    /// When its join was sent, and answered.
-    joined: (Instant, Instant),
-}
-
-impl Granted {
-    /// Whether it had its place in the queue, or its permit, before the other one asked.
-    fn is_before(&self, other: &Self) -> bool {
-        let by_time = self.joined.1 < other.joined.0;
-        let by_position = self.position.is_some() && other.position > self.position;
-        self.place == other.place && (by_time || by_position)
-    }
-}
-
-/// How long the clients go on: until each name was passed on to a waiter of theirs, which takes longer on a busy machine.
-struct Pace {
-    end: Instant,
-    /// How often each name was passed on.
-    turns: [AtomicI64; PLACES.len()],
-}
-
-impl Pace {
-    fn is_over(&self) -> bool {
-        let had_a_turn = |turns: &AtomicI64| turns.load(Ordering::SeqCst) > 0;
-        let now = Instant::now();
-        now >= self.end + PATIENCE || now >= self.end && self.turns.iter().all(had_a_turn)
-    }
-}
-
 /// What a client does with its next permit.
 struct Plan {
     place: usize,
@@ -96,10 +54,7 @@ struct Plan {
 
 pub(crate) async fn many_clients_share_the_capacity_in_order<P: Place>(place: &P) {
     let held = Held::default();
-    let pace = Arc::new(Pace {
-        end: Instant::now() + TIME,
-        turns: Default::default(),
-    });
+    let pace = Arc::new(Pace::new());
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(client(place.clone(), Arc::clone(&held), Arc::clone(&pace)));
@@ -113,28 +68,13 @@ pub(crate) async fn many_clients_share_the_capacity_in_order<P: Place>(place: &P
     watcher.check_permits().await;
     in_order(&granted);
     for place in 0..PLACES.len() {
-        watcher.drain(place).await;
+        watcher.drain(place, &pace).await;
     }
+    pace.late.check();
     for left in LEFT {
         assert_eq!(P::numbers(&mut watcher.conn, left).await, [0], "{left}");
     }
     watcher.check_permits().await;
-}
-
-/// Who was before another one has an earlier fence.
-fn in_order(granted: &[Granted]) {
-    for (n, (name, _)) in PLACES.iter().enumerate() {
-        let turn = |granted: &&Granted| granted.place == n && granted.position.is_some();
-        let turns = granted.iter().filter(turn).count();
-        assert!(turns > 0, "nobody had a turn: {name}");
-    }
-    for next in granted {
-        for last in granted.iter().filter(|last| last.is_before(next)) {
-            let (last_fence, fence) = (last.fence, next.fence);
-            let is_later = last_fence < fence || (last_fence == fence && !next.is_new);
-            assert!(is_later, "{next:?} has overtaken {last:?}");
-        }
-    }
 }
 
 async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted> {
@@ -143,20 +83,16 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
     while !pace.is_over() {
         let plan = client.plan();
         if plan.freezes {
-            client.freeze(plan.ask).await;
+            pace.late.passes_on(client.freeze(plan.ask)).await;
             continue;
         }
         let asked = Instant::now();
-        let answer = client
-            .conn
-            .permit_join(&plan.ask.join, plan.ask.share)
-            .await
-            .unwrap();
+        let answer = pace.late.passes_on(client.join_permit(&plan.ask)).await;
         let joined = (asked, Instant::now());
         let (position, fence) = match answer {
             Some(Joined::Granted { fence }) => (None, Some(fence)),
             Some(Joined::Queued { position, .. }) => {
-                let turn = client.turn(&plan.ask, position, plan.leaves).await;
+                let turn = client.turn(&plan, position, asked, &pace).await;
                 (Some(position), turn)
             }
             None => continue,
@@ -166,7 +102,7 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
             continue;
         };
         if position.is_some() {
-            pace.turns[plan.place].fetch_add(1, Ordering::SeqCst);
+            pace.had_a_turn(plan.place);
         }
         granted.push(Granted {
             place: plan.place,
@@ -176,7 +112,7 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
             joined,
         });
         client
-            .hold_for_a_while(&plan, fence, &held[plan.place])
+            .hold_for_a_while(&plan, fence, &held[plan.place], &pace)
             .await;
     }
     granted
@@ -232,28 +168,42 @@ impl<P: Place> Client<P> {
         self.conn.permit_join(&ask.join, ask.share).await.unwrap();
     }
 
-    /// Waits for a turn. `None`: it left.
-    async fn turn(&mut self, ask: &PermitAsk, position: i64, leaves: Option<bool>) -> Option<i64> {
-        let JoinAsk { name, grant_id, .. } = ask.join.clone();
+    /// `None`: the row is locked.
+    async fn join_permit(&mut self, ask: &PermitAsk) -> Option<Joined> {
+        unless_locked(self.conn.permit_join(&ask.join, ask.share).await)
+    }
+
+    /// Waits for a turn; its join was sent at `asked`. `None`: it left, or its window was over.
+    async fn turn(
+        &mut self,
+        plan: &Plan,
+        position: i64,
+        asked: Instant,
+        pace: &Pace,
+    ) -> Option<i64> {
+        let JoinAsk { name, grant_id, .. } = plan.ask.join.clone();
         let look = LookAsk {
             name: name.clone(),
             grant_id,
             position,
         };
         let left = |at| PassWhy::Left { grant_id, at };
-        let leaves = leaves.map(|tells| left(tells.then_some(position)));
+        let leaves = plan.leaves.map(|tells| left(tells.then_some(position)));
         let began = Instant::now();
-        let mut waited = Instant::now();
+        // Its turn may have come before the answer of the join did.
+        let mut waited = asked;
         loop {
             let waits = began.elapsed();
             assert!(waits < PATIENCE, "a waiter of {name} was forgotten");
             if let Some(leaves) = leaves.filter(|_| waits > Duration::from_millis(2)) {
-                match self.pass_permits(&name, leaves).await {
+                match pace.late.passes_on(self.pass_permits(&name, leaves)).await {
                     None => continue,
                     // Its turn had come, perhaps.
                     Some(Ended::Nothing | Ended::Live) => return None,
-                    Some(Ended::Expired) if waited.elapsed() > WINDOW => return None,
-                    Some(ended) => panic!("{ended:?}"),
+                    Some(Ended::Expired) => {
+                        pace.late.lost(waited);
+                        return None;
+                    }
                 }
             }
             let now = Instant::now();
@@ -264,19 +214,21 @@ impl<P: Place> Client<P> {
                 waited = now;
             }
             match looked {
-                Looked::Granted => match self.confirm_permit(ask).await {
+                Looked::Granted => match self.confirm_permit(&plan.ask).await {
                     Some(Confirmed::Held { fence, .. }) => return Some(fence),
                     None => {}
                     Some(Confirmed::Gone) => {
-                        assert!(waited.elapsed() > WINDOW, "its turn was lost");
+                        pace.late.lost(waited);
+                        return None;
                     }
                 },
                 Looked::Waiting { is_stuck: true, .. } => {
-                    self.pass_permits(&name, PassWhy::Stuck).await;
+                    let stuck = self.pass_permits(&name, PassWhy::Stuck);
+                    pace.late.passes_on(stuck).await;
                 }
                 Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
                 Looked::Gone => {
-                    assert!(waited.elapsed() > WINDOW, "a waiter of {name} was lost");
+                    pace.late.lost(waited);
                     return None;
                 }
             }
@@ -286,8 +238,8 @@ impl<P: Place> Client<P> {
     /// `None`: the row is locked.
     async fn pass_permits(&mut self, name: &Name, why: PassWhy) -> Option<Ended> {
         let name = name.clone();
-        let passed = self.conn.permit_pass(&PassAsk { name, why }).await.unwrap();
-        passed.map(|passed| passed.ended)
+        let passed = self.conn.permit_pass(&PassAsk { name, why }).await;
+        unless_locked(passed).map(|passed| passed.ended)
     }
 
     async fn confirm_permit(&mut self, PermitAsk { join, .. }: &PermitAsk) -> Option<Confirmed> {
@@ -296,10 +248,10 @@ impl<P: Place> Client<P> {
             session: join.in_session.then_some(join.session),
             ..confirm_ask(join.name.permit(join.grant_id), join.grant_id)
         };
-        self.conn.queue_confirm(&ask).await.unwrap()
+        unless_locked(self.conn.queue_confirm(&ask).await)
     }
 
-    async fn hold_for_a_while(&mut self, plan: &Plan, fence: i64, held: &AtomicI64) {
+    async fn hold_for_a_while(&mut self, plan: &Plan, fence: i64, held: &AtomicI64, pace: &Pace) {
         let PermitAsk { join, share } = &plan.ask;
         let take = |more: i64| {
             let now = held.fetch_add(more, Ordering::SeqCst) + more;
@@ -319,7 +271,7 @@ impl<P: Place> Client<P> {
                 fence,
                 weight: new,
             };
-            match self.weigh_permit(&ask).await {
+            match pace.late.passes_on(self.weigh_permit(&ask)).await {
                 Weighed::Done { fence: now, .. } => {
                     let is_new = more > 0 || more == 0 && new > 1;
                     assert!(if is_new { now > fence } else { now == fence });
@@ -335,7 +287,7 @@ impl<P: Place> Client<P> {
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         take(-weight);
-        self.release_permit(join, fence).await;
+        pace.late.passes_on(self.release_permit(join, fence)).await;
     }
 
     async fn renew_permit(&mut self, join: &JoinAsk) {
@@ -352,7 +304,7 @@ impl<P: Place> Client<P> {
 
     async fn weigh_permit(&mut self, ask: &WeighAsk) -> Weighed {
         loop {
-            if let Some(weighed) = self.conn.permit_weigh(ask).await.unwrap() {
+            if let Some(weighed) = unless_locked(self.conn.permit_weigh(ask).await) {
                 return weighed;
             }
         }
@@ -376,19 +328,32 @@ impl<P: Place> Client<P> {
     }
 
     /// Has the whole capacity once: then nobody else has any, and nobody waits.
-    async fn drain(&mut self, place: usize) {
+    async fn drain(&mut self, place: usize, pace: &Pace) {
         let (name, kind) = PLACES[place];
         let join = self.ask(name);
         let weight = kind.capacity();
         let share = Share { kind, weight };
-        let ask = PermitAsk { join, share };
-        let fence = match self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
-            Some(Joined::Granted { fence }) => Some(fence),
-            Some(Joined::Queued { position, .. }) => self.turn(&ask, position, None).await,
+        let plan = Plan {
+            place,
+            ask: PermitAsk { join, share },
+            freezes: false,
+            leaves: None,
+            weighs: None,
+        };
+        let asked = Instant::now();
+        let joined = loop {
+            if let Some(joined) = self.join_permit(&plan.ask).await {
+                break joined;
+            }
+            assert!(asked.elapsed() < PATIENCE, "{LOCKED}");
+        };
+        let fence = match joined {
+            Joined::Granted { fence } => Some(fence),
+            Joined::Queued { position, .. } => self.turn(&plan, position, asked, pace).await,
             other => panic!("{other:?}"),
         };
         let fence = fence.expect("it does not leave");
-        self.release_permit(&ask.join, fence).await;
+        self.release_permit(&plan.ask.join, fence).await;
     }
 }
 
