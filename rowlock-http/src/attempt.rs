@@ -166,11 +166,14 @@ impl Asked {
         if !settings.under_way.is_open() {
             return Err(Problem::Stopping);
         }
-        let begun = settings
-            .idempotency
-            .begin_http_if(&self.principal, &key, fingerprint, || settings.room())
-            .await
-            .map_err(|error| Problem::of(&error))?;
+        let idempotency = settings.idempotency_for(&received.head().headers);
+        let room = || settings.room();
+        let begin = idempotency.begin_http_if(&self.principal, &key, fingerprint, room);
+        let begun = tokio::select! {
+            begun = begin => begun.map_err(|error| Problem::of(&error))?,
+            // It waits for another attempt.
+            () = settings.under_way.cut() => return Err(Problem::Stopping),
+        };
         let (guard, room) = match begun.ok_or(Problem::Overloaded)? {
             Begun::New(begun) => begun,
             Begun::Replay(outcome) => {
@@ -191,6 +194,11 @@ impl Asked {
             Begun::Poisoned { attempts } => return Err(Problem::Poisoned { attempts }),
         };
         let attempt = Idempotent::new(guard, settings);
+        // It may have waited for long.
+        if !settings.under_way.is_open() {
+            attempt.do_not_count();
+            return Err(Problem::Stopping);
+        }
         let found = self.found(&attempt).await.map_err(|error| {
             // The handler has not run, so this attempt must not count towards max_attempts.
             attempt.do_not_count();

@@ -174,7 +174,8 @@
 //!
 //! *409 with Retry-After.* The server is processing a request with this key, or another attempt has taken over from the
 //! attempt that ran this request. Send the same request again after the given time. With
-//! [`wait`](rowlock::Idempotency::wait) the layer waits for the running attempt before it answers so.
+//! [`max_wait`](IdempotencyLayer::max_wait) and `Prefer: wait=10`, or with [`wait`](rowlock::Idempotency::wait), the layer waits for the running
+//! attempt before it answers so.
 //!
 //! Retry-After comes from the last 64 attempts of this layer in this process: nine of ten took no longer. It is 1 to 300 s, and
 //! not longer than the lease of the running attempt; without an earlier attempt it is 1 s. Give routes that take very
@@ -250,6 +251,7 @@ mod in_tx;
 mod key;
 mod layer;
 mod pace;
+mod prefer;
 mod problem;
 mod received;
 mod seal;

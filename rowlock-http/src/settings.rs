@@ -1,5 +1,6 @@
 //! The settings of a layer, and the decisions that depend on them alone.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::finality::{self, Finality};
 use crate::fingerprint::json::Choice;
 use crate::key;
 use crate::pace::Pace;
+use crate::prefer;
 use crate::problem::Problem;
 use crate::received::{Hook, Received};
 use crate::seal::{Redact, Seal};
@@ -114,6 +116,7 @@ pub(crate) struct Settings {
     pub(crate) max_body: usize,
     pub(crate) body_timeout: Duration,
     pub(crate) max_response: Option<usize>,
+    pub(crate) max_wait: Option<Duration>,
     pub(crate) max_run: Option<Duration>,
     pub(crate) max_running: Option<Running>,
     pub(crate) keep: Result<Vec<HeaderName>, Error>,
@@ -145,6 +148,7 @@ impl Settings {
             max_body: DEFAULT_MAX_BODY,
             body_timeout: DEFAULT_BODY_TIMEOUT,
             max_response: None,
+            max_wait: None,
             max_run: None,
             max_running: None,
             keep: Ok(KEPT.to_vec()),
@@ -163,6 +167,9 @@ impl Settings {
 
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.idempotency.check()?;
+        if let Some(limit) = self.max_wait {
+            self.idempotency.clone().wait(limit).check()?;
+        }
         self.keep.as_ref().map_err(Clone::clone)?;
         self.key_from.as_ref().map_err(Clone::clone)?;
         self.json.as_ref().map_err(Clone::clone)?;
@@ -252,6 +259,14 @@ impl Settings {
             return Err(Problem::BadKey(reason.into()));
         }
         Ok(Some(key))
+    }
+
+    /// The settings of the records, with the wait that the client prefers, where the server allows that.
+    pub(crate) fn idempotency_for(&self, headers: &HeaderMap) -> Cow<'_, Idempotency> {
+        match (self.max_wait, prefer::wait(headers)) {
+            (Some(limit), Some(wait)) => Cow::Owned(self.idempotency.clone().wait(wait.min(limit))),
+            _ => Cow::Borrowed(&self.idempotency),
+        }
     }
 
     /// Room for one more attempt, if there is any.

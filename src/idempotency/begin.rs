@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::begun::{Begun, InFlight};
 use super::guard::IdempotencyGuard;
 use super::request::Idempotency;
-use super::waiting::Waiting;
+use super::waiting::Waited;
 use crate::model::{Error, Fingerprint, HTTP, RecordKey, Subject, check_scope};
 use crate::runtime::verbs::claim::{Claim, Claiming};
 
@@ -146,12 +146,35 @@ impl Idempotency {
         mut room: impl FnMut() -> Option<R>,
     ) -> Result<Option<Begun<(IdempotencyGuard, R)>>, Error> {
         self.core.seen_keys.insert(&key);
-        let mut waiting = Waiting::new(self.wait);
+        let mut waiting = self.waiting();
         let mut looks = 0;
+        let of = (&key, fingerprint);
         loop {
-            let before = match self.look(&key, fingerprint, &mut waiting).await?.refusal() {
+            // A duplicate of what this client does now waits for its end, and needs no look.
+            if let Some(other) = self.core.turns.other(&key)
+                && other.is_of(fingerprint)
+                && let Waited::Kept(outcome) = self.wait_out(&mut waiting, of, other).await
+            {
+                return Ok(Some(Begun::Replay(outcome)));
+            }
+            let claimed = self.core.turns.claimed(&key);
+            let look = self.look(&key, fingerprint, &mut waiting, None).await?;
+            let before = match look.refusal() {
                 Ok(before) => before,
                 Err(refusal) => return Ok(Some(refusal)),
+            };
+            let turn = match self.core.turns.take(&key, fingerprint, claimed) {
+                Ok(turn) => turn,
+                Err(other) => match self.wait_out(&mut waiting, of, other).await {
+                    Waited::Kept(outcome) => return Ok(Some(Begun::Replay(outcome))),
+                    Waited::Over => continue,
+                    // The claim of the other one may be there by now: it tells more.
+                    Waited::TooLong if looks == 0 => {
+                        looks += 1;
+                        continue;
+                    }
+                    Waited::TooLong => return Ok(Some(Begun::InFlight(InFlight::unseen()))),
+                },
             };
             let Some(room) = room() else {
                 return Ok(None);
@@ -162,14 +185,15 @@ impl Idempotency {
             match self.core.answer(claim).await? {
                 Claiming::Mine(guard) => {
                     guard.receive();
-                    let guard =
-                        IdempotencyGuard::new(guard, self.bounds(), *fingerprint, before.is_some());
+                    turn.is_claimed();
+                    let request = (*fingerprint, before.is_some());
+                    let guard = IdempotencyGuard::new(guard, self.bounds(), request, turn);
                     return Ok(Some(Begun::New((guard, room))));
                 }
                 // Another caller was faster: look at the record again.
                 Claiming::Missed | Claiming::Locked if looks == 1 => {}
                 missed => {
-                    drop(room);
+                    drop((room, turn));
                     if looks == 2
                         && let Some(left) = self.quarantine(&key).await?
                     {

@@ -25,22 +25,17 @@ use std::time::Duration;
 use super::begun::Begun;
 use super::request::Idempotency;
 use super::run::{MAX_MISSES, Ran};
-use super::waiting::Waiting;
-use crate::model::Outcome;
+use super::waiting::{Waited, Waiting};
 use crate::model::bounds::within;
-use crate::model::{Error, FormToken, Subject};
-use crate::model::{Fingerprint, RecordKey, check_scope};
+use crate::model::{Error, Fingerprint, FormToken, Outcome, RecordKey, Subject, check_scope};
 use crate::runtime::Core;
 use crate::runtime::token::NewToken;
+use crate::runtime::turns::Turn;
 use crate::store::Store;
 use crate::store::brands::{Brand, Supported};
 use crate::store::form_token::{FormTokenStore, TokenAsk};
 use crate::store::record::{ClaimAsk, Claimed};
-use crate::transaction::Context;
-use crate::transaction::Pool;
-use crate::transaction::Transaction;
-use crate::transaction::{Open, Run, Uncommitted};
-use crate::transaction::{RetryTx, Retryable};
+use crate::transaction::{Context, Open, Pool, RetryTx, Retryable, Run, Transaction, Uncommitted};
 
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -230,22 +225,28 @@ impl FormTokens {
         let key = record(&ask)?;
         let mut attempts = self.outcomes.retry.attempts_of_one()?;
         let mut waiting = self.outcomes.waiting();
-        let (mut turn, mut misses) = (None, 0);
+        let (mut turn, mut misses, of) = (None, 0, (&key, form));
         loop {
             if turn.is_none() {
-                match self.core.running.take_turn(&key) {
+                match self.core.turns.take(&key, form, None) {
                     Ok(mine) => turn = Some(mine),
-                    Err(taken) if waiting.out(&taken).await => {}
-                    Err(_) => return Ok(Submitted::InFlight),
+                    Err(other) => match self.outcomes.wait_out(&mut waiting, of, other).await {
+                        Waited::Kept(outcome) => return Ok(Submitted::Replay(outcome)),
+                        Waited::Over => {}
+                        Waited::TooLong => return Ok(Submitted::InFlight),
+                    },
                 }
             }
             // Without a turn, the wait ended because another click ended. Its outcome may be there.
             if turn.is_some() {
                 self.outcomes.core.check_open()?;
                 match self.once(pool, &attempts.run, &ask, form, &mut work).await {
-                    Ok(Ran::Done(outcome)) => return Ok(Submitted::New(outcome)),
+                    Ok(Ran::Done(outcome)) => {
+                        turn.inspect(|turn| turn.kept(&outcome));
+                        return Ok(Submitted::New(outcome));
+                    }
                     Ok(Ran::Missed) => {
-                        let seen = self.seen(&key, form, &mut waiting).await?;
+                        let seen = self.seen(&key, form, &mut waiting, turn.as_ref()).await?;
                         return Ok(seen.unwrap_or(Submitted::Gone));
                     }
                     Ok(Ran::Locked) => {}
@@ -255,7 +256,7 @@ impl FormTokens {
                     }
                 }
             }
-            if let Some(seen) = self.seen(&key, form, &mut waiting).await? {
+            if let Some(seen) = self.seen(&key, form, &mut waiting, turn.as_ref()).await? {
                 return Ok(seen);
             }
             if turn.is_some() {
@@ -273,8 +274,9 @@ impl FormTokens {
         key: &RecordKey,
         form: &Fingerprint,
         waiting: &mut Waiting,
+        turn: Option<&Turn>,
     ) -> Result<Option<Submitted>, Error> {
-        Ok(match self.outcomes.look(key, form, waiting).await? {
+        Ok(match self.outcomes.look(key, form, waiting, turn).await? {
             Begun::Replay(outcome) => Some(Submitted::Replay(outcome)),
             Begun::Mismatch => Some(Submitted::Mismatch),
             Begun::New(_) => None,

@@ -4,44 +4,16 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::bounds::Bounds;
 use super::steps::Steps;
 use crate::model::Outcome;
 use crate::model::{Error, Loss};
 use crate::model::{Fingerprint, RecordKey, check_step};
 use crate::runtime::record_guard::RecordGuard;
+use crate::runtime::turns::Turn;
 use crate::store::record::{Finished, RecordEnd};
 use crate::transaction::Context;
 use crate::transaction::Transaction;
-
-/// The largest outcome, and the times for which it is kept and its key remembered.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
-    pub(crate) retention: Duration,
-    pub(crate) remember: Duration,
-    pub(crate) max_outcome: usize,
-}
-
-impl Bounds {
-    pub(crate) fn check(&self, what: &'static str, bytes: usize) -> Result<(), Error> {
-        if bytes <= self.max_outcome {
-            return Ok(());
-        }
-        Err(Error::OutcomeTooLarge {
-            what,
-            bytes,
-            limit: self.max_outcome,
-        })
-    }
-
-    pub(crate) fn done(&self, outcome: &Outcome) -> Result<RecordEnd, Error> {
-        self.check("the outcome", outcome.bytes().len())?;
-        Ok(RecordEnd::Done {
-            outcome: outcome.clone(),
-            retain: self.retention,
-            remember: self.remember,
-        })
-    }
-}
 
 /// The right to run one attempt for a key: made by [`Idempotency::begin`](crate::Idempotency::begin).
 ///
@@ -96,6 +68,8 @@ pub struct IdempotencyGuard {
     pub(super) steps: Steps,
     /// An outcome was written in a transaction. It counts if that transaction commits.
     in_tx: AtomicBool,
+    /// Dropped after `inner`: those who wait for it look after the end of the attempt was sent.
+    turn: Turn,
 }
 
 impl fmt::Debug for IdempotencyGuard {
@@ -112,8 +86,8 @@ impl IdempotencyGuard {
     pub(super) fn new(
         inner: RecordGuard,
         bounds: Bounds,
-        fingerprint: Fingerprint,
-        is_retry: bool,
+        (fingerprint, is_retry): (Fingerprint, bool),
+        turn: Turn,
     ) -> Self {
         Self {
             inner,
@@ -122,6 +96,7 @@ impl IdempotencyGuard {
             is_retry,
             steps: Steps::default(),
             in_tx: AtomicBool::new(false),
+            turn,
         }
     }
 
@@ -250,7 +225,9 @@ impl IdempotencyGuard {
         self.keep_known().await?;
         self.check_steps()?;
         let end = self.bounds.done(outcome)?;
-        self.end("complete", end).await
+        self.end("complete", end).await?;
+        self.turn.kept(outcome);
+        Ok(())
     }
 
     /// Gives the attempt up in good order, for a failure that may pass: the key is free, the next attempt runs the work
@@ -270,7 +247,9 @@ impl IdempotencyGuard {
             let record = self.record();
             tracing::warn!(%error, %record, "the result of a step is not kept: the record becomes unknown");
         }
-        self.end("release", self.inner.give_up()).await
+        self.end("release", self.inner.give_up()).await?;
+        self.turn.over();
+        Ok(())
     }
 
     /// Whether the attempt has ended: [`complete`](Self::complete) recorded its outcome, it was
@@ -313,7 +292,12 @@ impl IdempotencyGuard {
                 self.in_tx.store(false, Ordering::Release);
                 Ok(())
             }
-            Finished::Superseded | Finished::Locked => Err(self.superseded(doing)),
+            Finished::Superseded | Finished::Locked => {
+                if self.inner.has_ended() {
+                    self.turn.over();
+                }
+                Err(self.superseded(doing))
+            }
         }
     }
 

@@ -5,9 +5,10 @@ use chrono::DateTime;
 use super::begun::{Begun, InFlight, Reconciled, UnknownStep};
 use super::judge::{Verdict, judge};
 use super::request::Idempotency;
-use super::waiting::Waiting;
+use super::waiting::{Waited, Waiting};
 use crate::model::{Error, Fingerprint, RecordKey, Subject};
 use crate::runtime::head::Head;
+use crate::runtime::turns::{OtherTurn, Turn};
 use crate::store::Store;
 use crate::store::record_admin::{DecideAsk, Decision};
 
@@ -15,12 +16,13 @@ use crate::store::record_admin::{DecideAsk, Decision};
 const MAX_ROUNDS: u32 = 5;
 
 impl Idempotency {
-    /// Looks until the key can be claimed (`New`), or the result is known.
+    /// Looks until the key can be claimed (`New`), or the result is known. A caller that has the turn of this key waits for other clients only.
     pub(super) async fn look(
         &self,
         key: &RecordKey,
         fingerprint: &Fingerprint,
         waiting: &mut Waiting,
+        turn: Option<&Turn>,
     ) -> Result<Begun<Option<i64>>, Error> {
         let mut rounds = 0;
         loop {
@@ -30,7 +32,11 @@ impl Idempotency {
                 return Ok(Begun::InFlight(InFlight::unseen()));
             }
             let row = self.core.read_record(key).await?;
-            let begun = match judge(row, fingerprint, self.allowed_attempts())? {
+            let verdict = judge(row, fingerprint, self.allowed_attempts())?;
+            if !matches!(verdict, Verdict::InFlight { .. }) {
+                waiting.has_found();
+            }
+            let begun = match verdict {
                 Verdict::Claim(before) => Begun::New(before),
                 Verdict::Replay(outcome) => Begun::Replay(outcome),
                 Verdict::Mismatch => Begun::Mismatch,
@@ -49,16 +55,26 @@ impl Idempotency {
                     until,
                     holder,
                 } => {
-                    if waiting.again(Some(remaining)).await {
-                        rounds = 0;
-                        continue;
+                    let waited = if turn.is_some() {
+                        waiting.polls(remaining).await
+                    } else {
+                        let other = self.core.turns.other(key);
+                        let of = (key, fingerprint);
+                        waiting.out(&self.core, of, other, remaining).await
+                    };
+                    match waited {
+                        Waited::Over => {
+                            rounds = 0;
+                            continue;
+                        }
+                        Waited::Kept(outcome) => Begun::Replay(outcome),
+                        Waited::TooLong => Begun::InFlight(InFlight {
+                            remaining: Some(remaining),
+                            until: DateTime::from_timestamp_micros(until),
+                            holder: Some(holder),
+                            quarantine: None,
+                        }),
                     }
-                    Begun::InFlight(InFlight {
-                        remaining: Some(remaining),
-                        until: DateTime::from_timestamp_micros(until),
-                        holder: Some(holder),
-                        quarantine: None,
-                    })
                 }
                 Verdict::OpenStep { attempt } => {
                     self.decide(key, attempt, Decision::Unknown).await?;
@@ -83,6 +99,16 @@ impl Idempotency {
             };
             return Ok(begun);
         }
+    }
+
+    /// Waits for the end of a turn in this client.
+    pub(super) async fn wait_out(
+        &self,
+        waiting: &mut Waiting,
+        of: (&RecordKey, &Fingerprint),
+        other: OtherTurn,
+    ) -> Waited {
+        waiting.out(&self.core, of, Some(other), self.lease).await
     }
 
     /// Asks the application's hook whether the step happened.

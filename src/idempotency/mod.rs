@@ -38,6 +38,7 @@
 
 mod begin;
 mod begun;
+mod bounds;
 mod form_token;
 mod guard;
 mod judge;

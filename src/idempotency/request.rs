@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::begun::{Reconciled, UnknownStep};
-use super::guard::Bounds;
+use super::bounds::Bounds;
 use super::waiting::Waiting;
 use crate::model::Error;
 use crate::model::bounds::{check_ttl, check_wait, within};
@@ -60,10 +60,10 @@ const REMEMBER_BEGUN: Duration = Duration::from_hours(366 * 24);
 #[must_use = "it does nothing by itself"]
 pub struct Idempotency {
     pub(super) core: Arc<Core>,
-    lease: Duration,
+    pub(super) lease: Duration,
     retention: Duration,
     remember_expired: Duration,
-    pub(super) wait: Duration,
+    wait: Duration,
     max_attempts: u32,
     max_outcome: usize,
     pub(super) retry: Retry,
@@ -124,7 +124,8 @@ impl Idempotency {
 
     /// The longest wait for the attempt of another caller, or for a transaction of [`run_in_tx`](Self::run_in_tx), before the
     /// result is [`Begun::InFlight`](crate::Begun::InFlight): at most 366 days, no wait when not set. If the attempt ends in that
-    /// time, this call replays its outcome, or takes its key. A waiting caller keeps no connection of a pool;
+    /// time, this call replays its outcome, or takes its key. An attempt or a transaction of this client tells its end, and its outcome, to all who
+    /// wait; for those of other clients, one of the waiters asks the database, every 2 ms at first, at least every 40 ms. A waiting caller keeps no connection of a pool;
     /// [`run_in_tx`](Self::run_in_tx) describes when it needs one for a moment before it waits.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;

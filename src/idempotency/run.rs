@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::begun::{Begun, InFlight};
 use super::request::Idempotency;
-use super::waiting::Waiting;
+use super::waiting::{Waited, Waiting};
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::{Fingerprint, RecordKey, Subject, check_scope};
@@ -74,32 +74,43 @@ impl Idempotency {
         let mut looks = self.core.capabilities.one_writer || self.core.seen_keys.contains(&key);
         self.core.seen_keys.insert(&key);
         let mut turn = None;
+        let of = (&key, fingerprint);
         loop {
+            let claimed = self.core.turns.claimed(&key);
             let before = if looks {
-                match self.look(&key, fingerprint, &mut waiting).await?.refusal() {
+                let look = self.look(&key, fingerprint, &mut waiting, turn.as_ref());
+                match look.await?.refusal() {
                     Ok(before) => before,
                     Err(refusal) => return Ok(refusal),
                 }
             } else {
                 None
             };
-            looks = true;
             if turn.is_none() {
-                match self.core.running.take_turn(&key) {
+                let over = claimed.filter(|_| looks);
+                looks = true;
+                match self.core.turns.take(&key, fingerprint, over) {
                     Ok(mine) => turn = Some(mine),
-                    Err(taken) if waiting.out(&taken).await => continue,
-                    Err(_) => return Ok(Begun::InFlight(InFlight::unseen())),
+                    Err(other) => match self.wait_out(&mut waiting, of, other).await {
+                        Waited::Kept(outcome) => return Ok(Begun::Replay(outcome)),
+                        Waited::Over => continue,
+                        Waited::TooLong => return Ok(Begun::InFlight(InFlight::unseen())),
+                    },
                 }
             }
             self.core.check_open()?;
             let ask = self.ask(&key, fingerprint, before);
             match self.once(pool, &attempts.run, &ask, &mut work).await {
-                Ok(Ran::Done(outcome)) => return Ok(Begun::New(outcome)),
+                Ok(Ran::Done(outcome)) => {
+                    turn.inspect(|turn| turn.kept(&outcome));
+                    return Ok(Begun::New(outcome));
+                }
                 // Another caller was faster: look at the record again.
                 Ok(Ran::Missed) if misses < MAX_MISSES => misses += 1,
                 Ok(Ran::Missed) => return Ok(Begun::InFlight(InFlight::unseen())),
                 Ok(Ran::Locked) => {
-                    let seen = self.look(&key, fingerprint, &mut waiting).await?;
+                    let look = self.look(&key, fingerprint, &mut waiting, turn.as_ref());
+                    let seen = look.await?;
                     match seen.refusal() {
                         Err(refusal) => return Ok(refusal),
                         Ok(_) if misses >= MAX_MISSES => {

@@ -1,17 +1,23 @@
 //! Waiting for the attempt of another caller.
 
+use std::future::pending;
 use std::time::Duration;
 
 use tokio::select;
 
-use crate::model::Moment;
-use crate::runtime::backoff;
-use crate::runtime::seen_keys::OtherTurn;
+use crate::model::{Fingerprint, Moment, Outcome, RecordKey};
 use crate::runtime::timer::sleep_until;
+use crate::runtime::turns::{OtherTurn, Turn};
+use crate::runtime::{Core, backoff};
+
+/// How long the waiters for an attempt in this client trust that its end is told. Its lease may be lost meanwhile.
+const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 
 pub(super) struct Waiting {
     until: Moment,
     pauses: backon::ExponentialBackoff,
+    /// This caller looks for the others.
+    poller: Option<Turn>,
 }
 
 impl Waiting {
@@ -19,12 +25,13 @@ impl Waiting {
         Self {
             until: Moment::now() + wait,
             pauses: backoff::poll(),
+            poller: None,
         }
     }
 
     /// Pauses, at most until the end of a lease. False: the wait is over.
     pub(super) async fn again(&mut self, remaining: Option<Duration>) -> bool {
-        if self.until.has_passed() {
+        if self.is_over() {
             return false;
         }
         let pause = self.pauses.next().unwrap_or_default();
@@ -33,16 +40,68 @@ impl Waiting {
         true
     }
 
-    /// Waits for the end of a transaction of this client. False: the wait is over first.
-    pub(super) async fn out(&self, taken: &OtherTurn) -> bool {
-        if self.until.has_passed() {
-            return false;
-        }
-        select! {
-            () = taken.over() => true,
-            () = sleep_until(self.until) => false,
+    pub(super) fn is_over(&self) -> bool {
+        self.until.has_passed()
+    }
+
+    /// Pauses until this caller should look again at an attempt of another client that has `remaining` left.
+    pub(super) async fn polls(&mut self, remaining: Duration) -> Waited {
+        if self.again(Some(remaining)).await {
+            Waited::Over
+        } else {
+            Waited::TooLong
         }
     }
+
+    /// Waits for the attempt or the transaction of another caller, until a look at the record may tell more. One that is in this client tells of its
+    /// end. In case it does not, and for those of other clients, one of the waiters looks from time to time, and the others wait for what it finds.
+    pub(super) async fn out(
+        &mut self,
+        core: &Core,
+        (key, request): (&RecordKey, &Fingerprint),
+        turn: Option<OtherTurn>,
+        limit: Duration,
+    ) -> Waited {
+        if self.is_over() {
+            return Waited::TooLong;
+        }
+        let mut pause = limit;
+        let mut poller = None;
+        if self.poller.is_none() {
+            match core.pollers.take(key, request, None) {
+                Ok(mine) => self.poller = Some(mine),
+                Err(other) => poller = Some(other),
+            }
+        }
+        if self.poller.is_some() {
+            let next = || self.pauses.next().unwrap_or_default();
+            pause = pause.min(turn.as_ref().map_or_else(next, |_| LOOK_ANYWAY));
+        }
+        let over = async |turn: Option<OtherTurn>| match turn {
+            Some(turn) => turn.over(request).await,
+            None => pending().await,
+        };
+        select! {
+            end = over(turn) => end.map_or(Waited::Over, Waited::Kept),
+            _ = over(poller) => Waited::Over,
+            () = sleep_until((Moment::now() + pause).min(self.until)) => Waited::Over,
+        }
+    }
+
+    /// This caller has found what there is: another one may look.
+    pub(super) fn has_found(&mut self) {
+        self.poller = None;
+    }
+}
+
+/// How a wait ended.
+pub(super) enum Waited {
+    /// The caller waits no longer.
+    TooLong,
+    /// Look at the record.
+    Over,
+    /// The attempt has kept this outcome.
+    Kept(Outcome),
 }
 
 #[cfg(test)]

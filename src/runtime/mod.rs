@@ -44,6 +44,7 @@ pub(crate) mod tasks;
 mod threads;
 pub(crate) mod timer;
 pub(crate) mod token;
+pub(crate) mod turns;
 pub(crate) mod verbs;
 mod waiters;
 
@@ -74,11 +75,12 @@ use queue::Queue;
 use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
-use seen_keys::{RunningKeys, SeenKeys};
+use seen_keys::SeenKeys;
 use sessions::Sessions;
 pub(crate) use settings::Settings;
 use tasks::{Kind, Tasks};
 use timer::sleep_until;
+use turns::Turns;
 use verbs::alone::Alone;
 use verbs::read::Read;
 use waiters::Waiters;
@@ -120,8 +122,10 @@ pub(crate) struct Core {
     pub(crate) database: Uuid,
     /// Recently seen keys: these records probably exist.
     pub(crate) seen_keys: SeenKeys,
-    /// The keys that transactions of this client try now.
-    pub(crate) running: Arc<RunningKeys>,
+    /// The keys whose attempts, and whose transactions, this client runs now.
+    pub(crate) turns: Arc<Turns>,
+    /// Who asks for the others, of those who wait for the attempt of another client.
+    pub(crate) pollers: Arc<Turns>,
     /// What this client has started.
     pub(crate) tasks: Tasks,
     pub(crate) sessions: Sessions,

@@ -1,10 +1,8 @@
-//! Recently seen keys: a hit means that a record probably exists. Also the keys that transactions of this client try now.
+//! Recently seen keys: a hit means that a record probably exists.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tokio::sync::watch;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::model::RecordKey;
 
@@ -38,59 +36,6 @@ impl SeenKeys {
     }
 }
 
-/// The keys that transactions of this client try now, one transaction per key. A duplicate learns of it, and of its end, without
-/// a connection.
-#[derive(Debug, Default)]
-pub(crate) struct RunningKeys(Mutex<HashMap<RecordKey, watch::Receiver<()>>>);
-
-/// The right to try a key in a transaction. Dropping it lets the next one try.
-#[derive(Debug)]
-pub(crate) struct KeyTurn {
-    running: Arc<RunningKeys>,
-    key: RecordKey,
-    /// Dropping it wakes the waiting duplicates.
-    _end: watch::Sender<()>,
-}
-
-/// The turn of another call on the same key.
-#[derive(Debug)]
-pub(crate) struct OtherTurn(watch::Receiver<()>);
-
-impl RunningKeys {
-    pub(crate) fn take_turn(self: &Arc<Self>, key: &RecordKey) -> Result<KeyTurn, OtherTurn> {
-        let mut keys = self.keys();
-        if let Some(end) = keys.get(key) {
-            return Err(OtherTurn(end.clone()));
-        }
-        let (end, heard) = watch::channel(());
-        keys.insert(key.clone(), heard);
-        Ok(KeyTurn {
-            running: Arc::clone(self),
-            key: key.clone(),
-            _end: end,
-        })
-    }
-
-    fn keys(&self) -> MutexGuard<'_, HashMap<RecordKey, watch::Receiver<()>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for KeyTurn {
-    fn drop(&mut self) {
-        self.running.keys().remove(&self.key);
-    }
-}
-
-impl OtherTurn {
-    /// Waits for the end of that turn.
-    pub(crate) async fn over(&self) {
-        let mut end = self.0.clone();
-        // Nothing is ever sent.
-        while end.changed().await.is_ok() {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,23 +51,5 @@ mod tests {
         assert!(seen.contains(&key(3 * GENERATION - 1)));
         assert!(seen.contains(&key(2 * GENERATION)));
         assert!(!seen.contains(&key(0)));
-    }
-
-    #[tokio::test]
-    async fn a_key_is_one_transactions_at_a_time() {
-        let running = Arc::new(RunningKeys::default());
-        let key = |key: &str| RecordKey::new("s", key).unwrap();
-        let turn = running.take_turn(&key("a")).unwrap();
-        let other = running.take_turn(&key("b")).unwrap();
-        let taken = running.take_turn(&key("a")).unwrap_err();
-        drop(other);
-        let waits = tokio::spawn(async move { taken.over().await });
-        assert!(running.take_turn(&key("a")).is_err());
-        drop(turn);
-        waits.await.unwrap();
-        let turn = running.take_turn(&key("a")).unwrap();
-        assert_eq!(running.keys().len(), 1);
-        drop(turn);
-        assert!(running.keys().is_empty());
     }
 }

@@ -57,6 +57,17 @@ impl IdempotencyLayer {
         self.with(|settings| settings.max_run = Some(time))
     }
 
+    /// How long a client may ask the layer to wait for the running attempt of its key: with `Prefer: wait=N` (seconds; RFC 7240, section 4.3) a duplicate gets the
+    /// response of that attempt when it ends, or [in-flight](crate#in-flight) after N seconds, or after this limit. At most 366 days. Without this setting the
+    /// layer ignores that header, and [`wait`](rowlock::Idempotency::wait) holds for every request; with it, for those without that header.
+    ///
+    /// A waiting request has no room of [`max_running`](Self::max_running) and no connection to the database. The end of an attempt in this process is told to all
+    /// that wait for it at once; for an attempt of another process, one of those that wait asks the database, every 2 ms at first and then less often, at least
+    /// every 40 ms.
+    pub fn max_wait(self, limit: Duration) -> Self {
+        self.with(|settings| settings.max_wait = Some(limit))
+    }
+
     /// How many handlers may run at the same time in this layer and its clones (default: no limit). The layer answers a request beyond it with
     /// [overloaded](crate#overloaded), without claiming its key. Replays, and requests whose key is in flight, need no room.
     pub fn max_running(self, handlers: usize) -> Self {

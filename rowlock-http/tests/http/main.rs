@@ -11,6 +11,7 @@
 //! | 2.6: a retry gets the result of the first, success or error | `replays::a_retry_gets_the_same_response`, `replays::a_refusal_of_the_handler_is_replayed`, `replays::what_is_kept_is_an_http_message` |
 //! | headers of one session are not kept | `replays::a_cookie_is_never_kept`, `replays::only_listed_headers_are_kept` |
 //! | 2.6: a retry while the first runs is 409 | `replays::a_request_in_flight_is_a_conflict`, `replays::a_duplicate_can_wait` |
+//! | RFC 7240, 4.3: a duplicate prefers to wait for the first | `duplicates::*` |
 //! | 2.7: the same key with another payload is 422 | `replays::another_payload_is_refused`, `replays::another_payload_is_refused_while_the_first_runs` |
 //! | 2.4: the fingerprint | `replays::method_path_query_and_body_count`, `fingerprints::*` |
 //! | 2.2: the server may find the key elsewhere: in the body of a webhook, for example | `keys_in_bodies::*` |
@@ -36,6 +37,7 @@
 
 mod bodies;
 mod drain;
+mod duplicates;
 mod failures;
 mod finality;
 mod fingerprints;

@@ -22,6 +22,8 @@ pub(crate) struct Shop {
     runs: AtomicU32,
     /// The keys whose handler has begun.
     begun: Mutex<HashSet<String>>,
+    /// How many requests the server was handed.
+    handed: AtomicU32,
     /// The keys of all requests that the server was handed.
     seen: Mutex<HashSet<String>>,
     /// The keys of answers that nobody has waited for.
@@ -59,6 +61,7 @@ impl Shop {
             pool,
             runs: AtomicU32::new(0),
             begun: Mutex::default(),
+            handed: AtomicU32::new(0),
             seen: Mutex::default(),
             dropped: Mutex::default(),
             answered: Mutex::default(),
@@ -73,6 +76,10 @@ impl Shop {
 
     pub(crate) fn has_begun(&self, key: &str) -> bool {
         self.begun.lock().unwrap().contains(&format!("\"{key}\""))
+    }
+
+    pub(crate) fn handed(&self) -> u32 {
+        self.handed.load(Ordering::SeqCst)
     }
 
     /// How many keys the server was handed.
@@ -97,6 +104,7 @@ impl Shop {
 
     pub(crate) fn watch(self: &Arc<Self>, headers: &HeaderMap) -> Watch {
         let key = text(headers, "idempotency-key").unwrap_or_default();
+        self.handed.fetch_add(1, Ordering::SeqCst);
         self.seen.lock().unwrap().insert(key.clone());
         Watch(Arc::clone(self), Some(key))
     }
