@@ -9,6 +9,7 @@ use rowlock::{Begun, Error, Outcome, RecordKey};
 use tokio::time::{self, Instant};
 use tower_service::Service;
 use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use crate::body::{Answer, BoxError, ResponseBody};
 use crate::collect::{Collected, collect};
@@ -54,7 +55,13 @@ impl Asked {
             return Ok(settings.response(&Problem::Stopping));
         };
         let work = async move { self.run(inner, request, &task).await };
-        let request = settings.idempotency.spawn(REQUEST, work.in_current_span());
+        let span = tracing::info_span!(
+            "idempotent request",
+            rowlock.record = Empty,
+            rowlock.attempt = Empty,
+            rowlock.outcome = Empty
+        );
+        let request = settings.idempotency.spawn(REQUEST, work.instrument(span));
         match request.await {
             Ok(answer) => answer,
             Err(error) => {

@@ -245,8 +245,7 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
         }
         time::sleep(pauses.next().unwrap_or_default()).await;
     }
-    let record = attempt.record();
-    tracing::error!(%record, "a response is lost: a retry runs the handler again");
+    attempt.outcome_is_lost();
 }
 
 /// Pauses with jitter, so that processes that fail together do not try again together.

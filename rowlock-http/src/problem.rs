@@ -215,6 +215,8 @@ impl Problem {
         usual: Option<Duration>,
     ) -> Response<ResponseBody> {
         let (anchor, status) = self.kind();
+        #[cfg(feature = "metrics")]
+        metrics::counter!("rowlock_http_problems_total", "problem" => anchor).increment(1);
         let original_status = match self {
             Self::ResponseNotKept { status } => *status,
             _ => None,

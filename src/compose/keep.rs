@@ -126,5 +126,5 @@ async fn keep_on(guard: IdempotencyGuard, mut outcome: Outcome) {
             }
         }
     }
-    tracing::error!(%record, "a result is lost: the next call runs the work again");
+    guard.outcome_is_lost();
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::begun::{Begun, InFlight};
 use super::guard::IdempotencyGuard;
 use super::request::Idempotency;
+use super::told;
 use super::waiting::Waited;
 use crate::model::{Error, Fingerprint, HTTP, RecordKey, Subject, check_scope};
 use crate::runtime::verbs::claim::{Claim, Claiming};
@@ -143,27 +144,40 @@ impl Idempotency {
         &self,
         key: RecordKey,
         fingerprint: &Fingerprint,
+        room: impl FnMut() -> Option<R>,
+    ) -> Result<Option<Begun<(IdempotencyGuard, R)>>, Error> {
+        let begun = self.try_attempt(&key, fingerprint, room).await.transpose();
+        if let Some(begun) = &begun {
+            told::tell(&key, begun.as_ref(), |(guard, _)| Some(guard.attempt()));
+        }
+        begun.transpose()
+    }
+
+    async fn try_attempt<R>(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
         mut room: impl FnMut() -> Option<R>,
     ) -> Result<Option<Begun<(IdempotencyGuard, R)>>, Error> {
-        self.core.seen_keys.insert(&key);
+        self.core.seen_keys.insert(key);
         let mut waiting = self.waiting();
         let mut looks = 0;
-        let of = (&key, fingerprint);
+        let of = (key, fingerprint);
         loop {
             // A duplicate of what this client does now waits for its end, and needs no look.
-            if let Some(other) = self.core.turns.other(&key)
+            if let Some(other) = self.core.turns.other(key)
                 && other.is_of(fingerprint)
                 && let Waited::Kept(outcome) = self.wait_out(&mut waiting, of, other).await
             {
                 return Ok(Some(Begun::Replay(outcome)));
             }
-            let claimed = self.core.turns.claimed(&key);
-            let look = self.look(&key, fingerprint, &mut waiting, None).await?;
+            let claimed = self.core.turns.claimed(key);
+            let look = self.look(key, fingerprint, &mut waiting, None).await?;
             let before = match look.refusal() {
                 Ok(before) => before,
                 Err(refusal) => return Ok(Some(refusal)),
             };
-            let turn = match self.core.turns.take(&key, fingerprint, claimed) {
+            let turn = match self.core.turns.take(key, fingerprint, claimed) {
                 Ok(turn) => turn,
                 Err(other) => match self.wait_out(&mut waiting, of, other).await {
                     Waited::Kept(outcome) => return Ok(Some(Begun::Replay(outcome))),
@@ -180,7 +194,7 @@ impl Idempotency {
                 return Ok(None);
             };
             looks += 1;
-            let ask = self.ask(&key, fingerprint, before);
+            let ask = self.ask(key, fingerprint, before);
             let claim = |reply| Claim::task(&self.core, ask, reply);
             match self.core.answer(claim).await? {
                 Claiming::Mine(guard) => {
@@ -195,7 +209,7 @@ impl Idempotency {
                 missed => {
                     drop((room, turn));
                     if looks == 2
-                        && let Some(left) = self.quarantine(&key).await?
+                        && let Some(left) = self.quarantine(key).await?
                     {
                         if waiting.again(Some(left)).await {
                             looks = 0;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::bounds::Bounds;
 use super::steps::Steps;
+use super::told;
 use crate::model::Outcome;
 use crate::model::{Error, Loss};
 use crate::model::{Fingerprint, RecordKey, check_step};
@@ -309,6 +310,7 @@ impl IdempotencyGuard {
     }
 
     pub(super) fn superseded(&self, doing: &'static str) -> Error {
+        told::superseded(self.record(), self.attempt(), doing);
         self.ended(doing, SUPERSEDED)
     }
 

@@ -48,6 +48,7 @@ mod request;
 mod run;
 mod step;
 mod steps;
+mod told;
 mod waiting;
 mod whole;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::begun::{Begun, InFlight};
 use super::request::Idempotency;
+use super::told;
 use super::waiting::{Waited, Waiting};
 use crate::model::Error;
 use crate::model::Outcome;
@@ -55,7 +56,7 @@ impl Idempotency {
         scope: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
         fingerprint: impl Into<Fingerprint>,
-        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+        work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<Begun<Outcome>, E>
     where
         P: Pool,
@@ -66,19 +67,38 @@ impl Idempotency {
         let fingerprint = &fingerprint.into();
         check_scope(scope.as_ref()).map_err(Error::from)?;
         let key = RecordKey::new(scope, key).map_err(Error::from)?;
+        let begun = self.run_in(pool, &key, fingerprint, work).await;
+        if let Ok(begun) = &begun {
+            told::tell(&key, Ok(begun), |_| None);
+        }
+        begun
+    }
+
+    async fn run_in<P, E, F>(
+        &self,
+        pool: &P,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+    ) -> Result<Begun<Outcome>, E>
+    where
+        P: Pool,
+        E: From<sqlx::Error> + From<Error> + Retryable,
+        F: Future<Output = Result<Outcome, E>>,
+    {
         let mut waiting = self.waiting();
         let mut attempts = self.retry.attempts_of_one()?;
         let mut misses = 0;
         // If this client has seen the key, a replay is likely, and a look needs no transaction. On an engine with one
         // writer, beginning a transaction waits for all others, so always look first.
-        let mut looks = self.core.capabilities.one_writer || self.core.seen_keys.contains(&key);
-        self.core.seen_keys.insert(&key);
+        let mut looks = self.core.capabilities.one_writer || self.core.seen_keys.contains(key);
+        self.core.seen_keys.insert(key);
         let mut turn = None;
-        let of = (&key, fingerprint);
+        let of = (key, fingerprint);
         loop {
-            let claimed = self.core.turns.claimed(&key);
+            let claimed = self.core.turns.claimed(key);
             let before = if looks {
-                let look = self.look(&key, fingerprint, &mut waiting, turn.as_ref());
+                let look = self.look(key, fingerprint, &mut waiting, turn.as_ref());
                 match look.await?.refusal() {
                     Ok(before) => before,
                     Err(refusal) => return Ok(refusal),
@@ -89,7 +109,7 @@ impl Idempotency {
             if turn.is_none() {
                 let over = claimed.filter(|_| looks);
                 looks = true;
-                match self.core.turns.take(&key, fingerprint, over) {
+                match self.core.turns.take(key, fingerprint, over) {
                     Ok(mine) => turn = Some(mine),
                     Err(other) => match self.wait_out(&mut waiting, of, other).await {
                         Waited::Kept(outcome) => return Ok(Begun::Replay(outcome)),
@@ -99,7 +119,7 @@ impl Idempotency {
                 }
             }
             self.core.check_open()?;
-            let ask = self.ask(&key, fingerprint, before);
+            let ask = self.ask(key, fingerprint, before);
             match self.once(pool, &attempts.run, &ask, &mut work).await {
                 Ok(Ran::Done(outcome)) => {
                     turn.inspect(|turn| turn.kept(&outcome));
@@ -109,7 +129,7 @@ impl Idempotency {
                 Ok(Ran::Missed) if misses < MAX_MISSES => misses += 1,
                 Ok(Ran::Missed) => return Ok(Begun::InFlight(InFlight::unseen())),
                 Ok(Ran::Locked) => {
-                    let look = self.look(&key, fingerprint, &mut waiting, turn.as_ref());
+                    let look = self.look(key, fingerprint, &mut waiting, turn.as_ref());
                     let seen = look.await?;
                     match seen.refusal() {
                         Err(refusal) => return Ok(refusal),
@@ -118,7 +138,7 @@ impl Idempotency {
                         }
                         // The record has changed, and the key is free.
                         Ok(now) if now != before => misses += 1,
-                        Ok(_) if self.ended(&key, &mut waiting).await? => misses += 1,
+                        Ok(_) if self.ended(key, &mut waiting).await? => misses += 1,
                         Ok(_) => return Ok(Begun::InFlight(InFlight::unseen())),
                     }
                 }

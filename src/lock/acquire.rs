@@ -11,6 +11,7 @@ use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_linger, check_
 use crate::model::{Error, Moment, Name, Subject};
 use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
+use crate::runtime::meter::{self, Since};
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::join::Joining;
 use crate::runtime::verbs::take::{Acquired, Take};
@@ -45,6 +46,16 @@ impl Lock {
     ///
     /// Dropping the future leaves nothing behind: a lease that it acquired is released in the background.
     pub async fn try_acquire(&self) -> Result<TryAcquire, Error> {
+        let since = Since::now();
+        let tried = self.try_once().await;
+        let got = tried
+            .as_ref()
+            .map(|tried| matches!(tried, TryAcquire::Held(_)));
+        meter::acquired(self.kind(), got, since.elapsed());
+        tried
+    }
+
+    async fn try_once(&self) -> Result<TryAcquire, Error> {
         let name = self.check()?;
         if let Some(guard) = self.pick_up(name) {
             return Ok(TryAcquire::Held(Held::new(guard)));
@@ -92,6 +103,17 @@ impl Lock {
     ///
     /// Dropping the future leaves nothing behind: in the background it leaves the queue, and a lease that it acquired is released.
     pub async fn acquire(&self) -> Result<Held, Error> {
+        let since = Since::now();
+        let acquired = self.wait_for_it().await;
+        meter::acquired(
+            self.kind(),
+            acquired.as_ref().map(|_| true),
+            since.elapsed(),
+        );
+        acquired
+    }
+
+    async fn wait_for_it(&self) -> Result<Held, Error> {
         let name = self.check()?;
         let granted = async {
             // Where other nodes take writes too (Galera), a waiter that joins there would abort the transaction that has the row pinned here.

@@ -11,6 +11,7 @@ use super::{Lock, Owner};
 use crate::model::{Error, Kind, Moment, Name, Subject};
 use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
+use crate::runtime::meter::InQueue;
 use crate::runtime::place::Place;
 use crate::runtime::queue::seat::Turn;
 use crate::runtime::timer::sleep_until;
@@ -194,6 +195,7 @@ impl Lock {
     /// Waits for the turn of the place, and confirms the grant then. Dropping the future leaves the queue.
     async fn stand(&self, mut place: Place, limit: Option<Moment>) -> Result<Waited, Error> {
         let core = &self.core;
+        let _in_queue = InQueue::new();
         loop {
             let mut closing = pin!(core.queue.closing.notified());
             // From here on no shutdown is missed.

@@ -147,7 +147,7 @@ async fn batch<T>(
     }
     link.connect().await?;
     let began = Moment::now();
-    let done = link.run(link.operation_timeout(), work).await?;
+    let done = link.run("clean", link.operation_timeout(), work).await?;
     sleep_until(Moment::now() + began.elapsed() * REST).await;
     Ok(Some(done))
 }

@@ -127,6 +127,13 @@ impl<V: Verb> Batch for Gathered<V> {
         V::RANK
     }
 
+    fn told(&self) -> (&'static str, usize) {
+        let doing = || self.firsts.first().map(|task| task.head.doing);
+        let name = V::RANK.name().or_else(doing).unwrap_or_default();
+        let followers = self.followers.iter().map(Vec::len).sum::<usize>();
+        (name, self.firsts.len() + followers)
+    }
+
     fn settle(self: Box<Self>, answered: Answered) -> Vec<Next> {
         let mut next = Vec::new();
         let tasks = self.firsts.into_iter().zip(self.followers);

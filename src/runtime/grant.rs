@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::model::{ClockError, Moment};
-use crate::model::{Loss, Name};
+use super::meter;
+pub(crate) use super::status::{End, Granted, Status};
+use crate::model::{ClockError, Loss, Moment, Name};
 use crate::runtime::timer::sleep_until;
 use crate::store::queue::{Reserved, Ticket};
 
@@ -49,36 +50,7 @@ pub(crate) struct Grant<K = Name> {
     session: Option<Arc<Grant<Uuid>>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Status {
-    /// Counted from before the last confirmed request was sent.
-    pub(crate) deadline: Moment,
-    /// A renewal is overdue, or the cap is near.
-    pub(crate) at_risk: bool,
-    pub(crate) end: Option<End>,
-    /// The number of guards.
-    guards: u32,
-}
-
-impl Status {
-    /// The status of a grant that ends with its session.
-    fn within(self, session: &Self) -> Self {
-        Self {
-            deadline: self.deadline.min(session.deadline),
-            at_risk: self.at_risk || session.at_risk,
-            end: self.end.or(session.end),
-            ..self
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    Released,
-    Lost(Loss),
-}
-
-impl<K> Grant<K> {
+impl<K: Granted> Grant<K> {
     /// A confirmed grant, which may be trusted until `deadline`.
     pub(crate) fn new(
         name: K,
@@ -211,7 +183,15 @@ impl<K> Grant<K> {
 
     /// Changes the status. `change` says whether it did.
     fn change(&self, change: impl FnOnce(&mut Status) -> bool) -> bool {
-        let changed = change(&mut self.own());
+        let (changed, lost) = {
+            let mut status = self.own();
+            let before = status.end;
+            let changed = change(&mut status);
+            (changed, status.end.filter(|_| before.is_none()))
+        };
+        if let Some(End::Lost(loss)) = lost {
+            meter::lost(K::WHAT, loss);
+        }
         if changed {
             self.changed.notify_waiters();
         }
@@ -331,6 +311,11 @@ impl<K> Grant<K> {
     /// From here on, losing the row means that the attempt completed.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
+    }
+
+    /// Whether losing the row means that the attempt completed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     /// The row no longer names this grant.

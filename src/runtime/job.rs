@@ -100,6 +100,21 @@ pub(crate) enum Rank {
 }
 
 impl Rank {
+    /// Its name in the metrics. `None`: each of its jobs has a name of its own.
+    pub(crate) fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Exchange => "exchange",
+            Self::Leave => "leave",
+            Self::Accept => "accept",
+            Self::Confirm => "confirm",
+            Self::Join => "join",
+            Self::Finish => "finish",
+            Self::Claim => "claim",
+            Self::Read | Self::LargeRead => "read",
+            Self::Alone => return None,
+        })
+    }
+
     /// Whether its jobs share no statement.
     pub(crate) fn is_alone(self) -> bool {
         matches!(self, Self::Leave | Self::Accept | Self::Join | Self::Alone)
@@ -213,6 +228,9 @@ pub(crate) trait Batch: Call + fmt::Debug {
     fn join(&mut self, job: Job) -> Option<Job>;
 
     fn rank(&self) -> Rank;
+
+    /// What the metrics tell of it: its name, and how many operations it has.
+    fn told(&self) -> (&'static str, usize);
 
     /// Answers the callers after the statement succeeded.
     fn settle(self: Box<Self>, answered: Answered) -> Vec<Next>;

@@ -11,6 +11,7 @@ use super::cohort::Cohort;
 use super::grant::Grant;
 use super::head::Fate;
 use super::job::Reply;
+use super::meter::Since;
 use super::verbs::release;
 use crate::model::Moment;
 use crate::model::{Error, Loss, ReleaseOutcome};
@@ -30,6 +31,7 @@ pub(crate) struct Guard {
     failed: AtomicBool,
     /// The pending answer to a release, until a caller has received it.
     answer: Mutex<Option<oneshot::Receiver<Result<ReleaseOutcome, Error>>>>,
+    since: Since,
 }
 
 impl Guard {
@@ -43,6 +45,7 @@ impl Guard {
             released: OnceLock::new(),
             failed: AtomicBool::new(false),
             answer: Mutex::default(),
+            since: Since::now(),
         })
     }
 
@@ -56,6 +59,7 @@ impl Guard {
             released: OnceLock::new(),
             failed: AtomicBool::new(false),
             answer: Mutex::default(),
+            since: Since::now(),
         }
     }
 
@@ -124,6 +128,7 @@ impl Guard {
         if self.released.set(grant.loss_at(now)).is_err() {
             return false;
         }
+        self.since.held();
         let cohort = self.cohort.get();
         if cohort.is_some_and(|(cohort, _)| cohort.hand_on(self)) {
             let _ = reply.map(|reply| reply.send(Ok(ReleaseOutcome::Released)));
@@ -147,6 +152,7 @@ impl Guard {
     pub(super) fn end(&self) -> Option<bool> {
         let (grant, now) = (&self.grant, Moment::now());
         self.released.set(grant.loss_at(now)).ok()?;
+        self.since.held();
         if let Some((cohort, _)) = self.cohort.get() {
             // The grant may be pinned, so this only ends the turn.
             cohort.hand_on(self);

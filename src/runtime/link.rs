@@ -9,10 +9,12 @@ use async_trait::async_trait;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::job::Batch;
+use super::meter::{self, Since};
 use crate::model::FaultKind;
 use crate::store::fault::Fault;
 use crate::store::queue::Listener;
-use crate::store::{Call, Connection, Connector, Store};
+use crate::store::{Connection, Connector, Store};
 
 /// A connection of our own, outside every pool.
 ///
@@ -184,21 +186,42 @@ impl Link {
         Ok(())
     }
 
-    /// Runs one verb, bounded by `bound`. Drops the connection after a failure that leaves its state unknown. Dropping the future
+    /// Runs one verb, bounded by `bound`; `what` is its name in the metrics. Drops the connection after a failure that leaves its state unknown. Dropping the future
     /// drops the connection too.
     pub(crate) async fn run<T>(
         &mut self,
+        what: &'static str,
         bound: Duration,
         verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        self.lend(bound, async |connection| connection.call(bound, verb).await)
-            .await
+        self.run_many((what, 1), bound, verb).await
     }
 
-    /// [`Self::run`] for a call that keeps its outcome.
-    pub(crate) async fn send(&mut self, bound: Duration, call: &mut dyn Call) -> Result<(), Fault> {
-        self.lend(bound, async |connection| connection.run(call, bound).await)
-            .await
+    /// [`Self::run`] for a verb of so many operations.
+    pub(crate) async fn run_many<T>(
+        &mut self,
+        (what, size): (&'static str, usize),
+        bound: Duration,
+        verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let since = Since::now();
+        let lent = self.lend(bound, async |connection| connection.call(bound, verb).await);
+        let result = lent.await;
+        meter::statement(what, size, since.elapsed(), result.is_ok());
+        result
+    }
+
+    /// [`Self::run`] for a batch, which keeps its outcomes.
+    pub(crate) async fn send(
+        &mut self,
+        bound: Duration,
+        batch: &mut dyn Batch,
+    ) -> Result<(), Fault> {
+        let ((what, size), since) = (batch.told(), Since::now());
+        let lent = self.lend(bound, async |connection| connection.run(batch, bound).await);
+        let result = lent.await;
+        meter::statement(what, size, since.elapsed(), result.is_ok());
+        result
     }
 
     /// [`Self::run`] for work that needs the whole connection.

@@ -28,8 +28,10 @@ pub(crate) mod job;
 mod lanes;
 pub(crate) mod lease_guard;
 mod link;
+pub(crate) mod meter;
 pub(crate) mod place;
 pub(crate) mod queue;
+mod reads;
 pub(crate) mod record_guard;
 mod renew;
 pub(crate) mod rows;
@@ -40,6 +42,7 @@ mod sessions;
 mod settings;
 mod shutdown;
 mod start;
+mod status;
 pub(crate) mod tasks;
 mod threads;
 pub(crate) mod timer;
@@ -72,6 +75,7 @@ use job::{Job, Reply, Task};
 use lanes::{LaneHandle, Message};
 use link::Way;
 use queue::Queue;
+use reads::Reads;
 use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
@@ -126,6 +130,7 @@ pub(crate) struct Core {
     pub(crate) turns: Arc<Turns>,
     /// Who asks for the others, of those who wait for the attempt of another client.
     pub(crate) pollers: Arc<Turns>,
+    reads: Reads,
     /// What this client has started.
     pub(crate) tasks: Tasks,
     pub(crate) sessions: Sessions,
@@ -320,7 +325,8 @@ impl Core {
     /// Reads the record of a key.
     pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
         let fate = Fate::within(self.settings.operation_timeout);
-        self.answer(|reply| Read::task(key, fate, reply)).await
+        let read = self.answer(|reply| Read::task(key, fate, reply));
+        self.reads.read(key, read).await
     }
 
     /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer meets an

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::Core;
 use super::grant::Grant;
 use super::head::Fate;
+use super::meter::Since;
 use super::verbs::finish::Finish;
 use crate::model::{Error, Loss, Moment, RecordKey, Subject};
 use crate::store::record::{ClaimAsk, FinishAsk, Finished, RecordEnd};
@@ -33,6 +34,7 @@ pub(crate) struct RecordGuard {
     /// A step that must not be repeated has begun, and may have happened.
     step_is_open: AtomicBool,
     ended: AtomicBool,
+    since: Since,
 }
 
 impl RecordGuard {
@@ -52,6 +54,7 @@ impl RecordGuard {
             bound: AtomicBool::new(false),
             step_is_open: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            since: Since::now(),
         }
     }
 
@@ -131,6 +134,10 @@ impl RecordGuard {
 
     /// Ends the attempt. Dropping the future does not stop it. After an error the caller may try again.
     pub(crate) async fn finish(&self, end: RecordEnd) -> Result<Finished, Error> {
+        let how = match end {
+            RecordEnd::Done { .. } => "completed",
+            RecordEnd::Free { .. } => "released",
+        };
         let ask = self.ask(end);
         let fate = Fate::within(self.core.settings.operation_timeout);
         let finish = |reply| Finish::task(ask, Some(reply), fate);
@@ -140,14 +147,16 @@ impl RecordGuard {
         self.ending.store(false, Ordering::Release);
         let finished = finished?;
         if finished != Finished::Locked {
-            self.end();
+            let is_ours = finished == Finished::Ended;
+            self.end(if is_ours { how } else { "superseded" });
             self.core.guards.remove(self.grant.id);
         }
         Ok(finished)
     }
 
-    fn end(&self) {
+    fn end(&self, how: &'static str) {
         if !self.ended.swap(true, Ordering::AcqRel) {
+            self.since.ran(how);
             self.core.renewals.remove(self.grant.id);
             self.grant.drop_guard(Moment::now());
         }
@@ -168,14 +177,15 @@ impl Drop for RecordGuard {
             return;
         }
         if self.ending.load(Ordering::Acquire) || self.worked.load(Ordering::Acquire) {
-            self.end();
+            self.end("left_claimed");
             return self.core.guards.remove(self.grant.id);
         }
         let ask = self.ask(self.free());
         let mut fate = Fate::within(self.core.settings.operation_timeout);
         // In the background this may be tried until the lease ends by itself.
         fate.give_up = fate.give_up.max(self.grant.status().deadline);
-        self.end();
+        let in_tx = self.grant.is_closing();
+        self.end(if in_tx { "in_transaction" } else { "dropped" });
         self.core.send(Finish::task(ask, None, fate));
         self.core.guards.remove(self.grant.id);
     }

@@ -12,6 +12,8 @@ use super::cohort::Cohorts;
 use super::guards::Guards;
 use super::lanes::{Lane, LaneHandle};
 use super::link::{Link, Way};
+use super::meter;
+use super::reads::Reads;
 use super::renew::Renewals;
 use super::schema::Preparing;
 use super::seen_keys::SeenKeys;
@@ -104,6 +106,7 @@ impl Core {
             seen_keys: SeenKeys::default(),
             turns: Arc::default(),
             pollers: Arc::default(),
+            reads: Reads::default(),
             tasks,
             sessions: Sessions::default(),
             guards: Guards::default(),
@@ -111,6 +114,7 @@ impl Core {
             undelivered: Mutex::default(),
             rows: Mutex::default(),
         };
+        meter::describe();
         Ok((Arc::new(core), applied))
     }
 }
@@ -172,10 +176,14 @@ async fn begin(
         .await
         .map_err(|fault| fault.into_error("connect", target))?;
     let timeout = link.operation_timeout();
-    let mut server = link.run(timeout, async |store| store.server().await).await;
+    let mut server = link
+        .run("connect", timeout, async |store| store.server().await)
+        .await;
     // The first statement may show that another kind of connection is needed.
     if !link.is_connected() && link.connect().await.is_ok() {
-        server = link.run(timeout, async |store| store.server().await).await;
+        server = link
+            .run("connect", timeout, async |store| store.server().await)
+            .await;
     }
     let server = server.map_err(|fault| fault.into_error("connect", target))?;
     if let Some(needed) = server.too_old {
@@ -196,13 +204,13 @@ async fn begin(
         tracing::info!(%target, %migration, "migration applied");
     }
     let database = link
-        .run(link.operation_timeout(), async |store| {
+        .run("connect", link.operation_timeout(), async |store| {
             store.database_id().await
         })
         .await
         .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
     let relaxed = link
-        .run(link.operation_timeout(), async |store| {
+        .run("connect", link.operation_timeout(), async |store| {
             store.relaxed_durability().await
         })
         .await

@@ -61,7 +61,7 @@ impl Search {
         let (asks, seats): (Vec<LookAsk>, Vec<Arc<Seat>>) = waiting.cloned().unzip();
         let timeout = link.operation_timeout();
         let edges = async |store: &mut dyn Store| store.deadlock_edges(&asks).await;
-        let edges = link.run(timeout, edges).await?;
+        let edges = link.run("deadlocks", timeout, edges).await?;
         let mut seen = HashMap::new();
         for seat in seats {
             let id = seat.ticket.grant_id;
@@ -88,7 +88,7 @@ impl Search {
         }
         let timeout = link.operation_timeout();
         let forget = async |store: &mut dyn Store| store.deadlock_forget(&over).await;
-        let forgotten = link.run(timeout, forget).await;
+        let forgotten = link.run("deadlocks", timeout, forget).await;
         if forgotten.is_err() {
             queue.state().forget.extend(over);
         }

@@ -173,13 +173,13 @@ async fn look(
     };
     if let Some(session) = test {
         let test = async |store: &mut dyn Store| store.queue_test(session).await;
-        if let Err(fault) = link.run(timeout, test).await {
+        if let Err(fault) = link.run("watch", timeout, test).await {
             queue.state().test.get_or_insert(session);
             return Err(fault);
         }
     }
     let version = async |store: &mut dyn Store| store.queue_version().await;
-    let version = link.run(timeout, version).await?;
+    let version = link.run("watch", timeout, version).await?;
     let is_whole = is_urgent || seen.whole.is_none_or(|whole| began - whole >= LONGEST);
     let is_due = is_whole || is_soon || seen.expiry.is_some_and(Moment::has_passed);
     // A place may have come since, with a row that the version has counted before.
@@ -238,7 +238,7 @@ async fn look_at(
             store.queue_look(&asks).await
         }
     };
-    let looked = link.run(timeout, look).await?;
+    let looked = link.run("watch", timeout, look).await?;
     let now = Moment::now();
     let mut stuck: Vec<(Name, Kind)> = Vec::new();
     let mut is_untold = false;
@@ -291,7 +291,7 @@ async fn pass_on(
         seen.passed = Some(name.clone());
         let ask = PassAsk { name, why };
         let pass = async |store: &mut dyn Store| pass_any(store, &ask, kind).await;
-        match link.run(timeout, pass).await? {
+        match link.run("pass on", timeout, pass).await? {
             None => is_left = true,
             Some(passed) => queue.all_passed(&passed.next),
         }

@@ -44,7 +44,7 @@ async fn look_at(link: &mut Link, session: &Session, renewal: Renewal) -> Result
     while session.grant.is_held() {
         let added = session.added();
         let page = async |conn: &mut dyn Store| conn.session_grants(id, &look.after, PAGE).await;
-        let found = link.run(timeout, page).await?;
+        let found = link.run("look at a session", timeout, page).await?;
         let more = u32::try_from(found.len()) == Ok(PAGE);
         let strays = session.compare(&mut look, &found, more, added, grace);
         let free: Vec<ReleaseAsk> = strays
@@ -58,7 +58,7 @@ async fn look_at(link: &mut Link, session: &Session, renewal: Renewal) -> Result
             .collect();
         if !free.is_empty() {
             let free = async |conn: &mut dyn Store| conn.lease_release(&free).await;
-            link.run(timeout, free).await?;
+            link.run("release", timeout, free).await?;
         }
         if !more {
             session.end_look(&look, renewal);

@@ -7,7 +7,7 @@ use super::Shared;
 use super::kept::Kept;
 use super::schedule::Chunk;
 use crate::model::{Loss, Moment};
-use crate::runtime::grant::Grant;
+use crate::runtime::grant::{Grant, Granted};
 use crate::runtime::link::Link;
 use crate::runtime::session::{Renewal, Session};
 use crate::store::Store;
@@ -116,7 +116,7 @@ pub(super) async fn part(
         return Ok(());
     }
     let sent = Moment::now();
-    let outcomes = link.run(bound, verb).await;
+    let outcomes = link.run_many(("renew", kept.len()), bound, verb).await;
     let now = Moment::now();
     // Leases to send again may have to overtake the next statement here.
     shared.help.notify_one();
@@ -140,7 +140,7 @@ pub(super) async fn part(
 }
 
 /// Sorts by name. Of two grants of one name it drops the older one, which is lost and does not know it yet.
-pub(super) fn newest_only<K: Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
+pub(super) fn newest_only<K: Granted + Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
     due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence().cmp(&a.fence())));
     due.dedup_by(|older, newest| {
         let same = older.name == newest.name;

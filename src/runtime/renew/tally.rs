@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::model::Moment;
+use crate::runtime::meter;
 
 /// Events within this time share a report.
 const SPAN: Duration = Duration::from_secs(1);
@@ -27,6 +28,7 @@ pub(super) struct Report {
 
 impl Tally {
     pub(super) fn late(&mut self, now: Moment, leases: usize) {
+        meter::late(leases);
         self.late += leases;
         self.since.get_or_insert(now);
     }

@@ -8,6 +8,7 @@ use super::*;
 use crate::model::ClockError;
 use crate::model::Loss;
 use crate::model::{FaultKind, Name};
+use crate::runtime::grant::Granted;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
@@ -75,7 +76,7 @@ impl House {
     }
 }
 
-fn grant<K: Clone>(
+fn grant<K: Granted + Clone>(
     name: K,
     id: Uuid,
     fence: i64,

@@ -58,6 +58,11 @@ impl Batch for Exchange {
         Take::RANK
     }
 
+    fn told(&self) -> (&'static str, usize) {
+        let ((name, releases), (_, takes)) = (self.releases.told(), self.takes.told());
+        (name, releases + takes)
+    }
+
     fn settle(self: Box<Self>, answered: Answered) -> Vec<Next> {
         let mut next = Box::new(self.releases).settle(answered);
         next.extend(Box::new(self.takes).settle(answered));

@@ -1,0 +1,164 @@
+//! What is counted: a recorder for the whole process sees it, so this is a test binary of its own.
+#![allow(missing_docs, reason = "tests are named, not documented")]
+
+mod duplicates;
+mod names;
+mod recorder;
+mod spans;
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use axum::routing::post;
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock, TryAcquire};
+use rowlock_http::IdempotencyLayer;
+use rowlock_test::Db;
+use tokio::sync::{Mutex, MutexGuard};
+use tower_service::Service;
+
+use recorder::{counted, gauge, recorded, with_recorder};
+
+const TTL: Duration = Duration::from_millis(200);
+
+/// What is counted is counted for the whole process: one test at a time.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+async fn client() -> (MutexGuard<'static, ()>, Db, Rowlock) {
+    let alone = ALONE.lock().await;
+    with_recorder();
+    let db = Db::new(Engine::Sqlite).await;
+    let rowlock = Rowlock::connect(&db.url).await.unwrap();
+    (alone, db, rowlock)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_happens_to_locks_is_counted() {
+    let (_alone, _db, rowlock) = client().await;
+    let lock = rowlock.lock("a").ttl(TTL);
+    let held = lock.acquire().await.unwrap();
+    assert!(matches!(
+        lock.try_acquire().await.unwrap(),
+        TryAcquire::Busy(_)
+    ));
+    let waits = lock.clone().wait(Duration::from_millis(50)).acquire().await;
+    assert!(matches!(waits, Err(Error::WaitTimeout { .. })));
+    let _ = held.release().await.unwrap();
+    let lock = rowlock.lock("b").ttl(TTL);
+    let lost = lock.acquire().await.unwrap();
+    rowlock.force_release("b").await.unwrap();
+    lost.lost().await;
+    drop(lost);
+    for outcome in ["held", "busy", "timeout"] {
+        let acquired = recorded(
+            "rowlock_acquire_seconds",
+            &[("kind", "lock"), ("outcome", outcome)],
+        );
+        assert!(!acquired.is_empty(), "{outcome}");
+    }
+    let waited = recorded("rowlock_acquire_seconds", &[("outcome", "timeout")]);
+    assert!(waited.iter().all(|waited| *waited >= 0.05), "{waited:?}");
+    assert!(
+        recorded("rowlock_hold_seconds", &[])
+            .iter()
+            .any(|held| *held >= 0.05)
+    );
+    assert_eq!(
+        counted(
+            "rowlock_lost_total",
+            &[("what", "lock"), ("loss", "taken_over")]
+        ),
+        1
+    );
+    assert!(
+        !recorded(
+            "rowlock_statement_seconds",
+            &[("verb", "exchange"), ("outcome", "ok")]
+        )
+        .is_empty()
+    );
+    assert!(
+        !recorded(
+            "rowlock_statement_seconds",
+            &[("verb", "renew"), ("outcome", "ok")]
+        )
+        .is_empty()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_is_in_the_queue_until_it_has_waited() {
+    let (_alone, _db, rowlock) = client().await;
+    let held = rowlock.lock("q").acquire().await.unwrap();
+    let lock = rowlock.lock("q");
+    let (waited, ()) = tokio::join!(lock.acquire(), async {
+        rowlock_test::eventually("it waits", async || gauge("rowlock_queue_waiters") > 0.5).await;
+        drop(held);
+    });
+    drop(waited.unwrap());
+    assert!(gauge("rowlock_queue_waiters").abs() < 0.5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_becomes_of_a_request_is_counted() {
+    let (_alone, db, rowlock) = client().await;
+    let idempotency = rowlock.idempotency().max_attempts(1);
+    let outcome = Outcome::json(&"done").unwrap();
+    let request = Fingerprint::of("request");
+    let begin = async |key: &str| idempotency.begin("scope", key, request).await.unwrap();
+    let new = async |key: &str| match begin(key).await {
+        Begun::New(guard) => guard,
+        other => panic!("{other:?}"),
+    };
+    let guard = new("a").await;
+    let _ = begin("a").await;
+    guard.complete(&outcome).await.unwrap();
+    let _ = begin("a").await;
+    let other = Fingerprint::of("other");
+    let _ = idempotency.begin("scope", "a", other).await.unwrap();
+    drop(new("vanishes").await);
+    rowlock.flush().await;
+    let _ = begin("vanishes").await;
+    let guard = new("unknown").await;
+    drop(guard.begin_whole("charge").await.unwrap());
+    drop(guard);
+    rowlock.flush().await;
+    let _ = begin("unknown").await;
+    let taken = new("taken").await;
+    db.execute("UPDATE rowlock_idempotency SET attempt_id = x'00112233445566778899aabbccddeeff' WHERE state = 'running'").await;
+    taken.complete(&outcome).await.unwrap_err();
+    let lost = new("lost").await;
+    lost.keep_claimed();
+    lost.outcome_is_lost();
+    new("released").await.release().await.unwrap();
+    for (outcome, times) in [
+        ("replayed", 1),
+        ("in_flight", 1),
+        ("mismatch", 1),
+        ("poisoned", 1),
+        ("unknown", 1),
+        ("superseded", 1),
+        ("lost", 1),
+    ] {
+        let counted = counted("rowlock_idempotency_total", &[("outcome", outcome)]);
+        assert!(counted >= times, "{outcome}: {counted}");
+    }
+    for end in ["completed", "released", "dropped", "superseded"] {
+        assert!(
+            !recorded("rowlock_attempt_seconds", &[("end", end)]).is_empty(),
+            "{end}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_of_the_layer_is_counted() {
+    let (_alone, _db, rowlock) = client().await;
+    let layer = IdempotencyLayer::new(rowlock.idempotency(), |_| Some("ann")).required(true);
+    let mut app: Router = Router::new().route("/", post(async || "paid")).layer(layer);
+    let request = Request::post("/").body(Body::empty()).unwrap();
+    assert_eq!(app.call(request).await.unwrap().status(), 400);
+    let counted = counted("rowlock_http_problems_total", &[("problem", "missing-key")]);
+    assert_eq!(counted, 1);
+}

@@ -1,0 +1,72 @@
+//! What the log and the metrics are told of requests for a key.
+
+use tracing::field::display;
+use tracing::{Span, debug, error, info, warn};
+
+use super::begun::Begun;
+use super::guard::IdempotencyGuard;
+use crate::model::{Error, RecordKey};
+use crate::runtime::meter;
+
+/// Fields of a span of the application's: it gets them where it has declared them.
+const RECORD: &str = "rowlock.record";
+const ATTEMPT: &str = "rowlock.attempt";
+const OUTCOME: &str = "rowlock.outcome";
+
+/// Tells what has become of a request. `attempt`: the number of the attempt that begins, if it has one.
+pub(super) fn tell<T>(
+    record: &RecordKey,
+    begun: Result<&Begun<T>, &Error>,
+    attempt: impl FnOnce(&T) -> Option<i64>,
+) {
+    let (outcome, attempt) = match begun {
+        Ok(Begun::New(new)) => ("new", attempt(new)),
+        Ok(Begun::Replay(_)) => ("replayed", None),
+        Ok(Begun::InFlight(_)) => ("in_flight", None),
+        Ok(Begun::Mismatch) => ("mismatch", None),
+        Ok(Begun::Expired) => ("expired", None),
+        Ok(Begun::Poisoned { .. }) => ("poisoned", None),
+        Ok(Begun::Unknown(unknown)) => ("unknown", Some(unknown.attempt)),
+        Err(_) => ("error", None),
+    };
+    match begun {
+        Ok(Begun::New(_) | Begun::Replay(_) | Begun::InFlight(_)) => {
+            debug!(%record, attempt, outcome, "a request for a key");
+        }
+        Ok(Begun::Mismatch | Begun::Expired) => {
+            info!(%record, outcome, "a request for a key is refused");
+        }
+        Ok(Begun::Poisoned { .. } | Begun::Unknown(_)) => {
+            warn!(%record, attempt, outcome, "a request for a key is refused until somebody decides");
+        }
+        Err(error) => debug!(%record, outcome, %error, "a request for a key has failed"),
+    }
+    note(record, attempt, outcome);
+}
+
+/// Another attempt has taken over.
+pub(super) fn superseded(record: &RecordKey, attempt: i64, doing: &str) {
+    let outcome = "superseded";
+    warn!(%record, attempt, outcome, doing, "an attempt has been taken over, or has ended before");
+    note(record, Some(attempt), outcome);
+}
+
+fn note(record: &RecordKey, attempt: Option<i64>, outcome: &'static str) {
+    let span = Span::current();
+    span.record(RECORD, display(record))
+        .record(OUTCOME, outcome);
+    if let Some(attempt) = attempt {
+        span.record(ATTEMPT, attempt);
+    }
+    meter::request(outcome);
+}
+
+impl IdempotencyGuard {
+    /// Says that the work is done and that its outcome could not be kept: the log gets an error, and the metrics count the outcome as lost. For a layer that has
+    /// tried for long enough to [complete](Self::complete) an attempt whose key it [keeps claimed](Self::keep_claimed). When the lease is over, a retry runs the work again.
+    pub fn outcome_is_lost(&self) {
+        let (record, attempt, outcome) = (self.record(), self.attempt(), "lost");
+        error!(%record, attempt, outcome, "an outcome is lost: a retry runs the work again");
+        note(record, Some(attempt), outcome);
+    }
+}
