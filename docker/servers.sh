@@ -12,7 +12,7 @@
 #   docker/servers.sh faketime               print the path of libfaketime, which moves the clock of a test's process
 #   docker/servers.sh stop DIR               stop the server in DIR; its data stays
 #
-# ENGINE is postgres, mariadb or mysql; or, for the benchmark `race`, redis, etcd or zookeeper. A server listens on a
+# ENGINE is postgres, mariadb or mysql; for the example `inbox`, rabbitmq; or, for the benchmark `race`, redis, etcd or zookeeper. A server listens on a
 # free port of 127.0.0.1, and keeps that port when it is started again. DIR/pid and DIR/url have its process id and its
 # URL. When root calls this, the server runs as `nobody`. With ROWLOCK_DURABLE=1 every commit waits for the disk, as in
 # production (Redis: appendfsync always; without it, Redis writes nothing). The tests do not need that.
@@ -42,6 +42,10 @@ java_of() {
   echo "$found"
 }
 
+# RabbitMQ's own scripts of a tree, and its Erlang.
+rabbit_of() { ls -d "$1"/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin 2>/dev/null | sort -V | tail -n 1 | grep .; }
+erlang_of() { ls -d "$1"/usr/lib/erlang/erts-*/bin 2>/dev/null | sort -V | tail -n 1; }
+
 # The library of a tree, for programs with threads.
 faketime_of() { ls -d "$1"/usr/lib/*-linux-gnu/faketime/libfaketimeMT.so.1 2>/dev/null | grep -m 1 .; }
 
@@ -54,6 +58,7 @@ has() { # has ENGINE TREE
     pgbouncer) [ -x "$2/usr/sbin/pgbouncer" ] ;;
     redis) [ -x "$2/usr/bin/redis-server" ] ;;
     etcd) [ -x "$2/usr/bin/etcd" ] ;;
+    rabbitmq) rabbit_of "$2" >/dev/null && [ -n "$(erlang_of "$2")" ] ;;
     faketime) faketime_of "$2" >/dev/null ;;
     zookeeper) [ -e "$2/usr/share/java/zookeeper.jar" ] && java_of "$2" >/dev/null ;;
   esac
@@ -131,6 +136,7 @@ fetch_alone() { # fetch_alone ENGINE
     redis) unpack "$dest" $host "" redis-server ;;
     etcd) unpack "$dest" $host "" etcd-server ;;
     zookeeper) unpack "$dest" $host "" zookeeper && keep_links "$dest" ;;
+    rabbitmq) unpack "$dest" $host "" rabbitmq-server ;;
     faketime) unpack "$dest" $host "" libfaketime ;;
     mysql)
       # Ubuntu has MySQL. For Debian, the next lines take it from sid.
@@ -218,7 +224,8 @@ start() { # start ENGINE [the URL of the server for PgBouncer, or the folder of 
     redis) start_redis "$tree" "$port" ;;
     etcd) start_etcd "$tree" "$port" ;;
     zookeeper) start_zookeeper "$tree" "$port" ;;
-    *) die "unknown engine $engine: postgres, standby, pgbouncer, mariadb, mysql, redis, etcd or zookeeper" ;;
+    rabbitmq) start_rabbitmq "$tree" "$port" ;;
+    *) die "unknown engine $engine: postgres, standby, pgbouncer, mariadb, mysql, rabbitmq, redis, etcd or zookeeper" ;;
   esac
   cat "$DIR/url"
 }
@@ -382,6 +389,33 @@ is_ok() { # is_ok PORT: ZooKeeper serves
   [ "$( (exec 3<>"/dev/tcp/127.0.0.1/$1" && printf ruok >&3 && timeout 2 cat <&3) 2>/dev/null)" = imok ]
 }
 
+# --- a broker, for the example `inbox` --------------------------------------------------------------
+
+# RabbitMQ's scripts run the `erl` of the path. In a tree, Erlang must be told where it is. Erlang's nodes find each other through epmd, and each
+# broker here has one of its own.
+start_rabbitmq() { # start_rabbitmq TREE PORT
+  local tree=$1 port=$2 erlang epmd
+  erlang=$(erlang_of "$tree")
+  [ -e "$DIR/epmd.port" ] || { free_port >"$DIR/epmd.port"; free_port >"$DIR/dist.port"; }
+  epmd=$(cat "$DIR/epmd.port")
+  mkdir -p "$DIR/bin"; rm -f "$DIR/pid" "$DIR/epmd.pid"
+  printf '%s\n' '#!/bin/sh' "export ROOTDIR='$tree/usr/lib/erlang' BINDIR='$erlang' EMU=beam PROGNAME=erl" \
+    "exec '$erlang/erlexec' \"\$@\"" >"$DIR/bin/erl"
+  chmod 755 "$DIR/bin" "$DIR/bin/erl"; echo '[].' >"$DIR/plugins"; : >"$DIR/broker.conf"
+  [ "$(id -u)" != 0 ] || chown nobody: "$DIR/plugins" "$DIR/broker.conf"
+  # shellcheck disable=SC2016 # for the inner shell
+  daemon "" sh -c 'echo $$ >"$0"; exec "$@"' "$DIR/epmd.pid" "$erlang/epmd" -address 127.0.0.1 -port "$epmd"
+  wait_for 20 answers "$epmd" || failed epmd
+  daemon "" env "PATH=$DIR/bin:$PATH" "RABBITMQ_NODENAME=rabbit$port@localhost" RABBITMQ_NODE_IP_ADDRESS=127.0.0.1 \
+    "RABBITMQ_NODE_PORT=$port" "RABBITMQ_DIST_PORT=$(cat "$DIR/dist.port")" "ERL_EPMD_PORT=$epmd" ERL_EPMD_ADDRESS=127.0.0.1 \
+    "RABBITMQ_MNESIA_BASE=$DIR/data" "RABBITMQ_LOG_BASE=$DIR" RABBITMQ_LOGS=- "RABBITMQ_PID_FILE=$DIR/pid" \
+    "RABBITMQ_ENABLED_PLUGINS_FILE=$DIR/plugins" "RABBITMQ_CONF_ENV_FILE=$DIR/none" "RABBITMQ_CONFIG_FILE=$DIR/broker" \
+    "$(rabbit_of "$tree")/rabbitmq-server"
+  wait_for 60 answers "$port" || failed rabbitmq
+  wait_for 20 test -s "$DIR/pid" || failed rabbitmq
+  echo "amqp://guest:guest@127.0.0.1:$port/%2f" >"$DIR/url"
+}
+
 # --- Galera: three nodes of MariaDB ---------------------------------------------------------------
 
 has_galera() { # has_galera TREE
@@ -508,7 +542,8 @@ stop() {
     *) kill -TERM "$pid" ;;
   esac 2>/dev/null || true
   wait_for 20 gone "$pid" || kill -KILL "$pid" 2>/dev/null || true
-  rm -f "$DIR/pid"
+  [ ! -s "$DIR/epmd.pid" ] || kill -TERM "$(cat "$DIR/epmd.pid")" 2>/dev/null || true
+  rm -f "$DIR/pid" "$DIR/epmd.pid"
 }
 
 gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/null) || true; [ -z "$state" ] || [ "$state" = Z ]; }

@@ -40,7 +40,7 @@
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
 //! - The attribute `#[locked]` makes a function hold a lock while it runs, and `#[idempotent]` makes a call take effect once (feature `macros`).
 //! - [`compose`] has recipes: a [lock over several databases](compose::Quorum), [leader election](compose::leader), [scheduled jobs](compose::Job), [striped
-//!   counters](compose::stripes), and the functions behind the attributes.
+//!   counters](compose::stripes), [inboxes](compose::inbox) for queues and webhooks, and the functions behind the attributes.
 //! - [`Rowlock::quarantine`] keeps a database that may have forgotten its last commits from granting names again.
 //! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum and tower.
 //!   To write your own layer, use [`begin_http`](Idempotency::begin_http).

@@ -3,6 +3,7 @@
 //! The cookbook (`docs/COOKBOOK.md`) says which recipe to use when, and what happens to the work when its process is paused, killed or cut off.
 
 mod call;
+pub mod inbox;
 pub mod job;
 mod keep;
 pub mod leader;
@@ -13,6 +14,7 @@ mod refused;
 pub mod stripes;
 
 pub use call::Call;
+pub use inbox::Inbox;
 pub use job::Job;
 pub use leader::Election;
 pub use locked::while_locked;

@@ -23,6 +23,7 @@ mod hold_races;
 mod idempotency;
 mod idle_locks;
 mod in_tx_bad_input;
+mod inbox;
 mod jobs;
 mod leader;
 mod leader_observer;
