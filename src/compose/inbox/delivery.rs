@@ -30,7 +30,7 @@ pub enum Reply {
 }
 
 impl<E> Delivery<E> {
-    /// What to tell the broker. A failure is delivered again: limit the deliveries of a message in the broker (in `RabbitMQ`: `x-delivery-limit` of a quorum queue).
+    /// What to tell the broker. A failure is delivered again: limit the deliveries of a message in the broker (RabbitMQ: `x-delivery-limit` of a quorum queue).
     #[must_use]
     pub fn reply(&self) -> Reply {
         self.reply_unless(|_| false)
