@@ -6,7 +6,7 @@
 #
 # It starts private, throw-away servers (PostgreSQL, MariaDB, MySQL) on free ports of 127.0.0.1, and stops
 # them at the end, also after Ctrl-C. If the machine lacks a server, it fetches the server first (on Debian and
-# Ubuntu), and installs nothing; see docker/servers.sh. It gets libfaketime in the same way: a fault test moves the
+# Ubuntu), and installs nothing; see docker/servers.sh. It gets libfaketime and RabbitMQ in the same way: a fault test moves the
 # clocks of processes with it. To use a server of yours instead, give its URL in
 # ROWLOCK_TEST_POSTGRES_URL, ROWLOCK_TEST_MARIADB_URL or ROWLOCK_TEST_MYSQL_URL; its user must be allowed to
 # create databases. The run fails if a server is missing.
@@ -18,6 +18,7 @@
 #   ROWLOCK_CANCELS          (default 2000, 10000) cancelled operations per engine
 #   ROWLOCK_FAULT_KEYS       (default 20, 200)     orders, each paid under two keys
 #   ROWLOCK_JOB_ROUNDS       (default 20, 100)     rounds of scheduled jobs per engine, on machines whose clocks differ
+#   ROWLOCK_INBOX_MESSAGES   (default 1000, 10000) messages for consumers of RabbitMQ that are killed every 200 ms
 #   ROWLOCK_CLUSTER_STARTS   (default 3, 20)       starts of nine processes at the same time, through three Galera nodes
 #   ROWLOCK_IDLE_SECONDS     (default 1, 5)        seconds after which servers end idle sessions
 #   ROWLOCK_IDLE_ROUNDS      (default 1, 13)       rounds in which clients are idle for twice that time

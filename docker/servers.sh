@@ -551,7 +551,7 @@ gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/
 case ${1:-} in
   fetch)
     if [ $# -gt 1 ]; then for engine in "${@:2}"; do fetch "$engine"; done
-    else for engine in postgres mariadb mysql pgbouncer faketime; do fetch $engine; done; fetch_galera; fi ;;
+    else for engine in postgres mariadb mysql pgbouncer faketime rabbitmq; do fetch $engine; done; fetch_galera; fi ;;
   start)
     case ${2:-} in
       standby) [ $# = 4 ] || die "usage: servers.sh start standby DIR PRIMARY" ;;
