@@ -241,6 +241,8 @@
 
 mod attempt;
 mod body;
+#[cfg(feature = "client")]
+pub mod client;
 mod collect;
 mod ending;
 mod extract;

@@ -33,9 +33,11 @@
 //! | the client hangs up | `hang_up::*` |
 //! | how long handlers run, and how many | `limits::*` |
 //! | the server stops | `drain::*` |
+//! | 2.5: the client chooses a key, and keeps it for its retries; 409 is sent again, 422 never | `clients::*` |
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod bodies;
+mod clients;
 mod drain;
 mod duplicates;
 mod failures;

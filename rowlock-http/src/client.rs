@@ -1,0 +1,203 @@
+//! The client's side: a middleware of [`reqwest_middleware`] that gives each request a key, and sends the request again, with the same key, until it has its response.
+//!
+//! ```
+//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! use rowlock_http::client::IdempotentRetries;
+//!
+//! let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
+//!     .with(IdempotentRetries::new())
+//!     .build();
+//! // However often it is sent, it takes effect once.
+//! let paid = client.post("https://shop.example/payments").body("500").send().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is sent again
+//!
+//! | after | |
+//! | --- | --- |
+//! | no response: no connection, a time limit, a broken connection | sent again: the server may have done the work, and the key keeps it from doing it twice |
+//! | 409 with `Retry-After` | sent again: the first request is still running ([draft 07](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07), section 2.6) |
+//! | 408, 425, 429, 500, 502, 503, 504 | sent again |
+//! | 409 without `Retry-After` | the response: somebody has to decide. ([`retry_conflicts`](IdempotentRetries::retry_conflicts) is for servers that never say when to come back.) |
+//! | 422 | the response, always: the key was used for another request |
+//! | everything else | the response |
+//!
+//! Before it sends a request again, the middleware waits: as long as `Retry-After` says (seconds or a date), at least; without it 100 ms, doubled each time, at most 10 s; and up
+//! to half as much again, so that clients that failed together do not come back together.
+//!
+//! A request whose body is a stream is sent once, with a key: a stream cannot be read again.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use http::header::RETRY_AFTER;
+use http::{Extensions, HeaderValue, Method, StatusCode};
+use reqwest::{Request, Response};
+use reqwest_middleware::{Error, Middleware, Next, Result};
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use crate::key::IDEMPOTENCY_KEY;
+
+const ATTEMPTS: u32 = 5;
+const GIVE_UP_AFTER: Duration = Duration::from_mins(1);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A middleware that gives requests a key, and sends them again; see [the module](self).
+///
+/// A request that has the header `Idempotency-Key` already keeps it. Set the header where the process may die before it has the response: a key that the application has stored
+/// is the same after a restart, and a key that the middleware makes is not.
+///
+/// # Cancel safety
+///
+/// Dropping the future of a request sends it no more. The server may have done the work.
+#[derive(Debug, Clone)]
+#[must_use = "it does nothing by itself"]
+pub struct IdempotentRetries {
+    methods: Vec<Method>,
+    attempts: u32,
+    give_up_after: Duration,
+    retry_conflicts: bool,
+}
+
+impl Default for IdempotentRetries {
+    fn default() -> Self {
+        Self {
+            methods: vec![Method::POST, Method::PATCH],
+            attempts: ATTEMPTS,
+            give_up_after: GIVE_UP_AFTER,
+            retry_conflicts: false,
+        }
+    }
+}
+
+impl IdempotentRetries {
+    /// With the settings below as they are.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The methods whose requests get a key and are sent again (default: POST and PATCH). Other requests pass untouched.
+    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// How often a request is sent at most (default: 5; at least once).
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts.max(1);
+        self
+    }
+
+    /// After this time a request is not sent again (default: 1 min). It bounds the time from the first sending to the last, not the request itself: set a time limit in reqwest. Keep it
+    /// well below the time for which the server remembers a key.
+    pub fn give_up_after(mut self, time: Duration) -> Self {
+        self.give_up_after = time;
+        self
+    }
+
+    /// Whether a 409 without `Retry-After` is sent again (default: no). For servers that answer so while the first request runs, and never otherwise.
+    pub fn retry_conflicts(mut self, yes: bool) -> Self {
+        self.retry_conflicts = yes;
+        self
+    }
+
+    /// How long the server says to wait before the request is sent again. `None`: it is not sent again.
+    fn again(&self, sent: &Result<Response>) -> Option<Duration> {
+        let response = match sent {
+            Ok(response) => response,
+            Err(error) => return may_have_arrived(error).then_some(Duration::ZERO),
+        };
+        let told = retry_after(response);
+        let again = match response.status() {
+            StatusCode::CONFLICT => told.is_some() || self.retry_conflicts,
+            StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_EARLY
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::INTERNAL_SERVER_ERROR
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => true,
+            _ => false,
+        };
+        again.then(|| told.unwrap_or_default())
+    }
+}
+
+#[async_trait]
+impl Middleware for IdempotentRetries {
+    async fn handle(
+        &self,
+        mut request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        if !self.methods.contains(request.method()) {
+            return next.run(request, extensions).await;
+        }
+        if !request.headers().contains_key(&IDEMPOTENCY_KEY) {
+            let key = HeaderValue::from_str(&format!("\"{}\"", Uuid::new_v4()));
+            let key = key.map_err(Error::middleware)?;
+            request.headers_mut().insert(IDEMPOTENCY_KEY, key);
+        }
+        let began = Instant::now();
+        let mut pauses = pauses();
+        for attempt in 1.. {
+            let Some(copy) = request.try_clone() else {
+                break;
+            };
+            let sent = next.clone().run(copy, extensions).await;
+            let Some(told) = self.again(&sent) else {
+                return sent;
+            };
+            let pause = told.max(pauses.next().unwrap_or(LONGEST_PAUSE));
+            let pause = pause.mul_f64(1.0 + fastrand::f64() / 2.0);
+            if attempt >= self.attempts || began.elapsed() + pause > self.give_up_after {
+                return sent;
+            }
+            match &sent {
+                Ok(response) => {
+                    let status = response.status().as_u16();
+                    tracing::debug!(status, attempt, ?pause, "a request is sent again");
+                }
+                Err(error) => tracing::debug!(%error, attempt, ?pause, "a request is sent again"),
+            }
+            // The connection is free for the next sending.
+            drop(sent);
+            sleep(pause).await;
+        }
+        next.run(request, extensions).await
+    }
+}
+
+fn pauses() -> impl Iterator<Item = Duration> {
+    ExponentialBuilder::new()
+        .with_min_delay(SHORTEST_PAUSE)
+        .with_max_delay(LONGEST_PAUSE)
+        .without_max_times()
+        .build()
+}
+
+/// Whether another sending may have a response.
+fn may_have_arrived(error: &Error) -> bool {
+    let Error::Reqwest(error) = error else {
+        return false;
+    };
+    error.is_timeout() || error.is_connect() || error.is_request()
+}
+
+/// The time of the header `Retry-After` (RFC 9110, section 10.2.3), from now.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let told = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = told.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = httpdate::parse_http_date(told).ok()?;
+    #[allow(clippy::disallowed_methods, reason = "the server tells a date")]
+    let now = std::time::SystemTime::now();
+    Some(at.duration_since(now).unwrap_or_default())
+}
