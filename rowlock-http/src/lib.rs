@@ -239,6 +239,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "actix")]
+pub mod actix;
 mod attempt;
 mod body;
 #[cfg(feature = "client")]

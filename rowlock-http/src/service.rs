@@ -73,7 +73,10 @@ where
 }
 
 /// Decides what needs neither the database nor the body. `None`: the request passes untouched.
-fn admit<B: 'static>(settings: &Arc<Settings>, parts: &Parts) -> Result<Option<Asked>, Problem> {
+pub(crate) fn admit<B: 'static>(
+    settings: &Arc<Settings>,
+    parts: &Parts,
+) -> Result<Option<Asked>, Problem> {
     if !settings.covers(&parts.method) {
         return Ok(None);
     }

@@ -125,6 +125,11 @@ impl IdempotencyLayer {
         self.0.under_way.drain(limit).await
     }
 
+    #[cfg(feature = "actix")]
+    pub(crate) fn into_settings(self) -> Arc<Settings> {
+        self.0
+    }
+
     fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
         let settings = Arc::make_mut(&mut self.0);
         // Routes with other settings may take other times.

@@ -123,16 +123,6 @@ over_a_socket! {
         }
     }
 
-    async fn a_response_with_trailers_is_delivered_and_not_kept() {
-        let server = Server::plain().await;
-        let request = raw::asking(&[b"\"k\""], &["te: trailers", "x-act: trailers"]);
-        let (status, answer) = raw::exchange(server.address, &request).await;
-        assert_eq!(status, 200, "{answer}");
-        assert!(answer.contains("run 1: POST /pay 100"), "{answer}");
-        assert!(answer.ends_with("0\r\nx-digest: 4711\r\n\r\n"), "{answer}");
-        is_not_kept(&server, 200).await;
-    }
-
     async fn a_stream_of_events_is_not_read_ahead() {
         let server = Server::plain().await;
         let mut first = server.pay("k", "stream events").send().await.unwrap();

@@ -29,21 +29,6 @@ async fn server(
 }
 
 over_a_socket! {
-    async fn a_handler_whose_client_has_hung_up_is_waited_for() {
-        let (mut server, layer) = server(|layer| layer).await;
-        let hangs_up = tokio::spawn(send(server.pay("k", "wait")));
-        eventually("the effect", || async { server.effects().await == 1 }).await;
-        hangs_up.abort();
-        // No connection is left.
-        server.stop().await;
-        let draining = tokio::spawn(async move { layer.drain(LONG).await });
-        tokio::task::yield_now().await;
-        assert!(!draining.is_finished(), "the handler runs");
-        server.shop.gate.add_permits(1);
-        assert_eq!(draining.await.unwrap(), []);
-        assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
-    }
-
     async fn a_response_that_is_not_kept_yet_is_waited_for() {
         let (server, layer) = server(|layer| layer).await;
         let running = tokio::spawn(send(server.pay("k", "wait")));

@@ -288,24 +288,6 @@ over_a_socket! {
         assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
     }
 
-    /// The process ends while it reads the body of a response: its key is not free, the next one has to wait for the lease.
-    async fn a_process_that_ends_does_not_free_a_key_whose_work_is_done() {
-        let process = tokio::runtime::Runtime::new().unwrap();
-        let server = process.spawn(Server::plain()).await.unwrap();
-        let request = server.pay("k", "stream 3x500").send();
-        let request = tokio::spawn(async move { drop(request.await) });
-        // The second piece has a place when the first one was read.
-        let read = || async { server.shop.noted().contains(&"piece 2".to_owned()) };
-        eventually("the body is read", read).await;
-        // Every task is dropped where it stands.
-        let end = move || process.shutdown_timeout(Duration::from_mins(1));
-        tokio::task::spawn_blocking(end).await.unwrap();
-        request.await.unwrap();
-        // The background work of these requests is done.
-        server.rowlock.flush().await;
-        assert_eq!(state(&server).await, RecordState::Running);
-    }
-
     async fn a_handler_that_could_not_be_begun_is_no_attempt_that_vanished() {
         let server = unknown().await;
         // As many as attempts may vanish.

@@ -13,9 +13,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
+use crate::framework::{Hyper, Run};
 use crate::raw::exchange;
-use crate::server::{Hyper, Run, Server, over_a_socket, send};
-use crate::shop::handle;
+use crate::server::{Server, over_a_socket, send};
+use crate::shop::{Shop, handle};
 
 const ROUNDS: usize = 1_000;
 const ROUNDS_OF_A_SHAPE: usize = 25;
@@ -30,6 +31,24 @@ async fn connected(server: &Server, key: &str, act: &str) -> TcpStream {
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
+}
+
+impl Shop {
+    /// How many keys the server was handed.
+    fn seen(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
+    fn was_dropped(&self, key: &str) -> bool {
+        self.dropped.lock().unwrap().contains(&format!("\"{key}\""))
+    }
+
+    fn was_answered(&self, key: &str) -> bool {
+        self.answered
+            .lock()
+            .unwrap()
+            .contains(&format!("\"{key}\""))
+    }
 }
 
 /// How a client goes, right after the last byte of its request.

@@ -25,24 +25,27 @@
 //! | taken over, expired, poisoned, damaged | `failures::*` |
 //! | the database is out of reach | `failures::a_database_out_of_reach_is_503`, `failures::a_response_is_kept_when_the_database_is_back`, `failures::a_response_is_kept_also_when_the_lease_has_run_out_meanwhile` |
 //! | the database is in quarantine | `failures::a_database_in_quarantine_is_503` |
-//! | the work is done, and its response is not kept yet | `failures::*_does_not_free_a_key_whose_work_is_done`; on servers, `late_response` of the fault tests |
-//! | bodies over the limits | `bodies::*` |
-//! | the response and the effect in one transaction; the attempt as an argument | `transactions::*` |
+//! | the work is done, and its response is not kept yet | `failures::*_does_not_free_a_key_whose_work_is_done`, `axum_alone::*`; on servers, `late_response` of the fault tests |
+//! | bodies over the limits | `bodies::*`, `axum_alone::*` |
+//! | the response and the effect in one transaction; the attempt as an argument | `transactions::*`, `extract::*` |
 //! | what a response means, by its body and by the handler; gRPC | `finality::*` |
 //! | what is stored is redacted and sealed | `stored::*` |
 //! | the client hangs up | `hang_up::*` |
 //! | how long handlers run, and how many | `limits::*` |
-//! | the server stops | `drain::*` |
+//! | the server stops | `drain::*`, `axum_alone::*` |
 //! | 2.5: the client chooses a key, and keeps it for its retries; 409 is sent again, 422 never | `clients::*` |
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod axum_alone;
 mod bodies;
 mod clients;
 mod drain;
 mod duplicates;
+mod extract;
 mod failures;
 mod finality;
 mod fingerprints;
+mod framework;
 mod hang_up;
 mod hosts;
 mod keys;

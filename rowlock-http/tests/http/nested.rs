@@ -10,7 +10,8 @@ use axum::routing::{any, post};
 use rowlock_http::IdempotencyLayer;
 use tower_layer::Layer as _;
 
-use crate::server::{Answer, Run, Server, over_a_socket, send};
+use crate::framework::Run;
+use crate::server::{Answer, Server, over_a_socket, send};
 use crate::shop::{Shop, handle};
 
 type Routes = Router<Arc<Shop>>;

@@ -5,7 +5,8 @@ use axum::routing::{any, get, post};
 use rowlock::RecordState;
 use rowlock_http::{Finality, IdempotencyLayer, ServerError};
 
-use crate::server::{Run, Server, over_a_socket, send};
+use crate::framework::Run;
+use crate::server::{Server, over_a_socket, send};
 use crate::shop::handle;
 
 /// `/pay` takes POST, `/list` takes GET; the layer is around both.

@@ -5,21 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::Request;
 use axum::http::HeaderMap;
-use axum::middleware::{self, Next};
-use axum::{Router, routing::any};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::service::TowerToHyperService;
 use rowlock::{Engine, Idempotency, Outcome, RecordInfo, Rowlock};
 use rowlock_http::{IdempotencyLayer, scope};
 use rowlock_test::{App, Db};
 use serde_json::Value;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
-use crate::shop::{Shop, handle, text};
+use crate::framework::{self, Serving};
+use crate::shop::{Shop, text};
 
 /// A test that ends, also when an event that it waits for never comes.
 macro_rules! over_a_socket {
@@ -43,46 +36,58 @@ pub(crate) struct Server {
     pub(crate) rowlock: Rowlock,
     pub(crate) shop: Arc<Shop>,
     client: reqwest::Client,
-    /// It serves until it is told to stop, or for ever when that is dropped with the test.
-    serving: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    serving: Option<Serving>,
 }
 
-/// How connections are served.
-#[derive(Clone, Copy)]
-pub(crate) enum Hyper {
-    AsAxumHasIt,
-    /// A client may close its half of the connection, and is waited for.
-    HalfClose,
+/// What a server is made of.
+pub(crate) struct Place {
+    db: Db,
+    pub(crate) rowlock: Rowlock,
+    pub(crate) shop: Arc<Shop>,
+    pub(crate) layer: IdempotencyLayer,
 }
 
-/// How a server is run.
-#[derive(Clone, Copy)]
-pub(crate) struct Run {
-    pub(crate) hyper: Hyper,
-    /// How long it waits for the database.
-    pub(crate) timeout: Duration,
-}
-
-impl Default for Run {
-    fn default() -> Self {
+impl Place {
+    pub(crate) async fn new(
+        records: impl FnOnce(Idempotency) -> Idempotency,
+        set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
+        timeout: Duration,
+    ) -> Self {
+        let db = Db::new(Engine::Sqlite).await;
+        let rowlock = Rowlock::builder()
+            .operation_timeout(timeout)
+            .connect(&db.url)
+            .await
+            .unwrap();
+        db.execute("CREATE TABLE effect (k TEXT NOT NULL)").await;
+        let App::Sqlite(pool) = db.app.clone() else {
+            unreachable!("it is SQLite")
+        };
+        let shop = Arc::new(Shop::new(pool));
+        let user = |parts: &axum::http::request::Parts| text(&parts.headers, "x-user");
+        let layer = set(IdempotencyLayer::new(records(rowlock.idempotency()), user));
         Self {
-            hyper: Hyper::AsAxumHasIt,
-            timeout: Duration::from_secs(1),
+            db,
+            rowlock,
+            shop,
+            layer,
         }
     }
-}
 
-/// What `axum::serve` does, with another setting of hyper's.
-async fn half_close(listener: TcpListener, app: Router) {
-    loop {
-        let (stream, _) = listener.accept().await.unwrap();
-        let service = TowerToHyperService::new(app.clone());
-        tokio::spawn(async move {
-            let mut server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-            server.http1().half_close(true);
-            // Clients that are gone are errors.
-            let _ = server.serve_connection(TokioIo::new(stream), service).await;
-        });
+    pub(crate) fn at(self, serving: Serving) -> Server {
+        let client = reqwest::Client::builder().no_proxy();
+        let client = client
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .unwrap();
+        Server {
+            address: serving.address,
+            db: self.db,
+            rowlock: self.rowlock,
+            shop: self.shop,
+            client,
+            serving: Some(serving),
+        }
     }
 }
 
@@ -101,74 +106,14 @@ impl Server {
         records: impl FnOnce(Idempotency) -> Idempotency,
         set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
     ) -> Self {
-        let routes = |layer, _| Router::new().route("/{*rest}", any(handle)).layer(layer);
-        Self::routed(records, set, routes, Run::default()).await
-    }
-
-    /// With routes of its own.
-    pub(crate) async fn routed(
-        records: impl FnOnce(Idempotency) -> Idempotency,
-        set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
-        routes: impl FnOnce(IdempotencyLayer, Arc<Shop>) -> Router<Arc<Shop>>,
-        run: Run,
-    ) -> Self {
-        let db = Db::new(Engine::Sqlite).await;
-        let rowlock = Rowlock::builder()
-            .operation_timeout(run.timeout)
-            .connect(&db.url)
-            .await
-            .unwrap();
-        db.execute("CREATE TABLE effect (k TEXT NOT NULL)").await;
-        let App::Sqlite(pool) = db.app.clone() else {
-            unreachable!("it is SQLite")
-        };
-        let shop = Arc::new(Shop::new(pool));
-        let user = |parts: &axum::http::request::Parts| text(&parts.headers, "x-user");
-        let layer = set(IdempotencyLayer::new(records(rowlock.idempotency()), user));
-        let watched = Arc::clone(&shop);
-        let watch = move |request: Request, next: Next| {
-            // Dropped with the answer that nobody waits for any more.
-            let watch = watched.watch(request.headers());
-            async move {
-                let response = next.run(request).await;
-                watch.answered();
-                response
-            }
-        };
-        let app = routes(layer, Arc::clone(&shop))
-            .layer(middleware::from_fn(watch))
-            .with_state(Arc::clone(&shop));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        let serving = match run.hyper {
-            Hyper::AsAxumHasIt => {
-                let stopped = async move { drop(stopped.await) };
-                let serving = axum::serve(listener, app).with_graceful_shutdown(stopped);
-                tokio::spawn(async move { serving.await.unwrap() })
-            }
-            Hyper::HalfClose => tokio::spawn(half_close(listener, app)),
-        };
-        let client = reqwest::Client::builder().no_proxy();
-        let client = client
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .unwrap();
-        Self {
-            address,
-            db,
-            rowlock,
-            shop,
-            client,
-            serving: Some((stop, serving)),
-        }
+        let place = Place::new(records, set, Duration::from_secs(1)).await;
+        let serving = framework::serve(place.layer.clone(), &place.shop).await;
+        place.at(serving)
     }
 
     /// Takes no more connections, and waits for the end of those that there are.
     pub(crate) async fn stop(&mut self) {
-        let (stop, serving) = self.serving.take().unwrap();
-        stop.send(()).unwrap();
-        serving.await.unwrap();
+        self.serving.take().unwrap().stop().await;
     }
 
     /// A payment of Ann's, which asks for `act`.

@@ -25,11 +25,11 @@ pub(crate) struct Shop {
     /// How many requests the server was handed.
     handed: AtomicU32,
     /// The keys of all requests that the server was handed.
-    seen: Mutex<HashSet<String>>,
+    pub(crate) seen: Mutex<HashSet<String>>,
     /// The keys of answers that nobody has waited for.
-    dropped: Mutex<HashSet<String>>,
+    pub(crate) dropped: Mutex<HashSet<String>>,
     /// The keys of the other answers.
-    answered: Mutex<HashSet<String>>,
+    pub(crate) answered: Mutex<HashSet<String>>,
     /// Who waits goes on with a permit.
     pub(crate) gate: Semaphore,
     /// What the handler has seen of its attempts.
@@ -82,24 +82,8 @@ impl Shop {
         self.handed.load(Ordering::SeqCst)
     }
 
-    /// How many keys the server was handed.
-    pub(crate) fn seen(&self) -> usize {
-        self.seen.lock().unwrap().len()
-    }
-
     pub(crate) fn was_handed(&self, key: &str) -> bool {
         self.seen.lock().unwrap().contains(&format!("\"{key}\""))
-    }
-
-    pub(crate) fn was_dropped(&self, key: &str) -> bool {
-        self.dropped.lock().unwrap().contains(&format!("\"{key}\""))
-    }
-
-    pub(crate) fn was_answered(&self, key: &str) -> bool {
-        self.answered
-            .lock()
-            .unwrap()
-            .contains(&format!("\"{key}\""))
     }
 
     pub(crate) fn watch(self: &Arc<Self>, headers: &HeaderMap) -> Watch {

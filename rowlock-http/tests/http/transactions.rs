@@ -1,12 +1,9 @@
 //! The handler ends its attempt by itself.
 
-use axum::Router;
-use axum::http::StatusCode;
-use axum::routing::post;
 use rowlock::RecordState;
-use rowlock_http::{Idempotent, ServerError};
+use rowlock_http::ServerError;
 
-use crate::server::{Run, Server, over_a_socket, send};
+use crate::server::{Server, over_a_socket, send};
 
 over_a_socket! {
     async fn the_effect_and_the_response_are_one_commit() {
@@ -57,35 +54,6 @@ over_a_socket! {
         second.is_new(201);
         send(server.pay("k", "in-tx 0 201")).await.is_replay_of(&second);
         assert_eq!(server.effects().await, 1);
-    }
-
-    async fn a_handler_outside_of_the_layer_has_no_attempt() {
-        let required = async |_: Idempotent| StatusCode::OK;
-        let optional = async |once: Option<Idempotent>| once.map_or("none", |_| "one");
-        let routes = move |layer, _| {
-            Router::new()
-                .route("/inside", post(optional))
-                .route("/required", post(required))
-                .layer(layer)
-                .route("/outside", post(optional))
-                .route("/wrong", post(required))
-        };
-        let server = Server::routed(|it| it, |layer| layer.required(false), routes, Run::default()).await;
-        let ask = async |path: &str, key: &str| {
-            let request = server.request("POST", path).header("x-user", "ann");
-            let request = match key {
-                "" => request,
-                key => request.header("idempotency-key", format!("\"{key}\"")),
-            };
-            send(request).await
-        };
-        assert_eq!(ask("/inside", "a").await.is_new(200).text(), "one");
-        assert_eq!(ask("/inside", "").await.is_new(200).text(), "none");
-        assert_eq!(ask("/outside", "b").await.is_new(200).text(), "none");
-        ask("/required", "c").await.is_new(200);
-        for (path, key) in [("/required", ""), ("/wrong", "d")] {
-            ask(path, key).await.is_new(500);
-        }
     }
 
     async fn what_was_committed_counts_whatever_is_answered() {

@@ -1,0 +1,228 @@
+//! The layer for actix-web, with the feature `actix`: the same settings, records and [problems](crate#problems) as for tower and axum.
+//!
+//! ```no_run
+//! use actix_web::{App, HttpResponse, HttpServer, web};
+//! use rowlock_http::actix::IdempotencyMiddleware;
+//! use rowlock_http::{Idempotent, IdempotencyLayer};
+//!
+//! async fn pay(once: Idempotent, body: String) -> HttpResponse {
+//!     // … the payment, with `once.downstream_key("charge")` for the provider …
+//!     HttpResponse::Created().body("paid")
+//! }
+//!
+//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! let rowlock = rowlock::Rowlock::connect("sqlite:shop.db?mode=rwc").await?;
+//! let layer = IdempotencyLayer::new(rowlock.idempotency(), |parts| {
+//!     parts.extensions.get::<Option<String>>().cloned().flatten()
+//! });
+//! layer.check()?;
+//! HttpServer::new(move || {
+//!     // Who it is, as the authentication in front of the layer has found out.
+//!     let once = IdempotencyMiddleware::new(layer.clone()).extensions(|request, extensions| {
+//!         let user = request.headers().get("x-user").and_then(|user| user.to_str().ok());
+//!         extensions.insert(user.map(str::to_owned));
+//!     });
+//!     App::new().route("/payments", web::post().to(pay)).wrap(once)
+//! })
+//! .bind("127.0.0.1:8080")?
+//! .run()
+//! .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The handler gets its attempt as the argument [`Idempotent`]. What it keeps in a transaction ([`Idempotent::in_tx`], [`Idempotent::complete_in`]) is a response of the crate
+//! `http`: [`into_response`] makes actix-web's of it.
+//!
+//! # Failure
+//!
+//! As for tower: when the client hangs up, the handler goes on. A handler that is cut off ([`max_run`](crate::IdempotencyLayer::max_run),
+//! [`drain`](crate::IdempotencyLayer::drain)) is dropped at its next await point. An error that the handler returns counts by the response that actix-web makes of it.
+//!
+//! *The server stops*: actix-web's handlers are on threads of the server, and end with it, whether or not they are done; that is a crash to the layer. So drain the layer
+//! first, while the server still runs: switch its own signals off ([`HttpServer::disable_signals`](actix_web::HttpServer::disable_signals)), and on a signal call
+//! [`drain`](crate::IdempotencyLayer::drain), then [`ServerHandle::stop`](actix_web::dev::ServerHandle::stop), then
+//! [`Rowlock::shutdown`](rowlock::Rowlock::shutdown).
+
+mod bridge;
+mod convert;
+
+use std::future::{Future, Ready, ready};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use actix_web::body::{BoxBody, MessageBody};
+use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
+use actix_web::error::InternalError;
+use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError, rt};
+use bytes::Bytes;
+use http::{Extensions, Request, Response};
+use http_body_util::Full;
+use tokio::sync::{mpsc, oneshot};
+
+use self::bridge::{Bridge, RequestBody};
+use crate::body::ResponseBody;
+use crate::extract::NoAttempt;
+use crate::handle::Idempotent;
+use crate::layer::IdempotencyLayer;
+use crate::problem::Problem;
+use crate::service::admit;
+use crate::settings::Settings;
+
+/// How many parts of a body wait for their reader.
+const AHEAD: usize = 4;
+
+type Copy = dyn Fn(&ServiceRequest, &mut Extensions) + Send + Sync;
+
+/// The layer, as a middleware of actix-web; see [the module](self). Cloning is cheap: make one, and clone it into each worker's `App`.
+#[derive(Clone)]
+#[must_use = "it does nothing by itself"]
+pub struct IdempotencyMiddleware {
+    settings: Arc<Settings>,
+    copy: Option<Arc<Copy>>,
+}
+
+impl IdempotencyMiddleware {
+    /// With the settings of `layer`. [`IdempotencyLayer::drain`] on that layer, or on a clone of it, ends this middleware, too.
+    pub fn new(layer: IdempotencyLayer) -> Self {
+        Self {
+            settings: layer.into_settings(),
+            copy: None,
+        }
+    }
+
+    /// Gives the hooks of the layer (the principal, for example) what they need of actix-web's request. They see its method, its URI, its headers, and the extensions that this
+    /// function fills.
+    pub fn extensions(
+        mut self,
+        copy: impl Fn(&ServiceRequest, &mut Extensions) + Send + Sync + 'static,
+    ) -> Self {
+        self.copy = Some(Arc::new(copy));
+        self
+    }
+}
+
+impl fmt::Debug for IdempotencyMiddleware {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyMiddleware")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, B> Transform<S, ServiceRequest> for IdempotencyMiddleware
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: MessageBody + 'static,
+{
+    type Response = ServiceResponse<BoxBody>;
+    type Error = Error;
+    type Transform = IdempotencyService<S>;
+    type InitError = ();
+    type Future = Ready<Result<Self::Transform, ()>>;
+
+    fn new_transform(&self, service: S) -> Self::Future {
+        ready(Ok(IdempotencyService {
+            inner: Rc::new(service),
+            middleware: self.clone(),
+        }))
+    }
+}
+
+/// A service inside an [`IdempotencyMiddleware`].
+pub struct IdempotencyService<S> {
+    inner: Rc<S>,
+    middleware: IdempotencyMiddleware,
+}
+
+impl<S> fmt::Debug for IdempotencyService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyService").finish_non_exhaustive()
+    }
+}
+
+type Answered = Pin<Box<dyn Future<Output = Result<ServiceResponse<BoxBody>, Error>>>>;
+
+impl<S, B> Service<ServiceRequest> for IdempotencyService<S>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: MessageBody + 'static,
+{
+    type Response = ServiceResponse<BoxBody>;
+    type Error = Error;
+    type Future = Answered;
+
+    actix_web::dev::forward_ready!(inner);
+
+    fn call(&self, request: ServiceRequest) -> Answered {
+        let settings = Arc::clone(&self.middleware.settings);
+        let mut head = match convert::head(request.request()) {
+            Ok(head) => head,
+            Err(error) => return Box::pin(ready(Err(actix_web::error::ErrorBadRequest(error)))),
+        };
+        if let Some(copy) = &self.middleware.copy {
+            copy(&request, &mut head.extensions);
+        }
+        let inner = Rc::clone(&self.inner);
+        match admit::<RequestBody>(&settings, &head) {
+            Ok(None) => {
+                let answer = inner.call(request);
+                Box::pin(async move { Ok(answer.await?.map_into_boxed_body()) })
+            }
+            Err(problem) => {
+                let refusal = convert::response(settings.response(&problem));
+                Box::pin(ready(Ok(request.into_response(refusal))))
+            }
+            Ok(Some(asked)) => Box::pin(async move {
+                let (request, payload) = request.into_parts();
+                let (chunks, body) = mpsc::channel(AHEAD);
+                rt::spawn(bridge::feed(payload, chunks));
+                let (calls, called) = oneshot::channel();
+                let (ends, ended) = oneshot::channel();
+                let handler = rt::spawn(bridge::handle(inner, request, called, ends));
+                let bridge = Bridge::new(calls, handler);
+                let body = RequestBody::Arriving(body);
+                let answer = asked.answer(bridge, Request::from_parts(head, body)).await;
+                let answer =
+                    answer.unwrap_or_else(|_| settings.response(&Problem::HandlerPanicked));
+                let answer = convert::response(answer);
+                match ended.await {
+                    Ok(request) => Ok(ServiceResponse::new(request, answer)),
+                    // The handler has the request, and was cut off or has failed.
+                    Err(_) => Err(InternalError::from_response(NoRequest, answer).into()),
+                }
+            }),
+        }
+    }
+}
+
+/// Why a response comes as an error: actix-web needs no request for that.
+#[derive(Debug, thiserror::Error)]
+#[error("the handler did not return its request")]
+struct NoRequest;
+
+/// The attempt of this request, for handlers inside of an [`IdempotencyMiddleware`]. Take `Option<Idempotent>` where a request may have no key.
+impl FromRequest for Idempotent {
+    type Error = NoAttempt;
+    type Future = Ready<Result<Self, NoAttempt>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let attempt = request.extensions().get::<Self>().cloned();
+        ready(attempt.ok_or(NoAttempt))
+    }
+}
+
+impl ResponseError for NoAttempt {}
+
+/// Makes actix-web's response of one that [`Idempotent::in_tx`] or [`Idempotent::complete_in`] has kept.
+#[must_use]
+pub fn into_response(response: Response<Full<Bytes>>) -> HttpResponse {
+    convert::response(response.map(ResponseBody::new))
+}
+
+/// A body that broke off.
+fn broken(error: impl fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}

@@ -1,0 +1,145 @@
+//! The attempt as an argument of actix-web's handlers, and what is theirs alone.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use actix_web::{HttpResponse, web};
+use rowlock::{Idempotency, RecordState};
+use rowlock_http::actix::{IdempotencyMiddleware, into_response};
+use rowlock_http::{IdempotencyLayer, Idempotent};
+use rowlock_test::eventually;
+
+use crate::framework::serve_app;
+use crate::server::{Place, Server, over_a_socket, send};
+
+type Routes = fn(IdempotencyLayer, Idempotency, &mut web::ServiceConfig);
+
+async fn server(routes: Routes) -> Server {
+    let set = |layer: IdempotencyLayer| layer.required(false);
+    let place = Place::new(|records| records, set, Duration::from_secs(1)).await;
+    let (layer, records) = (place.layer.clone(), place.rowlock.idempotency());
+    let routes = move |_: &_, config: &mut _| routes(layer.clone(), records.clone(), config);
+    let serving = serve_app(&place.shop, routes).await;
+    place.at(serving)
+}
+
+fn attempts(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
+    let required = async |_: Idempotent| HttpResponse::Ok();
+    let optional = async |once: Option<Idempotent>| once.map_or("none", |_| "one");
+    config
+        .route("/outside", web::post().to(optional))
+        .route("/wrong", web::post().to(required))
+        .service(
+            web::scope("/in")
+                .wrap(IdempotencyMiddleware::new(layer))
+                .route("/optional", web::post().to(optional))
+                .route("/required", web::post().to(required)),
+        );
+}
+
+/// The user is not in a header.
+fn principals(_: IdempotencyLayer, records: Idempotency, config: &mut web::ServiceConfig) {
+    let layer = IdempotencyLayer::new(records, |parts| parts.extensions.get::<String>().cloned());
+    let middleware = IdempotencyMiddleware::new(layer).extensions(|request, extensions| {
+        if let Some(user) = request.query_string().strip_prefix("user=") {
+            extensions.insert(user.to_owned());
+        }
+    });
+    let pay = async |once: Idempotent| HttpResponse::Ok().body(once.record().to_string());
+    config.service(
+        web::resource("/pay")
+            .wrap(middleware)
+            .route(web::post().to(pay)),
+    );
+}
+
+fn errors(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
+    let fails = async || Err::<HttpResponse, _>(actix_web::error::ErrorConflict("sold out"));
+    let kept = async |_: Idempotent| {
+        let response = http::Response::builder()
+            .status(201)
+            .header("x-kept", "yes");
+        into_response(response.body("kept".into()).unwrap())
+    };
+    config.service(
+        web::scope("")
+            .wrap(IdempotencyMiddleware::new(layer))
+            .route("/fails", web::post().to(fails))
+            .route("/kept", web::post().to(kept)),
+    );
+}
+
+over_a_socket! {
+    async fn a_handler_outside_of_the_layer_has_no_attempt() {
+        let server = server(attempts).await;
+        let ask = async |path: &str, key: &str| {
+            let request = server.request("POST", path).header("x-user", "ann");
+            let request = match key {
+                "" => request,
+                key => request.header("idempotency-key", format!("\"{key}\"")),
+            };
+            send(request).await
+        };
+        assert_eq!(ask("/in/optional", "a").await.is_new(200).text(), "one");
+        assert_eq!(ask("/in/optional", "").await.is_new(200).text(), "none");
+        assert_eq!(ask("/outside", "b").await.is_new(200).text(), "none");
+        ask("/in/required", "c").await.is_new(200);
+        for (path, key) in [("/in/required", ""), ("/wrong", "d")] {
+            ask(path, key).await.is_new(500);
+        }
+    }
+
+    async fn the_principal_may_be_what_actix_web_knows() {
+        let server = server(principals).await;
+        let pay = async |user: &str| {
+            let request = server.request("POST", &format!("/pay{user}"));
+            send(request.header("idempotency-key", "\"k\"")).await
+        };
+        let (ann, bob) = (pay("?user=ann").await, pay("?user=bob").await);
+        assert!(ann.is_new(200).text().contains("http:ann"), "{ann:?}");
+        assert!(bob.is_new(200).text().contains("http:bob"), "{bob:?}");
+        pay("").await.is_problem(401, "no-principal");
+    }
+
+    async fn an_error_counts_by_its_response_and_a_kept_response_can_be_returned() {
+        let server = server(errors).await;
+        let ask = async |path: &str| {
+            let request = server.request("POST", path).header("x-user", "ann");
+            send(request.header("idempotency-key", format!("\"{path}\""))).await
+        };
+        let first = ask("/fails").await;
+        assert_eq!(first.is_new(409).text(), "sold out");
+        ask("/fails").await.is_replay_of(&first);
+        let first = ask("/kept").await;
+        assert_eq!((first.is_new(201).text(), first.header("x-kept")), ("kept", Some("yes")));
+        ask("/kept").await.is_replay_of(&first);
+    }
+
+    /// The handlers are on the server's threads.
+    async fn a_handler_whose_client_has_hung_up_is_waited_for_before_the_server_stops() {
+        let kept = OnceLock::new();
+        let server = Server::new(|layer| {
+            kept.set(layer.clone()).unwrap();
+            layer
+        });
+        let mut server = server.await;
+        let layer = kept.into_inner().unwrap();
+        let hangs_up = tokio::spawn(send(server.pay("k", "wait")));
+        eventually("the effect", || async { server.effects().await == 1 }).await;
+        hangs_up.abort();
+        let draining = tokio::spawn(async move { layer.drain(Duration::from_mins(1)).await });
+        tokio::task::yield_now().await;
+        assert!(!draining.is_finished(), "the handler runs");
+        server.shop.gate.add_permits(1);
+        assert_eq!(draining.await.unwrap(), []);
+        server.stop().await;
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
+    }
+
+    async fn a_body_that_is_larger_than_actix_web_allows_is_the_layers_to_judge() {
+        let server = server(errors).await;
+        let request = server.request("POST", "/kept").header("x-user", "ann");
+        let request = request.header("idempotency-key", "\"k\"").body(vec![b'x'; 3 << 20]);
+        send(request).await.is_problem(413, "body-too-large");
+    }
+}

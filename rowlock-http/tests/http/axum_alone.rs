@@ -1,0 +1,65 @@
+//! What actix-web cannot do: responses with trailers, and handlers that outlive their server.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rowlock::RecordState;
+use rowlock_test::eventually;
+
+use crate::raw;
+use crate::server::{Server, over_a_socket, send};
+
+const LONG: Duration = Duration::from_mins(1);
+
+over_a_socket! {
+    async fn a_response_with_trailers_is_delivered_and_not_kept() {
+        let server = Server::plain().await;
+        let request = raw::asking(&[b"\"k\""], &["te: trailers", "x-act: trailers"]);
+        let (status, answer) = raw::exchange(server.address, &request).await;
+        assert_eq!(status, 200, "{answer}");
+        assert!(answer.contains("run 1: POST /pay 100"), "{answer}");
+        assert!(answer.ends_with("0\r\nx-digest: 4711\r\n\r\n"), "{answer}");
+        let again = send(server.pay("k", "201")).await;
+        assert_eq!(again.is_problem(410, "response-not-kept")["original_status"], 200);
+        assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+    }
+
+    /// The process ends while it reads the body of a response: its key is not free, the next one has to wait for the lease.
+    async fn a_process_that_ends_does_not_free_a_key_whose_work_is_done() {
+        let process = tokio::runtime::Runtime::new().unwrap();
+        let server = process.spawn(Server::plain()).await.unwrap();
+        let request = server.pay("k", "stream 3x500").send();
+        let request = tokio::spawn(async move { drop(request.await) });
+        // The second piece has a place when the first one was read.
+        let read = || async { server.shop.noted().contains(&"piece 2".to_owned()) };
+        eventually("the body is read", read).await;
+        // Every task is dropped where it stands.
+        let end = move || process.shutdown_timeout(Duration::from_mins(1));
+        tokio::task::spawn_blocking(end).await.unwrap();
+        request.await.unwrap();
+        // The background work of these requests is done.
+        server.rowlock.flush().await;
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Running);
+    }
+
+    async fn a_handler_whose_client_has_hung_up_is_waited_for() {
+        let kept = OnceLock::new();
+        let mut server = Server::new(|layer| {
+            kept.set(layer.clone()).unwrap();
+            layer
+        })
+        .await;
+        let layer = kept.into_inner().unwrap();
+        let hangs_up = tokio::spawn(send(server.pay("k", "wait")));
+        eventually("the effect", || async { server.effects().await == 1 }).await;
+        hangs_up.abort();
+        // No connection is left.
+        server.stop().await;
+        let draining = tokio::spawn(async move { layer.drain(LONG).await });
+        tokio::task::yield_now().await;
+        assert!(!draining.is_finished(), "the handler runs");
+        server.shop.gate.add_permits(1);
+        assert_eq!(draining.await.unwrap(), []);
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
+    }
+}
