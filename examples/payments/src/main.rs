@@ -47,6 +47,9 @@ enum Command {
         /// How long the provider waits before each charge.
         #[arg(long, default_value_t = 0, value_name = "MILLISECONDS")]
         gateway_delay_ms: u64,
+        /// How long requests that have begun may take after SIGTERM or Ctrl-C. Give the supervisor more time than this.
+        #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+        stop_seconds: u64,
     },
     /// Serve a payment provider that knows idempotency keys.
     Gateway {
@@ -96,6 +99,7 @@ async fn run(command: Command) -> Result<(), Failure> {
             url,
             gateway,
             gateway_delay_ms,
+            stop_seconds,
         } => {
             let listener = listen(&address).await?;
             let url = match url {
@@ -120,7 +124,10 @@ async fn run(command: Command) -> Result<(), Failure> {
             let app = server::router(&settings).await?;
             println!("payments on http://{}", listener.local_addr()?);
             println!("database {}", app.rowlock.target());
-            let limits = Limits::default();
+            let limits = Limits {
+                stop: Duration::from_secs(stop_seconds),
+                ..Limits::default()
+            };
             let told = async {
                 told_to_stop().await;
                 println!(

@@ -5,6 +5,7 @@
 
 mod limits;
 mod orders;
+mod signals;
 mod start;
 mod stop;
 mod world;
