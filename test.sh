@@ -6,7 +6,7 @@
 #
 # It starts private, throw-away servers (PostgreSQL, MariaDB, MySQL) on free ports of 127.0.0.1, and stops
 # them at the end, also after Ctrl-C. If the machine lacks a server, it fetches the server first (on Debian and
-# Ubuntu), and installs nothing; see docker/servers.sh. It gets libfaketime and RabbitMQ in the same way: a fault test moves the
+# Ubuntu), and installs nothing; see docker/servers.sh. It gets RabbitMQ (for the example `inbox`) and libfaketime in the same way: a fault test moves the
 # clocks of processes with it. To use a server of yours instead, give its URL in
 # ROWLOCK_TEST_POSTGRES_URL, ROWLOCK_TEST_MARIADB_URL or ROWLOCK_TEST_MYSQL_URL; its user must be allowed to
 # create databases. The run fails if a server is missing.

@@ -532,7 +532,7 @@ stop_galera() {
 }
 
 stop() {
-  [ -s "$DIR/pid" ] || return 0
+  [ -s "$DIR/pid" ] || { end_epmd; return 0; }
   local pid; pid=$(cat "$DIR/pid")
   # SIGINT is PostgreSQL's fast shutdown, SIGTERM would wait for its clients; MySQL takes SIGTERM. Newer PgBouncers wait
   # for their clients, and have nothing to lose.
@@ -542,8 +542,13 @@ stop() {
     *) kill -TERM "$pid" ;;
   esac 2>/dev/null || true
   wait_for 20 gone "$pid" || kill -KILL "$pid" 2>/dev/null || true
+  rm -f "$DIR/pid"
+  end_epmd
+}
+
+end_epmd() {
   [ ! -s "$DIR/epmd.pid" ] || kill -TERM "$(cat "$DIR/epmd.pid")" 2>/dev/null || true
-  rm -f "$DIR/pid" "$DIR/epmd.pid"
+  rm -f "$DIR/epmd.pid"
 }
 
 gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/null) || true; [ -z "$state" ] || [ "$state" = Z ]; }

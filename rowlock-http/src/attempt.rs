@@ -54,7 +54,7 @@ impl Asked {
         let Some(task) = settings.under_way.begin() else {
             return Ok(settings.response(&Problem::Stopping));
         };
-        let work = async move { self.run(inner, request, &task).await };
+        let work = async move { self.run(inner, request, task).await };
         let span = tracing::info_span!(
             "idempotent request",
             rowlock.record = Empty,
@@ -71,7 +71,7 @@ impl Asked {
         }
     }
 
-    async fn run<S, B, R>(self, inner: S, request: Request<B>, task: &Task) -> Answer<S::Error>
+    async fn run<S, B, R>(self, inner: S, request: Request<B>, task: Task) -> Answer<S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
@@ -98,12 +98,16 @@ impl Asked {
         let (attempt, _room) = match begun {
             Ok(Started::Mine(attempt, room)) => (attempt, room),
             Ok(Started::Done(response)) => return Ok(response),
-            Ok(Started::WithoutKey) => return pass(inner, request).await,
+            Ok(Started::WithoutKey) => {
+                // It passes untouched.
+                drop(task);
+                return pass(inner, request).await;
+            }
             Err(problem) => return Ok(self.settings.response(&problem)),
         };
         let started = Instant::now();
         task.is(Doing::Running, attempt.record());
-        let answer = self.attempt(attempt, inner, request, task).await;
+        let answer = self.attempt(attempt, inner, request, &task).await;
         self.settings.pace.add(started.elapsed());
         answer
     }
@@ -150,6 +154,15 @@ impl Asked {
             Ok(Err(problem)) => {
                 let record = attempt.record();
                 tracing::warn!(%record, ?problem, "a handler is cut off");
+                if matches!(problem, Problem::Stopping) {
+                    let is_done = attempt.answered().is_some();
+                    let doing = if is_done {
+                        Doing::Answering
+                    } else {
+                        Doing::Running
+                    };
+                    task.was_cut(doing, record);
+                }
                 Ok(attempt.break_off(problem).await)
             }
             Err(error) => {
@@ -222,8 +235,8 @@ impl Asked {
         if self.settings.server_error == ServerError::Unknown {
             return attempt.begin_whole(HANDLER).await;
         }
-        // Only an earlier attempt can have become unknown, and only by what the hook said.
-        if self.settings.finality.is_none() || !attempt.is_retry() {
+        // Only an earlier attempt can have become unknown, by what a hook said, or under other settings.
+        if !attempt.is_retry() {
             return Ok(None);
         }
         let record = attempt.record();

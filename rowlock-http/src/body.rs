@@ -108,7 +108,11 @@ impl ResponseBody {
                 }
             }
         }
-        if trailers {
+        if self.left.is_some_and(|left| left > 0) {
+            let error = "it ends before its length";
+            self.rest = Rest::Failing(error.into());
+            Ahead::Failed(error.into())
+        } else if trailers {
             Ahead::Trailers
         } else {
             Ahead::Whole(bytes)

@@ -7,7 +7,7 @@
 //! let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
 //!     .with(IdempotentRetries::new())
 //!     .build();
-//! // However often it is sent, it takes effect once.
+//! // However often the middleware sends it, it takes effect once.
 //! let paid = client.post("https://shop.example/payments").body("500").send().await?;
 //! # Ok(())
 //! # }
@@ -22,10 +22,11 @@
 //! | 408, 425, 429, 500, 502, 503, 504 | sent again |
 //! | 409 without `Retry-After` | the response: somebody has to decide. ([`retry_conflicts`](IdempotentRetries::retry_conflicts) is for servers that never say when to come back.) |
 //! | 422 | the response, always: the key was used for another request |
+//! | any response with `Idempotent-Replayed: true` | the response: the server keeps it, and sends it again each time |
 //! | everything else | the response |
 //!
-//! Before it sends a request again, the middleware waits: as long as `Retry-After` says (seconds or a date), at least; without it 100 ms, doubled each time, at most 10 s; and up
-//! to half as much again, so that clients that failed together do not come back together.
+//! Before each further sending the middleware waits for `Retry-After` (seconds or a date), or for 100 ms, doubled each time up to 10 s, whichever is longer. It adds up to half
+//! of that at random, so that clients that failed together do not return together. After the last sending the caller gets its response, or its error.
 //!
 //! A request whose body is a stream is sent once, with a key: a stream cannot be read again.
 
@@ -41,6 +42,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::key::IDEMPOTENCY_KEY;
+use crate::stored::REPLAYED;
 
 const ATTEMPTS: u32 = 5;
 const GIVE_UP_AFTER: Duration = Duration::from_mins(1);
@@ -49,12 +51,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A middleware that gives requests a key, and sends them again; see [the module](self).
 ///
-/// A request that has the header `Idempotency-Key` already keeps it. Set the header where the process may die before it has the response: a key that the application has stored
-/// is the same after a restart, and a key that the middleware makes is not.
+/// A request that has the header `Idempotency-Key` already keeps it. **Set the header where the application itself sends a request again**: after an error or a 409 that this
+/// middleware has returned, after a body that broke off, after a restart. A key that the application has stored is the same then; a key that the middleware makes is new for each call,
+/// and a new key is a new payment.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future of a request sends it no more. The server may have done the work.
+/// Dropping the future stops the sending. The server may have done the work.
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing by itself"]
 pub struct IdempotentRetries {
@@ -112,6 +115,10 @@ impl IdempotentRetries {
             Ok(response) => response,
             Err(error) => return may_have_arrived(error).then_some(Duration::ZERO),
         };
+        // What is kept does not change.
+        if response.headers().contains_key(REPLAYED) {
+            return None;
+        }
         let told = retry_after(response);
         let again = match response.status() {
             StatusCode::CONFLICT => told.is_some() || self.retry_conflicts,
@@ -128,6 +135,17 @@ impl IdempotentRetries {
     }
 }
 
+/// The key that was made for a request.
+#[derive(Debug, Clone)]
+struct MadeKey(HeaderValue);
+
+impl MadeKey {
+    fn new() -> Result<Self> {
+        let key = HeaderValue::from_str(&format!("\"{}\"", Uuid::new_v4()));
+        key.map(Self).map_err(Error::middleware)
+    }
+}
+
 #[async_trait]
 impl Middleware for IdempotentRetries {
     async fn handle(
@@ -140,9 +158,13 @@ impl Middleware for IdempotentRetries {
             return next.run(request, extensions).await;
         }
         if !request.headers().contains_key(&IDEMPOTENCY_KEY) {
-            let key = HeaderValue::from_str(&format!("\"{}\"", Uuid::new_v4()));
-            let key = key.map_err(Error::middleware)?;
-            request.headers_mut().insert(IDEMPOTENCY_KEY, key);
+            // A middleware around this one may send the request again, too.
+            let made = extensions.get::<MadeKey>().cloned();
+            let made = made.map_or_else(MadeKey::new, Ok)?;
+            request
+                .headers_mut()
+                .insert(IDEMPOTENCY_KEY, made.0.clone());
+            extensions.insert(made);
         }
         let began = Instant::now();
         let mut pauses = pauses();
@@ -154,9 +176,13 @@ impl Middleware for IdempotentRetries {
             let Some(told) = self.again(&sent) else {
                 return sent;
             };
+            let left = self.give_up_after.saturating_sub(began.elapsed());
+            if attempt >= self.attempts || told > left {
+                return sent;
+            }
             let pause = told.max(pauses.next().unwrap_or(LONGEST_PAUSE));
             let pause = pause.mul_f64(1.0 + fastrand::f64() / 2.0);
-            if attempt >= self.attempts || began.elapsed() + pause > self.give_up_after {
+            if pause > left {
                 return sent;
             }
             match &sent {

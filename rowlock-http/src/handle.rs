@@ -59,6 +59,11 @@ impl Idempotent {
         self.0.in_tx.load(Ordering::Acquire) || self.0.guard.has_ended()
     }
 
+    /// The transaction in which the response was recorded is not known to have committed.
+    pub(crate) fn is_not_in_tx(&self) {
+        self.0.in_tx.store(false, Ordering::Release);
+    }
+
     pub(crate) fn settings(&self) -> &Arc<Settings> {
         &self.0.settings
     }

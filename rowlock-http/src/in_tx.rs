@@ -60,6 +60,11 @@ impl Idempotent {
             let response = self.complete_in(&mut tx, response.into_response());
             Ok(response.await?)
         };
-        retry.run_then(pool, work, record).await
+        let kept = retry.run_then(pool, work, record).await;
+        if kept.is_err() {
+            // Nothing is recorded; or it is not known, and then only the database decides whether the handler's response can be.
+            self.is_not_in_tx();
+        }
+        kept
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Overview
 //!
-//! [`IdempotencyLayer`] is a layer for tower and axum. It follows the IETF draft "The Idempotency-Key HTTP Header Field"
+//! [`IdempotencyLayer`] is a layer for tower and axum; the module `actix` (a feature) has it for actix-web, and the module `client` (a feature) the client's side. It follows the IETF draft "The Idempotency-Key HTTP Header Field"
 //! (draft-ietf-httpapi-idempotency-key-header-07). The first request with a key runs the handler, and the layer keeps the
 //! response in the database. A later request with the same key and the same content gets that response, byte for byte,
 //! with `Idempotent-Replayed: true`.
@@ -141,7 +141,8 @@
 //!
 //! *400.* The header field must be one String of RFC 8941 (`Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`) with at
 //! least one character. This field is not, or the key is too long, or it does not have the format that the server requires.
-//! The layer ignores parameters after the key.
+//! The layer ignores parameters after the key. With [`key_from`](IdempotencyLayer::key_from): the hook refused the request, or the key that it found is empty, too long
+//! or malformed.
 //!
 //! ## no-principal
 //!
@@ -201,8 +202,8 @@
 //!
 //! ## response-not-kept
 //!
-//! *410.* The request was done, with the status `original_status`. The layer could not keep the response: it was too large, had
-//! trailers, or broke off. The request does not run again.
+//! *410.* The request was done, with the status `original_status`, and the response was not kept: the server chose so, or the response was too large, a stream of
+//! events, had trailers, broke off, could not be sealed, or was refused by the database. The request does not run again.
 //!
 //! ## handler-panicked
 //!
@@ -220,16 +221,17 @@
 //!
 //! ## damaged
 //!
-//! *500.* The record has been edited by hand. An operator repairs it.
+//! *500.* The record cannot be read: it was edited by hand, or `open` of [`seal`](IdempotencyLayer::seal) refused the response. An operator repairs it.
 //!
 //! ## misconfigured
 //!
 //! *500.* A setting of the layer is wrong ([`check`](IdempotencyLayer::check) says which), or the principal has more than 250
-//! bytes, or the layer cannot read the [whole URI](IdempotencyLayer::uri) with this version of axum.
+//! bytes, or the layer cannot read the [whole URI](IdempotencyLayer::uri) with this version of axum; or a kept response is sealed and the layer has no
+//! [`seal`](IdempotencyLayer::seal), or a result is larger than [`max_outcome`](rowlock::Idempotency::max_outcome).
 //!
 //! ## unavailable
 //!
-//! *503 with Retry-After.* The database is out of reach. Send the same request again. If the handler has already run, a retry
+//! *503 with Retry-After.* The database is out of reach, or in [quarantine](rowlock::Rowlock::quarantine). Send the same request again. If the handler has already run, a retry
 //! gets its response when the layer has been able to keep it.
 //!
 //! ## stopping

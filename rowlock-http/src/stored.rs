@@ -1,7 +1,7 @@
 //! Responses as outcomes: an HTTP/1.1 message, or a mark that the response was not kept.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
 use rowlock::{Error, Outcome, RecordKey};
@@ -16,7 +16,7 @@ const SEALED: &str = "application/vnd.rowlock.sealed";
 /// Such an outcome is the status code of a response that was sent, but not kept.
 const NOT_KEPT: &str = "application/vnd.rowlock.response-not-kept";
 
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// The outcome to keep for a response whose body has been read ahead: the response, or a mark that it was not kept.
 pub(crate) fn outcome(
@@ -55,9 +55,16 @@ pub(crate) async fn whole(
         return None;
     }
     match body.read_ahead(settings.max_response()).await {
-        Ahead::Whole(bytes) => Some(bytes),
-        Ahead::Trailers | Ahead::TooLarge { .. } | Ahead::Failed(_) => None,
+        Ahead::Whole(bytes) if is_of_its_length(head, &bytes) => Some(bytes),
+        Ahead::Whole(_) | Ahead::Trailers | Ahead::TooLarge { .. } | Ahead::Failed(_) => None,
     }
+}
+
+/// Whether the body is as long as the handler has said, if it has.
+fn is_of_its_length(head: &Parts, body: &[u8]) -> bool {
+    let said = head.headers.get(CONTENT_LENGTH);
+    let said = said.and_then(|said| said.to_str().ok()?.trim().parse().ok());
+    said.is_none_or(|said: usize| said == body.len())
 }
 
 /// A mark: there was a response with this status, and it was not kept.

@@ -12,6 +12,9 @@ use tokio::time::{Instant, timeout_at};
 /// The part of the limit of a drain in which the handlers that are left are cut off: a tenth, and no more than this.
 const LONGEST_END: Duration = Duration::from_secs(2);
 
+/// No drain takes longer: a year is for ever.
+const LONGEST: Duration = Duration::from_hours(366 * 24);
+
 /// The tasks under way. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnderWay(Arc<watch::Sender<State>>);
@@ -20,6 +23,8 @@ pub(crate) struct UnderWay(Arc<watch::Sender<State>>);
 struct State {
     next: u64,
     tasks: BTreeMap<u64, Left>,
+    /// What was cut off, and has ended.
+    cut: Vec<Left>,
     phase: Phase,
 }
 
@@ -51,6 +56,8 @@ pub enum Doing {
     Beginning,
     /// Its handler runs.
     Running,
+    /// Its handler has returned a final response, whose body is arriving.
+    Answering,
     /// Its response is being kept.
     Keeping,
 }
@@ -68,6 +75,11 @@ impl fmt::Display for Left {
                 f.write_str("the handler")?;
                 of(f)?;
                 f.write_str(" was cut off: the key is free, or unknown if a step that must not be repeated had begun")
+            }
+            Doing::Answering => {
+                f.write_str("the response")?;
+                of(f)?;
+                f.write_str(" was cut off: the work is done, and retries are told that its response is not kept")
             }
             Doing::Keeping => {
                 f.write_str("the response")?;
@@ -139,34 +151,29 @@ impl UnderWay {
 
     /// Lets no request begin from now on, waits for those that have begun, and cuts off the handlers that are left near the end of the limit.
     pub(crate) async fn drain(&self, limit: Duration) -> Vec<Left> {
-        let until = Instant::now() + limit;
+        let until = Instant::now() + limit.min(LONGEST);
         let to_end = (limit / 10).min(LONGEST_END);
         self.set(Phase::Draining);
-        if timeout_at(until - to_end, self.none()).await.is_ok() {
-            return Vec::new();
+        if timeout_at(until - to_end, self.none()).await.is_err() {
+            self.set(Phase::Cutting);
+            let _ = timeout_at(until, self.none()).await;
         }
-        let cut = self.set(Phase::Cutting);
-        let _ = timeout_at(until, self.none()).await;
-        let state = self.0.borrow();
-        let is_left = |number: &u64, left: &Left| {
-            left.doing == Doing::Running || state.tasks.contains_key(number)
-        };
-        let left = cut
-            .into_iter()
-            .filter(|(number, left)| is_left(number, left));
-        left.map(|(_, left)| left).collect()
+        let mut left = Vec::new();
+        self.0.send_if_modified(|state| {
+            left.append(&mut state.cut);
+            left.extend(state.tasks.values().cloned());
+            false
+        });
+        left
     }
 
-    /// Sets the phase, and returns the tasks at that moment. A phase is never set back.
-    fn set(&self, phase: Phase) -> BTreeMap<u64, Left> {
-        let mut tasks = BTreeMap::new();
+    /// Sets the phase. A phase is never set back.
+    fn set(&self, phase: Phase) {
         self.0.send_modify(|state| {
             if state.phase != Phase::Cutting {
                 state.phase = phase;
             }
-            tasks.clone_from(&state.tasks);
         });
-        tasks
     }
 
     /// Waits until no task is left.
@@ -187,6 +194,15 @@ impl Task {
                 let record = Some(record.clone());
                 *task = Left { record, doing };
             }
+            false
+        });
+    }
+
+    /// Notes that it was cut off. It has ended its attempt by then.
+    pub(crate) fn was_cut(&self, doing: Doing, record: &RecordKey) {
+        self.of.0.send_if_modified(|state| {
+            let record = Some(record.clone());
+            state.cut.push(Left { record, doing });
             false
         });
     }
@@ -223,11 +239,15 @@ mod tests {
         let late = under_way.begin().unwrap();
         let handler = async {
             under_way.cut().await;
+            running.was_cut(Doing::Running, &record("a"));
+            // A task that begins with the end of another one is left, too.
+            let more = under_way.keeping(&record("c"));
             drop((running, late));
+            more
         };
         let began = Instant::now();
         let limit = Duration::from_secs(5);
-        let (left, ()) = tokio::join!(under_way.drain(limit), handler);
+        let (left, more) = tokio::join!(under_way.drain(limit), handler);
         assert!(began.elapsed() <= limit);
         let left: Vec<_> = left
             .into_iter()
@@ -237,11 +257,12 @@ mod tests {
             left,
             [
                 (Doing::Running, Some(record("a"))),
-                (Doing::Keeping, Some(record("b")))
+                (Doing::Keeping, Some(record("b"))),
+                (Doing::Keeping, Some(record("c")))
             ]
         );
         assert!(under_way.begin().is_none(), "it is closed for good");
-        drop(keeping);
+        drop((keeping, more));
         assert_eq!(under_way.drain(limit).await, []);
     }
 

@@ -197,6 +197,8 @@ impl IdempotencyGuard {
             Finished::Ended => {
                 self.in_tx.store(true, Ordering::Release);
                 self.inner.grant.close();
+                // Whether the transaction commits, only the database tells.
+                self.turn.over();
                 Ok(())
             }
             Finished::Superseded | Finished::Locked => Err(self.superseded("complete")),

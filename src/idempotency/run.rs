@@ -68,8 +68,9 @@ impl Idempotency {
         check_scope(scope.as_ref()).map_err(Error::from)?;
         let key = RecordKey::new(scope, key).map_err(Error::from)?;
         let begun = self.run_in(pool, &key, fingerprint, work).await;
-        if let Ok(begun) = &begun {
-            told::tell(&key, Ok(begun), |_| None);
+        match &begun {
+            Ok(begun) => told::tell(&key, Ok(begun), |_| None),
+            Err(_) => told::failed(&key),
         }
         begun
     }

@@ -44,6 +44,13 @@ pub(super) fn tell<T>(
     note(record, attempt, outcome);
 }
 
+/// The work, or the database, has failed: the caller has the error.
+pub(super) fn failed(record: &RecordKey) {
+    let outcome = "error";
+    debug!(%record, outcome, "a request for a key has failed");
+    note(record, None, outcome);
+}
+
 /// Another attempt has taken over.
 pub(super) fn superseded(record: &RecordKey, attempt: i64, doing: &str) {
     let outcome = "superseded";

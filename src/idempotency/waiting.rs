@@ -1,6 +1,7 @@
 //! Waiting for the attempt of another caller.
 
 use std::future::pending;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::select;
@@ -12,6 +13,9 @@ use crate::runtime::{Core, backoff};
 
 /// How long the waiters for an attempt in this client trust that its end is told. Its lease may be lost meanwhile.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+
+/// After this time a caller that looked for others may not be polled any more.
+const SILENT: Duration = Duration::from_secs(2);
 
 pub(super) struct Waiting {
     until: Moment,
@@ -65,26 +69,50 @@ impl Waiting {
         if self.is_over() {
             return Waited::TooLong;
         }
-        let mut pause = limit;
-        let mut poller = None;
-        if self.poller.is_none() {
-            match core.pollers.take(key, request, None) {
-                Ok(mine) => self.poller = Some(mine),
-                Err(other) => poller = Some(other),
-            }
-        }
-        if self.poller.is_some() {
-            let next = || self.pauses.next().unwrap_or_default();
-            pause = pause.min(turn.as_ref().map_or_else(next, |_| LOOK_ANYWAY));
-        }
+        let last = (Moment::now() + limit).min(self.until);
+        let has_turn = turn.is_some();
         let over = async |turn: Option<OtherTurn>| match turn {
             Some(turn) => turn.over(request).await,
             None => pending().await,
         };
-        select! {
-            end = over(turn) => end.map_or(Waited::Over, Waited::Kept),
-            _ = over(poller) => Waited::Over,
-            () = sleep_until((Moment::now() + pause).min(self.until)) => Waited::Over,
+        let mut ended = pin!(over(turn));
+        loop {
+            let poller = self.poller_for(core, (key, request));
+            let pause = if poller.is_some() {
+                SILENT
+            } else if has_turn {
+                LOOK_ANYWAY
+            } else {
+                self.pauses.next().unwrap_or_default()
+            };
+            select! {
+                biased;
+                end = &mut ended => return end.map_or(Waited::Over, Waited::Kept),
+                _ = over(poller) => return Waited::Over,
+                () = sleep_until((Moment::now() + pause).min(last)) => {}
+            }
+            if self.poller.is_some() || last.has_passed() {
+                return Waited::Over;
+            }
+        }
+    }
+
+    /// Who looks for this caller. `None`: itself. (If the one that looked is not polled any more, another one looks.)
+    fn poller_for(
+        &mut self,
+        core: &Core,
+        (key, request): (&RecordKey, &Fingerprint),
+    ) -> Option<OtherTurn> {
+        if let Some(mine) = &self.poller {
+            mine.is_heard();
+            return None;
+        }
+        match core.pollers.take_silent(key, request, SILENT) {
+            Ok(mine) => {
+                self.poller = Some(mine);
+                None
+            }
+            Err(other) => Some(other),
         }
     }
 

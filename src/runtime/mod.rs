@@ -324,8 +324,10 @@ impl Core {
 
     /// Reads the record of a key.
     pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
-        let fate = Fate::within(self.settings.operation_timeout);
-        let read = self.answer(|reply| Read::task(key, fate, reply));
+        let read = async {
+            let fate = Fate::within(self.settings.operation_timeout);
+            self.answer(|reply| Read::task(key, fate, reply)).await
+        };
         self.reads.read(key, read).await
     }
 

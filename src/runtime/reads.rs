@@ -1,12 +1,19 @@
 //! Reads of one record at the same time: callers that ask while a read is under way share the next one.
+//!
+//! A caller reads for the others, and may not be polled any more: after a short time another one reads instead.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::model::{Error, RecordKey};
 use crate::store::record::RecordRow;
+
+/// How long a caller waits for the read of another one.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(crate) type Row = Result<Option<RecordRow>, Error>;
 
@@ -18,7 +25,8 @@ pub(crate) struct Reads(Mutex<HashMap<RecordKey, Arc<watch::Sender<State>>>>);
 #[derive(Debug, Default)]
 struct State {
     callers: usize,
-    is_reading: bool,
+    /// The number of the read that is under way.
+    reading: Option<u64>,
     /// How many reads have begun.
     begun: u64,
     /// The last read that has ended, by its number.
@@ -26,19 +34,22 @@ struct State {
 }
 
 impl Reads {
-    /// The record, as a read finds it that begins after this call. Dropping the future lets another caller read.
+    /// Returns the record as read after this call began. Dropping the future lets another caller read.
     pub(crate) async fn read(&self, key: &RecordKey, read: impl Future<Output = Row>) -> Row {
         let caller = self.enter(key);
         let mut heard = caller.state.subscribe();
+        let mut is_late = false;
         loop {
-            if let Some(turn) = caller.turn() {
+            if let Some(reading) = caller.begin(is_late) {
                 let row = read.await;
-                return turn.found(row);
+                return reading.found(row);
             }
-            let found =
-                heard.wait_for(|state| !state.is_reading || state.since(caller.since).is_some());
+            let is_over =
+                |state: &State| state.reading.is_none() || state.since(caller.since).is_some();
+            let found = timeout(PATIENCE, heard.wait_for(is_over)).await;
+            is_late = found.is_err();
             // The sender is in `caller`.
-            if let Ok(state) = found.await
+            if let Ok(Ok(state)) = found
                 && let Some(row) = state.since(caller.since)
             {
                 return row.clone();
@@ -85,18 +96,19 @@ struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// The right to read now. `None`: another caller reads, or has just read for this one.
-    fn turn(&self) -> Option<ReadTurn<'_>> {
+    /// Begins a read. `None`: another caller reads, or has just read for this one. One that `is_late` reads all the same.
+    fn begin(&self, is_late: bool) -> Option<Reading<'_>> {
         let mut number = None;
         self.state.send_if_modified(|state| {
-            if !state.is_reading && state.since(self.since).is_none() {
-                state.is_reading = true;
+            let is_free = state.reading.is_none() || is_late;
+            if is_free && state.since(self.since).is_none() {
                 state.begun += 1;
-                number = Some(state.begun);
+                state.reading = Some(state.begun);
+                number = state.reading;
             }
             false
         });
-        number.map(|number| ReadTurn {
+        number.map(|number| Reading {
             state: &self.state,
             number,
         })
@@ -118,29 +130,35 @@ impl Drop for Caller<'_> {
     }
 }
 
-struct ReadTurn<'a> {
+struct Reading<'a> {
     state: &'a watch::Sender<State>,
     number: u64,
 }
 
-impl ReadTurn<'_> {
+impl Reading<'_> {
     fn found(self, row: Row) -> Row {
         self.state.send_modify(|state| {
-            state.last = Some((self.number, row.clone()));
+            // A later read may have ended before.
+            if state.since(self.number).is_none() {
+                state.last = Some((self.number, row.clone()));
+            }
         });
         row
     }
 }
 
-impl Drop for ReadTurn<'_> {
+impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.state.send_modify(|state| state.is_reading = false);
+        self.state.send_modify(|state| {
+            state.reading = state.reading.filter(|number| *number != self.number);
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Waker};
 
     use tokio::sync::Semaphore;
 
@@ -217,6 +235,25 @@ mod tests {
         assert_eq!(place.begun(), 2);
         place.gate.add_permits(1);
         second.await.unwrap().unwrap();
+        assert!(place.reads.keys().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_is_not_polled_keeps_nobody_for_long() {
+        let place = Place::new();
+        let mut frozen = Box::pin(Arc::clone(&place).read());
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(frozen.as_mut().poll(cx).is_pending());
+        let others: Vec<_> = (0..50)
+            .map(|_| tokio::spawn(Arc::clone(&place).read()))
+            .collect();
+        // The one that is frozen has the first permit.
+        place.gate.add_permits(2);
+        for other in others {
+            other.await.unwrap().unwrap();
+        }
+        assert_eq!(place.begun(), 2, "one reads instead, for all");
+        drop(frozen);
         assert!(place.reads.keys().is_empty());
     }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::model::{Fingerprint, Outcome, RecordKey};
+use crate::model::{Fingerprint, Moment, Outcome, RecordKey};
 
 /// The turns that are taken now.
 #[derive(Debug, Default)]
@@ -42,6 +43,8 @@ pub(crate) struct OtherTurn {
     request: Fingerprint,
     /// Its attempt is in the database, where others can see it.
     is_claimed: bool,
+    /// When its caller was heard of.
+    heard: Moment,
     end: watch::Receiver<Option<TurnEnd>>,
 }
 
@@ -67,6 +70,7 @@ impl Turns {
             number,
             request: *request,
             is_claimed: false,
+            heard: Moment::now(),
             end: heard,
         };
         taken.keys.insert(key.clone(), turn);
@@ -76,6 +80,19 @@ impl Turns {
             number,
             end,
         })
+    }
+
+    /// Takes the turn of a caller that was not heard of for so long: it may not be polled any more.
+    pub(crate) fn take_silent(
+        self: &Arc<Self>,
+        key: &RecordKey,
+        request: &Fingerprint,
+        silent: Duration,
+    ) -> Result<Turn, OtherTurn> {
+        let other = self.other(key);
+        let is_silent = |other: &OtherTurn| other.heard.elapsed() >= silent;
+        let over = other.filter(is_silent).map(|other| other.number);
+        self.take(key, request, over)
     }
 
     /// The turn that is taken now.
@@ -103,6 +120,16 @@ impl Turn {
             && turn.number == self.number
         {
             turn.is_claimed = true;
+        }
+    }
+
+    /// Its caller is polled.
+    pub(crate) fn is_heard(&self) {
+        let mut taken = self.turns.taken();
+        if let Some(turn) = taken.keys.get_mut(&self.key)
+            && turn.number == self.number
+        {
+            turn.heard = Moment::now();
         }
     }
 
@@ -196,6 +223,24 @@ mod tests {
         let outcome = same.over(&Fingerprint::of("request")).await;
         assert_eq!(outcome, Some(Outcome::empty()));
         assert_eq!(other.over(&Fingerprint::of("another")).await, None);
+    }
+
+    #[test]
+    fn a_turn_is_taken_from_a_caller_that_is_silent() {
+        let turns = Arc::new(Turns::default());
+        let request = Fingerprint::of("request");
+        let silent = |of: Duration| turns.take_silent(&key("a"), &request, of);
+        let first = silent(Duration::ZERO).unwrap();
+        first.is_heard();
+        assert!(silent(Duration::from_mins(1)).is_err());
+        let second = silent(Duration::ZERO).unwrap();
+        drop(first);
+        assert!(
+            silent(Duration::from_mins(1)).is_err(),
+            "the second goes on"
+        );
+        drop(second);
+        silent(Duration::from_mins(1)).unwrap();
     }
 
     #[test]

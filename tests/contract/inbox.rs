@@ -27,9 +27,8 @@ async fn receive(
     payload: &str,
     wait: Duration,
 ) -> Delivery<Error> {
-    let idempotency = rowlock.idempotency().wait(wait);
     on_app!(app, pool => {
-        let inbox = Inbox::new(idempotency, pool, "billing");
+        let inbox = Inbox::new(rowlock.idempotency(), pool, "billing").wait(wait);
         inbox.receive(id, payload, |mut tx| async move {
             let insert = format!("INSERT INTO credit VALUES ('{id}')");
             sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut **tx).await?;
@@ -73,8 +72,11 @@ on_every_engine! {
         let good = receive_now(&rowlock, db, "a", "good").await;
         assert!(matches!(good, Delivery::Done), "{good:?}");
         assert_eq!(credits(db, "a").await, 1);
-        let nameless = receive_now(&rowlock, db, "", "good").await;
-        assert!(matches!(nameless, Delivery::Failed(Error::InvalidKey { .. })), "{nameless:?}");
+        for id in [String::new(), "x".repeat(256)] {
+            let nameless = receive_now(&rowlock, db, &id, "good").await;
+            assert!(matches!(nameless, Delivery::InvalidId), "{nameless:?}");
+            assert_eq!(nameless.reply(), Reply::DeadLetter);
+        }
     }
 
     async fn a_message_that_another_consumer_works_on_is_in_flight_or_waited_for(db: &Db) {
@@ -127,9 +129,8 @@ on_every_engine! {
             .map(|n| (format!("m{n}"), if n % 5 == 3 { "bad" } else { "good" }))
             .chain([("m1".into(), "other"), ("m2".into(), "good")])
             .collect();
-        let idempotency = rowlock.idempotency().wait(Duration::from_mins(1));
         let deliveries: Vec<Delivery<Error>> = on_app!(&db.app, pool => {
-            let inbox = Inbox::new(idempotency, pool, "billing").at_once(3);
+            let inbox = Inbox::new(rowlock.idempotency(), pool, "billing").at_once(3);
             inbox.receive_all(&batch, |mut tx, (id, payload)| async move {
                 let insert = format!("INSERT INTO credit VALUES ('{id}')");
                 sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut **tx).await?;

@@ -37,8 +37,8 @@ pub(crate) async fn late_login(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
     let rowlock = Rowlock::connect(&url).await.unwrap();
-    proxy.set(Mode::Late(Duration::from_millis(220)));
-    let lock = rowlock.lock("a").ttl(Duration::from_secs(6));
+    proxy.set(Mode::Late(Duration::from_millis(330)));
+    let lock = rowlock.lock("a").ttl(Duration::from_secs(9));
     let held = lock.acquire().await.unwrap();
     let first = held.deadline();
     let settled = async || held.deadline() > first || held.loss().is_some();

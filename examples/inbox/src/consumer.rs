@@ -1,6 +1,7 @@
 //! The consumer of a queue of RabbitMQ.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::message::Delivery as Message;
@@ -15,10 +16,16 @@ use sqlx::PgPool;
 
 use crate::{Event, credit};
 
+/// How often a message is delivered at most.
+const DELIVERIES: i32 = 100;
+
+/// How long a message waits before it is delivered again.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// How many messages the consumer has at a time, and works on at the same time.
 const AT_ONCE: u16 = 16;
 
-/// The queue, and the one for the messages that nobody can read.
+/// The queue, and the one for the messages that are put aside: unreadable ones, and those with another payload under a used id.
 ///
 /// # Errors
 ///
@@ -31,6 +38,12 @@ pub async fn declare(channel: &Channel, queue: &str) -> lapin::Result<()> {
         .queue_declare(dead.as_str().into(), durable, no_arguments)
         .await?;
     let mut arguments = FieldTable::default();
+    arguments.insert(
+        "x-queue-type".into(),
+        AMQPValue::LongString("quorum".into()),
+    );
+    // A message that can never be credited is put aside in the end.
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(DELIVERIES));
     arguments.insert(
         "x-dead-letter-exchange".into(),
         AMQPValue::LongString("".into()),
@@ -89,7 +102,7 @@ async fn reply_to(inbox: &Inbox<PgPool>, message: &Message) -> Reply {
     match Event::of(&message.data) {
         Ok(event) => {
             let delivery = credit(inbox, &event).await;
-            tracing::debug!(event = event.id, ?delivery, "a message");
+            tracing::debug!(event = &*event.id, ?delivery, "a message");
             delivery.reply()
         }
         Err(error) => {
@@ -103,6 +116,7 @@ async fn answer(message: &Message, reply: Reply) -> lapin::Result<()> {
     match reply {
         Reply::Ack => message.ack(BasicAckOptions::default()).await,
         Reply::Nack => {
+            tokio::time::sleep(PAUSE).await;
             let requeue = BasicNackOptions {
                 requeue: true,
                 ..BasicNackOptions::default()

@@ -1,17 +1,16 @@
 //! What the provider reports.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 /// An event: `{"id": "evt_1", "data": {"account": "ann", "cents": 500}}`, and more that does not matter here.
 #[derive(Debug)]
 pub struct Event<'a> {
     /// What the provider calls it, in every delivery.
-    pub id: &'a str,
-    /// What it says, as it was sent. (The rest of a delivery may differ: a provider may count how many webhooks are still to be sent.)
-    pub data: &'a [u8],
+    pub id: Cow<'a, str>,
     /// Whose money it is.
-    pub account: &'a str,
+    pub account: Cow<'a, str>,
     /// How much it is.
     pub cents: i64,
 }
@@ -30,24 +29,45 @@ impl<'a> Event<'a> {
     pub fn of(body: &'a [u8]) -> Result<Self, BadEvent> {
         #[derive(Deserialize)]
         struct Sent<'a> {
-            id: &'a str,
             #[serde(borrow)]
-            data: &'a RawValue,
+            id: Cow<'a, str>,
+            #[serde(borrow)]
+            data: Data<'a>,
         }
 
         #[derive(Deserialize)]
         struct Data<'a> {
-            account: &'a str,
+            #[serde(borrow)]
+            account: Cow<'a, str>,
             cents: i64,
         }
 
         let Sent { id, data } = serde_json::from_slice(body)?;
-        let Data { account, cents } = serde_json::from_str(data.get())?;
         Ok(Self {
             id,
-            data: data.get().as_bytes(),
-            account,
-            cents,
+            account: data.account,
+            cents: data.cents,
         })
+    }
+
+    /// What makes it the same event. The rest of a delivery may differ: a provider may count how many webhooks are still to be sent.
+    #[must_use]
+    pub fn says(&self) -> Vec<u8> {
+        format!("{}\0{}", self.cents, self.account).into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_may_be_escaped() {
+        let event =
+            Event::of(br#"{"id":"evt\/1","data":{"account":"J\u00f6rg","cents":5}}"#).unwrap();
+        assert_eq!(
+            (&*event.id, &*event.account, event.cents),
+            ("evt/1", "J\u{f6}rg", 5)
+        );
     }
 }

@@ -15,6 +15,9 @@ pub use event::{BadEvent, Event};
 /// The table of the example. It has no unique id: only the inbox keeps an event from being credited twice.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS credit (event TEXT NOT NULL, account TEXT NOT NULL, cents BIGINT NOT NULL)";
 
+/// The name of the consumer, whichever way an event comes: so an event that comes both ways is credited once.
+pub const CONSUMER: &str = "credits";
+
 /// Makes the table, if it is not there.
 ///
 /// # Errors
@@ -28,9 +31,12 @@ pub async fn prepare(pool: &PgPool) -> sqlx::Result<()> {
 pub async fn credit(inbox: &Inbox<PgPool>, event: &Event<'_>) -> Delivery<Error> {
     let work = |mut tx: rowlock::PoolTx<PgPool>| async move {
         let insert = sqlx::query("INSERT INTO credit VALUES ($1, $2, $3)");
-        let insert = insert.bind(event.id).bind(event.account).bind(event.cents);
+        let insert = insert
+            .bind(&*event.id)
+            .bind(&*event.account)
+            .bind(event.cents);
         insert.execute(&mut **tx).await?;
         Ok(())
     };
-    inbox.receive(event.id, event.data, work).await
+    inbox.receive(&*event.id, event.says(), work).await
 }

@@ -48,7 +48,7 @@ async fn receive(State(webhook): State<Arc<Webhook>>, headers: HeaderMap, body: 
         Err(error) => return (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
     };
     let delivery = credit(&webhook.inbox, &event).await;
-    tracing::info!(event = event.id, ?delivery, "a webhook");
+    tracing::info!(event = &*event.id, ?delivery, "a webhook");
     match delivery.reply() {
         Reply::Ack => StatusCode::OK.into_response(),
         Reply::Nack => (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")]).into_response(),

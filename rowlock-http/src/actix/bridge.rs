@@ -17,6 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tracing::{Instrument, Span};
 
 use super::{AHEAD, broken, convert};
 use crate::body::BoxError;
@@ -31,6 +32,8 @@ type Sent = Option<Part>;
 pub(super) struct Call {
     request: Request<RequestBody>,
     reply: oneshot::Sender<Response<HandlerBody>>,
+    /// The request's, for what the handler logs.
+    span: Span,
 }
 
 /// The handler, as the layer sees it. Dropping the future of a call drops the handler.
@@ -68,7 +71,13 @@ impl tower_service::Service<Request<RequestBody>> for Bridge {
             let (Some(calls), Some(handler)) = (calls, handler) else {
                 return Err(Gone);
             };
-            if calls.send(Call { request, reply }).is_ok()
+            let span = Span::current();
+            let call = Call {
+                request,
+                reply,
+                span,
+            };
+            if calls.send(call).is_ok()
                 && let Ok(mut response) = replied.await
             {
                 response.body_mut().handler = Some(handler);
@@ -95,6 +104,7 @@ pub(super) async fn handle<S, B>(
     let Ok(Call {
         request: call,
         mut reply,
+        span,
     }) = called.await
     else {
         let _ = ends.send(request);
@@ -104,12 +114,13 @@ pub(super) async fn handle<S, B>(
     if let Some(attempt) = head.extensions.get::<Idempotent>() {
         request.extensions_mut().insert(attempt.clone());
     }
-    let answer = inner.call(ServiceRequest::from_parts(request, body.into_payload()));
+    let request = ServiceRequest::from_parts(request, body.into_payload());
+    let answer = span.in_scope(|| inner.call(request)).instrument(span);
     let answer = select! {
         biased;
-        answer = answer => answer,
-        // The layer has cut the handler off.
+        // The layer has cut the handler off: it is not polled again.
         () = reply.closed() => return,
+        answer = answer => answer,
     };
     match answer {
         Ok(answer) => {
@@ -141,7 +152,9 @@ async fn send<B: MessageBody>(
     };
     let answer = convert::answer(&head, sent);
     let Ok(answer) = answer else {
-        tracing::error!("the handler's response is none of HTTP");
+        tracing::error!(
+            "the handler's response has a status or a header that HTTP does not allow: its client gets a 500"
+        );
         return;
     };
     if reply.send(answer).is_err() {
@@ -149,7 +162,12 @@ async fn send<B: MessageBody>(
     }
     let mut body = pin!(body);
     loop {
-        let part = poll_fn(|cx| body.as_mut().poll_next(cx)).await;
+        let part = select! {
+            biased;
+            // Nobody reads on.
+            () = parts.closed() => return,
+            part = poll_fn(|cx| body.as_mut().poll_next(cx)) => part,
+        };
         let part = part.map(convert::part);
         let is_over = !matches!(part, Some(Ok(_)));
         if parts.send(part).await.is_err() || is_over {
@@ -160,7 +178,16 @@ async fn send<B: MessageBody>(
 
 /// Hands on the body of a request as it arrives.
 pub(super) async fn feed(mut payload: Payload, parts: mpsc::Sender<Part>) {
-    while let Some(part) = payload.next().await {
+    loop {
+        let part = select! {
+            biased;
+            // Nobody reads on.
+            () = parts.closed() => return,
+            part = payload.next() => part,
+        };
+        let Some(part) = part else {
+            return;
+        };
         let part = part.map_err(|error| broken(error).into());
         let is_over = part.is_err();
         if parts.send(part).await.is_err() || is_over {

@@ -1,9 +1,12 @@
 //! The layer for actix-web, with the feature `actix`: the same settings, records and [problems](crate#problems) as for tower and axum.
 //!
 //! ```no_run
-//! use actix_web::{App, HttpResponse, HttpServer, web};
+//! use actix_web::{App, HttpMessage, HttpResponse, HttpServer, web};
 //! use rowlock_http::actix::IdempotencyMiddleware;
 //! use rowlock_http::{Idempotent, IdempotencyLayer};
+//!
+//! #[derive(Clone)]
+//! struct User(String);
 //!
 //! async fn pay(once: Idempotent, body: String) -> HttpResponse {
 //!     // … the payment, with `once.downstream_key("charge")` for the provider …
@@ -13,16 +16,17 @@
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
 //! let rowlock = rowlock::Rowlock::connect("sqlite:shop.db?mode=rwc").await?;
 //! let layer = IdempotencyLayer::new(rowlock.idempotency(), |parts| {
-//!     parts.extensions.get::<Option<String>>().cloned().flatten()
+//!     parts.extensions.get::<User>().map(|user| user.0.clone())
 //! });
 //! layer.check()?;
+//! // Who it is, as the authentication in front of the layer has found out.
+//! let once = IdempotencyMiddleware::new(layer).extensions(|request, extensions| {
+//!     if let Some(user) = request.extensions().get::<User>() {
+//!         extensions.insert(user.clone());
+//!     }
+//! });
 //! HttpServer::new(move || {
-//!     // Who it is, as the authentication in front of the layer has found out.
-//!     let once = IdempotencyMiddleware::new(layer.clone()).extensions(|request, extensions| {
-//!         let user = request.headers().get("x-user").and_then(|user| user.to_str().ok());
-//!         extensions.insert(user.map(str::to_owned));
-//!     });
-//!     App::new().route("/payments", web::post().to(pay)).wrap(once)
+//!     App::new().route("/payments", web::post().to(pay)).wrap(once.clone())
 //! })
 //! .bind("127.0.0.1:8080")?
 //! .run()
@@ -214,7 +218,12 @@ impl FromRequest for Idempotent {
     }
 }
 
-impl ResponseError for NoAttempt {}
+impl ResponseError for NoAttempt {
+    fn error_response(&self) -> HttpResponse {
+        tracing::error!(error = %self, "a request is refused");
+        HttpResponse::InternalServerError().finish()
+    }
+}
 
 /// Makes actix-web's response of one that [`Idempotent::in_tx`] or [`Idempotent::complete_in`] has kept.
 #[must_use]

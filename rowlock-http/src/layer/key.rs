@@ -60,6 +60,9 @@ impl IdempotencyLayer {
     /// # }
     /// ```
     ///
+    /// Verify the signature of a webhook in front of this layer: a stranger could use up the ids of events. And let only the event count
+    /// ([`json_only`](Self::json_only)), if a sender sends it again in another body.
+    ///
     /// A body that is not JSON, and a value of another type, are [bad-key](crate#bad-key). A missing value, or `null`, is a missing key.
     pub fn key_in_json(self, path: &str) -> Self {
         match JsonPath::parse(path) {

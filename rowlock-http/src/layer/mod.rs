@@ -68,7 +68,7 @@ impl IdempotencyLayer {
         self.with(|settings| settings.max_wait = Some(limit))
     }
 
-    /// How many handlers may run at the same time in this layer and its clones (default: no limit). The layer answers a request beyond it with
+    /// How many handlers may run at the same time in this layer and its clones (1 at least; default: no limit). The layer answers a request beyond it with
     /// [overloaded](crate#overloaded), without claiming its key. Replays, and requests whose key is in flight, need no room.
     pub fn max_running(self, handlers: usize) -> Self {
         self.with(|settings| settings.max_running = Some(Running::at_most(handlers)))

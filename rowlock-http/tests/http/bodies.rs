@@ -123,6 +123,17 @@ over_a_socket! {
         }
     }
 
+    async fn a_response_that_is_shorter_than_it_says_breaks_off_and_is_not_kept() {
+        let server = Server::plain().await;
+        let first = server.pay("k", "short").send().await;
+        let whole = match first {
+            Ok(response) => response.bytes().await.is_ok(),
+            Err(_) => false,
+        };
+        assert!(!whole, "its client learns of it");
+        is_not_kept(&server, 200).await;
+    }
+
     async fn a_stream_of_events_is_not_read_ahead() {
         let server = Server::plain().await;
         let mut first = server.pay("k", "stream events").send().await.unwrap();

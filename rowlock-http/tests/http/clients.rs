@@ -108,6 +108,32 @@ over_a_socket! {
         }
     }
 
+    async fn what_the_server_has_kept_is_not_sent_again() {
+        let server = Server::new(|layer| layer.server_error(rowlock_http::ServerError::Keep)).await;
+        let pay = async || {
+            let request = client(IdempotentRetries::new()).post(format!("http://{}/pay", server.address));
+            let request = request.header("x-user", "ann").header("idempotency-key", "\"k\"").body("100");
+            request.header("x-act", "500").send().await.unwrap()
+        };
+        assert_eq!(pay().await.status(), 500);
+        assert_eq!((server.shop.runs(), server.shop.handed()), (1, 2), "one is a replay");
+        assert_eq!(pay().await.status(), 500);
+        assert_eq!((server.shop.runs(), server.shop.handed()), (1, 3));
+    }
+
+    async fn two_of_them_send_one_key() {
+        let told = Told::new(&[(503, None), (503, None), (503, None)]);
+        let url = told.serve().await;
+        let twice = reqwest::Client::builder().no_proxy().build().unwrap();
+        let twice = ClientBuilder::new(twice)
+            .with(IdempotentRetries::new())
+            .with(IdempotentRetries::new().attempts(2))
+            .build();
+        assert_eq!(twice.post(url).body("500").send().await.unwrap().status(), 200);
+        let keys = told.keys();
+        assert!(keys.len() == 4 && keys.iter().all(|key| key == &keys[0]), "{keys:?}");
+    }
+
     async fn it_waits_as_long_as_the_server_says() {
         #[allow(clippy::disallowed_methods, reason = "a date for the header")]
         let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3));
@@ -125,8 +151,10 @@ over_a_socket! {
         assert_eq!((status, keys.len()), (503, 3));
         let began = Instant::now();
         let brief = IdempotentRetries::new().give_up_after(Duration::from_secs(2));
-        let (status, keys) = post(brief, &[(503, Some("3600"))]).await;
-        assert_eq!((status, keys.len()), (503, 1));
+        for after in ["3600", "18446744073709551615"] {
+            let (status, keys) = post(brief.clone(), &[(503, Some(after))]).await;
+            assert_eq!((status, keys.len()), (503, 1));
+        }
         assert!(began.elapsed() < Duration::from_mins(1), "it does not wait for that");
     }
 

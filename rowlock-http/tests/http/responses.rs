@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::{CONTENT_TYPE, TRAILER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 
 use crate::shop::Shop;
@@ -37,6 +37,29 @@ pub(crate) fn trailers(said: String) -> Response {
     let name = HeaderValue::from_static("x-digest");
     response.headers_mut().insert(TRAILER, name);
     response
+}
+
+/// A body that says it has 100 bytes, and has 50.
+pub(crate) fn short() -> Response {
+    Body::new(Short(Some(Bytes::from_static(&[b'x'; 50])))).into_response()
+}
+
+struct Short(Option<Bytes>);
+
+impl HttpBody for Short {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(if self.0.is_some() { 100 } else { 50 })
+    }
 }
 
 pub(crate) struct Panics;

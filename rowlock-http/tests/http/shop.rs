@@ -14,7 +14,7 @@ use rowlock_http::Idempotent;
 use sqlx::SqlitePool;
 use tokio::sync::Semaphore;
 
-use crate::responses::{Panics, odd, stream, stream_of, trailers};
+use crate::responses::{Panics, odd, short, stream, stream_of, trailers};
 
 pub(crate) struct Shop {
     pool: SqlitePool,
@@ -167,6 +167,7 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
         }
         "bytes" => odd(),
         "trailers" => trailers(said),
+        "short" => short(),
         "panic-in-body" => (StatusCode::CREATED, Body::new(Panics)).into_response(),
         "needs" => {
             let status = StatusCode::from_bytes(argument.as_bytes()).unwrap();
@@ -224,6 +225,11 @@ async fn in_tx(
     let kept = idempotent.in_tx(&shop.pool, |mut tx| async move {
         let insert = sqlx::query("INSERT INTO effect VALUES (?)").bind(key);
         insert.execute(&mut **tx).await?;
+        if then == "402" {
+            // Its commit fails.
+            let orphan = sqlx::query("INSERT INTO child VALUES (1)");
+            orphan.execute(&mut **tx).await?;
+        }
         let tries = tries.fetch_add(1, Ordering::SeqCst);
         rowlock::one_changed(u64::from(tries >= conflicts))?;
         let cookie = [(SET_COOKIE, "session=secret")];
@@ -236,6 +242,9 @@ async fn in_tx(
         Ok(response) => response.into_response(),
         Err(error) => {
             shop.note(error.to_string());
+            if then == "402" {
+                return StatusCode::PAYMENT_REQUIRED.into_response();
+            }
             StatusCode::SERVICE_UNAVAILABLE.into_response()
         }
     }

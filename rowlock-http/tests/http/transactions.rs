@@ -56,6 +56,15 @@ over_a_socket! {
         assert_eq!(server.effects().await, 1);
     }
 
+    async fn after_a_commit_that_failed_the_response_of_the_handler_decides() {
+        let server = Server::plain().await;
+        server.db.execute("CREATE TABLE parent (id INTEGER PRIMARY KEY)").await;
+        server.db.execute("CREATE TABLE child (id INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)").await;
+        let first = send(server.pay("k", "in-tx 0 201 402")).await;
+        assert_eq!((first.is_new(402).status, server.effects().await), (402, 0));
+        send(server.pay("k", "201")).await.is_replay_of(&first);
+    }
+
     async fn what_was_committed_counts_whatever_is_answered() {
         for (act, status) in [("commit 500", 500), ("commit 404", 404), ("commit panic", 500)] {
             let server = Server::plain().await;

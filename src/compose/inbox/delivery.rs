@@ -12,6 +12,8 @@ pub enum Delivery<E> {
     InFlight,
     /// The id of this message was used for another payload.
     OtherPayload,
+    /// The id has no bytes, or more than 255.
+    InvalidId,
     /// The record of this id waits for a decision: other calls than an inbox's have used this scope.
     Undecided,
     /// The work, or the database, has failed: nothing is written. (After [`Error::CommitUnknown`](crate::Error::CommitUnknown) the next delivery finds out.)
@@ -42,7 +44,7 @@ impl<E> Delivery<E> {
     pub fn reply_unless(&self, is_final: impl FnOnce(&E) -> bool) -> Reply {
         match self {
             Self::Done | Self::Duplicate => Reply::Ack,
-            Self::OtherPayload | Self::Undecided => Reply::DeadLetter,
+            Self::OtherPayload | Self::InvalidId | Self::Undecided => Reply::DeadLetter,
             Self::Failed(error) if is_final(error) => Reply::DeadLetter,
             Self::InFlight | Self::Failed(_) => Reply::Nack,
         }

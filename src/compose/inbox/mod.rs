@@ -19,6 +19,8 @@
 
 mod delivery;
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use futures_util::stream;
 
@@ -29,6 +31,10 @@ use crate::transaction::{Pool, PoolTx, Retryable};
 
 /// How many messages of a batch have a transaction at the same time, when nothing else is set.
 const AT_ONCE: usize = 4;
+
+const WAIT: Duration = Duration::from_secs(10);
+
+const LONGEST_ID: usize = 255;
 
 /// The messages of one consumer; see [the module](self). Cloning is cheap.
 ///
@@ -62,6 +68,7 @@ pub struct Inbox<P> {
     pool: P,
     consumer: Box<str>,
     at_once: usize,
+    wait: Duration,
 }
 
 /// A message of a batch. Pairs of an id and a payload are messages.
@@ -87,8 +94,7 @@ impl<P: Pool> Inbox<P> {
     /// The inbox of `consumer`, whose work is in transactions of `pool`. Each consumer of a message has an inbox of its own; processes of one consumer share the name. It is the
     /// scope of the records: 1 to 255 bytes that do not begin with `http:`.
     ///
-    /// `idempotency` has the settings: [`retention`](Idempotency::retention), [`retry`](Idempotency::retry), and [`wait`](Idempotency::wait), without which a message that another
-    /// consumer works on is [`InFlight`](Delivery::InFlight) at once.
+    /// `idempotency` has the settings: [`retention`](Idempotency::retention), [`retry`](Idempotency::retry) and others. The waiting is the inbox's own: [`wait`](Self::wait).
     pub fn new(idempotency: Idempotency, pool: &P, consumer: impl Into<String>) -> Self
     where
         P: Clone,
@@ -98,7 +104,15 @@ impl<P: Pool> Inbox<P> {
             pool: pool.clone(),
             consumer: consumer.into().into(),
             at_once: AT_ONCE,
+            wait: WAIT,
         }
+    }
+
+    /// How long a delivery waits for another consumer that works on the same message, before it is [`InFlight`](Delivery::InFlight): 10 s when not set, at most 366 days. A short wait
+    /// lets a broker deliver the message again and again meanwhile, up to its limit.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
     }
 
     /// How many messages of a [batch](Self::receive_all) have a transaction at the same time: 4 when not set, and 1 at least. The pool needs as many connections. With 1 the messages
@@ -113,7 +127,7 @@ impl<P: Pool> Inbox<P> {
     /// `id` is what the producer calls the message, 1 to 255 bytes. `work` gets the transaction as in [`Retry::run`](crate::Retry::run): after a conflict it runs again, and its
     /// effects outside of the transaction happen as often.
     ///
-    /// Everything that can happen is a [`Delivery`]: an invalid id, too.
+    /// Errors come as [`Failed`](Delivery::Failed).
     ///
     /// # Cancel safety
     ///
@@ -128,15 +142,18 @@ impl<P: Pool> Inbox<P> {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<(), E>>,
     {
+        let id = id.as_ref();
+        if id.is_empty() || id.len() > LONGEST_ID {
+            return Delivery::InvalidId;
+        }
         let request = Fingerprint::of(payload);
         let work = |tx| {
             let work = work(tx);
             async { work.await.map(|()| Outcome::empty()) }
         };
         let consumer = self.consumer.as_bytes();
-        let run = self
-            .idempotency
-            .run_in_tx(&self.pool, consumer, id, request, work);
+        let idempotency = self.idempotency.clone().wait(self.wait);
+        let run = idempotency.run_in_tx(&self.pool, consumer, id, request, work);
         match run.await {
             Ok(Begun::New(_)) => Delivery::Done,
             Ok(Begun::Replay(_) | Begun::Expired) => Delivery::Duplicate,

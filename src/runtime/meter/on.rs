@@ -18,7 +18,7 @@ pub(crate) fn describe() {
     describe_counter!(
         "rowlock_lost_total",
         Count,
-        "Leases that ended before their release"
+        "Locks, sessions and attempts that ended before their release"
     );
     describe_counter!(
         "rowlock_renewals_late_total",

@@ -32,8 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let pool = PgPool::connect(&args.database).await?;
     inbox::prepare(&pool).await?;
     let rowlock = Rowlock::from_pool(&pool).await?;
-    let idempotency = rowlock.idempotency().wait(Duration::from_secs(10));
-    let inbox = Inbox::new(idempotency, &pool, "credits");
+    let inbox = Inbox::new(rowlock.idempotency(), &pool, inbox::CONSUMER);
     let connection = Connection::connect(&args.amqp, ConnectionProperties::default()).await?;
     let stop = async {
         tokio::select! {

@@ -28,11 +28,14 @@ struct Args {
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
     let args = Args::parse();
+    if args.secret.is_empty() {
+        return Err("the secret is empty: anybody could sign".into());
+    }
     let pool = PgPool::connect(&args.database).await?;
     inbox::prepare(&pool).await?;
     let rowlock = Rowlock::from_pool(&pool).await?;
     let webhook = Webhook {
-        inbox: Inbox::new(rowlock.idempotency(), &pool, "webhooks"),
+        inbox: Inbox::new(rowlock.idempotency(), &pool, inbox::CONSUMER),
         secret: args.secret,
     };
     let listener = TcpListener::bind(args.listen).await?;

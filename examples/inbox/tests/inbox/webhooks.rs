@@ -56,6 +56,18 @@ async fn an_event_is_credited_once_however_often_it_is_sent() {
 }
 
 #[tokio::test]
+async fn a_signature_is_looked_for_in_a_few_places_only() {
+    let (_db, address) = webhook().await;
+    let body = event("evt_1", 500, 0);
+    let signature = sign(SECRET, body.as_bytes(), now());
+    let (time, ours) = signature.split_once(',').unwrap();
+    let late = format!("{time},{}{ours}", "v1=00,".repeat(20));
+    assert_eq!(send(address, body.clone(), Some(late)).await, 401);
+    let second = format!("{time},v1=00,{ours}");
+    assert_eq!(send(address, body, Some(second)).await, 200);
+}
+
+#[tokio::test]
 async fn what_the_provider_has_not_signed_or_what_is_no_event_is_refused() {
     let (db, address) = webhook().await;
     let body = event("evt_1", 500, 0);
