@@ -186,7 +186,7 @@ impl Asked {
         if !settings.under_way.is_open() {
             return Err(Problem::Stopping);
         }
-        let idempotency = settings.idempotency_for(&received.head().headers);
+        let (idempotency, waits) = settings.idempotency_for(&received.head().headers);
         let room = || settings.room();
         let begin = idempotency.begin_http_if(&self.principal, &key, fingerprint, room);
         let begun = tokio::select! {
@@ -194,6 +194,7 @@ impl Asked {
             // It waits for another attempt.
             () = settings.under_way.cut() => return Err(Problem::Stopping),
         };
+        drop(waits);
         let (guard, room) = match begun.ok_or(Problem::Overloaded)? {
             Begun::New(begun) => begun,
             Begun::Replay(outcome) => {

@@ -1,4 +1,5 @@
-//! The client's side: a middleware of [`reqwest_middleware`] that gives each request a key, and sends the request again, with the same key, until it has its response.
+//! The client's side: a middleware of [`reqwest_middleware`] (0.5, for reqwest 0.13) that gives each request a key, and sends the request again, with the same key, until it has its
+//! response, or a limit is reached.
 //!
 //! ```
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,7 +45,7 @@ use uuid::Uuid;
 use crate::key::IDEMPOTENCY_KEY;
 use crate::stored::REPLAYED;
 
-const ATTEMPTS: u32 = 5;
+const TRIES: u32 = 10;
 const GIVE_UP_AFTER: Duration = Duration::from_mins(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -62,7 +63,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 #[must_use = "it does nothing by itself"]
 pub struct IdempotentRetries {
     methods: Vec<Method>,
-    attempts: u32,
+    tries: u32,
     give_up_after: Duration,
     retry_conflicts: bool,
 }
@@ -71,7 +72,7 @@ impl Default for IdempotentRetries {
     fn default() -> Self {
         Self {
             methods: vec![Method::POST, Method::PATCH],
-            attempts: ATTEMPTS,
+            tries: TRIES,
             give_up_after: GIVE_UP_AFTER,
             retry_conflicts: false,
         }
@@ -90,9 +91,10 @@ impl IdempotentRetries {
         self
     }
 
-    /// How often a request is sent at most (default: 5; at least once).
-    pub fn attempts(mut self, attempts: u32) -> Self {
-        self.attempts = attempts.max(1);
+    /// How often a request is sent at most (default: 10; at least once). A request that is [in flight](crate#in-flight) does not count: it is sent again until
+    /// [`give_up_after`](Self::give_up_after).
+    pub fn tries(mut self, tries: u32) -> Self {
+        self.tries = tries.max(1);
         self
     }
 
@@ -168,16 +170,15 @@ impl Middleware for IdempotentRetries {
         }
         let began = Instant::now();
         let mut pauses = pauses();
-        for attempt in 1.. {
-            let Some(copy) = request.try_clone() else {
-                break;
-            };
+        let mut tries = 0;
+        while let Some(copy) = request.try_clone() {
             let sent = next.clone().run(copy, extensions).await;
             let Some(told) = self.again(&sent) else {
                 return sent;
             };
+            tries += u32::from(!is_in_flight(&sent));
             let left = self.give_up_after.saturating_sub(began.elapsed());
-            if attempt >= self.attempts || told > left {
+            if tries >= self.tries || told > left {
                 return sent;
             }
             let pause = told.max(pauses.next().unwrap_or(LONGEST_PAUSE));
@@ -188,9 +189,9 @@ impl Middleware for IdempotentRetries {
             match &sent {
                 Ok(response) => {
                     let status = response.status().as_u16();
-                    tracing::debug!(status, attempt, ?pause, "a request is sent again");
+                    tracing::debug!(status, tries, ?pause, "a request is sent again");
                 }
-                Err(error) => tracing::debug!(%error, attempt, ?pause, "a request is sent again"),
+                Err(error) => tracing::debug!(%error, tries, ?pause, "a request is sent again"),
             }
             // The connection is free for the next sending.
             drop(sent);
@@ -198,6 +199,12 @@ impl Middleware for IdempotentRetries {
         }
         next.run(request, extensions).await
     }
+}
+
+/// Whether the first request still runs.
+fn is_in_flight(sent: &Result<Response>) -> bool {
+    let status = sent.as_ref().map(Response::status);
+    matches!(status, Ok(StatusCode::CONFLICT))
 }
 
 fn pauses() -> impl Iterator<Item = Duration> {

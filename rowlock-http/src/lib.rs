@@ -11,27 +11,22 @@
 //! use axum::extract::State;
 //! use axum::http::{StatusCode, request::Parts};
 //! use axum::response::IntoResponse;
-//! # use axum::response::Response;
-//! use axum::{Extension, Router, routing::post};
+//! use axum::{Router, routing::post};
 //! use rowlock_http::{IdempotencyLayer, Idempotent};
 //!
-//! # #[derive(Debug)]
-//! # struct Failed(rowlock::Error);
-//! # impl From<rowlock::Error> for Failed {
-//! #     fn from(error: rowlock::Error) -> Self { Self(error) }
-//! # }
-//! # impl IntoResponse for Failed {
-//! #     fn into_response(self) -> Response { StatusCode::INTERNAL_SERVER_ERROR.into_response() }
-//! # }
 //! /// The payment and its response are committed together.
-//! async fn pay(State(pool): State<sqlx::SqlitePool>, once: Idempotent, body: String) -> Result<impl IntoResponse, Failed> {
+//! async fn pay(State(pool): State<sqlx::SqlitePool>, once: Idempotent, body: String) -> Result<impl IntoResponse, (StatusCode, String)> {
 //!     let body = &body;
 //!     let paid = once.in_tx(&pool, |mut tx| async move {
 //!         sqlx::query("INSERT INTO payment VALUES (?)").bind(body).execute(&mut **tx).await?;
 //!         Ok::<_, rowlock::Error>((StatusCode::CREATED, "paid"))
 //!     });
-//!     Ok(paid.await?)
+//!     paid.await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 //! }
+//!
+//! /// Who it is: your authentication, in front of the layer, puts it into the extensions of each request.
+//! #[derive(Clone)]
+//! struct User(String);
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,14 +35,12 @@
 //! let pool = sqlx::SqlitePool::connect(&url).await?;
 //! # sqlx::raw_sql("CREATE TABLE payment (body TEXT)").execute(&pool).await?;
 //! let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
-//! // Tells whose key it is. Take this from the authentication in front of the layer, not from what any client can send.
+//! // Whose key it is. Never take this from what any client can send.
 //! let user = |parts: &Parts| parts.extensions.get::<User>().map(|user| user.0.clone());
 //! let layer = IdempotencyLayer::new(rowlock.idempotency(), user);
 //! layer.check()?;
-//! # #[derive(Clone)]
-//! # struct User(String);
 //! let app = Router::new().route("/payments", post(pay)).route_layer(layer).with_state(pool.clone());
-//! # let app = app.layer(Extension(User("7".into())));
+//! # let app = app.layer(axum::Extension(User("7".into())));
 //! # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 //! # let address = format!("http://{}/payments", listener.local_addr()?);
 //! # tokio::spawn(async move { axum::serve(listener, app).await });

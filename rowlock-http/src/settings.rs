@@ -31,6 +31,8 @@ use crate::under_way::UnderWay;
 
 /// The part of an outcome that is reserved for the head of the response.
 const HEAD_ROOM: usize = 16 << 10;
+const MAX_WAIT: Duration = Duration::from_hours(366 * 24);
+const MAX_WAITING: usize = 1_000;
 const DEFAULT_MAX_BODY: usize = 1 << 20;
 const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// The longest key of a record, in bytes.
@@ -117,6 +119,7 @@ pub(crate) struct Settings {
     pub(crate) body_timeout: Duration,
     pub(crate) max_response: Option<usize>,
     pub(crate) max_wait: Option<Duration>,
+    pub(crate) max_waiting: Running,
     pub(crate) max_run: Option<Duration>,
     pub(crate) max_running: Option<Running>,
     pub(crate) keep: Result<Vec<HeaderName>, Error>,
@@ -149,6 +152,7 @@ impl Settings {
             body_timeout: DEFAULT_BODY_TIMEOUT,
             max_response: None,
             max_wait: None,
+            max_waiting: Running::at_most(MAX_WAITING),
             max_run: None,
             max_running: None,
             keep: Ok(KEPT.to_vec()),
@@ -167,9 +171,6 @@ impl Settings {
 
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.idempotency.check()?;
-        if let Some(limit) = self.max_wait {
-            self.idempotency.clone().wait(limit).check()?;
-        }
         self.keep.as_ref().map_err(Clone::clone)?;
         self.key_from.as_ref().map_err(Clone::clone)?;
         self.json.as_ref().map_err(Clone::clone)?;
@@ -182,6 +183,13 @@ impl Settings {
             ("body_timeout", Some(self.body_timeout)),
             ("max_run", self.max_run),
         ];
+        if let Some(given) = self.max_wait.filter(|limit| *limit > MAX_WAIT) {
+            return Err(Error::InvalidDuration {
+                setting: "max_wait",
+                given,
+                bounds: "at most 366 days are allowed",
+            });
+        }
         for (setting, given) in times {
             let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
             if let Some(given) = given.filter(|given| !allowed.contains(given)) {
@@ -193,8 +201,21 @@ impl Settings {
             }
         }
         let most = Semaphore::MAX_PERMITS;
-        if (self.max_running.as_ref()).is_some_and(|running| !(1..=most).contains(&running.most)) {
-            return refuse("max_running", "1 to 2,305,843,009,213,693,951 are allowed");
+        let limits = [
+            ("max_running", self.max_running.as_ref()),
+            ("max_waiting", Some(&self.max_waiting)),
+        ];
+        for (setting, limit) in limits {
+            if limit.is_some_and(|limit| !(1..=most).contains(&limit.most)) {
+                return refuse(setting, "1 at least is allowed");
+            }
+        }
+        if self.methods.is_empty() {
+            let reason = "name one at least: without any, every request passes untouched";
+            return refuse("methods", reason);
+        }
+        if self.max_body == 0 {
+            return refuse("max_body", "1 byte at least is allowed");
         }
         if self.max_response() > self.idempotency.largest_outcome() {
             let reason = "it is larger than max_outcome of the idempotency settings, or than the server's max_allowed_packet allows: lower it, or raise those";
@@ -261,12 +282,16 @@ impl Settings {
         Ok(Some(key))
     }
 
-    /// The settings of the records, with the wait that the client prefers, where the server allows that.
-    pub(crate) fn idempotency_for(&self, headers: &HeaderMap) -> Cow<'_, Idempotency> {
-        match (self.max_wait, prefer::wait(headers)) {
-            (Some(limit), Some(wait)) => Cow::Owned(self.idempotency.clone().wait(wait.min(limit))),
-            _ => Cow::Borrowed(&self.idempotency),
-        }
+    /// The settings of the records, with the wait that the client prefers, where the server allows that and has room for it.
+    pub(crate) fn idempotency_for(&self, headers: &HeaderMap) -> (Cow<'_, Idempotency>, Room) {
+        let room = self.max_waiting.room();
+        let wait = match (self.max_wait, prefer::wait(headers)) {
+            _ if room.is_none() => Some(Duration::ZERO),
+            (Some(limit), Some(wait)) => Some(wait.min(limit)),
+            _ => None,
+        };
+        let with = |wait| Cow::Owned(self.idempotency.clone().wait(wait));
+        (wait.map_or(Cow::Borrowed(&self.idempotency), with), room)
     }
 
     /// Room for one more attempt, if there is any.

@@ -26,7 +26,8 @@
 //!     }
 //! });
 //! HttpServer::new(move || {
-//!     App::new().route("/payments", web::post().to(pay)).wrap(once.clone())
+//!     // Around the routes that need it: around the whole App, the layer would keep its 404s, too.
+//!     App::new().service(web::resource("/payments").wrap(once.clone()).route(web::post().to(pay)))
 //! })
 //! .bind("127.0.0.1:8080")?
 //! .run()
@@ -36,7 +37,26 @@
 //! ```
 //!
 //! The handler gets its attempt as the argument [`Idempotent`]. What it keeps in a transaction ([`Idempotent::in_tx`], [`Idempotent::complete_in`]) is a response of the crate
-//! `http`: [`into_response`] makes actix-web's of it.
+//! `http` (1), and [`into_response`] makes actix-web's of it:
+//!
+//! ```
+//! use actix_web::{HttpResponse, error, web};
+//! use rowlock_http::{Idempotent, actix::into_response};
+//!
+//! async fn pay(pool: web::Data<sqlx::SqlitePool>, once: Idempotent, body: String) -> Result<HttpResponse, actix_web::Error> {
+//!     let body = &body;
+//!     let paid = once.in_tx(&**pool, |mut tx| async move {
+//!         sqlx::query("INSERT INTO payment VALUES (?)").bind(body).execute(&mut **tx).await?;
+//!         let paid = http::Response::builder().status(201).body("paid".to_owned());
+//!         Ok::<_, rowlock::Error>(paid.unwrap_or_default())
+//!     });
+//!     Ok(into_response(paid.await.map_err(error::ErrorInternalServerError)?))
+//! }
+//! # let _ = actix_web::App::new().route("/payments", web::post().to(pay));
+//! ```
+//!
+//! actix-web's extractors have limits of their own (`String` and `Bytes`: 256 KiB): set `web::PayloadConfig` to the layer's [`max_body`](crate::IdempotencyLayer::max_body). Otherwise a
+//! larger body gets actix-web's 413, which is final, and is replayed.
 //!
 //! # Failure
 //!

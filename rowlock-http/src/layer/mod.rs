@@ -47,8 +47,7 @@ impl IdempotencyLayer {
         Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
     }
 
-    /// How long a handler may run: 1 ms to 1 day (default: for ever). After that the handler is dropped at its next await point, as if its
-    /// process had crashed there, and the client gets [run-too-long](crate#run-too-long). The key is free, or unknown, by what the handler had begun:
+    /// How long a handler may run: 1 ms to 1 day (default: for ever). After that the handler is dropped at its next await point, and the client gets [run-too-long](crate#run-too-long). The key is free, or unknown, by what the handler had begun:
     /// [`server_error`](Self::server_error), and its [steps](rowlock::IdempotencyGuard::step_once). If the handler had already returned a final response, whose body did
     /// not come to its end in this time, then the work is done, and retries get [response-not-kept](crate#response-not-kept).
     ///
@@ -58,14 +57,17 @@ impl IdempotencyLayer {
     }
 
     /// How long a client may ask the layer to wait for the running attempt of its key: with `Prefer: wait=N` (seconds; RFC 7240, section 4.3) a duplicate gets the
-    /// response of that attempt when it ends, or [in-flight](crate#in-flight) after N seconds, or after this limit. At most 366 days. Without this setting the
-    /// layer ignores that header, and [`wait`](rowlock::Idempotency::wait) holds for every request; with it, for those without that header.
-    ///
-    /// A waiting request has no room of [`max_running`](Self::max_running) and no connection to the database. The end of an attempt in this process is told to all
-    /// that wait for it at once; for an attempt of another process, one of those that wait asks the database, every 2 ms at first and then less often, at least
-    /// every 40 ms.
+    /// response of that attempt when it ends, or [in-flight](crate#in-flight) after N seconds, or after this limit. If the attempt ends without a response that is kept, one of those that
+    /// wait runs the handler, which may take longer. At most 366 days. Without this setting the layer ignores that header, and [`wait`](rowlock::Idempotency::wait) holds for every request; with
+    /// it, for those without that header. It waits as [`wait`](rowlock::Idempotency::wait) does, and has no room of [`max_running`](Self::max_running); see [`max_waiting`](Self::max_waiting).
     pub fn max_wait(self, limit: Duration) -> Self {
         self.with(|settings| settings.max_wait = Some(limit))
+    }
+
+    /// How many requests may wait for an attempt at the same time in this layer and its clones (1 at least; default: 1000). Each has its body in memory. A request beyond that is not
+    /// made to wait: while its key is in flight it gets [in-flight](crate#in-flight) at once.
+    pub fn max_waiting(self, requests: usize) -> Self {
+        self.with(|settings| settings.max_waiting = Running::at_most(requests))
     }
 
     /// How many handlers may run at the same time in this layer and its clones (1 at least; default: no limit). The layer answers a request beyond it with

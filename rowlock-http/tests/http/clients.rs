@@ -127,7 +127,7 @@ over_a_socket! {
         let twice = reqwest::Client::builder().no_proxy().build().unwrap();
         let twice = ClientBuilder::new(twice)
             .with(IdempotentRetries::new())
-            .with(IdempotentRetries::new().attempts(2))
+            .with(IdempotentRetries::new().tries(2))
             .build();
         assert_eq!(twice.post(url).body("500").send().await.unwrap().status(), 200);
         let keys = told.keys();
@@ -147,8 +147,11 @@ over_a_socket! {
 
     async fn it_gives_up_in_the_end() {
         let busy = [(503, None); 9];
-        let (status, keys) = post(IdempotentRetries::new().attempts(3), &busy).await;
+        let (status, keys) = post(IdempotentRetries::new().tries(3), &busy).await;
         assert_eq!((status, keys.len()), (503, 3));
+        // One that is in flight is waited for.
+        let (status, keys) = post(IdempotentRetries::new().tries(1), &[(409, Some("0")); 3]).await;
+        assert_eq!((status, keys.len()), (200, 4));
         let began = Instant::now();
         let brief = IdempotentRetries::new().give_up_after(Duration::from_secs(2));
         for after in ["3600", "18446744073709551615"] {

@@ -65,6 +65,27 @@ over_a_socket! {
         }
     }
 
+    async fn only_so_many_wait() {
+        let server = Server::new(|layer| layer.max_wait(LONG).max_waiting(2)).await;
+        let running = tokio::spawn(send(server.pay("k", "wait")));
+        eventually("it runs", || async { server.shop.has_begun("k") }).await;
+        let waits = |_| tokio::spawn(send(server.pay("k", "201").header("prefer", "wait=60")));
+        let waiting: Vec<_> = (0..5).map(waits).collect();
+        eventually("all but two are answered", || async {
+            waiting.iter().filter(|waiting| waiting.is_finished()).count() == 3
+        })
+        .await;
+        server.shop.gate.add_permits(1);
+        let first = running.await.unwrap();
+        let mut replays = 0;
+        for waiting in waiting {
+            let answer = waiting.await.unwrap();
+            replays += u32::from(answer.is_replay());
+            assert!(answer.is_replay() || answer.status == 409, "{answer:?}");
+        }
+        assert_eq!((first.status, replays), (201, 2));
+    }
+
     async fn a_duplicate_takes_its_turn_when_the_first_one_fails() {
         let server = patient().await;
         let running = tokio::spawn(send(server.pay("k", "wait 500")));
