@@ -60,13 +60,14 @@ struct Shop {
 }
 
 impl Shop {
-    async fn open(url: &str) -> Result<Self, Failure> {
+    /// At most `most` requests wait for an attempt.
+    async fn open(url: &str, most: usize) -> Result<Self, Failure> {
         let rowlock = Rowlock::connect(url).await?;
         let idempotency = rowlock
             .idempotency()
             .max_outcome(4 << 20)
             .wait(Duration::from_mins(1));
-        let layer = IdempotencyLayer::new(idempotency, |_| Some("ann"));
+        let layer = IdempotencyLayer::new(idempotency, |_| Some("ann")).max_waiting(most);
         layer.check()?;
         let runs = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&runs);
@@ -141,7 +142,7 @@ async fn post_over(
     Ok(began.elapsed())
 }
 
-/// A stranger's claims, alone and beside large replays: the median, and the longest.
+/// A stranger's claims, alone and beside bursts of large replays: the median, and the longest.
 async fn strangers(
     shop: &Shop,
     arguments: &Arguments,
@@ -154,28 +155,30 @@ async fn strangers(
     let client = reqwest::Client::builder().no_proxy().build()?;
     let large = format!("large-{round}");
     post_over(client.clone(), at, arguments.bytes, large.clone()).await?;
+    let stranger = reqwest::Client::builder().no_proxy().build()?;
+    post_over(stranger.clone(), at, 10, format!("first-{round}")).await?;
     let mut found = Vec::new();
     for beside in [0, arguments.large] {
-        let mut replays = JoinSet::new();
-        for _ in 0..beside {
-            // As many as there are, all the time.
-            let (client, large, bytes) = (client.clone(), large.clone(), arguments.bytes);
-            replays.spawn(async move {
-                loop {
-                    if let Err(error) = post_over(client.clone(), at, bytes, large.clone()).await {
-                        return error;
-                    }
+        let (mut times, mut burst) = (Vec::new(), JoinSet::new());
+        while times.len() < arguments.claims {
+            while let Some(done) = burst.try_join_next() {
+                done??;
+            }
+            if burst.is_empty() {
+                // All at once, and again when all are done.
+                for _ in 0..beside {
+                    burst.spawn(post_over(
+                        client.clone(),
+                        at,
+                        arguments.bytes,
+                        large.clone(),
+                    ));
                 }
-            });
-        }
-        let stranger = reqwest::Client::builder().no_proxy().build()?;
-        post_over(stranger.clone(), at, 10, format!("first-{round}-{beside}")).await?;
-        let mut times = Vec::new();
-        for n in 0..arguments.claims {
-            let key = format!("stranger-{round}-{beside}-{n}");
+            }
+            let key = format!("stranger-{round}-{beside}-{}", times.len());
             times.push(post_over(stranger.clone(), at, 10, key).await?);
         }
-        replays.abort_all();
+        burst.join_all().await;
         times.sort_unstable();
         found.push([times[times.len() / 2], times[times.len() - 1]]);
     }
@@ -205,7 +208,7 @@ async fn main() -> Result<(), Failure> {
     ]);
     for engine in &arguments.engines {
         let server = Server::start(*engine)?;
-        let shop = Shop::open(&server.url).await?;
+        let shop = Shop::open(&server.url, arguments.replays).await?;
         let (mut all, mut strange) = (Vec::new(), Vec::new());
         for round in 0..arguments.rounds {
             all.push(duplicates(&shop, &arguments, round).await?);

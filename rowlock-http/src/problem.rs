@@ -69,9 +69,13 @@ impl Problem {
             }
             Error::InvalidSetting { .. }
             | Error::InvalidDuration { .. }
-            | Error::InvalidKey { .. }
             | Error::OutcomeTooLarge { .. } => {
                 tracing::error!(%error, "requests are refused: the layer is not configured correctly");
+                Self::Misconfigured
+            }
+            // The layer has checked the key.
+            Error::InvalidKey { .. } => {
+                tracing::error!(%error, "a request is refused: its principal has more than 250 bytes");
                 Self::Misconfigured
             }
             _ => {

@@ -126,7 +126,7 @@ pub(crate) fn replay(
     settings: &Settings,
 ) -> Result<Response<ResponseBody>, Problem> {
     let mut response = match outcome.content_type() {
-        MESSAGE => parse(outcome.bytes()).ok_or(Problem::Damaged)?,
+        MESSAGE => parse(&shared(outcome)).ok_or(Problem::Damaged)?,
         SEALED => {
             let seal = settings.seal.as_ref().ok_or_else(|| {
                 tracing::error!(%record, "a kept response is sealed, and the layer has no IdempotencyLayer::seal to open it");
@@ -136,7 +136,7 @@ pub(crate) fn replay(
                 tracing::error!(%error, %record, "a kept response cannot be opened");
                 Problem::Damaged
             })?;
-            parse(&opened).ok_or(Problem::Damaged)?
+            parse(&opened.into()).ok_or(Problem::Damaged)?
         }
         NOT_KEPT => {
             let text = std::str::from_utf8(outcome.bytes()).ok();
@@ -146,7 +146,7 @@ pub(crate) fn replay(
         // The handler itself has completed the attempt, or an operator has resolved the record.
         other => {
             let content_type = HeaderValue::from_str(other).map_err(|_| Problem::Damaged)?;
-            let body = ResponseBody::of(Bytes::copy_from_slice(outcome.bytes()));
+            let body = ResponseBody::of(shared(outcome));
             let mut response = Response::new(body);
             response.headers_mut().insert(CONTENT_TYPE, content_type);
             response
@@ -157,13 +157,26 @@ pub(crate) fn replay(
     Ok(response)
 }
 
-fn parse(message: &[u8]) -> Option<Response<ResponseBody>> {
+/// The bytes of an outcome, which many replays may have at once: they are not copied.
+fn shared(outcome: &Outcome) -> Bytes {
+    struct Kept(Outcome);
+
+    impl AsRef<[u8]> for Kept {
+        fn as_ref(&self) -> &[u8] {
+            self.0.bytes()
+        }
+    }
+
+    Bytes::from_owner(Kept(outcome.clone()))
+}
+
+fn parse(message: &Bytes) -> Option<Response<ResponseBody>> {
     let mut room = 32;
     loop {
         let mut lines = vec![httparse::EMPTY_HEADER; room];
         let mut head = httparse::Response::new(&mut lines);
         return match head.parse(message) {
-            Ok(httparse::Status::Complete(length)) => response(&head, &message[length..]),
+            Ok(httparse::Status::Complete(length)) => response(&head, message.slice(length..)),
             Err(httparse::Error::TooManyHeaders) if room < message.len() => {
                 room *= 2;
                 continue;
@@ -173,8 +186,8 @@ fn parse(message: &[u8]) -> Option<Response<ResponseBody>> {
     }
 }
 
-fn response(head: &httparse::Response<'_, '_>, body: &[u8]) -> Option<Response<ResponseBody>> {
-    let mut response = Response::new(ResponseBody::of(Bytes::copy_from_slice(body)));
+fn response(head: &httparse::Response<'_, '_>, body: Bytes) -> Option<Response<ResponseBody>> {
+    let mut response = Response::new(ResponseBody::of(body));
     *response.status_mut() = StatusCode::from_u16(head.code?).ok()?;
     for line in head.headers.iter() {
         let name = HeaderName::from_bytes(line.name.as_bytes()).ok()?;
