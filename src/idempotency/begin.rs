@@ -181,7 +181,7 @@ impl Idempotency {
                 Ok(turn) => turn,
                 Err(other) => match self.wait_out(&mut waiting, of, other).await {
                     Waited::Kept(outcome) => return Ok(Some(Begun::Replay(outcome))),
-                    Waited::Over => continue,
+                    Waited::LookAgain => continue,
                     // The claim of the other one may be there by now: it tells more.
                     Waited::TooLong if looks == 0 => {
                         looks += 1;
@@ -199,7 +199,7 @@ impl Idempotency {
             match self.core.answer(claim).await? {
                 Claiming::Mine(guard) => {
                     guard.receive();
-                    turn.is_claimed();
+                    turn.note_claim();
                     let request = (*fingerprint, before.is_some());
                     let guard = IdempotencyGuard::new(guard, self.bounds(), request, turn);
                     return Ok(Some(Begun::New((guard, room))));

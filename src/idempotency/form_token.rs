@@ -30,7 +30,7 @@ use crate::model::bounds::within;
 use crate::model::{Error, Fingerprint, FormToken, Outcome, RecordKey, Subject, check_scope};
 use crate::runtime::Core;
 use crate::runtime::token::NewToken;
-use crate::runtime::turns::Turn;
+use crate::runtime::turns::KeyTurn;
 use crate::store::Store;
 use crate::store::brands::{Brand, Supported};
 use crate::store::form_token::{FormTokenStore, TokenAsk};
@@ -232,7 +232,7 @@ impl FormTokens {
                     Ok(mine) => turn = Some(mine),
                     Err(other) => match self.outcomes.wait_out(&mut waiting, of, other).await {
                         Waited::Kept(outcome) => return Ok(Submitted::Replay(outcome)),
-                        Waited::Over => {}
+                        Waited::LookAgain => {}
                         Waited::TooLong => return Ok(Submitted::InFlight),
                     },
                 }
@@ -274,7 +274,7 @@ impl FormTokens {
         key: &RecordKey,
         form: &Fingerprint,
         waiting: &mut Waiting,
-        turn: Option<&Turn>,
+        turn: Option<&KeyTurn>,
     ) -> Result<Option<Submitted>, Error> {
         Ok(match self.outcomes.look(key, form, waiting, turn).await? {
             Begun::Replay(outcome) => Some(Submitted::Replay(outcome)),

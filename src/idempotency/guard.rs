@@ -11,7 +11,7 @@ use crate::model::Outcome;
 use crate::model::{Error, Loss};
 use crate::model::{Fingerprint, RecordKey, check_step};
 use crate::runtime::record_guard::RecordGuard;
-use crate::runtime::turns::Turn;
+use crate::runtime::turns::KeyTurn;
 use crate::store::record::{Finished, RecordEnd};
 use crate::transaction::Context;
 use crate::transaction::Transaction;
@@ -70,7 +70,7 @@ pub struct IdempotencyGuard {
     /// An outcome was written in a transaction. It counts if that transaction commits.
     in_tx: AtomicBool,
     /// Dropped after `inner`: those who wait for it look after the end of the attempt was sent.
-    turn: Turn,
+    turn: KeyTurn,
 }
 
 impl fmt::Debug for IdempotencyGuard {
@@ -88,7 +88,7 @@ impl IdempotencyGuard {
         inner: RecordGuard,
         bounds: Bounds,
         (fingerprint, is_retry): (Fingerprint, bool),
-        turn: Turn,
+        turn: KeyTurn,
     ) -> Self {
         Self {
             inner,
@@ -198,7 +198,7 @@ impl IdempotencyGuard {
                 self.in_tx.store(true, Ordering::Release);
                 self.inner.grant.close();
                 // Whether the transaction commits, only the database tells.
-                self.turn.over();
+                self.turn.end_untold();
                 Ok(())
             }
             Finished::Superseded | Finished::Locked => Err(self.superseded("complete")),
@@ -251,7 +251,7 @@ impl IdempotencyGuard {
             tracing::warn!(%error, %record, "the result of a step is not kept: the record becomes unknown");
         }
         self.end("release", self.inner.give_up()).await?;
-        self.turn.over();
+        self.turn.end_untold();
         Ok(())
     }
 
@@ -297,7 +297,7 @@ impl IdempotencyGuard {
             }
             Finished::Superseded | Finished::Locked => {
                 if self.inner.has_ended() {
-                    self.turn.over();
+                    self.turn.end_untold();
                 }
                 Err(self.superseded(doing))
             }

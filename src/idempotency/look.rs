@@ -8,7 +8,7 @@ use super::request::Idempotency;
 use super::waiting::{Waited, Waiting};
 use crate::model::{Error, Fingerprint, RecordKey, Subject};
 use crate::runtime::head::Head;
-use crate::runtime::turns::{OtherTurn, Turn};
+use crate::runtime::turns::{KeyTurn, OtherTurn};
 use crate::store::Store;
 use crate::store::record_admin::{DecideAsk, Decision};
 
@@ -22,7 +22,7 @@ impl Idempotency {
         key: &RecordKey,
         fingerprint: &Fingerprint,
         waiting: &mut Waiting,
-        turn: Option<&Turn>,
+        turn: Option<&KeyTurn>,
     ) -> Result<Begun<Option<i64>>, Error> {
         let mut rounds = 0;
         loop {
@@ -34,7 +34,7 @@ impl Idempotency {
             let row = self.core.read_record(key).await?;
             let verdict = judge(row, fingerprint, self.allowed_attempts())?;
             if !matches!(verdict, Verdict::InFlight { .. }) {
-                waiting.has_found();
+                waiting.stop_polling();
             }
             let begun = match verdict {
                 Verdict::Claim(before) => Begun::New(before),
@@ -63,7 +63,7 @@ impl Idempotency {
                         waiting.out(&self.core, of, other, remaining).await
                     };
                     match waited {
-                        Waited::Over => {
+                        Waited::LookAgain => {
                             rounds = 0;
                             continue;
                         }

@@ -114,7 +114,7 @@ impl Idempotency {
                     Ok(mine) => turn = Some(mine),
                     Err(other) => match self.wait_out(&mut waiting, of, other).await {
                         Waited::Kept(outcome) => return Ok(Begun::Replay(outcome)),
-                        Waited::Over => continue,
+                        Waited::LookAgain => continue,
                         Waited::TooLong => return Ok(Begun::InFlight(InFlight::unseen())),
                     },
                 }

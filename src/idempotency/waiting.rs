@@ -8,7 +8,7 @@ use tokio::select;
 
 use crate::model::{Fingerprint, Moment, Outcome, RecordKey};
 use crate::runtime::timer::sleep_until;
-use crate::runtime::turns::{OtherTurn, Turn};
+use crate::runtime::turns::{KeyTurn, OtherTurn};
 use crate::runtime::{Core, backoff};
 
 /// How long the waiters for an attempt in this client trust that its end is told. Its lease may be lost meanwhile.
@@ -21,7 +21,7 @@ pub(super) struct Waiting {
     until: Moment,
     pauses: backon::ExponentialBackoff,
     /// This caller looks for the others.
-    poller: Option<Turn>,
+    poller: Option<KeyTurn>,
 }
 
 impl Waiting {
@@ -51,14 +51,14 @@ impl Waiting {
     /// Pauses until this caller should look again at an attempt of another client that has `remaining` left.
     pub(super) async fn polls(&mut self, remaining: Duration) -> Waited {
         if self.again(Some(remaining)).await {
-            Waited::Over
+            Waited::LookAgain
         } else {
             Waited::TooLong
         }
     }
 
-    /// Waits for the attempt or the transaction of another caller, until a look at the record may tell more. One that is in this client tells of its
-    /// end. In case it does not, and for those of other clients, one of the waiters looks from time to time, and the others wait for what it finds.
+    /// Waits for another caller's attempt or transaction. If it runs in this client, its end wakes the caller. One waiter also looks at the record from time to time, for other clients
+    /// and for leases that were lost; the others wait for what it finds.
     pub(super) async fn out(
         &mut self,
         core: &Core,
@@ -72,7 +72,7 @@ impl Waiting {
         let last = (Moment::now() + limit).min(self.until);
         let has_turn = turn.is_some();
         let over = async |turn: Option<OtherTurn>| match turn {
-            Some(turn) => turn.over(request).await,
+            Some(turn) => turn.ended(request).await,
             None => pending().await,
         };
         let mut ended = pin!(over(turn));
@@ -87,12 +87,12 @@ impl Waiting {
             };
             select! {
                 biased;
-                end = &mut ended => return end.map_or(Waited::Over, Waited::Kept),
-                _ = over(poller) => return Waited::Over,
+                end = &mut ended => return end.map_or(Waited::LookAgain, Waited::Kept),
+                _ = over(poller) => return Waited::LookAgain,
                 () = sleep_until((Moment::now() + pause).min(last)) => {}
             }
             if self.poller.is_some() || last.has_passed() {
-                return Waited::Over;
+                return Waited::LookAgain;
             }
         }
     }
@@ -104,7 +104,7 @@ impl Waiting {
         (key, request): (&RecordKey, &Fingerprint),
     ) -> Option<OtherTurn> {
         if let Some(mine) = &self.poller {
-            mine.is_heard();
+            mine.note_polled();
             return None;
         }
         match core.pollers.take_silent(key, request, SILENT) {
@@ -117,7 +117,7 @@ impl Waiting {
     }
 
     /// This caller has found what there is: another one may look.
-    pub(super) fn has_found(&mut self) {
+    pub(super) fn stop_polling(&mut self) {
         self.poller = None;
     }
 }
@@ -127,7 +127,7 @@ pub(super) enum Waited {
     /// The caller waits no longer.
     TooLong,
     /// Look at the record.
-    Over,
+    LookAgain,
     /// The attempt has kept this outcome.
     Kept(Outcome),
 }

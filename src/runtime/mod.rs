@@ -31,7 +31,6 @@ mod link;
 pub(crate) mod meter;
 pub(crate) mod place;
 pub(crate) mod queue;
-mod reads;
 pub(crate) mod record_guard;
 mod renew;
 pub(crate) mod rows;
@@ -75,7 +74,6 @@ use job::{Job, Reply, Task};
 use lanes::{LaneHandle, Message};
 use link::Way;
 use queue::Queue;
-use reads::Reads;
 use renew::Renewals;
 use rows::Known;
 pub(crate) use rows::make_rows;
@@ -84,7 +82,7 @@ use sessions::Sessions;
 pub(crate) use settings::Settings;
 use tasks::{Kind, Tasks};
 use timer::sleep_until;
-use turns::Turns;
+use turns::KeyTurns;
 use verbs::alone::Alone;
 use verbs::read::Read;
 use waiters::Waiters;
@@ -127,10 +125,9 @@ pub(crate) struct Core {
     /// Recently seen keys: these records probably exist.
     pub(crate) seen_keys: SeenKeys,
     /// The keys whose attempts, and whose transactions, this client runs now.
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) turns: Arc<KeyTurns>,
     /// Who asks for the others, of those who wait for the attempt of another client.
-    pub(crate) pollers: Arc<Turns>,
-    reads: Reads,
+    pub(crate) pollers: Arc<KeyTurns>,
     /// What this client has started.
     pub(crate) tasks: Tasks,
     pub(crate) sessions: Sessions,
@@ -324,11 +321,8 @@ impl Core {
 
     /// Reads the record of a key.
     pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
-        let read = async {
-            let fate = Fate::within(self.settings.operation_timeout);
-            self.answer(|reply| Read::task(key, fate, reply)).await
-        };
-        self.reads.read(key, read).await
+        let fate = Fate::within(self.settings.operation_timeout);
+        self.answer(|reply| Read::task(key, fate, reply)).await
     }
 
     /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer meets an

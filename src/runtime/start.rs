@@ -13,7 +13,6 @@ use super::guards::Guards;
 use super::lanes::{Lane, LaneHandle};
 use super::link::{Link, Way};
 use super::meter;
-use super::reads::Reads;
 use super::renew::Renewals;
 use super::schema::Preparing;
 use super::seen_keys::SeenKeys;
@@ -106,7 +105,6 @@ impl Core {
             seen_keys: SeenKeys::default(),
             turns: Arc::default(),
             pollers: Arc::default(),
-            reads: Reads::default(),
             tasks,
             sessions: Sessions::default(),
             guards: Guards::default(),

@@ -11,7 +11,7 @@ use crate::model::{Fingerprint, Moment, Outcome, RecordKey};
 
 /// The turns that are taken now.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<Taken>);
+pub(crate) struct KeyTurns(Mutex<Taken>);
 
 #[derive(Debug, Default)]
 struct Taken {
@@ -24,13 +24,13 @@ struct Taken {
 #[derive(Debug, Clone)]
 enum TurnEnd {
     Kept(Outcome),
-    Unknown,
+    Untold,
 }
 
 /// The turn of a caller. Dropping it lets the next one try.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    turns: Arc<Turns>,
+pub(crate) struct KeyTurn {
+    turns: Arc<KeyTurns>,
     key: RecordKey,
     number: u64,
     end: watch::Sender<Option<TurnEnd>>,
@@ -48,7 +48,7 @@ pub(crate) struct OtherTurn {
     end: watch::Receiver<Option<TurnEnd>>,
 }
 
-impl Turns {
+impl KeyTurns {
     /// Takes the turn for `request`. A caller that has looked at the record since a turn was [claimed](Self::claimed), and has found that the key can be
     /// claimed, passes that turn over: its lease is over.
     pub(crate) fn take(
@@ -56,7 +56,7 @@ impl Turns {
         key: &RecordKey,
         request: &Fingerprint,
         over: Option<u64>,
-    ) -> Result<Turn, OtherTurn> {
+    ) -> Result<KeyTurn, OtherTurn> {
         let mut taken = self.taken();
         if let Some(other) = taken.keys.get(key)
             && over != Some(other.number)
@@ -74,7 +74,7 @@ impl Turns {
             end: heard,
         };
         taken.keys.insert(key.clone(), turn);
-        Ok(Turn {
+        Ok(KeyTurn {
             turns: Arc::clone(self),
             key: key.clone(),
             number,
@@ -88,7 +88,7 @@ impl Turns {
         key: &RecordKey,
         request: &Fingerprint,
         silent: Duration,
-    ) -> Result<Turn, OtherTurn> {
+    ) -> Result<KeyTurn, OtherTurn> {
         let other = self.other(key);
         let is_silent = |other: &OtherTurn| other.heard.elapsed() >= silent;
         let over = other.filter(is_silent).map(|other| other.number);
@@ -112,9 +112,9 @@ impl Turns {
     }
 }
 
-impl Turn {
+impl KeyTurn {
     /// Its attempt is in the database.
-    pub(crate) fn is_claimed(&self) {
+    pub(crate) fn note_claim(&self) {
         let mut taken = self.turns.taken();
         if let Some(turn) = taken.keys.get_mut(&self.key)
             && turn.number == self.number
@@ -124,7 +124,7 @@ impl Turn {
     }
 
     /// Its caller is polled.
-    pub(crate) fn is_heard(&self) {
+    pub(crate) fn note_polled(&self) {
         let mut taken = self.turns.taken();
         if let Some(turn) = taken.keys.get_mut(&self.key)
             && turn.number == self.number
@@ -139,8 +139,8 @@ impl Turn {
     }
 
     /// Ends it: the record tells what has become of the key.
-    pub(crate) fn over(&self) {
-        self.end(TurnEnd::Unknown);
+    pub(crate) fn end_untold(&self) {
+        self.end(TurnEnd::Untold);
     }
 
     /// The first end counts.
@@ -162,9 +162,9 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for KeyTurn {
     fn drop(&mut self) {
-        self.over();
+        self.end_untold();
     }
 }
 
@@ -174,7 +174,7 @@ impl OtherTurn {
     }
 
     /// Waits for its end. Returns the outcome that it has kept, for the same request.
-    pub(crate) async fn over(mut self, request: &Fingerprint) -> Option<Outcome> {
+    pub(crate) async fn ended(mut self, request: &Fingerprint) -> Option<Outcome> {
         let end = self.end.wait_for(Option::is_some).await;
         match end.as_deref() {
             Ok(Some(TurnEnd::Kept(outcome))) if self.request == *request => Some(outcome.clone()),
@@ -191,18 +191,18 @@ mod tests {
         RecordKey::new("s", key).unwrap()
     }
 
-    fn take(turns: &Arc<Turns>, of: &str) -> Result<Turn, OtherTurn> {
+    fn take(turns: &Arc<KeyTurns>, of: &str) -> Result<KeyTurn, OtherTurn> {
         turns.take(&key(of), &Fingerprint::of("request"), None)
     }
 
     #[tokio::test]
     async fn a_key_is_one_callers_at_a_time() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(KeyTurns::default());
         let turn = take(&turns, "a").unwrap();
         let other = take(&turns, "b").unwrap();
         let taken = take(&turns, "a").unwrap_err();
         drop(other);
-        let waits = tokio::spawn(async move { taken.over(&Fingerprint::of("request")).await });
+        let waits = tokio::spawn(async move { taken.ended(&Fingerprint::of("request")).await });
         assert!(take(&turns, "a").is_err());
         drop(turn);
         assert_eq!(waits.await.unwrap(), None);
@@ -214,24 +214,24 @@ mod tests {
 
     #[tokio::test]
     async fn the_outcome_is_told_to_the_same_request_only_and_the_first_end_counts() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(KeyTurns::default());
         let turn = take(&turns, "a").unwrap();
         let [same, other] = [(); 2].map(|()| turns.other(&key("a")).unwrap());
         turn.kept(&Outcome::empty());
         assert!(turns.other(&key("a")).is_none());
         drop(turn);
-        let outcome = same.over(&Fingerprint::of("request")).await;
+        let outcome = same.ended(&Fingerprint::of("request")).await;
         assert_eq!(outcome, Some(Outcome::empty()));
-        assert_eq!(other.over(&Fingerprint::of("another")).await, None);
+        assert_eq!(other.ended(&Fingerprint::of("another")).await, None);
     }
 
     #[test]
     fn a_turn_is_taken_from_a_caller_that_is_silent() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(KeyTurns::default());
         let request = Fingerprint::of("request");
         let silent = |of: Duration| turns.take_silent(&key("a"), &request, of);
         let first = silent(Duration::ZERO).unwrap();
-        first.is_heard();
+        first.note_polled();
         assert!(silent(Duration::from_mins(1)).is_err());
         let second = silent(Duration::ZERO).unwrap();
         drop(first);
@@ -245,15 +245,15 @@ mod tests {
 
     #[test]
     fn a_turn_is_passed_over_only_after_a_look_that_saw_its_attempt_gone() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(KeyTurns::default());
         let first = take(&turns, "a").unwrap();
         assert_eq!(turns.claimed(&key("a")), None);
-        first.is_claimed();
+        first.note_claim();
         let over = turns.claimed(&key("a"));
         let request = Fingerprint::of("request");
         let second = turns.take(&key("a"), &request, over).unwrap();
         assert!(turns.take(&key("a"), &request, over).is_err());
-        first.is_claimed();
+        first.note_claim();
         drop(first);
         assert_eq!(turns.claimed(&key("a")), None);
         assert!(take(&turns, "a").is_err(), "the second goes on");

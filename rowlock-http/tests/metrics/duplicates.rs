@@ -51,9 +51,12 @@ async fn ten_thousand_duplicates_share_one_effect_and_a_few_reads() {
         asked.load(Ordering::SeqCst) == DUPLICATES
     })
     .await;
+    let looked = reads();
     gate.add_permits(1);
     let effects: i32 = duplicates.join_all().await.into_iter().sum();
     assert_eq!(effects, 1);
-    let reads = reads() - before;
-    assert!(reads <= 20, "{reads} reads");
+    let (at_the_end, all) = (reads() - looked, reads() - before);
+    assert!(all <= 20, "{all} reads");
+    // One of them may have looked just then: it does so once a second.
+    assert!(at_the_end <= 1, "the outcome is told: {at_the_end} reads");
 }
