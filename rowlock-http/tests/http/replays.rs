@@ -53,6 +53,22 @@ over_a_socket! {
         assert_eq!((server.shop.runs(), server.effects().await), (2, 2));
     }
 
+    async fn a_request_without_a_body_is_a_request() {
+        let server = Server::plain().await;
+        let first = send(server.pay("k", "201").body("")).await;
+        assert_eq!(first.is_new(201).text(), "run 1: POST /pay ");
+        send(server.pay("k", "201").body("")).await.is_replay_of(&first);
+        send(server.pay("k", "201").body("0")).await.is_problem(422, "key-reused");
+    }
+
+    /// The draft leaves it to the client what one request is: a new key is a new request.
+    async fn two_keys_with_one_body_are_two_requests() {
+        let server = Server::plain().await;
+        let [first, second] = ["a", "b"].map(|key| send(server.pay(key, "201")));
+        assert_ne!(first.await.is_new(201).text(), second.await.is_new(201).text());
+        assert_eq!(server.effects().await, 2);
+    }
+
     async fn a_refusal_of_the_handler_is_replayed() {
         let server = Server::plain().await;
         for status in [200, 204, 302, 400, 402, 403, 404, 409, 422, 451, 499] {
