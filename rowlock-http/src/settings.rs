@@ -137,6 +137,12 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new(idempotency: Idempotency, principal: Arc<Principal>) -> Self {
+        #[cfg(feature = "metrics")]
+        metrics::describe_counter!(
+            "rowlock_http_problems_total",
+            metrics::Unit::Count,
+            "Responses of the layer's own, by the name of the problem"
+        );
         Self {
             idempotency,
             principal,

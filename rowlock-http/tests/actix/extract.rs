@@ -72,20 +72,12 @@ fn errors(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConf
 over_a_socket! {
     async fn a_handler_outside_of_the_layer_has_no_attempt() {
         let server = server(attempts).await;
-        let ask = async |path: &str, key: &str| {
-            let request = server.request("POST", path).header("x-user", "ann");
-            let request = match key {
-                "" => request,
-                key => request.header("idempotency-key", format!("\"{key}\"")),
-            };
-            send(request).await
-        };
-        assert_eq!(ask("/in/optional", "a").await.is_new(200).text(), "one");
-        assert_eq!(ask("/in/optional", "").await.is_new(200).text(), "none");
-        assert_eq!(ask("/outside", "b").await.is_new(200).text(), "none");
-        ask("/in/required", "c").await.is_new(200);
+        assert_eq!(server.ask("/in/optional", "a").await.is_new(200).text(), "one");
+        assert_eq!(server.ask("/in/optional", "").await.is_new(200).text(), "none");
+        assert_eq!(server.ask("/outside", "b").await.is_new(200).text(), "none");
+        server.ask("/in/required", "c").await.is_new(200);
         for (path, key) in [("/in/required", ""), ("/wrong", "d")] {
-            ask(path, key).await.is_new(500);
+            server.ask(path, key).await.is_new(500);
         }
     }
 

@@ -45,6 +45,15 @@ over_a_socket! {
         assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
     }
 
+    async fn a_request_that_turned_out_to_have_no_key_is_not_waited_for() {
+        let (server, layer) = server(|layer| layer.key_in_json("$.id").required(false)).await;
+        let running = tokio::spawn(send(server.keyless("wait").body("{}")));
+        eventually("it runs", || async { server.effects().await == 1 }).await;
+        assert_eq!(layer.drain(LONG).await, []);
+        server.shop.gate.add_permits(1);
+        running.await.unwrap().is_new(201);
+    }
+
     async fn no_request_begins_in_a_layer_that_drains() {
         let (server, layer) = server(|layer| layer).await;
         let first = send(server.pay("k", "201")).await;

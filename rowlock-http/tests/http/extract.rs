@@ -6,7 +6,7 @@ use axum::routing::post;
 use rowlock_http::Idempotent;
 
 use crate::framework::Run;
-use crate::server::{Server, over_a_socket, send};
+use crate::server::{Server, over_a_socket};
 
 over_a_socket! {
     async fn a_handler_outside_of_the_layer_has_no_attempt() {
@@ -21,20 +21,12 @@ over_a_socket! {
                 .route("/wrong", post(required))
         };
         let server = Server::routed(|it| it, |layer| layer.required(false), routes, Run::default()).await;
-        let ask = async |path: &str, key: &str| {
-            let request = server.request("POST", path).header("x-user", "ann");
-            let request = match key {
-                "" => request,
-                key => request.header("idempotency-key", format!("\"{key}\"")),
-            };
-            send(request).await
-        };
-        assert_eq!(ask("/inside", "a").await.is_new(200).text(), "one");
-        assert_eq!(ask("/inside", "").await.is_new(200).text(), "none");
-        assert_eq!(ask("/outside", "b").await.is_new(200).text(), "none");
-        ask("/required", "c").await.is_new(200);
+        assert_eq!(server.ask("/inside", "a").await.is_new(200).text(), "one");
+        assert_eq!(server.ask("/inside", "").await.is_new(200).text(), "none");
+        assert_eq!(server.ask("/outside", "b").await.is_new(200).text(), "none");
+        server.ask("/required", "c").await.is_new(200);
         for (path, key) in [("/required", ""), ("/wrong", "d")] {
-            ask(path, key).await.is_new(500);
+            server.ask(path, key).await.is_new(500);
         }
     }
 }

@@ -128,6 +128,16 @@ impl Server {
         request.header("x-act", act).body("100")
     }
 
+    /// A request of Ann's with this key, or without one. It has no body.
+    pub(crate) async fn ask(&self, path: &str, key: &str) -> Answer {
+        let request = self.request("POST", path).header("x-user", "ann");
+        let request = match key {
+            "" => request,
+            key => request.header("idempotency-key", format!("\"{key}\"")),
+        };
+        send(request).await
+    }
+
     /// Nobody's.
     pub(crate) fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let method = method.parse::<reqwest::Method>().unwrap();

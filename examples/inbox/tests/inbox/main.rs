@@ -12,15 +12,15 @@ use rowlock_test::{App, Db};
 use sqlx::PgPool;
 
 /// An empty database with the table of the example.
-async fn place(consumer: &str) -> (Db, PgPool, Inbox<PgPool>) {
+async fn place() -> (Db, Inbox<PgPool>) {
     let db = Db::new(Engine::Postgres).await;
     let App::Postgres(pool) = db.app.clone() else {
         unreachable!("it is PostgreSQL")
     };
     inbox::prepare(&pool).await.unwrap();
     let rowlock = Rowlock::from_pool(&pool).await.unwrap();
-    let inbox = Inbox::new(rowlock.idempotency(), &pool, consumer);
-    (db, pool, inbox)
+    let inbox = Inbox::new(rowlock.idempotency(), &pool, inbox::CONSUMER);
+    (db, inbox)
 }
 
 /// The body of an event, in its nth delivery: providers count them.

@@ -14,7 +14,7 @@ use rand::seq::SliceRandom;
 use rowlock_test::Own;
 use rowlock_test::eventually;
 
-use crate::{event, place};
+use crate::{event, place, webhooks};
 
 const QUEUE: &str = "events";
 const CONSUMERS: usize = 2;
@@ -64,7 +64,7 @@ async fn waiting(channel: &Channel, queue: &str) -> u32 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_message_is_credited_once_though_consumers_are_killed_in_the_middle() {
     let broker = Own::start("rabbitmq", &[]);
-    let (db, _, _) = place("credits").await;
+    let (db, inbox) = place().await;
     let connection = Connection::connect(&broker.url, ConnectionProperties::default());
     let connection = connection.await.unwrap();
     let channel = connection.create_channel().await.unwrap();
@@ -125,6 +125,9 @@ async fn each_message_is_credited_once_though_consumers_are_killed_in_the_middle
         1,
         "what is no event"
     );
+    // The webhook is another way for the same events.
+    let address = webhooks::serve(inbox).await;
+    assert_eq!(webhooks::deliver(address, event("evt_0", 1, 9)).await, 200);
     let credits = db.number("SELECT COUNT(*) FROM credit").await;
     assert_eq!(
         usize::try_from(credits).unwrap(),

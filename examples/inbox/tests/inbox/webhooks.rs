@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use inbox::signature::{HEADER, sign};
 use inbox::webhook::{Webhook, routes};
+use rowlock::compose::inbox::Inbox;
+use sqlx::PgPool;
 use tokio::net::TcpListener;
 
 use crate::{event, now, place};
@@ -13,13 +15,18 @@ const SECRET: &str = "whsec_test";
 
 /// The database with the credits, and the address of the webhook.
 async fn webhook() -> (rowlock_test::Db, SocketAddr) {
-    let (db, _, inbox) = place("webhooks").await;
+    let (db, inbox) = place().await;
+    (db, serve(inbox).await)
+}
+
+/// The address of a webhook with this inbox.
+pub(crate) async fn serve(inbox: Inbox<PgPool>) -> SocketAddr {
     let secret = SECRET.into();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let routes = routes(Webhook { inbox, secret });
     tokio::spawn(async move { axum::serve(listener, routes).await });
-    (db, address)
+    address
 }
 
 async fn send(address: SocketAddr, body: String, signature: Option<String>) -> u16 {
@@ -31,7 +38,7 @@ async fn send(address: SocketAddr, body: String, signature: Option<String>) -> u
     request.body(body).send().await.unwrap().status().as_u16()
 }
 
-async fn deliver(address: SocketAddr, body: String) -> u16 {
+pub(crate) async fn deliver(address: SocketAddr, body: String) -> u16 {
     let signature = sign(SECRET, body.as_bytes(), now());
     send(address, body, Some(signature)).await
 }
