@@ -1,6 +1,6 @@
 //! Many replays at once through the HTTP layer: duplicates of one key beside replays of as many keys, and large replays beside a stranger's claim.
 //!
-//! The server waits for the disk at each commit. The results are medians of several rounds.
+//! The server waits for the disk at each commit. The clients of the large replays, and the stranger, have threads of their own, on the same cores. The results are medians of several rounds.
 
 #[allow(dead_code, reason = "what one benchmark never needs, another one does")]
 mod figures;
@@ -9,7 +9,7 @@ mod servers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -25,8 +25,12 @@ use rowlock::{Engine, Rowlock};
 use rowlock_http::IdempotencyLayer;
 use servers::Server;
 use tokio::net::TcpListener;
+use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tower_service::Service;
+
+/// How many bursts of large replays a round has.
+const BURSTS: usize = 3;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -47,7 +51,7 @@ struct Arguments {
     /// The bytes of a large response.
     #[arg(long, default_value_t = 1 << 20)]
     bytes: usize,
-    /// Claims of a stranger, one after the other.
+    /// Claims of a stranger, one after the other: at least so many.
     #[arg(long, default_value_t = 40)]
     claims: usize,
 }
@@ -142,6 +146,48 @@ async fn post_over(
     Ok(began.elapsed())
 }
 
+/// Runs a client on a thread of its own, as another process would.
+async fn apart<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    let run = || {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(work)
+    };
+    tokio::task::spawn_blocking(run).await?
+}
+
+/// So many replays at once, and again when all are done.
+async fn bursts(at: SocketAddr, bytes: usize, key: String, at_once: usize) -> Result<(), Failure> {
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    for _ in 0..BURSTS {
+        let post = |_| post_over(client.clone(), at, bytes, key.clone());
+        let burst: JoinSet<_> = (0..at_once).map(post).collect();
+        for done in burst.join_all().await {
+            done?;
+        }
+    }
+    Ok(())
+}
+
+/// A stranger's claims, one after the other: at least so many, and until it is over.
+async fn claims(
+    at: SocketAddr,
+    at_least: usize,
+    key: String,
+    is_over: Arc<AtomicBool>,
+) -> Result<Vec<Duration>, Failure> {
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    post_over(client.clone(), at, 10, format!("{key}-first")).await?;
+    let mut times = Vec::new();
+    while times.len() < at_least || !is_over.load(Ordering::SeqCst) {
+        let claim = times.len();
+        times.push(post_over(client.clone(), at, 10, format!("{key}-{claim}")).await?);
+    }
+    times.sort_unstable();
+    Ok(times)
+}
+
 /// A stranger's claims, alone and beside bursts of large replays: the median, and the longest.
 async fn strangers(
     shop: &Shop,
@@ -152,34 +198,20 @@ async fn strangers(
     let at = listener.local_addr()?;
     let app = shop.app.clone();
     let serving = tokio::spawn(async move { axum::serve(listener, app).await });
-    let client = reqwest::Client::builder().no_proxy().build()?;
     let large = format!("large-{round}");
-    post_over(client.clone(), at, arguments.bytes, large.clone()).await?;
-    let stranger = reqwest::Client::builder().no_proxy().build()?;
-    post_over(stranger.clone(), at, 10, format!("first-{round}")).await?;
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    post_over(client, at, arguments.bytes, large.clone()).await?;
     let mut found = Vec::new();
     for beside in [0, arguments.large] {
-        let (mut times, mut burst) = (Vec::new(), JoinSet::new());
-        while times.len() < arguments.claims {
-            while let Some(done) = burst.try_join_next() {
-                done??;
-            }
-            if burst.is_empty() {
-                // All at once, and again when all are done.
-                for _ in 0..beside {
-                    burst.spawn(post_over(
-                        client.clone(),
-                        at,
-                        arguments.bytes,
-                        large.clone(),
-                    ));
-                }
-            }
-            let key = format!("stranger-{round}-{beside}-{}", times.len());
-            times.push(post_over(stranger.clone(), at, 10, key).await?);
-        }
-        burst.join_all().await;
-        times.sort_unstable();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let key = format!("stranger-{round}-{beside}");
+        let stranger = apart(claims(at, arguments.claims, key, Arc::clone(&is_over)));
+        let burst = async {
+            let burst = apart(bursts(at, arguments.bytes, large.clone(), beside)).await;
+            is_over.store(true, Ordering::SeqCst);
+            burst
+        };
+        let (times, ()) = tokio::try_join!(stranger, burst)?;
         found.push([times[times.len() / 2], times[times.len() - 1]]);
     }
     serving.abort();

@@ -13,6 +13,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// A large part of a body goes to the server in pieces of this size. After each of them, other requests have a turn: to send a megabyte takes long enough for a small request to wait for it.
+const PIECE: usize = 64 << 10;
+
 /// The response of the layer's service.
 pub(crate) type Answer<E> = Result<Response<ResponseBody>, E>;
 
@@ -22,6 +25,8 @@ pub struct ResponseBody {
     rest: Rest,
     /// The length of the rest, if the body has told it.
     left: Option<u64>,
+    /// The next poll gives way to other requests.
+    gives_way: bool,
 }
 
 enum Rest {
@@ -60,6 +65,7 @@ impl ResponseBody {
             ready: VecDeque::new(),
             rest: Rest::Body(UnsyncBoxBody::new(body)),
             left,
+            gives_way: false,
         }
     }
 
@@ -71,6 +77,7 @@ impl ResponseBody {
                 .collect(),
             rest: Rest::Done,
             left: None,
+            gives_way: false,
         }
     }
 
@@ -118,6 +125,21 @@ impl ResponseBody {
             Ahead::Whole(bytes)
         }
     }
+
+    /// The next piece of what was read ahead.
+    fn piece(&mut self) -> Option<Frame<Bytes>> {
+        let frame = self.ready.pop_front()?;
+        Some(match frame.into_data() {
+            Ok(mut data) if data.len() > PIECE => {
+                let piece = data.split_to(PIECE);
+                self.ready.push_front(Frame::data(data));
+                self.gives_way = true;
+                Frame::data(piece)
+            }
+            Ok(data) => Frame::data(data),
+            Err(trailers) => trailers,
+        })
+    }
 }
 
 /// The length of the rest after a frame.
@@ -140,8 +162,12 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(frame) = self.ready.pop_front() {
-            return Poll::Ready(Some(Ok(frame)));
+        if std::mem::take(&mut self.gives_way) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(piece) = self.piece() {
+            return Poll::Ready(Some(Ok(piece)));
         }
         let frame = match std::mem::replace(&mut self.rest, Rest::Done) {
             Rest::Body(mut body) => {
@@ -192,5 +218,55 @@ impl Body for ResponseBody {
             hint.set_upper(ready + upper);
         }
         hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use http_body_util::Full;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn other_tasks_have_a_turn_after_each_piece_of_a_large_body() {
+        let bytes: Bytes = (0..PIECE * 3 + 1).map(|n| (n % 251) as u8).collect();
+        let mut read_ahead = ResponseBody::new(Full::new(bytes.clone()));
+        assert!(matches!(
+            read_ahead.read_ahead(bytes.len()).await,
+            Ahead::Whole(_)
+        ));
+        for mut body in [ResponseBody::of(bytes.clone()), read_ahead] {
+            let (mut sent, turns) = (Vec::new(), Cell::new(0));
+            let sends = async {
+                loop {
+                    let left = (bytes.len() - sent.len()) as u64;
+                    assert_eq!(body.size_hint().exact(), Some(left));
+                    assert_eq!(body.is_end_stream(), left == 0);
+                    let before = turns.get();
+                    let Some(frame) = body.frame().await else {
+                        return;
+                    };
+                    assert!(sent.is_empty() || turns.get() > before);
+                    let piece = frame.unwrap().into_data().unwrap();
+                    assert!(piece.len() <= PIECE);
+                    sent.extend_from_slice(&piece);
+                }
+            };
+            let others = async {
+                loop {
+                    turns.set(turns.get() + 1);
+                    yield_now().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = sends => {}
+                () = others => {}
+            }
+            assert_eq!(sent, bytes);
+        }
     }
 }

@@ -19,16 +19,19 @@ async fn credits(db: &Db, id: &str) -> i64 {
         .await
 }
 
-/// A message with the payload `bad` fails after its write.
+/// A message with the payload `bad` fails after its write. `wait`: `None` leaves the inbox's own.
 async fn receive(
     rowlock: &Rowlock,
     app: &App,
     id: &str,
     payload: &str,
-    wait: Duration,
+    wait: Option<Duration>,
 ) -> Delivery<Error> {
     on_app!(app, pool => {
-        let inbox = Inbox::new(rowlock.idempotency(), pool, "billing").wait(wait);
+        let mut inbox = Inbox::new(rowlock.idempotency(), pool, "billing");
+        if let Some(wait) = wait {
+            inbox = inbox.wait(wait);
+        }
         inbox.receive(id, payload, |mut tx| async move {
             let insert = format!("INSERT INTO credit VALUES ('{id}')");
             sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut **tx).await?;
@@ -38,7 +41,7 @@ async fn receive(
 }
 
 async fn receive_now(rowlock: &Rowlock, db: &Db, id: &str, payload: &str) -> Delivery<Error> {
-    receive(rowlock, &db.app, id, payload, Duration::ZERO).await
+    receive(rowlock, &db.app, id, payload, Some(Duration::ZERO)).await
 }
 
 on_every_engine! {
@@ -106,7 +109,7 @@ on_every_engine! {
         assert_eq!(busy.reply(), Reply::Nack);
         let has_waited = AtomicBool::new(false);
         let waits = async {
-            let waited = receive(&rowlock, &db.app, "a", "good", Duration::from_mins(1)).await;
+            let waited = receive(&rowlock, &db.app, "a", "good", None).await;
             has_waited.store(true, Ordering::SeqCst);
             waited
         };

@@ -1,13 +1,24 @@
 //! The attempt as an argument of actix-web's handlers, and what is theirs alone.
 
-use std::sync::OnceLock;
+use std::convert::Infallible;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use actix_web::{HttpResponse, web};
+use actix_web::HttpResponse;
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::web::{self, Bytes};
 use rowlock::{Idempotency, RecordState};
 use rowlock_http::actix::{IdempotencyMiddleware, into_response};
 use rowlock_http::{IdempotencyLayer, Idempotent};
 use rowlock_test::eventually;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tracing::Span;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::framework::serve_app;
 use crate::server::{Place, Server, over_a_socket, send};
@@ -53,6 +64,20 @@ fn principals(_: IdempotencyLayer, records: Idempotency, config: &mut web::Servi
     );
 }
 
+fn spans(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
+    let span = async || {
+        tokio::task::yield_now().await;
+        Span::current()
+            .metadata()
+            .map_or("none", |span| span.name())
+    };
+    config.service(
+        web::resource("/span")
+            .wrap(IdempotencyMiddleware::new(layer))
+            .route(web::post().to(span)),
+    );
+}
+
 fn errors(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
     let fails = async || Err::<HttpResponse, _>(actix_web::error::ErrorConflict("sold out"));
     let kept = async |_: Idempotent| {
@@ -69,7 +94,83 @@ fn errors(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConf
     );
 }
 
+/// A body that says something, and then nothing. Its server counts those that there are.
+struct Silent {
+    said: bool,
+    count: Arc<AtomicU32>,
+}
+
+impl Silent {
+    fn new(count: &Arc<AtomicU32>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        let count = Arc::clone(count);
+        Self { said: false, count }
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl MessageBody for Silent {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        BodySize::Stream
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Infallible>>> {
+        if self.said {
+            return Poll::Pending;
+        }
+        self.said = true;
+        Poll::Ready(Some(Ok(Bytes::from_static(b"hello"))))
+    }
+}
+
 over_a_socket! {
+    async fn a_body_that_nobody_reads_on_is_dropped() {
+        // The layer looks for the key in the body, so that also a request without one comes by its tasks.
+        let set = |layer: IdempotencyLayer| layer.required(false).key_in_json("$.id");
+        let place = Place::new(|records| records, set, Duration::from_secs(1)).await;
+        let layer = place.layer.clone();
+        let bodies = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&bodies);
+        let routes = move |_: &_, config: &mut web::ServiceConfig| {
+            let counted = Arc::clone(&counted);
+            let silent = move || ready(HttpResponse::Ok().body(Silent::new(&counted)));
+            let middleware = IdempotencyMiddleware::new(layer.clone());
+            config.service(web::resource("/pay").wrap(middleware).route(web::post().to(silent)));
+        };
+        let serving = serve_app(&place.shop, routes).await;
+        let server = place.at(serving);
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        let request = "POST /pay HTTP/1.1\r\nhost: test\r\nx-user: ann\r\ncontent-length: 2\r\n\r\n{}";
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"hello\r\n") {
+            answer.push(client.read_u8().await.unwrap());
+        }
+        assert_eq!(bodies.load(Ordering::SeqCst), 1);
+        // actix-web waits for more after a mere end of the connection.
+        client.set_zero_linger().unwrap();
+        drop(client);
+        eventually("the body is dropped", || async { bodies.load(Ordering::SeqCst) == 0 }).await;
+    }
+
+    /// The handler is on another thread than the layer.
+    async fn what_a_handler_logs_has_the_span_of_its_request() {
+        tracing_subscriber::registry().init();
+        let server = server(spans).await;
+        assert_eq!(server.ask("/span", "a").await.is_new(200).text(), "idempotent request");
+        assert_eq!(server.ask("/span", "").await.is_new(200).text(), "none");
+    }
+
     async fn a_handler_outside_of_the_layer_has_no_attempt() {
         let server = server(attempts).await;
         assert_eq!(server.ask("/in/optional", "a").await.is_new(200).text(), "one");

@@ -9,6 +9,11 @@ use crate::server::{Server, over_a_socket, send};
 
 const LONG: Duration = Duration::from_mins(1);
 
+/// Makes a running attempt of what was recorded, with a lease that lasts.
+const RUNS_ELSEWHERE: &str = "UPDATE rowlock_idempotency SET state = 'running', outcome = NULL, \
+                              content_type = NULL, done_at = NULL, retain_until = NULL, \
+                              lease_until = attempted_at + 3600000000";
+
 async fn patient() -> Server {
     Server::new(|layer| layer.max_wait(LONG)).await
 }
@@ -133,6 +138,26 @@ over_a_socket! {
         for waiting in [waiting, other] {
             waiting.await.unwrap().is_problem(503, "stopping");
         }
+        assert_eq!(server.shop.runs(), 1);
+    }
+
+    /// That one goes on, and nobody here sees its end.
+    async fn a_server_that_stops_cuts_off_a_wait_for_the_attempt_of_another_process() {
+        let kept = OnceLock::new();
+        let server = Server::new(|layer| {
+            let layer = layer.max_wait(LONG);
+            kept.set(layer.clone()).unwrap();
+            layer
+        });
+        let server = server.await;
+        let layer = kept.into_inner().unwrap();
+        send(server.pay("k", "201")).await.is_new(201);
+        server.db.execute(RUNS_ELSEWHERE).await;
+        send(server.pay("k", "201")).await.is_problem(409, "in-flight");
+        let waiting = tokio::spawn(send(server.pay("k", "201").header("prefer", "wait=60")));
+        eventually("it waits", || async { server.shop.handed() == 3 }).await;
+        assert_eq!(layer.drain(Duration::from_secs(2)).await, []);
+        waiting.await.unwrap().is_problem(503, "stopping");
         assert_eq!(server.shop.runs(), 1);
     }
 }
