@@ -336,7 +336,9 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`try_acquire`](Self::try_acquire).
+    /// After dropping the future, roll the transaction back. The server does not learn that nobody waits: its statement goes on until the
+    /// row is free, or for the rest of the wait, and until then the pool has one connection less. So limit a wait with
+    /// [`wait`](Self::wait), and not with a timeout around this future. (See also [`try_acquire`](Self::try_acquire).)
     pub async fn acquire(self) -> Result<Locked, Error> {
         let names = self.names?;
         if let Some(wait) = self.wait {
