@@ -302,6 +302,7 @@ mod tests {
     use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 
     use super::*;
+    use crate::store::sqlite::NEXT_ATTEMPT;
 
     async fn client(dir: &tempfile::TempDir) -> Idempotency {
         let client = crate::client::Rowlock::connect(&url(dir)).await.unwrap();
@@ -337,8 +338,7 @@ mod tests {
         let options = one.before_acquire(move |conn, _| {
             let changes = Arc::clone(&changes);
             Box::pin(async move {
-                let another = "UPDATE rowlock_idempotency SET attempt = attempt + 1, attempt_id = randomblob(16)";
-                sqlx::query(another).execute(conn).await?;
+                sqlx::query(NEXT_ATTEMPT).execute(conn).await?;
                 let changes = changes.fetch_add(1, Ordering::Relaxed);
                 assert!(changes <= MAX_MISSES, "it goes on for ever");
                 Ok(true)

@@ -319,10 +319,9 @@ impl<T: Transaction> LockInTx<'_, T> {
 
     /// Waits for the lock, for at most [`wait`](Self::wait).
     ///
-    /// It waits in the database for other transactions: the database chooses their order, and detects their
-    /// deadlocks. It polls for the end of a lease. Meanwhile the transaction keeps its connection and all its
-    /// locks. A holder that needs one of these locks, or a connection of an exhausted pool, waits for ever. So set
-    /// [`wait`](Self::wait) where leases and transactions share names.
+    /// It waits in the database for other transactions: the database chooses their order, and detects their deadlocks. It polls for the end of a lease.
+    /// Meanwhile the transaction keeps its connection and all its locks. A holder that needs one of these locks, or a connection of an exhausted pool, waits
+    /// for ever. So set [`wait`](Self::wait) where leases and transactions share names.
     ///
     /// On SQLite a transaction that may write locks the whole file, and while it waited, the holder could neither
     /// renew nor release its lease. So a held name is [`Error::Conflict`] at once, which [`Retry`](crate::Retry)
@@ -336,9 +335,8 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// # Cancel safety
     ///
-    /// After dropping the future, roll the transaction back. The server does not learn that nobody waits: its statement goes on until the
-    /// row is free, or for the rest of the wait, and until then the pool has one connection less. So limit a wait with
-    /// [`wait`](Self::wait), and not with a timeout around this future. (See also [`try_acquire`](Self::try_acquire).)
+    /// The same as for [`try_acquire`](Self::try_acquire). And the server is not told: its statement goes on until the row is free, or for the rest of the wait, and the pool has
+    /// one connection less until then. So set [`wait`](Self::wait), and put no timeout around this future.
     pub async fn acquire(self) -> Result<Locked, Error> {
         let names = self.names?;
         if let Some(wait) = self.wait {

@@ -30,3 +30,8 @@ pub(crate) use fault::kind as fault_kind;
 pub(crate) use schema::{grants, migrations};
 #[cfg(test)]
 pub(crate) use writing::BEGIN_TO_WRITE;
+
+/// Of a test: each key has had another attempt, which has ended.
+#[cfg(test)]
+pub(crate) const NEXT_ATTEMPT: &str =
+    "UPDATE rowlock_idempotency SET attempt = attempt + 1, attempt_id = randomblob(16)";
