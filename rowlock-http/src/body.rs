@@ -232,7 +232,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_tasks_have_a_turn_after_each_piece_of_a_large_body() {
-        let bytes: Bytes = (0..PIECE * 3 + 1).map(|n| (n % 251) as u8).collect();
+        let bytes: Bytes = (0..=u8::MAX).cycle().take(PIECE * 3 + 1).collect();
         let mut read_ahead = ResponseBody::new(Full::new(bytes.clone()));
         assert!(matches!(
             read_ahead.read_ahead(bytes.len()).await,
