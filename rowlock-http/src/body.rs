@@ -13,7 +13,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A large part of a body goes to the server in pieces of this size. After each of them, other requests have a turn: to send a megabyte takes long enough for a small request to wait for it.
+/// A large part of a body goes to the server in pieces of this size, and gives way after each: to send a megabyte takes long enough for a small request to wait for it. (hyper asks twice before it
+/// turns to other requests, so that they wait for two pieces.)
 const PIECE: usize = 64 << 10;
 
 /// The response of the layer's service.

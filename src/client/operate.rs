@@ -109,16 +109,19 @@ impl Rowlock {
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore it releases all
     /// permits, and returns the one that was granted first. If it cannot free one of them, it frees the others, and returns the error.
     ///
-    /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
-    /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a transaction in the server.
+    /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the [`operation_timeout`](crate::Builder::operation_timeout), or
+    /// for all of it when others wait too; end such a transaction in the server.
     ///
     /// A holder of this client notices at once. A holder of another client may go on working until its next renewal, within a third of its TTL (in a session:
-    /// until the look after a renewal of the session). To prevent an overlap, stop the holder first, or have the resource check the fence. Later
-    /// fences of the name are still greater. A damaged row is repaired.
+    /// until the look after a renewal of the session). To prevent an overlap, stop the holder first, or have the resource check the fence. Later fences are greater. A damaged row is repaired.
     ///
     /// # Errors
     ///
     /// An invalid name, or a database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// After dropping the future, the release goes on: whoever holds the name when it happens loses it.
     pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
     where
         N: TryInto<Name>,
@@ -178,18 +181,17 @@ impl Rowlock {
         self.core.run_errand(head, free).await
     }
 
-    /// Removes the row of `name`, so that the name may be used for another [kind](Kind), or for a semaphore of another capacity. Otherwise
-    /// it keeps its kind until ten days after its last use. Returns whether there was a row.
+    /// Removes the row of `name`, so that the name may be used for another [kind](Kind), or for a semaphore of another capacity. Otherwise it keeps its kind until
+    /// ten days after its last use. Returns whether there was a row.
     ///
-    /// Nobody may hold the name or wait for it. What a crashed holder or waiter has left behind is in the way until its lease or its
-    /// session has expired.
+    /// Nobody may hold the name or wait for it. What a crashed holder or waiter has left behind is in the way until its lease or session has expired.
     ///
     /// Later fences of the name are greater, unless the database's clock is set back meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`]: the name is held, pinned, locked by a transaction, or waited for. [`Error::RowLocked`]: the database's clock
-    /// is behind the name's last fence. An invalid name, a damaged row, or a database out of reach.
+    /// [`Error::WaitTimeout`]: the name is held, pinned, locked by a transaction, or waited for. [`Error::RowLocked`]: the database's clock is behind the name's
+    /// last fence. An invalid name, a damaged row, or a database out of reach.
     ///
     /// # Panics
     ///
