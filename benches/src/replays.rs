@@ -157,33 +157,52 @@ async fn apart<T: Send + 'static>(
     tokio::task::spawn_blocking(run).await?
 }
 
-/// So many replays at once, and again when all are done.
-async fn bursts(at: SocketAddr, bytes: usize, key: String, at_once: usize) -> Result<(), Failure> {
+/// What the stranger and the large replays know of each other.
+#[derive(Default)]
+struct Beside {
+    bursts: AtomicUsize,
+    has_claims: AtomicBool,
+}
+
+/// So many replays at once, and again when all are done, until there were enough bursts and claims.
+async fn bursts(
+    at: SocketAddr,
+    bytes: usize,
+    key: String,
+    at_once: usize,
+    beside: Arc<Beside>,
+) -> Result<(), Failure> {
     let client = reqwest::Client::builder().no_proxy().build()?;
-    for _ in 0..BURSTS {
+    while at_once > 0
+        && (beside.bursts.load(Ordering::SeqCst) < BURSTS
+            || !beside.has_claims.load(Ordering::SeqCst))
+    {
         let post = |_| post_over(client.clone(), at, bytes, key.clone());
         let burst: JoinSet<_> = (0..at_once).map(post).collect();
         for done in burst.join_all().await {
             done?;
         }
+        beside.bursts.fetch_add(1, Ordering::SeqCst);
     }
+    beside.bursts.fetch_max(BURSTS, Ordering::SeqCst);
     Ok(())
 }
 
-/// A stranger's claims, one after the other: at least so many, and until it is over.
+/// A stranger's claims, one after the other: at least so many, and until there were enough bursts.
 async fn claims(
     at: SocketAddr,
     at_least: usize,
     key: String,
-    is_over: Arc<AtomicBool>,
+    beside: Arc<Beside>,
 ) -> Result<Vec<Duration>, Failure> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     post_over(client.clone(), at, 10, format!("{key}-first")).await?;
     let mut times = Vec::new();
-    while times.len() < at_least || !is_over.load(Ordering::SeqCst) {
+    while times.len() < at_least || beside.bursts.load(Ordering::SeqCst) < BURSTS {
         let claim = times.len();
         times.push(post_over(client.clone(), at, 10, format!("{key}-{claim}")).await?);
     }
+    beside.has_claims.store(true, Ordering::SeqCst);
     times.sort_unstable();
     Ok(times)
 }
@@ -202,16 +221,12 @@ async fn strangers(
     let client = reqwest::Client::builder().no_proxy().build()?;
     post_over(client, at, arguments.bytes, large.clone()).await?;
     let mut found = Vec::new();
-    for beside in [0, arguments.large] {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let key = format!("stranger-{round}-{beside}");
-        let stranger = apart(claims(at, arguments.claims, key, Arc::clone(&is_over)));
-        let burst = async {
-            let burst = apart(bursts(at, arguments.bytes, large.clone(), beside)).await;
-            is_over.store(true, Ordering::SeqCst);
-            burst
-        };
-        let (times, ()) = tokio::try_join!(stranger, burst)?;
+    for at_once in [0, arguments.large] {
+        let beside = Arc::new(Beside::default());
+        let key = format!("stranger-{round}-{at_once}");
+        let stranger = claims(at, arguments.claims, key, Arc::clone(&beside));
+        let bursts = bursts(at, arguments.bytes, large.clone(), at_once, beside);
+        let (times, ()) = tokio::try_join!(apart(stranger), apart(bursts))?;
         found.push([times[times.len() / 2], times[times.len() - 1]]);
     }
     serving.abort();

@@ -13,8 +13,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A large part of a body goes to the server in pieces of this size, and gives way after each: to send a megabyte takes long enough for a small request to wait for it. (hyper asks twice before it
-/// turns to other requests, so that they wait for two pieces.)
+/// A body that was read ahead is sent in pieces, and other tasks run after each so many bytes: to send a megabyte takes a while. (After hyper's second piece: it asks twice before it
+/// turns to others.)
 const PIECE: usize = 64 << 10;
 
 /// The response of the layer's service.
@@ -26,7 +26,9 @@ pub struct ResponseBody {
     rest: Rest,
     /// The length of the rest, if the body has told it.
     left: Option<u64>,
-    /// The next poll gives way to other requests.
+    /// The bytes that were sent since other tasks could run.
+    sent: usize,
+    /// The next poll lets other tasks run.
     gives_way: bool,
 }
 
@@ -66,6 +68,7 @@ impl ResponseBody {
             ready: VecDeque::new(),
             rest: Rest::Body(UnsyncBoxBody::new(body)),
             left,
+            sent: 0,
             gives_way: false,
         }
     }
@@ -78,6 +81,7 @@ impl ResponseBody {
                 .collect(),
             rest: Rest::Done,
             left: None,
+            sent: 0,
             gives_way: false,
         }
     }
@@ -129,17 +133,21 @@ impl ResponseBody {
 
     /// The next piece of what was read ahead.
     fn piece(&mut self) -> Option<Frame<Bytes>> {
-        let frame = self.ready.pop_front()?;
-        Some(match frame.into_data() {
-            Ok(mut data) if data.len() > PIECE => {
-                let piece = data.split_to(PIECE);
-                self.ready.push_front(Frame::data(data));
-                self.gives_way = true;
-                Frame::data(piece)
-            }
-            Ok(data) => Frame::data(data),
-            Err(trailers) => trailers,
-        })
+        let mut data = match self.ready.pop_front()?.into_data() {
+            Ok(data) => data,
+            Err(trailers) => return Some(trailers),
+        };
+        let room = PIECE - self.sent;
+        if data.len() > room {
+            let rest = data.split_off(room);
+            self.ready.push_front(Frame::data(rest));
+        }
+        self.sent += data.len();
+        if self.sent == PIECE {
+            self.sent = 0;
+            self.gives_way = !self.ready.is_empty();
+        }
+        Some(Frame::data(data))
     }
 }
 
@@ -225,21 +233,37 @@ impl Body for ResponseBody {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::time::Duration;
 
-    use http_body_util::Full;
+    use futures_util::stream;
+    use http_body_util::StreamBody;
     use tokio::task::yield_now;
+    use tokio::time::timeout;
 
     use super::*;
+
+    /// In frames of this size.
+    async fn read_ahead(bytes: &Bytes, size: usize) -> ResponseBody {
+        let mut rest = bytes.clone();
+        let frames = std::iter::from_fn(|| {
+            let frame = rest.split_to(size.min(rest.len()));
+            (!frame.is_empty()).then(|| Ok::<_, BoxError>(Frame::data(frame)))
+        });
+        let frames: Vec<_> = frames.collect();
+        let mut body = ResponseBody::new(StreamBody::new(stream::iter(frames)));
+        let all = body.read_ahead(bytes.len()).await;
+        assert!(matches!(all, Ahead::Whole(_)));
+        body
+    }
 
     #[tokio::test]
     async fn other_tasks_have_a_turn_after_each_piece_of_a_large_body() {
         let bytes: Bytes = (0..=u8::MAX).cycle().take(PIECE * 3 + 1).collect();
-        let mut read_ahead = ResponseBody::new(Full::new(bytes.clone()));
-        assert!(matches!(
-            read_ahead.read_ahead(bytes.len()).await,
-            Ahead::Whole(_)
-        ));
-        for mut body in [ResponseBody::of(bytes.clone()), read_ahead] {
+        let mut bodies = vec![ResponseBody::of(bytes.clone())];
+        for size in [bytes.len(), PIECE, 1_000] {
+            bodies.push(read_ahead(&bytes, size).await);
+        }
+        for mut body in bodies {
             let (mut sent, turns) = (Vec::new(), Cell::new(0));
             let sends = async {
                 loop {
@@ -250,9 +274,10 @@ mod tests {
                     let Some(frame) = body.frame().await else {
                         return;
                     };
-                    assert!(sent.is_empty() || turns.get() > before);
+                    let is_over = !sent.is_empty() && sent.len() % PIECE == 0;
+                    assert_eq!(is_over, turns.get() > before);
                     let piece = frame.unwrap().into_data().unwrap();
-                    assert!(piece.len() <= PIECE);
+                    assert!(sent.len() % PIECE + piece.len() <= PIECE);
                     sent.extend_from_slice(&piece);
                 }
             };
@@ -269,5 +294,11 @@ mod tests {
             }
             assert_eq!(sent, bytes);
         }
+        // Also where nothing else wakes it.
+        let alone = ResponseBody::of(bytes.clone()).collect();
+        let alone = timeout(Duration::from_secs(10), alone)
+            .await
+            .expect("it wakes its task");
+        assert_eq!(alone.unwrap().to_bytes(), bytes);
     }
 }

@@ -121,7 +121,7 @@ impl Rowlock {
     ///
     /// # Cancel safety
     ///
-    /// After dropping the future, the release goes on: whoever holds the name when it happens loses it.
+    /// After dropping the future, what was sent goes on, and frees the lease that it meets. Other permits of the name stay held.
     pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
     where
         N: TryInto<Name>,

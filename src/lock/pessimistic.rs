@@ -335,8 +335,8 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`try_acquire`](Self::try_acquire). And the server is not told: its statement goes on until the row is free, or for the rest of the wait, and the pool has
-    /// one connection less until then. So set [`wait`](Self::wait), and put no timeout around this future.
+    /// The same as for [`try_acquire`](Self::try_acquire). Dropping the future does not stop the statement: it keeps its connection until it gets the row, or until its time limit
+    /// ends. So set [`wait`](Self::wait), and put no timeout around this future.
     pub async fn acquire(self) -> Result<Locked, Error> {
         let names = self.names?;
         if let Some(wait) = self.wait {

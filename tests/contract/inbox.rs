@@ -114,7 +114,8 @@ on_every_engine! {
             waited
         };
         let ends = async {
-            tokio::task::yield_now().await;
+            let busy = receive_now(&rowlock, db, "a", "good").await;
+            assert!(matches!(busy, Delivery::InFlight), "{busy:?}");
             assert!(!has_waited.load(Ordering::SeqCst));
             go_on.notify_one();
         };

@@ -8,6 +8,7 @@ use rowlock::compose::Job;
 use rowlock::compose::job::Ran;
 use rowlock::{Error, Loss, RunState};
 use rowlock_test::{Db, eventually, on_every_engine, release, take};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 const LONG: Duration = Duration::from_mins(10);
@@ -129,10 +130,19 @@ on_every_engine! {
     async fn a_job_that_was_cut_off_or_panics_keeps_its_name_taken(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let dropped = Job::new(&one, "dropped").at_least_for(LONG);
-        let running = tokio::spawn(async move {
-            dropped.run(async |_| std::future::pending::<Result<(), Error>>().await).await
-        });
-        eventually("it runs", async || two.last_run("dropped").await.unwrap().is_some()).await;
+        let runs = Arc::new(Notify::new());
+        let running = {
+            let runs = Arc::clone(&runs);
+            tokio::spawn(async move {
+                let work = dropped.run(async |_| {
+                    runs.notify_one();
+                    std::future::pending::<Result<(), Error>>().await
+                });
+                work.await
+            })
+        };
+        // Its run is in the database a little earlier. Cut off then, it has done nothing, and frees the name.
+        runs.notified().await;
         running.abort();
         let _ = running.await;
         let panics = Job::new(&one, "panics").at_least_for(LONG);

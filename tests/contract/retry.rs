@@ -1,12 +1,13 @@
 //! Trying a transaction again: what is tried, how often, and what is left behind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Error, Pool, Retry, Retryable};
 use rowlock_test::{App, Db, on_app, on_every_engine};
 use sqlx::AssertSqlSafe;
+use tokio::sync::Barrier;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -40,13 +41,19 @@ on_every_engine! {
     async fn counting_by_a_version_loses_nothing(db: &Db) {
         table(db).await;
         let rowlock = db.rowlock().await;
-        let tries = AtomicU32::new(0);
+        let (tries, together) = (AtomicU32::new(0), Barrier::new(4));
         let count = || async {
+            let has_met = AtomicBool::new(db.one_writer());
             for _ in 0..10 {
                 let (rowlock, tries) = (&rowlock, &tries);
+                let (together, has_met) = (&together, &has_met);
                 on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
                     tries.fetch_add(1, Ordering::Relaxed);
                     let seen = rowlock.in_tx(&mut tx).version("a").await?;
+                    if !has_met.swap(true, Ordering::Relaxed) {
+                        // All four have seen this version.
+                        together.wait().await;
+                    }
                     let n = number!(tx, "SELECT n FROM app WHERE id = 1")?;
                     run!(tx, format!("UPDATE app SET n = {} WHERE id = 1", n + 1))?;
                     rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen)

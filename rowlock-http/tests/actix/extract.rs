@@ -94,9 +94,10 @@ fn errors(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConf
     );
 }
 
-/// A body that says something, and then nothing. Its server counts those that there are.
+/// A body that says something, and then nothing.
 struct Silent {
     said: bool,
+    /// How many of them there are.
     count: Arc<AtomicU32>,
 }
 
@@ -135,7 +136,7 @@ impl MessageBody for Silent {
 
 over_a_socket! {
     async fn a_body_that_nobody_reads_on_is_dropped() {
-        // The layer looks for the key in the body, so that also a request without one comes by its tasks.
+        // The layer looks for the key in the body. So a request that has none passes through the layer's tasks, too.
         let set = |layer: IdempotencyLayer| layer.required(false).key_in_json("$.id");
         let place = Place::new(|records| records, set, Duration::from_secs(1)).await;
         let layer = place.layer.clone();
@@ -163,7 +164,7 @@ over_a_socket! {
         eventually("the body is dropped", || async { bodies.load(Ordering::SeqCst) == 0 }).await;
     }
 
-    /// The handler is on another thread than the layer.
+    /// The handler may be on another thread than the layer.
     async fn what_a_handler_logs_has_the_span_of_its_request() {
         tracing_subscriber::registry().init();
         let server = server(spans).await;

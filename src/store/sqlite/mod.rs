@@ -31,7 +31,7 @@ pub(crate) use schema::{grants, migrations};
 #[cfg(test)]
 pub(crate) use writing::BEGIN_TO_WRITE;
 
-/// Of a test: each key has had another attempt, which has ended.
+/// For a test: each key has had another attempt, which has ended.
 #[cfg(test)]
 pub(crate) const NEXT_ATTEMPT: &str =
     "UPDATE rowlock_idempotency SET attempt = attempt + 1, attempt_id = randomblob(16)";
