@@ -13,8 +13,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body that was read ahead is sent in pieces, and other tasks run after each so many bytes: to send a megabyte takes a while. (After hyper's second piece: it asks twice before it
-/// turns to others.)
+/// After so many bytes of a body that was read ahead, other tasks run: a megabyte at once would delay them. (hyper polls a body once more before other tasks run. So with hyper it is
+/// twice as many.)
 const PIECE: usize = 64 << 10;
 
 /// The response of the layer's service.

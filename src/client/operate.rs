@@ -121,7 +121,7 @@ impl Rowlock {
     ///
     /// # Cancel safety
     ///
-    /// After dropping the future, what was sent goes on, and frees the lease that it meets. Other permits of the name stay held.
+    /// Dropping the future does not stop a statement that was sent: it frees the lease that it finds, also that of a later holder. Further permits stay held.
     pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
     where
         N: TryInto<Name>,
@@ -184,13 +184,13 @@ impl Rowlock {
     /// Removes the row of `name`, so that the name may be used for another [kind](Kind), or for a semaphore of another capacity. Otherwise it keeps its kind until
     /// ten days after its last use. Returns whether there was a row.
     ///
-    /// Nobody may hold the name or wait for it. What a crashed holder or waiter has left behind is in the way until its lease or session has expired.
+    /// The name must have no holder and no waiter. One that has crashed counts until its lease or session has expired.
     ///
     /// Later fences of the name are greater, unless the database's clock is set back meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`]: the name is held, pinned, locked by a transaction, or waited for. [`Error::RowLocked`]: the database's clock is behind the name's
+    /// [`Error::WaitTimeout`]: a holder, a waiter or a transaction uses the name. [`Error::RowLocked`]: the database's clock is behind the name's
     /// last fence. An invalid name, a damaged row, or a database out of reach.
     ///
     /// # Panics

@@ -141,7 +141,7 @@ on_every_engine! {
                 work.await
             })
         };
-        // Its run is in the database a little earlier. Cut off then, it has done nothing, and frees the name.
+        // The database shows the run before the work begins. If the job is cut off in between, it frees the name.
         runs.notified().await;
         running.abort();
         let _ = running.await;

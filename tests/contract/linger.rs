@@ -190,7 +190,7 @@ on_every_engine! {
             let has_asked = poll_fn(|cx| Poll::Ready(frees.as_mut().poll(cx).is_pending()));
             assert!(has_asked.await, "its caller goes before the answer");
         }
-        // Nobody calls the lease back before. A later holder would lose the name to a release that is late.
+        // The next holder asks only now: a forced release that came later would free its lease.
         eventually("it is freed", async || is_free(&two).await).await;
         let other = two.lock("a").acquire().await.unwrap();
         let mut tries = 0;
@@ -200,7 +200,7 @@ on_every_engine! {
             async { lock.try_acquire().await.unwrap().held().is_none() }
         })
         .await;
-        // Long before its fences are used up, or a renewal finds out.
+        // The forced release told the client. Otherwise it goes on until its fences are used up, or a renewal finds out.
         assert!(*tries < 1_000, "{tries}");
         assert!(other.is_held());
         release(&other).await;

@@ -277,7 +277,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         for round in 0..60 {
             let mut tx = db.begin().await;
-            // Both have a connection before one has the lock: a statement of an earlier round may still wait for it, and keeps its connection.
+            // Both get a connection before one gets the lock: statements of earlier rounds may still wait for the lock, and keep their connections.
             let waiting = if db.one_writer() { None } else { Some(db.begin().await) };
             // The cut-off transaction may have got the lock in its last moment. Its rollback may still run.
             tx.acquire(&rowlock, "a", LONG).await.unwrap();

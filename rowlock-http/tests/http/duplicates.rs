@@ -141,7 +141,7 @@ over_a_socket! {
         assert_eq!(server.shop.runs(), 1);
     }
 
-    /// That one goes on, and nobody here sees its end.
+    /// The attempt of the other process does not end: only the drain ends the wait.
     async fn a_server_that_stops_cuts_off_a_wait_for_the_attempt_of_another_process() {
         let kept = OnceLock::new();
         let server = Server::new(|layer| {
