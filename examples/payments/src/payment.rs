@@ -70,9 +70,13 @@ impl PaymentRequest {
 }
 
 impl Settled {
-    fn paid(self) -> Result<Payment, Problem> {
+    /// The answer to the request whose own charge this is. If another charge has paid the order, it is a conflict.
+    fn answer(self, own: &OpenCharge) -> Result<(StatusCode, Payment), Problem> {
         match self {
-            Self::Paid(payment) => Ok(payment),
+            Self::Paid(payment) if payment.payment_id == payment_id(own) => {
+                Ok((StatusCode::CREATED, payment))
+            }
+            Self::Paid(payment) => Ok((StatusCode::CONFLICT, payment)),
             Self::Declined => Err(Problem::new(
                 StatusCode::PAYMENT_REQUIRED,
                 "the card was declined: pay with another card, under a new key",
@@ -83,28 +87,22 @@ impl Settled {
 
 pub(crate) async fn pay(
     State(shop): State<Arc<Shop>>,
-    Extension(Principal(principal)): Extension<Principal>,
+    Extension(Principal(who)): Extension<Principal>,
     once: Idempotent,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let own = PaymentRequest::parse(&body)?.charge(once.downstream_key("charge")?);
     // The step runs once for the key, over all attempts.
-    let settled = once.step("charge", Box::pin(shop.settle(&principal, &own)));
-    let (payment, who) = (&settled.await?.paid()?, &principal);
-    let is_own = payment.payment_id == payment_id(&own);
-    let status = if is_own {
-        StatusCode::CREATED
-    } else {
-        StatusCode::CONFLICT
-    };
+    let settled = once.step("charge", Box::pin(shop.settle(&who, &own)));
+    let (who, (status, payment)) = (&who, &settled.await?.answer(&own)?);
     // The payment and the response commit together, or not at all.
-    let response = on_database!(&shop.database, pool => {
-        once.in_tx(pool, |mut tx| async move {
+    on_database!(&shop.database, pool => {
+        let answer = once.in_tx(pool, |mut tx| async move {
             tx.add_payment(who, payment).await?;
-            Ok::<_, Error>((status, Json(payment)))
-        }).await?
-    });
-    Ok(response.into_response())
+            Ok::<_, Error>((*status, Json(payment)))
+        });
+        Ok(answer.await?.into_response())
+    })
 }
 
 /// The payment that a charge makes.

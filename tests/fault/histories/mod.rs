@@ -128,8 +128,10 @@ const NAMES: u32 = 5;
 const SECONDS_OF_NAMES: u64 = 2;
 const TTL: Duration = Duration::from_millis(300);
 const MAX_PAUSE: Duration = Duration::from_millis(900);
-/// How long a history takes that the checker refuses.
+/// How long a history takes without the library.
 const BROKEN: Duration = Duration::from_secs(2);
+/// The most histories of a broken variant, until the checker refuses one.
+const MAX_BROKEN: usize = 10;
 /// The fewest operations of a second at work.
 const LEAST: usize = 10_000usize.div_ceil(60);
 
@@ -225,23 +227,29 @@ pub(crate) async fn raw_permits(flaw: Flaw) {
     without_the_library::<Permits>(Means::RawPermits(flaw), is_sound, &what).await;
 }
 
+/// A broken variant is refused as soon as its flaw shows, which takes processes that meet: on a slow machine that may take more histories.
 async fn without_the_library<P: Primitive>(means: Means, is_sound: bool, what: &str) -> Outcomes {
-    let db = Db::new(Engine::Sqlite).await;
-    drop(db.rowlock().await);
-    let history = Traffic::start(&db, means).run(BROKEN).await;
-    match judge::<P>(history.events) {
-        Ok((counts, _)) => {
-            assert!(is_sound, "{what} were accepted: {counts:?}");
-            assert!(counts.operations >= least(BROKEN), "{counts:?}");
-            println!("{what} without the library were accepted: {counts}");
-        }
-        Err(refusal) => {
-            assert!(!is_sound, "{refusal}");
-            println!("{what} were refused: {refusal}");
+    for _ in 0..MAX_BROKEN {
+        let db = Db::new(Engine::Sqlite).await;
+        drop(db.rowlock().await);
+        let history = Traffic::start(&db, means).run(BROKEN).await;
+        db.remove().await;
+        match judge::<P>(history.events) {
+            Ok((counts, _)) => {
+                assert!(counts.operations >= least(BROKEN), "{counts:?}");
+                println!("{what} without the library were accepted: {counts}");
+                if is_sound {
+                    return history.waited;
+                }
+            }
+            Err(refusal) => {
+                assert!(!is_sound, "{refusal}");
+                println!("{what} were refused: {refusal}");
+                return history.waited;
+            }
         }
     }
-    db.remove().await;
-    history.waited
+    panic!("{what} were accepted, {MAX_BROKEN} times");
 }
 
 /// What the records of a name mean to a model.
