@@ -3,8 +3,8 @@
 use rowlock::migration_sql;
 
 use crate::{
-    ABSENT, Arguments, Command, Failure, USAGE, database, idempotency, out, release, scheduled,
-    show,
+    ABSENT, Arguments, Command, Failure, USAGE, database, idempotency, out, quarantine, release,
+    scheduled, show,
 };
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
@@ -22,6 +22,9 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let locks = rowlock.list().await?;
             let waiters = rowlock.waiters().await?;
             show::print_list(&locks, &waiters, json)?;
+            if !json {
+                quarantine::tell_of_it(&rowlock).await?;
+            }
             if locks.is_empty() && waiters.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
@@ -40,6 +43,9 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let rowlock = database::find(url).await?;
             let runs = rowlock.runs().await?;
             scheduled::print_runs(&runs, json)?;
+            if !json {
+                quarantine::tell_of_it(&rowlock).await?;
+            }
             if runs.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
@@ -55,6 +61,9 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let mut waiters = rowlock.waiters().await?;
             waiters.retain(|waiter| waiter.name == name);
             show::print_one(&name, &held, &waiters, json)?;
+            if !json {
+                quarantine::tell_of_it(&rowlock).await?;
+            }
             if held.is_empty() && !json {
                 database::tell_where(&rowlock);
             }

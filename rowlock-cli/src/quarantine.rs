@@ -4,8 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use rowlock::Rowlock;
+use serde_json::json;
 
-use crate::out::say;
+use crate::out::{say, tell};
+use crate::show::{milliseconds, print_json};
 use crate::{Failure, database, duration};
 
 #[derive(Debug, Args)]
@@ -16,6 +19,9 @@ pub(crate) struct Quarantine {
     /// End the quarantine now: it is certain that no lease was forgotten.
     #[arg(long)]
     end: bool,
+    /// Print a JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 impl Quarantine {
@@ -31,7 +37,10 @@ impl Quarantine {
         }
         let target = rowlock.target();
         if self.end {
-            if rowlock.end_quarantine().await? {
+            let has_ended = rowlock.end_quarantine().await?;
+            if self.json {
+                print_json(&json!({ "left_ms": null }))?;
+            } else if has_ended {
                 say!("{target}: the quarantine has ended")?;
             } else {
                 say!("{target} was not in quarantine")?;
@@ -39,6 +48,7 @@ impl Quarantine {
             return Ok(0);
         }
         match rowlock.quarantine_left().await? {
+            left if self.json => print_json(&json!({ "left_ms": left.map(milliseconds) }))?,
             Some(left) if self.time.is_some_and(|time| time < left) => say!(
                 "{target} grants nothing for another {left:.0?}: it was in quarantine before, and the longer time counts"
             )?,
@@ -47,4 +57,15 @@ impl Quarantine {
         }
         Ok(0)
     }
+}
+
+/// Tells people who look at locks or jobs that none is granted now, and none begins.
+pub(crate) async fn tell_of_it(rowlock: &Rowlock) -> Result<(), Failure> {
+    if let Some(left) = rowlock.quarantine_left().await? {
+        tell(format_args!(
+            "{} is in quarantine: it grants nothing for another {left:.0?}",
+            rowlock.target()
+        ));
+    }
+    Ok(())
 }

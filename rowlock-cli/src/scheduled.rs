@@ -11,7 +11,7 @@ use rowlock::{Error, Loss, Name, ReleaseOutcome, Rowlock, RunInfo, TryAcquire};
 use serde::Serialize;
 
 use crate::out::{say, span, tell};
-use crate::show::{for_people, print_json, rfc3339};
+use crate::show::{for_people, milliseconds, print_json, rfc3339};
 use crate::{Failure, LOST, USAGE, duration};
 
 #[derive(Debug, Args)]
@@ -125,9 +125,7 @@ impl<'a> From<&'a RunInfo> for JsonRun<'a> {
             name: run.name.as_str(),
             state: run.state.name(),
             began_at: rfc3339(run.began_at),
-            took_ms: run
-                .took
-                .map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+            took_ms: run.took.map(milliseconds),
             holder: &run.holder,
             fence: run.fence,
             message: &run.message,

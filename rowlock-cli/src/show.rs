@@ -101,6 +101,10 @@ pub(crate) fn for_people(at: DateTime<Utc>) -> String {
     at.format("%F %T UTC").to_string()
 }
 
+pub(crate) fn milliseconds(of: Duration) -> u64 {
+    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The kind of a name that is held in this mode.
 fn kind(mode: Mode) -> Option<&'static str> {
     match mode {

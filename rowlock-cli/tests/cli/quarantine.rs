@@ -46,6 +46,42 @@ fn a_quarantine_is_begun_told_and_ended() {
 }
 
 #[test]
+fn programs_learn_how_long_a_quarantine_lasts() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["migrate"])), 0);
+    let none = json!({ "left_ms": null });
+    assert_eq!(shell.json(&["quarantine", "--json"]), none);
+    for options in [&["--for", "1h", "--json"][..], &["--json"]] {
+        let told = shell.json(&[&["quarantine"][..], options].concat());
+        let left = told["left_ms"].as_u64().unwrap_or_default();
+        assert!((3_000_000..=3_600_000).contains(&left), "{told}");
+    }
+    assert_eq!(shell.json(&["quarantine", "--end", "--json"]), none);
+    assert_eq!(quarantine(&shell, &[]), " is not in quarantine");
+}
+
+#[test]
+fn who_looks_at_locks_or_jobs_is_told_of_the_quarantine() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["migrate"])), 0);
+    let told = " is in quarantine: it grants nothing for another 3";
+    for (arguments, has_one) in [
+        (&["ls"][..], true),
+        (&["jobs"], true),
+        (&["show", "a"], true),
+        (&["ls", "--json"], false),
+        (&["jobs", "--json"], false),
+        (&["show", "a", "--json"], false),
+    ] {
+        quarantine(&shell, &["--end"]);
+        assert!(!stderr(&shell.run(arguments)).contains("quarantine"));
+        quarantine(&shell, &["--for", "1h"]);
+        let said = stderr(&shell.run(arguments));
+        assert_eq!(said.contains(told), has_one, "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn an_empty_database_gets_its_tables_in_quarantine() {
     let shell = Shell::new();
     let output = shell.run(&["quarantine", "--for", "1h"]);
