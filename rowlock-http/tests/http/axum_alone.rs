@@ -1,6 +1,5 @@
 //! What actix-web cannot do: responses with trailers, and handlers that outlive their server.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use rowlock::RecordState;
@@ -43,13 +42,7 @@ over_a_socket! {
     }
 
     async fn a_handler_whose_client_has_hung_up_is_waited_for() {
-        let kept = OnceLock::new();
-        let mut server = Server::new(|layer| {
-            kept.set(layer.clone()).unwrap();
-            layer
-        })
-        .await;
-        let layer = kept.into_inner().unwrap();
+        let (mut server, layer) = Server::and_layer(|layer| layer).await;
         let hangs_up = tokio::spawn(send(server.pay("k", "wait")));
         eventually("the effect", || async { server.effects().await == 1 }).await;
         hangs_up.abort();

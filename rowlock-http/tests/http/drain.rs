@@ -1,6 +1,5 @@
 //! The end of a server: what it waits for, what it cuts off, and what it says of it.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use rowlock::RecordState;
@@ -14,18 +13,11 @@ use crate::server::{Server, over_a_socket, send};
 
 const LONG: Duration = Duration::from_mins(1);
 
-/// A server, and a layer that shares its requests.
+/// A server whose layer has settings of its own, and the layer without them.
 async fn server(
     set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
 ) -> (Server, IdempotencyLayer) {
-    let kept = OnceLock::new();
-    let server = Server::new(|layer| {
-        kept.set(layer.clone()).unwrap();
-        // With settings of its own.
-        set(layer.max_body(100))
-    });
-    let server = server.await;
-    (server, kept.into_inner().unwrap())
+    Server::and_layer(|layer| set(layer.max_body(100))).await
 }
 
 over_a_socket! {

@@ -1,6 +1,5 @@
 //! Duplicates that wait for the running attempt: for how long, and what they get.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rowlock_test::eventually;
@@ -120,14 +119,7 @@ over_a_socket! {
     }
 
     async fn a_server_that_stops_cuts_a_wait_off() {
-        let kept = OnceLock::new();
-        let server = Server::new(|layer| {
-            let layer = layer.max_wait(LONG);
-            kept.set(layer.clone()).unwrap();
-            layer
-        });
-        let server = server.await;
-        let layer = kept.into_inner().unwrap();
+        let (server, layer) = Server::and_layer(|layer| layer.max_wait(LONG)).await;
         let running = tokio::spawn(send(server.pay("k", "wait")));
         eventually("it runs", || async { server.shop.has_begun("k") }).await;
         let waiting = tokio::spawn(send(server.pay("k", "201").header("prefer", "wait=60")));
@@ -143,14 +135,7 @@ over_a_socket! {
 
     /// The attempt of the other process does not end: only the drain ends the wait.
     async fn a_server_that_stops_cuts_off_a_wait_for_the_attempt_of_another_process() {
-        let kept = OnceLock::new();
-        let server = Server::new(|layer| {
-            let layer = layer.max_wait(LONG).max_waiting(1);
-            kept.set(layer.clone()).unwrap();
-            layer
-        });
-        let server = server.await;
-        let layer = kept.into_inner().unwrap();
+        let (server, layer) = Server::and_layer(|layer| layer.max_wait(LONG).max_waiting(1)).await;
         send(server.pay("k", "201")).await.is_new(201);
         server.db.execute(RUNS_ELSEWHERE).await;
         let waits = |_| tokio::spawn(send(server.pay("k", "201").header("prefer", "wait=60")));

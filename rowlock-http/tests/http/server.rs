@@ -101,6 +101,15 @@ impl Server {
         Self::with(|idempotency| idempotency, set).await
     }
 
+    /// A server, and a layer that shares its requests: as it was before these settings.
+    pub(crate) async fn and_layer(
+        set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
+    ) -> (Self, IdempotencyLayer) {
+        let mut kept = None;
+        let server = Self::new(|layer| set(kept.insert(layer).clone())).await;
+        (server, kept.expect("its settings were asked for"))
+    }
+
     /// All routes are inside the layer. The header `x-user` names the user.
     pub(crate) async fn with(
         records: impl FnOnce(Idempotency) -> Idempotency,
