@@ -230,7 +230,7 @@ start() { # start ENGINE [the URL of the server for PgBouncer, or the folder of 
   cat "$DIR/url"
 }
 
-failed() { tail -n 20 "$DIR"/*log >&2 || true; die "$1 does not start: see its log above"; }
+failed() { tail -n 60 "$DIR"/*log >&2 || true; die "$1 does not start: see its log above"; }
 
 start_postgres() {
   local tree=$1 port=$2 fresh=$3 bin; bin=$(pg_bin "$tree")
@@ -301,13 +301,13 @@ answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 start_mysql() {
   local engine=$1 tree=$2 port=$3 fresh=$4 flush=0 daemon client
   [ "$DURABLE" = 0 ] || flush=1
-  # At its start, a server empties the folder for temporary tables. So each server needs its own.
+  # At its start, a server empties the folder for temporary tables, also when it makes its data. So each server needs its own.
   local common=(--no-defaults "--datadir=$DIR/data" "--tmpdir=$DIR")
   if [ "$engine" = mariadb ]; then
     daemon=$tree/usr/sbin/mariadbd client=$tree/usr/bin/mariadb
     common+=("--basedir=$tree/usr" "--lc-messages-dir=$tree/usr/share/mysql" --innodb-log-file-size=96M)
     [ "$fresh" = 0 ] || as "$tree" "$tree/usr/bin/mariadb-install-db" --no-defaults "--datadir=$DIR/data" \
-      "--basedir=$tree/usr" --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve \
+      "--tmpdir=$DIR" "--basedir=$tree/usr" --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve \
       >"$DIR/init.log" 2>&1 || failed mariadb
   else
     daemon=$tree/usr/sbin/mysqld client=$tree/usr/bin/mysql
@@ -479,8 +479,8 @@ start_galera() { # starts a new cluster, or one that was stopped
     done
     # The other nodes get their data from the first.
     DIR=$root/n1
-    as "$tree" "$tree/usr/bin/mariadb-install-db" --no-defaults "--datadir=$DIR/data" "--basedir=$tree/usr" \
-      --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve >"$DIR/init.log" 2>&1 || failed galera
+    as "$tree" "$tree/usr/bin/mariadb-install-db" --no-defaults "--datadir=$DIR/data" "--tmpdir=$DIR" \
+      "--basedir=$tree/usr" --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve >"$DIR/init.log" 2>&1 || failed galera
   fi
   for n in 1 2 3; do addresses+=,127.0.0.1:$(($(cat "$root/n$n/port") + 1)); done
   GALERA_ADDRESSES=${addresses#,}
